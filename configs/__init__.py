@@ -1,0 +1,1 @@
+"""Experiment configurations: schema, serialisation, and one file per experiment."""

@@ -1,0 +1,465 @@
+"""The whole configuration as frozen dataclasses, validated when they are made. Standard library only.
+
+A choice between alternatives (position, corpus, tokenizer, schedule) is a union of dataclasses, so that each
+alternative has its own fields and no others. `configs/serialize.py` turns a Config into JSON and back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+from configs.errors import ConfigError
+
+
+def number(default: Any, *, ge: float | None = None, gt: float | None = None, lt: float | None = None) -> Any:
+    """A numeric field with bounds, checked when the section is made."""
+    return field(default=default, metadata={"ge": ge, "gt": gt, "lt": lt})
+
+
+@cache
+def type_hints(cls: type) -> dict[str, Any]:
+    """Resolved annotations of a section's fields (the annotations are strings in the source)."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a union annotation; the annotation itself where it is not a union."""
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+
+
+def describe(hint: Any, bounds: typing.Mapping[str, Any]) -> str:
+    """The allowed values of a field, in words."""
+    parts = []
+    for member in members(hint):
+        if typing.get_origin(member) is Literal:
+            parts += [repr(value) for value in typing.get_args(member)]
+        elif dataclasses.is_dataclass(member):
+            parts.append(member.__name__)  # type: ignore[union-attr]
+        elif typing.get_origin(member) is tuple:
+            inner = typing.get_args(member)
+            count = "a sequence of" if inner[-1] is Ellipsis else str(len(inner))
+            parts.append(f"{count} values, each {describe(inner[0], bounds)}")
+        elif member is types.NoneType:
+            parts.append("None")
+        else:
+            noun = {int: "an integer", float: "a number", str: "a string", bool: "True or False"}[member]
+            limits = [
+                f"{sign} {bounds[key]}"
+                for key, sign in (("ge", ">="), ("gt", ">"), ("lt", "<"))
+                if bounds.get(key) is not None
+            ]
+            parts.append(" ".join([noun, " and ".join(limits)]).strip())
+    return ", ".join(parts)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    for member in members(hint):
+        origin = typing.get_origin(member)
+        if origin is Literal:
+            if any(value == allowed and type(value) is type(allowed) for allowed in typing.get_args(member)):
+                return True
+        elif origin is tuple:
+            inner = typing.get_args(member)
+            if isinstance(value, tuple):
+                kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
+                if len(kinds) == len(value) and all(map(_fits, value, kinds)):
+                    return True
+        elif member is float:
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+                return True
+        elif member is int:
+            if isinstance(value, int) and not isinstance(value, bool):
+                return True
+        elif isinstance(value, member):
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Base of every part of the configuration: checks types and bounds of all fields, then `_check`."""
+
+    section: ClassVar[str] = "config"
+
+    def __post_init__(self) -> None:
+        cls: Any = type(self)
+        hints = type_hints(cls)
+        for f in dataclasses.fields(self):
+            value, hint, bounds = getattr(self, f.name), hints[f.name], f.metadata
+            ok = _fits(value, hint)
+            if ok and bounds and value is not None:
+                for item in value if isinstance(value, tuple) else (value,):
+                    ok = ok and (bounds["ge"] is None or item >= bounds["ge"])
+                    ok = ok and (bounds["gt"] is None or item > bounds["gt"])
+                    ok = ok and (bounds["lt"] is None or item < bounds["lt"])
+            if not ok:
+                self._fail(f.name, f"allowed: {describe(hint, bounds)}")
+        self._check()
+
+    def _check(self) -> None:
+        """Rules between the fields of one section."""
+
+    def _fail(self, name: str, rule: str) -> typing.NoReturn:
+        value: Any = self
+        for part in name.split("."):
+            value = getattr(value, part)
+        prefix = "" if self.section == "config" else f"{self.section}."
+        raise ConfigError(f"{prefix}{name} = {value!r}: {rule}")
+
+
+# ---------------------------------------------------------------------------------------------- positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPosition(Section):
+    """No position information (Haviv et al. 2022): the decoder still has its causal mask."""
+
+    kind: ClassVar[str] = "none"
+    section: ClassVar[str] = "model.position"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sinusoidal(Section):
+    """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5)."""
+
+    kind: ClassVar[str] = "sinusoidal"
+    section: ClassVar[str] = "model.position"
+    base: float = number(10000.0, gt=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnable(Section):
+    """A trained vector for each position, one table for the source and one for the target."""
+
+    kind: ClassVar[str] = "learnable"
+    section: ClassVar[str] = "model.position"
+    max_positions: int = number(512, ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rope(Section):
+    """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
+
+    rope_dim="model" spreads the frequencies over d_model, as if the rotation came before the head split: this is what
+    the original project did, and is wrong by the paper (wavelengths then differ by head). cross=True also rotates
+    in cross-attention. Both are kept as labelled experiments.
+    """
+
+    kind: ClassVar[str] = "rope"
+    section: ClassVar[str] = "model.position"
+    base: float = number(10000.0, gt=1)
+    form: Literal["real", "complex"] = "real"
+    rope_dim: Literal["head", "model"] = "head"
+    cross: bool = False
+
+
+Position = NoPosition | Sinusoidal | Learnable | Rope
+
+
+# -------------------------------------------------------------------------------------------------- model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(Section):
+    """Shape of the Transformer. backend="torch" runs torch.nn.Transformer under the same protocol."""
+
+    section: ClassVar[str] = "model"
+    position: Position = Sinusoidal()
+    backend: Literal["scratch", "torch"] = "scratch"
+    d_model: int = number(512, ge=2)
+    n_heads: int = number(8, ge=1)
+    n_encoder_layers: int = number(6, ge=1)
+    n_decoder_layers: int = number(6, ge=1)
+    d_ff: int = number(2048, ge=1)
+    dropout: float = number(0.1, ge=0, lt=1)  # embeddings and residual branches
+    attention_dropout: float = number(0.0, ge=0, lt=1)  # attention weights
+    activation_dropout: float = number(0.0, ge=0, lt=1)  # inside the feed-forward
+    activation: Literal["relu", "gelu"] = "relu"
+    norm: Literal["pre", "post"] = "pre"
+    bias: bool = True
+    tie_embeddings: Literal["none", "target", "all"] = "none"  # target: with the output; all: source, target, output
+
+    def _check(self) -> None:
+        if self.d_model % self.n_heads:
+            self._fail("d_model", f"must be a multiple of model.n_heads = {self.n_heads}")
+        if self.d_model % 2:
+            self._fail("d_model", "must be even")
+        if isinstance(self.position, Rope) and (self.d_model // self.n_heads) % 2:
+            self._fail("n_heads", f"rope needs an even head size; {self.d_model} / {self.n_heads} is odd")
+        if self.backend == "torch":
+            if not isinstance(self.position, (NoPosition, Sinusoidal, Learnable)):
+                self._fail(
+                    "position",
+                    'model.backend = "torch" has no place for positions inside attention; '
+                    "allowed: none, sinusoidal, learnable",
+                )
+            if not self.attention_dropout == self.activation_dropout == self.dropout:
+                self._fail(
+                    "attention_dropout",
+                    'model.backend = "torch" has one dropout: set dropout, attention_dropout '
+                    "and activation_dropout alike",
+                )
+
+
+# ---------------------------------------------------------------------------------------------- tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subword(Section):
+    """A joint subword vocabulary trained on both sides of the training split."""
+
+    kind: ClassVar[str] = "subword"
+    section: ClassVar[str] = "tokenizer"
+    algorithm: Literal["bpe", "unigram"] = "bpe"
+    vocab_size: int = number(8000, ge=64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marian(Section):
+    """A pretrained Marian tokenizer: a name on the Hugging Face hub or a local folder."""
+
+    kind: ClassVar[str] = "marian"
+    section: ClassVar[str] = "tokenizer"
+    name_or_path: str = "Helsinki-NLP/opus-mt-fr-en"
+
+
+TokenizerConfig = Subword | Marian
+
+
+# --------------------------------------------------------------------------------------------------- data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phrasebook(Section):
+    """The embedded corpus: sentence pairs generated from a grammar, the same on every machine.
+
+    train_max_words bounds the French length (in words) of the training and validation splits and puts longer
+    sentences alone into the test split; None draws all splits from the same lengths.
+    """
+
+    kind: ClassVar[str] = "phrasebook"
+    section: ClassVar[str] = "data.corpus"
+    n_train: int = number(20000, ge=1)
+    n_validation: int = number(500, ge=1)
+    n_test: int = number(500, ge=1)
+    seed: int = number(0, ge=0)
+    train_max_words: int | None = number(None, ge=4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelFiles(Section):
+    """Line-parallel text: `{root}/{split}.{language}`, plain or .gz. Splits are file stems."""
+
+    kind: ClassVar[str] = "files"
+    section: ClassVar[str] = "data.corpus"
+    root: str = "data/parallel"
+    train: str = "train"
+    validation: str = "valid"
+    test: tuple[str, ...] = ("test",)
+    on_empty: Literal["skip", "error"] = "skip"  # a line that is empty on one or both sides
+    on_bad_utf8: Literal["skip", "error"] = "error"  # a line that is not UTF-8
+
+    def _check(self) -> None:
+        if not self.test:
+            self._fail("test", "name at least one split")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iwslt2017(Section):
+    """IWSLT2017 (TED talks): from the hub, or from a folder or zip of the official files."""
+
+    kind: ClassVar[str] = "iwslt2017"
+    section: ClassVar[str] = "data.corpus"
+    path: str | None = None  # a folder or a .zip with the official files; None: the hub
+    check_sizes: bool = True  # the official split sizes are asserted
+
+
+Corpus = Phrasebook | ParallelFiles | Iwslt2017
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig(Section):
+    """What is read, how long it may be, how it is batched.
+
+    batch_size counts padded tokens of the longer side (batch_by="tokens") or sentences. It is the batch of one
+    micro-step over all processes: with several processes each takes its share of every batch.
+    """
+
+    section: ClassVar[str] = "data"
+    corpus: Corpus = Phrasebook()
+    src_lang: str = "fr"
+    tgt_lang: str = "en"
+    max_len: int = number(256, ge=2)  # tokens with EOS, either side; longer training pairs are dropped
+    eval_long: Literal["keep", "truncate"] = "keep"  # what becomes of longer pairs in evaluation
+    batch_by: Literal["tokens", "sentences"] = "tokens"
+    batch_size: int = number(4096, ge=1)
+    num_workers: int = number(0, ge=0)
+    cache_dir: str = "data/cache"
+
+    def _check(self) -> None:
+        if self.src_lang == self.tgt_lang:
+            self._fail("tgt_lang", "must differ from data.src_lang")
+        if self.batch_by == "tokens" and self.batch_size < self.max_len:
+            self._fail("batch_size", f"a budget of tokens must hold one sentence of data.max_len = {self.max_len}")
+        if not isinstance(self.corpus, ParallelFiles) and {self.src_lang, self.tgt_lang} != {"fr", "en"}:
+            self._fail("src_lang", f"the {self.corpus.kind} corpus has French (fr) and English (en)")
+
+
+# -------------------------------------------------------------------------------------------------- optim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant(Section):
+    """The same learning rate throughout."""
+
+    kind: ClassVar[str] = "constant"
+    section: ClassVar[str] = "optim.schedule"
+    lr: float = number(3e-4, gt=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochDecay(Section):
+    """The original's LambdaLR by epoch e from 0: lr (e+1)/(w+1) for e < w, lr for e = w, lr exp(-decay (e-w-1)) after.
+
+    With warmup_epochs w = 6 and decay 0.35 these are the original's figures.
+    """
+
+    kind: ClassVar[str] = "epoch_decay"
+    section: ClassVar[str] = "optim.schedule"
+    lr: float = number(3e-4, gt=0)
+    warmup_epochs: int = number(6, ge=0)
+    decay: float = number(0.35, ge=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noam(Section):
+    """noam_factor d_model^-0.5 min(s^-0.5, s warmup_steps^-1.5) at step s from 1 (Vaswani et al. 2017, equation 3).
+
+    There is no learning rate beside it: noam_factor is a factor, and says so.
+    """
+
+    kind: ClassVar[str] = "noam"
+    section: ClassVar[str] = "optim.schedule"
+    noam_factor: float = number(1.0, gt=0)
+    warmup_steps: int = number(4000, ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InverseSqrt(Section):
+    """Linear warm-up to lr at warmup_steps, then lr (warmup_steps / s)^0.5."""
+
+    kind: ClassVar[str] = "inverse_sqrt"
+    section: ClassVar[str] = "optim.schedule"
+    lr: float = number(5e-4, gt=0)
+    warmup_steps: int = number(4000, ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cosine(Section):
+    """Linear warm-up to lr at warmup_steps, then half a cosine down to final_fraction * lr at the last step."""
+
+    kind: ClassVar[str] = "cosine"
+    section: ClassVar[str] = "optim.schedule"
+    lr: float = number(1e-3, gt=0)
+    warmup_steps: int = number(400, ge=1)
+    final_fraction: float = number(0.0, ge=0, lt=1)
+
+
+Schedule = Constant | EpochDecay | Noam | InverseSqrt | Cosine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimConfig(Section):
+    section: ClassVar[str] = "optim"
+    optimizer: Literal["adam", "adamw"] = "adam"
+    betas: tuple[float, float] = number((0.9, 0.98), ge=0, lt=1)
+    eps: float = number(1e-8, gt=0)
+    weight_decay: float = number(0.0, ge=0)
+    schedule: Schedule = InverseSqrt()
+    grad_clip: float | None = number(1.0, gt=0)  # maximum norm of the whole gradient
+    accumulate: int = number(1, ge=1)  # micro-batches in one optimizer update
+    label_smoothing: float = number(0.1, ge=0, lt=1)
+
+
+# ------------------------------------------------------------------------------ train, evaluate, decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig(Section):
+    section: ClassVar[str] = "train"
+    max_epochs: int = number(20, ge=1)
+    max_steps: int | None = number(None, ge=1)  # stops earlier, in the middle of an epoch too
+    seed: int = number(0, ge=0)
+    device: str = "auto"  # auto: CUDA where there is one
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 where the device computes in it
+    compile: bool = False
+    runs_dir: str = "runs"
+    log_every: int = number(20, ge=1)  # steps
+    checkpoint_every_epochs: int = number(1, ge=1)
+    checkpoint_every_steps: int | None = number(None, ge=1)
+    keep_regular: int = number(2, ge=2)
+    keep_best: int = number(2, ge=2)
+    patience: int | None = number(None, ge=1)  # evaluations without a better validation loss before stopping
+    log_attention: bool = True  # attention maps of one sentence in TensorBoard at each evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateConfig(Section):
+    section: ClassVar[str] = "evaluate"
+    every_epochs: int = number(1, ge=1)
+    bleu_every_epochs: int = number(1, ge=0)  # greedy BLEU on the validation split; 0: never
+    bleu_sentences: int | None = number(500, ge=1)  # the first so many of the split; None: all
+    batch_size: int = number(64, ge=1)  # sentences
+    bootstrap_samples: int = number(1000, ge=2)
+    length_buckets: tuple[int, ...] = number((10, 15, 20, 30), ge=1)  # source words; the last bucket is open
+
+    def _check(self) -> None:
+        if list(self.length_buckets) != sorted(set(self.length_buckets)):
+            self._fail("length_buckets", "must increase")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeConfig(Section):
+    """Search. A hypothesis has at most min(max_len, max_len_ratio * source tokens + 10) tokens with EOS."""
+
+    section: ClassVar[str] = "decode"
+    beam_size: int = number(5, ge=1)
+    length_penalty: float = number(0.6, ge=0)  # alpha of ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)
+    max_len: int = number(256, ge=1)
+    max_len_ratio: float = number(2.0, gt=0)
+    n_best: int = number(5, ge=1)
+    batch_size: int = number(32, ge=1)  # sentences
+
+    def _check(self) -> None:
+        if self.n_best > self.beam_size:
+            self._fail("n_best", f"at most decode.beam_size = {self.beam_size}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(Section):
+    """Everything that a run is made of. `name` begins the run folder's name."""
+
+    name: str = "transformer"
+    model: ModelConfig = ModelConfig()
+    tokenizer: TokenizerConfig = Subword()
+    data: DataConfig = DataConfig()
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    decode: DecodeConfig = DecodeConfig()
+
+    def _check(self) -> None:
+        if not self.name or not all(c.isalnum() or c in "_-." for c in self.name):
+            self._fail("name", "letters, digits, '_', '-' and '.' alone (it becomes a folder)")
+        position = self.model.position
+        if isinstance(position, Learnable):
+            for path, length in (("data.max_len", self.data.max_len), ("decode.max_len", self.decode.max_len)):
+                if position.max_positions < length:
+                    self._fail("model.position.max_positions", f"the table must reach {path} = {length}")

@@ -1,0 +1,1 @@
+"""Corpora, the tokenised cache and length-bucketed batches."""

@@ -1,0 +1,265 @@
+"""Length-bucketed batches, in an order that any run can take up again at any step.
+
+The batches of a run are formed once; an epoch shuffles their order. One optimizer update takes a group of
+`accumulate` consecutive batches of that order. Batches are global: with several processes each takes its rows of
+every batch, so that neither the number of steps nor the place in the epoch depends on the number of processes.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from configs.schema import DataConfig
+from data.cache import TokenizedSplit
+
+BANDS = (2, 3, 4, 6, 8, 12, 16)  # widths, in batches, of the length bands that `form_batches` tries
+
+
+@dataclass(slots=True)
+class Batch:
+    """Right-padded ids, int64. tgt_in is BOS and the target without its last id; tgt_out is the target.
+
+    A process that got no row of a batch holds one row that counts for nothing: index -1, tgt_out all padding.
+    """
+
+    src: Tensor  # [B,S]
+    tgt_in: Tensor  # [B,T]
+    tgt_out: Tensor  # [B,T]
+    indices: Tensor  # [B], rows of the split
+    n_tokens: int  # target tokens without padding
+    n_src_tokens: int  # source tokens without padding
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> Batch:
+        """The batch on a device; the copy overlaps with computation only from pinned memory."""
+        return self._map(lambda x: x.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """The batch in page-locked memory; the DataLoader calls this by its name."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, move: Callable[[Tensor], Tensor]) -> Batch:
+        return Batch(
+            src=move(self.src),
+            tgt_in=move(self.tgt_in),
+            tgt_out=move(self.tgt_out),
+            indices=move(self.indices),
+            n_tokens=self.n_tokens,
+            n_src_tokens=self.n_src_tokens,
+        )
+
+
+# -------------------------------------------------------------------------------------- forming batches
+
+
+def form_batches(
+    src_lengths: np.ndarray,
+    tgt_lengths: np.ndarray,
+    *,
+    batch_by: Literal["tokens", "sentences"],
+    batch_size: int,
+    seed: int,
+) -> list[np.ndarray]:
+    """All rows, each in one batch, rows of like length together; the same for the same arguments.
+
+    batch_by="tokens": rows * (longest side of the batch) <= batch_size, save for a row that is longer than that by
+    itself; "sentences": rows <= batch_size. Of several orders of the rows the one that leaves the least padding is
+    taken: by the longer side, or in bands by one length, sorted by the other within a band (every second band
+    backwards, so that neighbouring bands meet at like lengths). Rows of equal lengths come in an order drawn by seed.
+    """
+    src_lengths, tgt_lengths = np.asarray(src_lengths), np.asarray(tgt_lengths)
+    tie = np.random.default_rng(seed).permutation(len(src_lengths))
+    longest = np.maximum(src_lengths, tgt_lengths)
+    costs = longest if batch_by == "tokens" else np.ones_like(longest)
+
+    def banded(first: np.ndarray, second: np.ndarray, width: int) -> np.ndarray:
+        order = np.lexsort((tie, second, first))
+        band = (np.cumsum(costs[order]) - 1) // (batch_size * width)
+        return order[np.lexsort((tie[order], np.where(band % 2, -second[order], second[order]), band))]
+
+    orders = [np.lexsort((tie, np.minimum(src_lengths, tgt_lengths), longest))]
+    for width in BANDS:
+        orders.append(banded(src_lengths, tgt_lengths, width))
+        orders.append(banded(longest, src_lengths - tgt_lengths, width))
+    candidates = [_cut(order, longest, batch_by, batch_size) for order in orders]
+    return min(candidates, key=lambda batches: padded_tokens(batches, src_lengths, tgt_lengths))
+
+
+def padded_tokens(batches: Sequence[np.ndarray], src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> int:
+    """Positions of both sides of all batches, padding included."""
+    return sum(len(rows) * int(src_lengths[rows].max() + tgt_lengths[rows].max()) for rows in batches)
+
+
+def _cut(order: np.ndarray, longest: np.ndarray, batch_by: str, batch_size: int) -> list[np.ndarray]:
+    """Cut an order of the rows into the fewest runs that keep the budget."""
+    if batch_by == "sentences":
+        return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    cuts, start, width = [], 0, 0
+    for stop, length in enumerate(longest[order].tolist()):
+        width = max(width, length)
+        if stop > start and (stop + 1 - start) * width > batch_size:
+            cuts.append(stop)
+            start, width = stop, length
+    return np.split(order, cuts) if len(order) else []
+
+
+# -------------------------------------------------------------------------------------- order and shards
+
+
+class GroupSampler(Sampler[list[list[int]]]):
+    """The groups of an epoch: for each batch of a group the rows of this rank, an empty list where it has none.
+
+    The order is drawn from (seed, epoch) alone. `set_position` says which epoch the next iteration runs through and
+    how many groups of it are done already; it holds until it is set anew.
+    """
+
+    def __init__(
+        self,
+        batches: Sequence[np.ndarray],
+        *,
+        accumulate: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size} processes")
+        self.batches = batches
+        self.accumulate = accumulate
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.shuffle = shuffle
+        self.epoch = 0
+        self.start = 0
+
+    def __len__(self) -> int:
+        """Groups in a whole epoch, wherever the next iteration starts; the last may have fewer batches."""
+        return -(-len(self.batches) // self.accumulate)
+
+    def set_position(self, epoch: int, start: int = 0) -> None:
+        if epoch < 0 or not 0 <= start <= len(self):
+            raise ValueError(f"epoch {epoch}, group {start}: an epoch has groups 0 to {len(self)}")
+        self.epoch = epoch
+        self.start = start
+
+    def __iter__(self) -> Iterator[list[list[int]]]:
+        order = np.arange(len(self.batches))
+        if self.shuffle:
+            np.random.default_rng([self.seed, self.epoch]).shuffle(order)
+        for first in range(self.start * self.accumulate, len(order), self.accumulate):
+            group = order[first : first + self.accumulate]
+            yield [self.batches[i][self.rank :: self.world_size].tolist() for i in group]
+
+
+# ---------------------------------------------------------------------------------------------- loaders
+
+
+def collate(split: TokenizedSplit, rows: Sequence[int], *, pad_id: int, bos_id: int) -> Batch:
+    """The rows as one batch, padded on the right; no rows: one row that counts for nothing."""
+    if not rows:
+        batch = collate(split, [0], pad_id=pad_id, bos_id=bos_id)
+        batch.tgt_out.fill_(pad_id)
+        batch.indices.fill_(-1)
+        batch.n_tokens = batch.n_src_tokens = 0
+        return batch
+    index = np.asarray(rows, np.int64)
+    src, n_src_tokens = _padded(split.src_ids, split.src_offsets, index, pad_id)
+    tgt_out, n_tokens = _padded(split.tgt_ids, split.tgt_offsets, index, pad_id)
+    tgt_in = np.full_like(tgt_out, pad_id)
+    tgt_in[:, 0] = bos_id
+    lengths = split.tgt_offsets[index + 1] - split.tgt_offsets[index]
+    real = np.arange(1, tgt_out.shape[1]) < lengths[:, None]
+    tgt_in[:, 1:][real] = tgt_out[:, :-1][real]
+    return Batch(
+        src=torch.from_numpy(src),
+        tgt_in=torch.from_numpy(tgt_in),
+        tgt_out=torch.from_numpy(tgt_out),
+        indices=torch.from_numpy(index),
+        n_tokens=n_tokens,
+        n_src_tokens=n_src_tokens,
+    )
+
+
+def _padded(ids: np.ndarray, offsets: np.ndarray, index: np.ndarray, pad_id: int) -> tuple[np.ndarray, int]:
+    """The sequences of `index` as int64 [B,L], padded on the right, and the number of their ids."""
+    starts, lengths = offsets[index], offsets[index + 1] - offsets[index]
+    columns = np.arange(lengths.max())
+    real = columns < lengths[:, None]
+    flat = np.minimum(starts[:, None] + columns, len(ids) - 1)  # past the end of the last sequence: masked below
+    return np.where(real, ids[flat], pad_id).astype(np.int64), int(lengths.sum())
+
+
+class _Batches(Dataset[Batch]):
+    """A list of rows to a batch."""
+
+    def __init__(self, split: TokenizedSplit, *, pad_id: int, bos_id: int) -> None:
+        self.split = split
+        self.pad_id = pad_id
+        self.bos_id = bos_id
+
+    def __getitem__(self, rows: list[int]) -> Batch:  # the "index" is what the sampler yields
+        return collate(self.split, rows, pad_id=self.pad_id, bos_id=self.bos_id)
+
+
+class _Groups(Dataset[list[Batch]]):
+    """A list of lists of rows to a list of batches."""
+
+    def __init__(self, batches: _Batches) -> None:
+        self.batches = batches
+
+    def __getitem__(self, group: list[list[int]]) -> list[Batch]:
+        return [self.batches[rows] for rows in group]
+
+
+def make_train_loader(
+    split: TokenizedSplit,
+    config: DataConfig,
+    *,
+    pad_id: int,
+    bos_id: int,
+    accumulate: int,
+    seed: int,
+    rank: int = 0,
+    world_size: int = 1,
+    pin_memory: bool = False,
+) -> DataLoader[list[Batch]]:
+    """A loader of groups of batches; `loader.sampler` is a GroupSampler. The batches do not depend on num_workers."""
+    batches = form_batches(
+        split.src_lengths, split.tgt_lengths, batch_by=config.batch_by, batch_size=config.batch_size, seed=seed
+    )
+    return DataLoader(
+        _Groups(_Batches(split, pad_id=pad_id, bos_id=bos_id)),
+        sampler=GroupSampler(batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size),
+        batch_size=None,  # the sampler yields whole groups
+        num_workers=config.num_workers,
+        persistent_workers=config.num_workers > 0,
+        pin_memory=pin_memory,
+        worker_init_fn=_leave_interrupts_to_the_parent,
+    )
+
+
+def make_eval_loader(
+    split: TokenizedSplit, *, batch_size: int, pad_id: int, bos_id: int, rank: int = 0, world_size: int = 1
+) -> DataLoader[Batch]:
+    """A loader of batches of `batch_size` sentences, longest source first; over all ranks each row comes once.
+
+    Ranks take whole batches in turn, so that one may have a batch less than another.
+    """
+    order = np.lexsort((split.tgt_lengths, split.src_lengths))[::-1].tolist()
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    dataset = _Batches(split, pad_id=pad_id, bos_id=bos_id)
+    return DataLoader(dataset, sampler=batches[rank::world_size], batch_size=None)
+
+
+def _leave_interrupts_to_the_parent(worker_id: int) -> None:
+    """Ctrl-C reaches every process of the terminal; the training process alone decides what follows."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

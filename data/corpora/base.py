@@ -1,0 +1,51 @@
+"""What a corpus is to the rest of the project."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelText:
+    """Line-parallel sentences of one split: src[i] translates tgt[i]. `skipped` counts what was left out, by reason."""
+
+    src: Sequence[str]
+    tgt: Sequence[str]
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.src) != len(self.tgt):
+            raise ValueError(f"{len(self.src)} source lines against {len(self.tgt)} target lines")
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def fingerprint(self) -> str:
+        """A hash of the text itself, so that a cache never outlives a change of the corpus."""
+        digest = hashlib.sha256()
+        for side in (self.src, self.tgt):
+            digest.update(f"{len(side)}\n".encode())
+            for line in side:
+                raw = line.encode("utf-8", "surrogatepass")
+                digest.update(f"{len(raw)}:".encode() + raw)
+        return digest.hexdigest()
+
+
+class CorpusReader(Protocol):
+    """A corpus: named splits, the first for training, the second for validation, the rest for testing."""
+
+    @property
+    def train(self) -> str: ...
+
+    @property
+    def validation(self) -> str: ...
+
+    @property
+    def test(self) -> tuple[str, ...]: ...
+
+    def load(self, split: str) -> ParallelText:
+        """One split in the direction of the config; UserError where it cannot be had."""
+        ...

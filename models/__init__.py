@@ -1,0 +1,1 @@
+"""The Transformer, its positional encodings, and decoding."""

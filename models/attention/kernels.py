@@ -1,0 +1,106 @@
+"""Scaled dot-product attention under one signature: an eager form that shows its weights, and PyTorch's fused one.
+
+Vaswani et al. 2017, equation 1, with an additive bias on the scaled logits:
+softmax(scale q k^T + bias, over allowed keys) v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.masks import as_bias
+
+
+def attend_eager(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    dropout_p: float,
+    value_term: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention step by step. Returns (out, weights before dropout); arguments as in `attend`."""
+    logits = torch.matmul(q, k.transpose(-2, -1)) * scale
+    if bias is not None:
+        logits = logits + bias
+    if is_causal:
+        ones = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
+        logits = logits.masked_fill(~ones.tril(), -torch.inf)
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    exact = logits if logits.dtype == torch.float64 else logits.float()
+    weights = exact.softmax(dim=-1).to(v.dtype)
+    dropped = F.dropout(weights, dropout_p, training=dropout_p > 0)
+    out = torch.matmul(dropped, v)
+    if value_term is not None:
+        out = out + value_term(dropped)
+    return out, weights
+
+
+def attend_sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    dropout_p: float,
+) -> Tensor:
+    """Attention by torch's fused kernel; arguments as in `attend`."""
+    if bias is not None:
+        # One additive term: the fused call takes either a mask or is_causal, and a float mask where there is a bias.
+        bias = bias.to(q.dtype)
+        if is_causal:
+            ones = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
+            mask = ones.tril() if mask is None else mask & ones.tril()
+            is_causal = False
+        if mask is not None:
+            bias = bias + as_bias(mask, q.dtype)
+        mask = bias
+    elif is_causal and mask is not None:
+        mask = mask & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        is_causal = False
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float,
+    dropout_p: float = 0.0,
+    need_weights: bool = False,
+    value_term: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention by the fastest kernel that can do what is asked.
+
+    q [B,H,Tq,Dh]; k, v [B,H,Tk,Dh]; mask bool, True = may attend, and bias float, added to the scaled logits, both
+    broadcast to [B,H,Tq,Tk]. is_causal stands for the lower triangle and needs Tq == Tk (torch aligns it to the top
+    left: a single query would see key 0 alone). Every query must be allowed at least one key.
+    value_term maps the weights after dropout to a term [B,H,Tq,Dh] of the output.
+
+    Returns (out [B,H,Tq,Dh], weights [B,H,Tq,Tk] before dropout if need_weights, else None).
+    Raises ValueError for is_causal with Tq != Tk.
+    """
+    if is_causal and q.shape[-2] != k.shape[-2]:
+        raise ValueError(f"is_causal needs as many queries as keys: {q.shape[-2]} against {k.shape[-2]}")
+    if need_weights or value_term is not None:
+        out, weights = attend_eager(
+            q, k, v, mask=mask, bias=bias, is_causal=is_causal, scale=scale, dropout_p=dropout_p, value_term=value_term
+        )
+        return out, weights if need_weights else None
+    return attend_sdpa(q, k, v, mask=mask, bias=bias, is_causal=is_causal, scale=scale, dropout_p=dropout_p), None

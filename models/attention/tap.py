@@ -1,0 +1,24 @@
+"""Records attention weights where a caller asks for them; absent otherwise, and then nothing is allocated."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from models.positional_encodings.base import Kind
+
+
+class AttentionTap:
+    """Handed down a forward pass as an argument; every attention on the way leaves its weights here."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[Kind, int], Tensor] = {}
+
+    def record(self, kind: Kind, layer: int, weights: Tensor) -> None:
+        """weights [B,H,Tq,Tk] before dropout."""
+        self._records[kind, layer] = weights.detach()
+
+    def maps(self, kind: Kind) -> Tensor:
+        """The weights of all layers, [L,B,H,Tq,Tk]."""
+        layers = sorted(layer for recorded, layer in self._records if recorded == kind)
+        return torch.stack([self._records[kind, layer] for layer in layers])

@@ -1,0 +1,75 @@
+"""From a configuration and a vocabulary to a model: the one place that knows which class serves which config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from configs.errors import ConfigError
+from configs.schema import Learnable, ModelConfig, NoPosition, Rope, Sinusoidal
+from models.positional_encodings.base import PositionScheme
+from models.positional_encodings.learnable import LearnableScheme
+from models.positional_encodings.rope import RopeScheme
+from models.positional_encodings.sinusoidal import SinusoidalScheme
+from models.transformer import TranslationTransformer
+from models.transformer_backend import Decoder, Encoder, LayerShape
+from models.transformer_ori import TorchDecoder, TorchEncoder
+from tokenizer.base_tokenizer import BaseTokenizer
+
+# One line for each position dataclass of configs/schema.py.
+POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
+    NoPosition: lambda position, model: PositionScheme(),
+    Sinusoidal: lambda position, model: SinusoidalScheme(base=position.base),
+    Learnable: lambda position, model: LearnableScheme(max_positions=position.max_positions, d_model=model.d_model),
+    Rope: lambda position, model: RopeScheme(
+        base=position.base, form=position.form, rope_dim=position.rope_dim, cross=position.cross
+    ),
+}
+
+
+def build_scheme(config: ModelConfig) -> PositionScheme:
+    """The position scheme that config.position asks for."""
+    return POSITION_SCHEMES[type(config.position)](config.position, config)
+
+
+def build_model(config: ModelConfig, tokenizer: BaseTokenizer) -> TranslationTransformer:
+    """A freshly initialised model for the tokenizer's vocabularies.
+
+    Raises ConfigError where tied embeddings meet separate vocabularies.
+    """
+    if config.tie_embeddings == "all" and not tokenizer.shared_vocab:
+        raise ConfigError(
+            "model.tie_embeddings = 'all': the tokenizer has separate vocabularies; allowed: 'none', 'target'"
+        )
+    shape = LayerShape(
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        d_ff=config.d_ff,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        activation_dropout=config.activation_dropout,
+        activation=config.activation,
+        norm=config.norm,
+        bias=config.bias,
+    )
+    encoder: nn.Module
+    decoder: nn.Module
+    if config.backend == "scratch":
+        encoder = Encoder(shape, n_layers=config.n_encoder_layers)
+        decoder = Decoder(shape, n_layers=config.n_decoder_layers)
+    else:
+        encoder = TorchEncoder(shape, n_layers=config.n_encoder_layers)
+        decoder = TorchDecoder(shape, n_layers=config.n_decoder_layers)
+    return TranslationTransformer(
+        encoder=encoder,
+        decoder=decoder,
+        scheme=build_scheme(config),
+        d_model=config.d_model,
+        src_vocab_size=tokenizer.src_vocab_size,
+        tgt_vocab_size=tokenizer.tgt_vocab_size,
+        pad_id=tokenizer.pad_id,
+        dropout=config.dropout,
+        tie_embeddings=config.tie_embeddings,
+    )

@@ -1,0 +1,136 @@
+"""Beam search over log-probabilities, batched over sentences and beams."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from models.decoding.hypothesis import (
+    Hypothesis,
+    allowed_log_probs,
+    length_limits,
+    length_penalty,
+    never_generated,
+)
+from models.transformer import TranslationTransformer
+
+
+class _Pool:
+    """The best finished hypotheses of each sentence, apart from the live ones: at most K, best first."""
+
+    def __init__(self, batch: int, beam_size: int, longest: int, eos_id: int, device: torch.device) -> None:
+        self.scores = torch.full((batch, beam_size), -torch.inf, dtype=torch.float64, device=device)
+        self.log_probs = torch.full_like(self.scores, -torch.inf)
+        self.lengths = torch.zeros(batch, beam_size, dtype=torch.long, device=device)
+        self.ids = torch.full((batch, beam_size, longest), eos_id, device=device)
+
+    def add(self, rows: Tensor, scores: Tensor, log_probs: Tensor, length: int, ids: Tensor) -> None:
+        """Offer candidates of the sentences `rows` [B']: scores, log_probs [B',N] (-inf = none), ids [B',N,T].
+
+        `length` counts EOS. Every candidate is normalised once, here by its caller, and never again.
+        """
+        n_new = scores.shape[1]
+        padded = self.ids.new_full((*scores.shape, self.ids.shape[2]), 0)
+        padded[:, :, : ids.shape[2]] = ids
+        all_scores = torch.cat((self.scores[rows], scores), dim=1)
+        kept, index = all_scores.topk(self.scores.shape[1], dim=1)
+        self.scores[rows] = kept
+        self.log_probs[rows] = torch.cat((self.log_probs[rows], log_probs), dim=1).gather(1, index)
+        new_lengths = torch.full((len(rows), n_new), length, device=scores.device)
+        self.lengths[rows] = torch.cat((self.lengths[rows], new_lengths), dim=1).gather(1, index)
+        all_ids = torch.cat((self.ids[rows], padded), dim=1)
+        self.ids[rows] = all_ids.gather(1, index[:, :, None].expand(-1, -1, all_ids.shape[2]))
+
+
+@torch.inference_mode()
+def beam_search(
+    model: TranslationTransformer,
+    src: Tensor,
+    *,
+    bos_id: int,
+    eos_id: int,
+    beam_size: int,
+    n_best: int,
+    alpha: float,
+    max_len: int,
+    max_len_ratio: float,
+) -> list[list[Hypothesis]]:
+    """src [B,S] -> for each sentence up to n_best hypotheses, best score first.
+
+    Each step extends the K live hypotheses of a sentence to the 2K best candidates. Those among the first K that end in
+    EOS go to a pool of finished hypotheses, and the best K others live on. A sentence is done when its pool is full and
+    no live hypothesis can still overtake its worst: log-probabilities only fall, so a live one ends at most at its
+    present sum over the penalty of the longest length. A single beam ends with its first EOS, so that it is greedy
+    search: the runner-up of that step was never its hypothesis. Hypotheses cut off at the length limit rank behind finished ones.
+    Raises ValueError for n_best > beam_size.
+    """
+    if n_best > beam_size:
+        raise ValueError(f"n_best = {n_best} is more than beam_size = {beam_size}")
+    device, batch = src.device, src.shape[0]
+    limits = length_limits(src, pad_id=model.pad_id, ratio=max_len_ratio, max_len=max_len)
+    never = never_generated(pad_id=model.pad_id, bos_id=bos_id, eos_id=eos_id)
+    longest = int(limits.max())
+    state = model.init_state(model.encode(src), beam_size=beam_size, max_len=longest)
+
+    pool = _Pool(batch, beam_size, longest, eos_id, device)
+    cut_off = _Pool(batch, beam_size, longest, eos_id, device)
+    alive = torch.arange(batch, device=device)  # sentence behind each row of the state
+    live = torch.full((batch, beam_size), -torch.inf, dtype=torch.float64, device=device)
+    live[:, 0] = 0.0  # one hypothesis at the start: the others would only repeat it
+    ids = torch.zeros(batch, beam_size, 0, dtype=torch.long, device=device)
+    tokens = torch.full((batch, beam_size), bos_id, device=device)
+    for step in range(longest):
+        length = step + 1
+        log_probs = allowed_log_probs(model.decode_step(tokens, state), never)
+        vocab = log_probs.shape[-1]
+        candidates = live[:, :, None] + log_probs
+        scores, flat = candidates.flatten(1).topk(min(2 * beam_size, beam_size * vocab), dim=1)
+        origin, token = flat // vocab, flat % vocab
+        ends = token == eos_id
+        penalty = length_penalty(torch.tensor(float(length), dtype=torch.float64, device=device), alpha)
+
+        top = slice(None, beam_size)
+        ended = scores[:, top].masked_fill(~ends[:, top], -torch.inf)
+        ended_ids = ids.gather(1, origin[:, top, None].expand(-1, -1, step))
+        pool.add(alive, ended / penalty, ended, length, ended_ids)
+
+        # The best K candidates that go on: EOS sinks to the end of the (sorted) list.
+        live, index = scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
+        origin, token = origin.gather(1, index), token.gather(1, index)
+        ids = torch.cat((ids.gather(1, origin[:, :, None].expand(-1, -1, step)), token[:, :, None]), dim=2)
+
+        at_limit = length >= limits[alive]
+        if at_limit.any():
+            rows = at_limit.nonzero().squeeze(1)
+            cut_off.add(alive[rows], live[rows] / penalty, live[rows], length, ids[rows])
+        best_ahead = live[:, 0] / length_penalty(limits[alive].double(), alpha)
+        if beam_size == 1:
+            best_ahead = torch.where(ends[:, 0], -torch.inf, best_ahead)
+        done = at_limit | (pool.scores[alive, -1] >= best_ahead)
+        keep = (~done).nonzero().squeeze(1)
+        if len(keep) == 0:
+            break
+        state.reorder(origin)
+        if len(keep) < len(alive):
+            state.select(keep)
+            alive, live, ids, token = alive[keep], live[keep], ids[keep], token[keep]
+        tokens = token
+
+    return [
+        (_collect(pool, sentence, finished=True) + _collect(cut_off, sentence, finished=False))[:n_best]
+        for sentence in range(batch)
+    ]
+
+
+def _collect(pool: _Pool, sentence: int, *, finished: bool) -> list[Hypothesis]:
+    rows = zip(
+        pool.ids[sentence].tolist(),
+        pool.lengths[sentence].tolist(),
+        pool.log_probs[sentence].tolist(),
+        pool.scores[sentence].tolist(),
+    )
+    return [
+        Hypothesis(tuple(ids[: length - finished]), log_prob, score, finished)
+        for ids, length, log_prob, score in rows
+        if score > -float("inf")
+    ]

@@ -1,0 +1,49 @@
+"""What a search returns, and what every search needs: length limits and the length penalty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One translation as target ids without start id and without EOS.
+
+    log_prob is the sum over its tokens (EOS included where finished), score is log_prob over the length penalty.
+    finished=False: cut off at the length limit.
+    """
+
+    ids: tuple[int, ...]
+    log_prob: float
+    score: float
+    finished: bool
+
+
+def length_penalty(length: Tensor, alpha: float) -> Tensor:
+    """((5 + length) / 6)^alpha for lengths with EOS (Wu et al. 2016, equation 14); 1 for alpha = 0."""
+    return ((5.0 + length) / 6.0) ** alpha
+
+
+def length_limits(src: Tensor, *, pad_id: int, ratio: float, max_len: int) -> Tensor:
+    """How many tokens (EOS included) each hypothesis may have, [B]: min(max_len, ratio * source tokens + 10).
+
+    A limit of its own for each sentence: what is translated beside it does not change it.
+    """
+    n_source = (src != pad_id).sum(dim=1)
+    return (n_source * ratio).long().add(10).clamp(max=max_len)
+
+
+def allowed_log_probs(logits: Tensor, never: tuple[int, ...]) -> Tensor:
+    """logits [...,V] -> log-probabilities in float32 or better, with the ids `never` ruled out."""
+    exact = logits if logits.dtype == torch.float64 else logits.float()
+    log_probs = exact.log_softmax(dim=-1)
+    log_probs[..., list(never)] = -torch.inf
+    return log_probs
+
+
+def never_generated(*, pad_id: int, bos_id: int, eos_id: int) -> tuple[int, ...]:
+    """Ids that no translation holds: padding and the start id, unless one of them is EOS."""
+    return tuple(sorted({pad_id, bos_id} - {eos_id}))

@@ -1,0 +1,1 @@
+"""Positional encodings: the two contracts (`base.py`) and one file per family."""

@@ -1,0 +1,35 @@
+"""A trained vector for each position (Gehring et al. 2017; Devlin et al. 2019), one table for each side."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from models.positional_encodings.base import InputPosition, PositionScheme, Side
+
+
+class LearnableInput(InputPosition):
+    """Adds row t of a table [max_positions, d_model] to the embedding at position t.
+
+    The caller holds to max_positions: past the table there is no vector, and the model says so (see
+    `TranslationTransformer`).
+    """
+
+    def __init__(self, *, max_positions: int, d_model: int) -> None:
+        super().__init__()
+        self.max_positions = max_positions
+        self.table = nn.Embedding(max_positions, d_model)
+        # As large as an embedding before its multiplication with sqrt(d_model): positions start as a hint, not a roar.
+        nn.init.normal_(self.table.weight, std=d_model**-0.5)
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + self.table(positions)
+
+
+class LearnableScheme(PositionScheme):
+    def __init__(self, *, max_positions: int, d_model: int) -> None:
+        super().__init__()
+        self.source = LearnableInput(max_positions=max_positions, d_model=d_model)
+        self.target = LearnableInput(max_positions=max_positions, d_model=d_model)
+
+    def input(self, side: Side) -> InputPosition:
+        return self.source if side == "source" else self.target

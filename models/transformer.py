@@ -1,0 +1,131 @@
+"""The translation model: embeddings, encoder and decoder, output projection; and the protocol of decoding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from configs.errors import UserError
+from models.attention.tap import AttentionTap
+from models.dropout import Dropout
+from models.masks import key_padding_mask
+from models.positional_encodings.base import PositionScheme, Side
+from models.transformer_backend import Memory
+
+
+class SearchState(Protocol):
+    """What a search may do with a decoding state."""
+
+    @property
+    def length(self) -> int: ...
+
+    def reorder(self, beam_index: Tensor) -> None: ...
+
+    def select(self, alive: Tensor) -> None: ...
+
+
+class TranslationTransformer(nn.Module):
+    """Encoder-decoder over token ids (Vaswani et al. 2017, section 3).
+
+    `encoder` and `decoder` are built modules with the signatures of `transformer_backend.Encoder` and `Decoder`
+    (`transformer_ori.py` offers the same on torch.nn.Transformer). Source sentences end in EOS, so that no row of a
+    batch is all padding.
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        scheme: PositionScheme,
+        d_model: int,
+        src_vocab_size: int,
+        tgt_vocab_size: int,
+        pad_id: int,
+        dropout: float,
+        tie_embeddings: str,
+    ) -> None:
+        super().__init__()
+        if tie_embeddings == "all" and src_vocab_size != tgt_vocab_size:
+            raise ValueError(f"tied embeddings need one vocabulary: {src_vocab_size} against {tgt_vocab_size} entries")
+        self.pad_id = pad_id
+        self.d_model = d_model
+        # No padding_idx: a Marian start token has the id of padding, and needs its embedding.
+        self.src_embedding = nn.Embedding(src_vocab_size, d_model)
+        self.tgt_embedding = self.src_embedding if tie_embeddings == "all" else nn.Embedding(tgt_vocab_size, d_model)
+        self.encoder = encoder
+        self.decoder = decoder
+        self.scheme = scheme
+        self.output = nn.Linear(d_model, tgt_vocab_size, bias=False)
+        self.dropout = Dropout(dropout)
+        self._initialise()
+        if tie_embeddings != "none":
+            self.output.weight = self.tgt_embedding.weight
+
+    def _initialise(self) -> None:
+        for stack in (self.encoder, self.decoder):
+            for parameter in stack.parameters():
+                if parameter.dim() > 1:
+                    nn.init.xavier_uniform_(parameter)
+        for module in (*self.encoder.modules(), *self.decoder.modules()):
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        for embedding in (self.src_embedding, self.tgt_embedding):
+            nn.init.normal_(embedding.weight, std=self.d_model**-0.5)
+        nn.init.xavier_uniform_(self.output.weight)
+
+    def _embed(self, ids: Tensor, side: Side, start: int = 0) -> tuple[Tensor, Tensor]:
+        """ids [B,T] whose first column stands at position `start` -> embeddings [B,T,D], positions [T]."""
+        end = start + ids.shape[1]
+        position = self.scheme.input(side)
+        if position.max_positions is not None and end > position.max_positions:
+            raise UserError(
+                f"a {side} of {end} tokens is longer than the position table of {position.max_positions}: "
+                "shorten the input, or train with a larger model.position.max_positions"
+            )
+        positions = torch.arange(start, end, device=ids.device)
+        embedding = self.src_embedding if side == "source" else self.tgt_embedding
+        x = embedding(ids) * math.sqrt(self.d_model)
+        return self.dropout(position(x, positions)), positions
+
+    def encode(self, src: Tensor, *, tap: AttentionTap | None = None) -> Memory:
+        """src [B,S] -> Memory."""
+        padding = key_padding_mask(src, self.pad_id)
+        x, positions = self._embed(src, "source")
+        return Memory(self.encoder(x, scheme=self.scheme, positions=positions, padding=padding, tap=tap), padding)
+
+    def decode(self, tgt_in: Tensor, memory: Memory, *, tap: AttentionTap | None = None) -> Tensor:
+        """tgt_in [B,T] -> hidden states [B,T,D] that see their own and earlier tokens."""
+        y, positions = self._embed(tgt_in, "target")
+        return self.decoder(y, memory, scheme=self.scheme, positions=positions, tap=tap)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """hidden [...,D] -> logits [...,V]."""
+        return F.linear(hidden, self.output.weight)
+
+    def forward(
+        self, src: Tensor, tgt_in: Tensor, *, select: Tensor | None = None, tap: AttentionTap | None = None
+    ) -> Tensor:
+        """src [B,S], tgt_in [B,T] -> logits [B,T,V]; with select [B,T] bool only there, [N,V] in row order.
+
+        Raises UserError for a sequence past a table of positions.
+        """
+        hidden = self.decode(tgt_in, self.encode(src, tap=tap), tap=tap)
+        return self.project(hidden if select is None else hidden[select])
+
+    def init_state(self, memory: Memory, *, beam_size: int, max_len: int) -> SearchState:
+        """An empty decoding state of beam_size hypotheses for each sentence, at most max_len tokens long."""
+        decoder = cast(Any, self.decoder)
+        return decoder.init_state(memory, scheme=self.scheme, beam_size=beam_size, max_len=max_len)
+
+    def decode_step(self, tokens: Tensor, state: SearchState) -> Tensor:
+        """The next token of every hypothesis, tokens [B,K], or the next T, [B,K,T] -> logits [B,K,V] or [B,K,T,V]."""
+        batch, beams = tokens.shape[:2]
+        y, positions = self._embed(tokens.reshape(batch * beams, -1), "target", start=state.length)
+        decoder = cast(Any, self.decoder)
+        hidden = decoder.step(y, state, scheme=self.scheme, positions=positions)
+        return self.project(hidden).view(*tokens.shape, -1)

@@ -1,0 +1,290 @@
+"""Encoder and decoder of the Transformer (Vaswani et al. 2017, section 3): layers, stacks, and the decoding state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.attention.multi_head import CrossAttention, KeyValueCache, SelfAttention
+from models.attention.tap import AttentionTap
+from models.dropout import Dropout
+from models.masks import padding_attn_mask
+from models.positional_encodings.base import PositionScheme
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the encoder leaves for the decoder: states [B,S,D] and src_key_padding_mask [B,S] (True = padding)."""
+
+    states: Tensor
+    padding: Tensor
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a nonlinearity between (section 3.3)."""
+
+    def __init__(
+        self, *, d_model: int, d_ff: int, dropout: float, activation: Literal["relu", "gelu"], bias: bool
+    ) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(d_model, d_ff, bias=bias)
+        self.linear2 = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = F.relu if activation == "relu" else F.gelu
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """The sizes and choices that every layer of a stack shares."""
+
+    d_model: int
+    n_heads: int
+    d_ff: int
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
+    activation: Literal["relu", "gelu"]
+    norm: Literal["pre", "post"]
+    bias: bool
+
+    def self_attention(self, *, causal: bool, layer: int) -> SelfAttention:
+        return SelfAttention(
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            dropout=self.attention_dropout,
+            bias=self.bias,
+            causal=causal,
+            layer=layer,
+        )
+
+    def cross_attention(self, *, layer: int) -> CrossAttention:
+        return CrossAttention(
+            d_model=self.d_model, n_heads=self.n_heads, dropout=self.attention_dropout, bias=self.bias, layer=layer
+        )
+
+    def feed_forward(self) -> FeedForward:
+        return FeedForward(
+            d_model=self.d_model,
+            d_ff=self.d_ff,
+            dropout=self.activation_dropout,
+            activation=self.activation,
+            bias=self.bias,
+        )
+
+    def layer_norm(self) -> nn.LayerNorm:
+        return nn.LayerNorm(self.d_model, bias=self.bias)
+
+    def final_norm(self) -> nn.Module:
+        """Pre-norm stacks leave their residual stream unnormalised and end in a norm; post-norm stacks need none."""
+        return self.layer_norm() if self.norm == "pre" else nn.Identity()
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each with dropout, residual and norm (pre or post)."""
+
+    def __init__(self, shape: LayerShape, *, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.pre_norm = shape.norm == "pre"
+        self.self_attention = shape.self_attention(causal=False, layer=layer)
+        self.feed_forward = shape.feed_forward()
+        self.norm1, self.norm2 = shape.layer_norm(), shape.layer_norm()
+        self.dropout = Dropout(shape.dropout)
+
+    def forward(
+        self, x: Tensor, *, scheme: PositionScheme, positions: Tensor, mask: Tensor, tap: AttentionTap | None
+    ) -> Tensor:
+        position = scheme.attention("encoder", self.layer)
+
+        def attention(y: Tensor) -> Tensor:
+            return self.self_attention(y, position=position, positions=positions, mask=mask, tap=tap)
+
+        if self.pre_norm:
+            x = x + self.dropout(attention(self.norm1(x)))
+            return x + self.dropout(self.feed_forward(self.norm2(x)))
+        x = self.norm1(x + self.dropout(attention(x)))
+        return self.norm2(x + self.dropout(self.feed_forward(x)))
+
+
+class Encoder(nn.Module):
+    """A stack of encoder layers."""
+
+    def __init__(self, shape: LayerShape, *, n_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderLayer(shape, layer=i) for i in range(n_layers))
+        self.norm = shape.final_norm()
+
+    def forward(
+        self, x: Tensor, *, scheme: PositionScheme, positions: Tensor, padding: Tensor, tap: AttentionTap | None = None
+    ) -> Tensor:
+        """x [B,S,D] at positions [S], padding [B,S] (True = padding) -> [B,S,D]."""
+        mask = padding_attn_mask(padding)
+        for layer in self.layers:
+            x = layer(x, scheme=scheme, positions=positions, mask=mask, tap=tap)
+        return self.norm(x)
+
+
+class DecodeState:
+    """What decoding remembers: one key-value cache a layer [B*K,...], and each layer's projected memory [B,...].
+
+    The memory is never repeated for the beams: they fold into the query axis of cross-attention.
+    """
+
+    def __init__(
+        self, caches: list[KeyValueCache], memory_kv: list[tuple[Tensor, Tensor]], mask: Tensor, beam_size: int
+    ) -> None:
+        self.caches = caches
+        self.memory_kv = memory_kv
+        self.memory_mask = mask  # [B,1,1,S], True = may attend
+        self.beam_size = beam_size
+
+    @property
+    def length(self) -> int:
+        """Target positions decoded so far."""
+        return self.caches[0].length
+
+    def reorder(self, beam_index: Tensor) -> None:
+        """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
+        first = torch.arange(beam_index.shape[0], device=beam_index.device)[:, None] * self.beam_size
+        rows = (first + beam_index).flatten()
+        for cache in self.caches:
+            cache.take(rows)
+
+    def select(self, alive: Tensor) -> None:
+        """Keep the given sentences ([B'] indices) with all their beams."""
+        beams = torch.arange(self.beam_size, device=alive.device)
+        rows = (alive[:, None] * self.beam_size + beams).flatten()
+        for cache in self.caches:
+            cache.take(rows)
+        self.memory_kv = [(k[alive], v[alive]) for k, v in self.memory_kv]
+        self.memory_mask = self.memory_mask[alive]
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, cross-attention and feed-forward, each with dropout, residual and norm (pre or post)."""
+
+    def __init__(self, shape: LayerShape, *, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.pre_norm = shape.norm == "pre"
+        self.self_attention = shape.self_attention(causal=True, layer=layer)
+        self.cross_attention = shape.cross_attention(layer=layer)
+        self.feed_forward = shape.feed_forward()
+        self.norm1, self.norm2, self.norm3 = shape.layer_norm(), shape.layer_norm(), shape.layer_norm()
+        self.dropout = Dropout(shape.dropout)
+
+    def project_memory(self, memory: Tensor, *, scheme: PositionScheme) -> tuple[Tensor, Tensor]:
+        """memory [B,S,D] -> this layer's keys and values [B,H,S,Dh]."""
+        positions = torch.arange(memory.shape[1], device=memory.device)
+        return self.cross_attention.project_memory(
+            memory, position=scheme.attention("cross", self.layer), k_positions=positions
+        )
+
+    def forward(
+        self,
+        y: Tensor,
+        memory_kv: tuple[Tensor, Tensor],
+        *,
+        scheme: PositionScheme,
+        positions: Tensor,
+        memory_mask: Tensor,
+        beam_size: int = 1,
+        cache: KeyValueCache | None = None,
+        tap: AttentionTap | None = None,
+    ) -> Tensor:
+        """y [B*K,T,D] at positions [T] -> [B*K,T,D]. K > 1 beams share the memory of their sentence."""
+        self_position = scheme.attention("decoder", self.layer)
+        cross_position = scheme.attention("cross", self.layer)
+        k, v = memory_kv
+        k_positions = torch.arange(k.shape[2], device=k.device)
+
+        def attention(z: Tensor) -> Tensor:
+            return self.self_attention(z, position=self_position, positions=positions, cache=cache, tap=tap)
+
+        def cross(z: Tensor) -> Tensor:
+            n_rows, length, d_model = z.shape
+            folded = z.reshape(n_rows // beam_size, beam_size * length, d_model)
+            out = self.cross_attention(
+                folded,
+                k,
+                v,
+                position=cross_position,
+                q_positions=positions.repeat(beam_size),
+                k_positions=k_positions,
+                mask=memory_mask,
+                tap=tap,
+            )
+            return out.view(n_rows, length, d_model)
+
+        if self.pre_norm:
+            y = y + self.dropout(attention(self.norm1(y)))
+            y = y + self.dropout(cross(self.norm2(y)))
+            return y + self.dropout(self.feed_forward(self.norm3(y)))
+        y = self.norm1(y + self.dropout(attention(y)))
+        y = self.norm2(y + self.dropout(cross(y)))
+        return self.norm3(y + self.dropout(self.feed_forward(y)))
+
+
+class Decoder(nn.Module):
+    """A stack of decoder layers: over a whole target (training), or a few tokens at a time with a state."""
+
+    def __init__(self, shape: LayerShape, *, n_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(shape, layer=i) for i in range(n_layers))
+        self.norm = shape.final_norm()
+        self.n_heads = shape.n_heads
+        self.head_dim = shape.d_model // shape.n_heads
+
+    def _layers(self) -> list[DecoderLayer]:
+        return cast(list[DecoderLayer], list(self.layers))
+
+    def forward(
+        self,
+        y: Tensor,
+        memory: Memory,
+        *,
+        scheme: PositionScheme,
+        positions: Tensor,
+        tap: AttentionTap | None = None,
+    ) -> Tensor:
+        """y [B,T,D] at positions [T] -> [B,T,D].
+
+        Right padding of the target needs no mask: it lies in the future of every real token, and the loss leaves it out.
+        """
+        mask = padding_attn_mask(memory.padding)
+        for layer in self._layers():
+            kv = layer.project_memory(memory.states, scheme=scheme)
+            y = layer(y, kv, scheme=scheme, positions=positions, memory_mask=mask, tap=tap)
+        return self.norm(y)
+
+    def init_state(self, memory: Memory, *, scheme: PositionScheme, beam_size: int, max_len: int) -> DecodeState:
+        """An empty state for up to max_len target tokens of beam_size hypotheses a sentence."""
+        states = memory.states
+        n_rows = states.shape[0] * beam_size
+        return DecodeState(
+            caches=[KeyValueCache(n_rows, self.n_heads, max_len, self.head_dim, like=states) for _ in self._layers()],
+            memory_kv=[layer.project_memory(states, scheme=scheme) for layer in self._layers()],
+            mask=padding_attn_mask(memory.padding),
+            beam_size=beam_size,
+        )
+
+    def step(self, y: Tensor, state: DecodeState, *, scheme: PositionScheme, positions: Tensor) -> Tensor:
+        """The next tokens y [B*K,T,D] at positions [T] -> [B*K,T,D]; the state grows by T."""
+        for layer, kv, cache in zip(self._layers(), state.memory_kv, state.caches):
+            y = layer(
+                y,
+                kv,
+                scheme=scheme,
+                positions=positions,
+                memory_mask=state.memory_mask,
+                beam_size=state.beam_size,
+                cache=cache,
+            )
+        return self.norm(y)

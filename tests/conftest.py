@@ -1,0 +1,57 @@
+"""What several test files share: running the scripts as a user does, and one small trained run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A model of a few thousand parameters on a few hundred pairs: trained in seconds, good for nothing but being real.
+TINY = [
+    "train.max_epochs=2",
+    "train.device=cpu",
+    "model.d_model=32",
+    "model.n_heads=2",
+    "model.d_ff=64",
+    "tokenizer.vocab_size=600",
+    "data.corpus.n_train=400",
+    "data.corpus.n_validation=40",
+    "data.corpus.n_test=40",
+    "data.batch_size=1024",
+    "evaluate.bleu_sentences=8",
+    "decode.max_len=24",
+]
+
+
+def run_script(*args: str | Path, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGS` from the repository root, as a user does, with one thread."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    return subprocess.run(
+        [sys.executable, *map(str, args)],
+        cwd=ROOT,
+        env=env,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def tiny_args(folder: Path, *overrides: str) -> list[str]:
+    """`--set` arguments of a tiny run under `folder`; `overrides` come last and win."""
+    settings = [*TINY, f"train.runs_dir={folder / 'runs'}", f"data.cache_dir={folder / 'cache'}", *overrides]
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished tiny RoPE run on the embedded corpus. Tests must not change it."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = run_script("train.py", "--config", "configs/demo.py", *tiny_args(folder))
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip().splitlines()[-1])

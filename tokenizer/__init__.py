@@ -1,0 +1,1 @@
+"""Tokenizers: text to ids and back, behind one protocol (`base_tokenizer.py`)."""

@@ -1,0 +1,1 @@
+"""Configuration loading, training engines, checkpoints, metrics and pictures."""

@@ -1,0 +1,149 @@
+"""The two ignite engines: one update of the model, and the evaluation of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import ignite.distributed as idist
+import torch
+from ignite.engine import Engine
+from ignite.metrics import Metric
+from ignite.metrics.metric import reinit__is_reduced
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from configs.errors import UserError
+from configs.schema import OptimConfig
+from data.batching import Batch
+from models.transformer import TranslationTransformer
+from utils.loss import token_sums
+
+
+class NonFiniteError(UserError):
+    """The loss or the gradient is no longer a number: training cannot go on."""
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
+    """Mixed precision in dtype; nothing for float32 and float64."""
+    if dtype in (torch.bfloat16, torch.float16):
+        return torch.autocast(device.type, dtype=dtype)
+    return nullcontext()
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """The seed of an update's dropout. It depends on nothing that ran before, so any update can be repeated exactly."""
+    return int.from_bytes(torch.tensor([seed, step, rank]).numpy().tobytes(), "little") % (2**63 - 25)
+
+
+def create_trainer(
+    model: nn.Module,
+    optimizer: Optimizer,
+    scheduler: LambdaLR,
+    *,
+    config: OptimConfig,
+    step_scheduler_each_update: bool,
+    scaler: torch.amp.GradScaler,
+    pad_id: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int,
+) -> Engine:
+    """An engine whose iteration is one optimizer update over a group of micro-batches.
+
+    The summed loss of the group is divided once by its number of target tokens, over all micro-batches and processes.
+    `model` is a TranslationTransformer or its DistributedDataParallel wrapper. The output of an iteration is a dict:
+    nll, n_correct, n_tokens (sums over the group), grad_norm (before clipping), lr (of this update).
+    Raises NonFiniteError before the weights are touched.
+    """
+    rank, world_size = idist.get_rank(), idist.get_world_size()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    max_norm = config.grad_clip if config.grad_clip is not None else math.inf
+
+    def update(engine: Engine, group: list[Batch]) -> dict[str, float]:
+        model.train()
+        torch.manual_seed(step_seed(seed, engine.state.iteration, rank))
+        n_tokens = sum(batch.n_tokens for batch in group)
+        if world_size > 1:
+            n_tokens = int(idist.all_reduce(n_tokens))
+        nll = torch.zeros((), dtype=torch.float64, device=device)
+        n_correct = torch.zeros((), dtype=torch.float64, device=device)
+        for i, batch in enumerate(group):
+            batch = batch.to(device)
+            targets = batch.tgt_out != pad_id
+            last = i == len(group) - 1
+            # Gradients travel between processes once, with the last micro-batch.
+            wait = nullcontext() if last or world_size == 1 else model.no_sync()  # type: ignore[operator]
+            with wait:
+                with autocast(device, dtype):
+                    logits = model(batch.src, batch.tgt_in, select=targets)
+                sums = token_sums(logits, batch.tgt_out[targets], label_smoothing=config.label_smoothing)
+                # DistributedDataParallel takes the mean over processes: the factor turns it back into the sum.
+                scaler.scale(sums.objective * (world_size / n_tokens)).backward()
+            nll += sums.nll
+            n_correct += sums.n_correct
+        scaler.unscale_(optimizer)
+        grad_norm = nn.utils.clip_grad_norm_(parameters, max_norm)
+        if world_size > 1:
+            nll, n_correct = idist.all_reduce(nll), idist.all_reduce(n_correct)
+        total, correct, norm = torch.stack((nll, n_correct, grad_norm.double())).tolist()
+        # A scaler meets infinite gradients while it looks for its scale, and skips those updates itself.
+        if not math.isfinite(total) or not (math.isfinite(norm) or scaler.is_enabled()):
+            rows = [int(i) for batch in group for i in batch.indices[:4]]
+            raise NonFiniteError(
+                f"update {engine.state.iteration} (epoch {engine.state.epoch}): loss {total / max(n_tokens, 1):.4g}, "
+                f"gradient norm {norm:.4g}; rows {rows}... of the training split. Try a lower learning rate, a longer "
+                "warm-up or --set optim.grad_clip=1.0"
+            )
+        lr = optimizer.param_groups[0]["lr"]
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        if step_scheduler_each_update:
+            scheduler.step()
+        return {"nll": total, "n_correct": correct, "n_tokens": n_tokens, "grad_norm": norm, "lr": lr}
+
+    return Engine(update)
+
+
+class TokenMetrics(Metric):
+    """loss (nats a target token, without smoothing) and accuracy over real target tokens, over all processes."""
+
+    @reinit__is_reduced
+    def reset(self) -> None:
+        self._nll = self._n_correct = self._n_tokens = 0.0
+
+    @reinit__is_reduced
+    def update(self, output: tuple[Tensor, Tensor, int]) -> None:
+        nll, n_correct, n_tokens = output
+        self._nll += nll.item()
+        self._n_correct += n_correct.item()
+        self._n_tokens += n_tokens
+
+    def compute(self) -> Mapping[str, float]:
+        sums = torch.tensor([self._nll, self._n_correct, self._n_tokens], dtype=torch.float64)
+        if idist.get_world_size() > 1:
+            sums = idist.all_reduce(sums.to(idist.device()))
+        nll, n_correct, n_tokens = sums.tolist()
+        loss = nll / n_tokens
+        return {"loss": loss, "accuracy": n_correct / n_tokens, "perplexity": math.exp(min(loss, 700.0))}
+
+
+def create_evaluator(model: TranslationTransformer, *, pad_id: int, device: torch.device, dtype: torch.dtype) -> Engine:
+    """An engine over batches whose metrics are loss, accuracy and perplexity (see TokenMetrics)."""
+
+    def evaluate(engine: Engine, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        model.eval()
+        batch = batch.to(device)
+        targets = batch.tgt_out != pad_id
+        with torch.inference_mode(), autocast(device, dtype):
+            logits = model(batch.src, batch.tgt_in, select=targets)
+        sums = token_sums(logits, batch.tgt_out[targets], label_smoothing=0.0)
+        return sums.nll, sums.n_correct, batch.n_tokens
+
+    evaluator = Engine(evaluate)
+    TokenMetrics().attach(evaluator, "tokens")
+    return evaluator

@@ -1,0 +1,239 @@
+"""What hangs on the training engine: checkpoints, signals, the progress bar, TensorBoard."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ignite.distributed as idist
+from ignite.engine import Engine, Events
+from ignite.handlers import Checkpoint
+from ignite.handlers.checkpoint import BaseSaveHandler
+from tqdm import tqdm
+
+from utils.runs import BEST, REGULAR, STEP, Run, write_aside
+
+
+class Constant:
+    """A plain value that is written into every checkpoint (the configuration, the format)."""
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        self.value = dict(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.value
+
+
+class AtomicSaver(BaseSaveHandler):
+    """Writes checkpoints aside and renames them; one process writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
+        write_aside(self.folder / filename, dict(checkpoint))
+
+    def remove(self, filename: str) -> None:
+        (self.folder / filename).unlink(missing_ok=True)
+
+
+class Checkpoints:
+    """The three kinds of checkpoint of a run: best by validation loss, regular by epoch, and by step.
+
+    Files are found by their names when a run goes on, so that the numbers to keep hold across interruptions.
+    """
+
+    def __init__(
+        self, run: Run, to_save: dict[str, Any], *, trainer: Engine, keep_best: int, keep_regular: int
+    ) -> None:
+        saver = AtomicSaver(run.checkpoints)
+        self.run = run
+
+        def handler(pattern: str, keep: int, step: Callable, score: Callable | None = None) -> Checkpoint:
+            return Checkpoint(
+                to_save,
+                saver,
+                filename_pattern=pattern,
+                n_saved=keep,
+                global_step_transform=step,
+                score_function=score,
+                score_name="loss" if score else None,
+            )
+
+        def epoch(*_: Any) -> int:
+            return trainer.state.epoch
+
+        def iteration(*_: Any) -> int:
+            return trainer.state.iteration
+
+        # Rounded as in the file name, so that a resumed run ranks old and new files by the same figures.
+        self.best = handler(
+            "best_checkpoint_{global_step}_{score_name}={score}.{ext}",
+            keep_best,
+            epoch,
+            lambda evaluator: -round(evaluator.state.metrics["loss"], 4),
+        )
+        self.regular = handler("regular_checkpoint_{global_step}.{ext}", keep_regular, epoch)
+        self.step = handler("step_checkpoint_{global_step}.{ext}", 2, iteration)
+
+    def adopt_files(self, *, epoch: int, step: int) -> None:
+        """Take up the files of a run that goes on after `epoch` epochs and `step` updates; leave later ones alone."""
+        Item = Checkpoint.Item
+        self.best._saved = sorted(
+            Item(float(m["score"]), p.name)
+            for p in self.run.files(BEST)
+            if (m := BEST.fullmatch(p.name)) and int(m["epoch"]) <= epoch
+        )
+        for kept, pattern, bound in ((self.regular, REGULAR, epoch), (self.step, STEP, step)):
+            numbers = [(int(m[1]), p.name) for p in self.run.files(pattern) if (m := pattern.fullmatch(p.name))]
+            kept._saved = [Item(number, name) for number, name in sorted(numbers) if number <= bound]
+
+
+class StopSignals:
+    """SIGTERM and Ctrl-C end the run after the current update, with a checkpoint; a second one ends it at once.
+
+    At the last update of an epoch the epoch's own work (validation, checkpoint) is done first, so that a run that goes
+    on finds itself where an undisturbed one would be.
+    """
+
+    def __init__(self, trainer: Engine) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+        trainer.add_event_handler(Events.STARTED, self._install)
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, self._at_iteration)
+
+    def attach_after_epoch(self, trainer: Engine) -> None:
+        """To be called when all other handlers of EPOCH_COMPLETED are in place: stopping comes after them."""
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, self._stop_if_received)
+
+    def _install(self, engine: Engine) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._receive)
+
+    def restore(self) -> None:
+        """Give the signals back to whom they belonged."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    def _receive(self, number: int, frame: Any) -> None:
+        self.received = number
+        self.restore()
+        tqdm.write(f"{signal.Signals(number).name}: saving after this update (again: stop at once)", file=sys.stderr)
+
+    def _at_iteration(self, engine: Engine) -> None:
+        if engine.state.iteration % engine.state.epoch_length:
+            self._stop_if_received(engine)
+
+    def _stop_if_received(self, engine: Engine) -> None:
+        received = self.received or 0
+        if idist.get_world_size() > 1:  # all processes leave at the same update
+            received = int(idist.all_reduce(received, op="MAX"))
+            self.received = received or None
+        if received:
+            engine.terminate()
+
+
+class ProgressBar:
+    """One bar over all updates of the run: epoch, loss, tokens a second, time left.
+
+    Where the output is no terminal, a line every `line_every` seconds. Validation and checkpoints count for the time
+    left, and not for tokens/s.
+    """
+
+    def __init__(self, trainer: Engine, *, total_steps: int, line_every: float = 30.0) -> None:
+        self.total = total_steps
+        self.line_every = line_every
+        self.bar: tqdm | None = None
+        self._began = self._last_line = self._update_began = 0.0
+        self._first_step = 0
+        self.tokens_per_second = 0.0  # smoothed over about fifty updates
+        trainer.add_event_handler(Events.STARTED, self._start)
+        trainer.add_event_handler(Events.ITERATION_STARTED, self._begin_update)
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, self._end_update)
+
+    def _start(self, engine: Engine) -> None:
+        self._first_step = engine.state.iteration
+        self._began = self._last_line = time.perf_counter()
+        if sys.stderr.isatty():
+            self.bar = tqdm(total=self.total, initial=self._first_step, unit="step", dynamic_ncols=True)
+
+    def _begin_update(self, engine: Engine) -> None:
+        self._update_began = time.perf_counter()
+
+    def _end_update(self, engine: Engine) -> None:
+        out, now = engine.state.output, time.perf_counter()
+        step, epoch = engine.state.iteration, engine.state.epoch
+        rate = out["n_tokens"] / max(now - self._update_began, 1e-9)
+        weight = max(0.02, 1 / (step - self._first_step))
+        self.tokens_per_second += weight * (rate - self.tokens_per_second)
+        figures = (
+            f"loss {out['nll'] / max(out['n_tokens'], 1):.3f} | {self.tokens_per_second:,.0f} tokens/s"
+            f" | lr {out['lr']:.2e}"
+        )
+        if self.bar is not None:
+            self.bar.set_description_str(f"epoch {epoch}/{engine.state.max_epochs}", refresh=False)
+            self.bar.set_postfix_str(figures, refresh=False)
+            self.bar.update(1)
+        elif now - self._last_line >= self.line_every:
+            self._last_line = now
+            seconds = int((now - self._began) / (step - self._first_step) * (self.total - step))
+            left = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+            self.say(f"epoch {epoch}/{engine.state.max_epochs} step {step}/{self.total} | {figures} | {left} left")
+
+    def say(self, line: str) -> None:
+        """Print a line without breaking the bar."""
+        if self.bar is not None:
+            tqdm.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+class TensorBoardLog:
+    """Scalars, sample translations, attention maps and hyper-parameters of a run, for `tensorboard --logdir runs`."""
+
+    def __init__(self, folder: Path, *, first_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # A run that goes on from an earlier checkpoint overwrites what came after it.
+        self.writer = SummaryWriter(str(folder), purge_step=first_step if first_step else None)
+
+    def scalars(self, group: str, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(f"{group}/{name}", value, step)
+
+    def hyper_parameters(self, values: Mapping[str, Any]) -> None:
+        """The flattened configuration, as a table under TEXT."""
+        rows = "\n".join(f"| {name} | {value} |" for name, value in values.items())
+        self.writer.add_text("config", f"| field | value |\n| --- | --- |\n{rows}", 0)
+
+    def samples(self, rows: list[tuple[str, str, str]], step: int) -> None:
+        """(source, reference, hypothesis) of a few sentences."""
+
+        def cell(text: str) -> str:
+            return text.replace("|", "&#124;")
+
+        lines = "\n".join(f"| {cell(s)} | {cell(r)} | {cell(h)} |" for s, r, h in rows)
+        table = f"| source | reference | hypothesis |\n| --- | --- | --- |\n{lines}"
+        self.writer.add_text("validation/translations", table, step)
+
+    def figure(self, tag: str, figure: Any, step: int) -> None:
+        """A matplotlib figure as an image."""
+        self.writer.add_figure(tag, figure, step, close=False)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), infinite where that overflows."""
+    return math.exp(loss) if loss < 700 else math.inf
