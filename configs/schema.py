@@ -277,7 +277,7 @@ class Iwslt2017(Section):
 
     kind: ClassVar[str] = "iwslt2017"
     section: ClassVar[str] = "data.corpus"
-    path: str | None = None  # a folder or a .zip with the official files; None: the hub
+    path: str | None = None  # a folder, .zip or .tgz with the official files; None: the hub
     check_sizes: bool = True  # the official split sizes are asserted
 
 

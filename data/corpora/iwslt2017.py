@@ -80,8 +80,20 @@ def _clean(text: str) -> str:
 
 
 def _from_hub(split: str) -> Pairs:
-    files = _hub_files(split)
-    return _read_parquet([(path.name, path.read_bytes) for path in files])
+    """The split through the parquet loader of `datasets`, which keeps its Arrow form beside the hub's cache."""
+    files = [str(path) for path in _hub_files(split)]
+    from datasets import disable_progress_bars, load_dataset
+    from datasets.exceptions import DatasetsError
+
+    disable_progress_bars()
+    try:
+        rows = load_dataset("parquet", data_files=files, split="train", columns=["translation"])["translation"]
+        return [(row["fr"] or "", row["en"] or "") for row in rows]
+    except (DatasetsError, KeyError, TypeError, ValueError, OSError) as error:
+        raise UserError(
+            f"{files[0]}: not a parquet file with translation.fr and translation.en ({_one_line(error)}); delete it, "
+            "and it is fetched again"
+        ) from error
 
 
 def _hub_files(split: str) -> list[Path]:

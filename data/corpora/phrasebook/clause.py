@@ -70,6 +70,7 @@ class VP:
     preceding: tuple[bool, bool] | None = None  # feminine, plural of a direct object before the verb
     no_negation: bool = False  # reads badly when negated
     extras: str = ""
+    steady: bool = False  # goes without adverbials of habit and of the moment (knowing somebody, being tall)
 
     def plus(self, fr: str, en: str) -> VP:
         return replace(self, fr_obj=f"{self.fr_obj} {fr}", en_obj=f"{self.en_obj} {en}")
@@ -147,7 +148,7 @@ def english_form(vp: VP, tense: str, *, negation: str, mode: str, question: bool
     """
     if tense == "present":
         if mode == "since":
-            return "perfect"
+            return "perfect progressive" if vp.aspect == "act" else "perfect"
         if vp.aspect == "act" and (mode == "now" or (mode == "" and not negation and not question)):
             return "progressive"
         return "present"
@@ -157,7 +158,7 @@ def english_form(vp: VP, tense: str, *, negation: str, mode: str, question: bool
         if negation in ("jamais", "plus"):
             return "past"
         if mode == "habit":
-            return "past" if vp.aspect == "be" or negation else "used"
+            return "used" if vp.aspect in ("act", "event") else "past"
         return "past progressive" if vp.aspect == "act" else "past"
     return {"future": "will", "conditional": "would", "near": "going", "recent": "perfect"}[tense]
 
@@ -193,6 +194,8 @@ def _verb_group(verb: str, person: int, form: str) -> tuple[str, str]:
             return TO_BE["past"][person], english.ing(verb)
         case "perfect":
             return ("has" if third else "have"), english.past_participle(verb)
+        case "perfect progressive":
+            return ("has" if third else "have"), "been " + english.ing(verb)
         case "used":
             return "", "used to " + verb
         case "will" | "would":

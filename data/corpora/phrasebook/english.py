@@ -64,8 +64,7 @@ IRREGULAR = {
             "keep kept kept",
             "begin began begun",
             "cost cost cost",
-            "win won won",
-            "let let let",
+            "ring rang rung",
         ]
     )
 }
@@ -109,7 +108,7 @@ def _plus_ed(base: str) -> str:
 
 @cache
 def ing(base: str) -> str:
-    if base in DOUBLED or base in ("run", "swim", "put", "cut", "get", "win", "forget", "let", "begin"):
+    if base in DOUBLED or base in ("run", "swim", "put", "cut", "get", "forget", "begin"):
         return base + base[-1] + "ing"
     if base.endswith("ie"):
         return base[:-2] + "ying"

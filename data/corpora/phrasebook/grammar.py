@@ -124,7 +124,7 @@ class Grammar:
 
     def person(self, adjectives: bool = True) -> NP:
         """A person named by what he or she is, with the definite article."""
-        noun = self.pick(lex.NOUNS["person"])
+        noun = self.pick(lex.NOUNS["public"])
         return self.noun(noun, self.pick("dddt"), plural=self.chance(0.25), adjective=0.2 if adjectives else 0.0)
 
     def subject(self) -> NP:
@@ -196,10 +196,10 @@ class Grammar:
 
     def owned(self) -> NP:
         """la voiture de Paul: Paul's car."""
-        noun = self.of_kinds(("thing", "vehicle", "clothes", "device", "animal", "home", "text"))
+        noun = self.of_kinds(("thing", "vehicle", "clothes", "device", "pet", "home", "text"))
         thing = self.noun(noun, "d", self.chance(0.15), 0.15)
         owner = (
-            self.named_or_kin() if self.chance(0.75) else self.noun(self.pick(lex.NOUNS["person"]), "d", adjective=0.0)
+            self.named_or_kin() if self.chance(0.75) else self.noun(self.pick(lex.NOUNS["public"]), "d", adjective=0.0)
         )
         return replace(thing, fr=f"{thing.fr} de {owner.fr}", en=f"{owner.en} 's {thing.en.removeprefix('the ')}")
 
@@ -212,6 +212,10 @@ class Grammar:
             fr, en = self.pick(lex.GENERIC[kind])
             return NP(fr, en), "g"
         determiner = self.pick(predicate.determiners)
+        if kind == "person":
+            if self.chance(0.3):
+                return self.another_name(subject), "name"
+            kind = "known" if determiner == "p" else "public"
         noun = self.pick(lex.NOUNS[kind])
         if kind == "kin":
             # his own mother, never the mother; her husband and his wife stay out of it
@@ -219,6 +223,8 @@ class Grammar:
                 while noun.fr in ("mari", "femme"):
                     noun = self.pick(lex.NOUNS[kind])
             return self.possessed(noun, subject.person, subject.possessive), "p"
+        if kind in ("known", "public"):
+            return self.noun(noun, determiner, self.chance(0.2), 0.1, subject), determiner
         plural = determiner in "dit" and self.chance(0.2) and predicate.fr not in ("mettre", "porter", "prendre")
         light = kind in ("transport",) or determiner == "a"
         return self.noun(noun, determiner, plural, 0.0 if light else 0.22, subject), determiner
@@ -229,7 +235,7 @@ class Grammar:
             return vp
         thing, determiner = self.object_for(predicate, subject)
         vp = vp.plus(f"{predicate.fr_prep} {thing.fr}", thing.en)
-        return replace(vp, no_negation=determiner == "n" or (determiner == "i" and " de " in f" {thing.fr} "))
+        return replace(vp, no_negation=True) if determiner == "n" else vp
 
     @staticmethod
     def verb(predicate: lex.Predicate) -> VP:
@@ -241,7 +247,14 @@ class Grammar:
             en_obj=predicate.en_rest,
             reflexive=predicate.reflexive,
             extras=predicate.extras,
+            steady=predicate.aspect == "state" and predicate.fr not in ("voir", "ennuyer"),
         )
+
+    def another_name(self, subject: NP) -> NP:
+        while True:
+            name = self.name()
+            if name.fr not in subject.fr:
+                return name
 
     def action(self, subject: NP, adjuncts: float = 0.5) -> VP:
         """Something that a person does, with its complements and now and then a place, a manner or company."""
@@ -266,7 +279,7 @@ class Grammar:
         """Something that can be going on: never a state, never over in an instant."""
         while True:
             vp = self.action(subject, adjuncts)
-            if vp.aspect == "act":
+            if vp.aspect == "act" and vp.fr not in ("mentir", "arriver"):
                 return vp
 
     def going(self) -> VP:
@@ -290,11 +303,8 @@ class Grammar:
 
     def receiver(self, subject: NP) -> NP:
         if self.chance(0.5):
-            while True:
-                name = self.name()
-                if name.fr not in subject.fr:
-                    return name
-        noun = self.pick(lex.NOUNS["person"])
+            return self.another_name(subject)
+        noun = self.pick(lex.NOUNS["public"])
         if self.chance(0.5):
             return self.noun(noun, "d", False, 0.0)
         return self.possessed(self.family_noun(), subject.person, subject.possessive)
@@ -343,36 +353,30 @@ class Grammar:
                 return vp.plus(*self.company(subject))
             case "t":
                 return vp.plus(*self.clock())
+            case "u":
+                fr, en = self.clock()
+                return vp.plus("jusque " + fr, en.replace("at", "until", 1))
         return vp
 
     def company(self, subject: NP) -> Text:
         if self.chance(0.4):
-            while True:
-                name = self.name()
-                if name.fr not in subject.fr:
-                    break
-            companion = name
+            companion = self.another_name(subject)
         elif self.chance(0.5):
             companion = self.possessed(self.family_noun(), subject.person, subject.possessive)
         else:
-            friends = self.pick(
-                [noun for noun in lex.NOUNS["person"] if noun.fr in ("ami", "amie", "voisin", "collègue")]
-            )
+            friends = self.pick(lex.NOUNS["known"][:4])
             companion = self.possessed(friends, subject.person, subject.possessive, self.chance(0.6))
         if self.chance(0.85):
             return f"avec {companion.fr}", f"with {companion.en}"
         return f"sans {companion.fr}", f"without {companion.en}"
 
-    def chain(self, subject: NP, tenses: str = "") -> VP:
+    def chain(self, subject: NP) -> VP:
         """vouloir manger, commencer à lire: a verb with an infinitive."""
-        fr, link, en, en_link, aspect = self.pick(CHAINS)
-        inner = self.skill() if fr == "savoir" else self.action(subject, 0.4)
-        while (
-            inner.fr == fr
-            or (inner.aspect != "act" and fr != "pouvoir")
-            or inner.fr in ("devoir", "vouloir", "avoir", "habiter")
-        ):
-            inner = self.action(subject, 0.4)
+        fr, link, en, en_link, aspect, kind = self.pick(CHAINS)
+        if kind == "any":
+            inner = self.lively(subject, 0.4)
+        else:
+            inner = self.adjoin(self.with_object(self.pick(INNER[kind]), subject), subject, 0.3)
         return self.chained(fr, link, en, en_link, aspect, inner)
 
     def chained(self, fr: str, link: str, en: str, en_link: str, aspect: str, inner: VP) -> VP:
@@ -381,7 +385,7 @@ class Grammar:
             en_inner = inner.gerund()
         else:
             en_inner = f"{en_link} {inner.base()}"
-        if fr in ("aimer", "préférer", "détester", "savoir"):
+        if fr in ("aimer", "préférer", "savoir"):
             en_inner = en_inner.replace("@some", "")
         head, _, en_rest = en.partition(" ")
         return VP(
@@ -391,19 +395,15 @@ class Grammar:
             f"{rest} {link} {inner.infinitive()}",
             f"{en_rest} {en_inner}",
             no_negation=inner.no_negation,
+            steady=aspect == "state",
         )
-
-    def skill(self) -> VP:
-        predicate = self.pick(SKILLS)
-        return self.with_object(predicate, self.pronoun("2"))
 
     def state(self, subject: NP) -> VP:
         """How somebody is: an adjective, a feeling, an age, a profession."""
         draw = self._random()
         if draw < 0.5:
-            options = PERSON_WORDS
-            fr, en = self.pick(options)
-            return VP("être", "be", "be", subject.agree(fr), en)
+            fr, en = self.pick(PERSON_WORDS)
+            return VP("être", "be", "be", subject.agree(fr), en, steady=fr not in lex.PASSING)
         if draw < 0.8:
             fr, en = self.pick(lex.FEELINGS)
             return VP("avoir", "be", "be", fr, en)
@@ -411,7 +411,7 @@ class Grammar:
             place = self.pick(lex.PLACES)
             return VP("être", "be", "be", place.fr, place.at)
         age = 5 + int(self._random() * 76)
-        return VP("avoir", "be", "be", f"{french.number(age)} ans", f"{english.number(age)} years old")
+        return VP("avoir", "be", "be", f"{french.number(age)} ans", f"{english.number(age)} years old", steady=True)
 
     # ------------------------------------------------------------------------------------ time and dates
 
@@ -506,7 +506,9 @@ class Grammar:
                 continue
             return tense
 
-    def statement(self, subject: NP, vp: VP, tense: str = "", negate: float = 0.2, time: float = 0.55) -> Text:
+    def statement(
+        self, subject: NP, vp: VP, tense: str = "", negate: float = 0.2, time: float = 0.55, front_share: float = 0.35
+    ) -> Text:
         """A clause with tense, negation and an adverbial that go together."""
         tense = tense or self.tense_for(vp)
         negation = ""
@@ -520,20 +522,27 @@ class Grammar:
                 or (vp.aspect == "be" and tense == "future")
             ):
                 negation = "pas"
+            if vp.aspect in ("be", "state") and negation == "jamais" and vp.steady:
+                negation = "pas"
         if negation in ("jamais", "plus", "pas encore"):
+            if vp.steady and negation == "plus" and vp.aspect == "be":
+                negation = "pas"
             if vp.aspect == "event" and tense == "imperfect":
                 tense = "past" if negation != "plus" else "present"
             if negation == "pas encore" and " à " in f" {vp.fr_obj} " and "heure" in vp.fr_obj:
                 negation = "pas"
             return self.both(subject, vp, tense, negation=negation)
         timed = self.chance(time)
-        front = self.chance(0.35)
+        front = self.chance(front_share)
         clocked = "heure" in vp.fr_obj or " à mi" in vp.fr_obj
+        if vp.steady and tense in ("present", "imperfect"):
+            text = self.both(subject, vp, tense, mode="habit", negation=negation)
+            if tense == "imperfect" and timed and vp.en not in ("can", "must"):
+                return self.placed(text, self.pick(lex.FORMERLY[:2]), front)
+            return text
         if tense == "present":
             if vp.aspect == "event" or (timed and self.chance(0.6)):
                 if negation or clocked or self.chance(0.55):
-                    if vp.aspect == "be" and "ans" in vp.fr_obj:
-                        return self.both(subject, vp, tense, negation=negation)
                     frequency = self.pick(lex.FREQUENCY[:2] if negation else lex.FREQUENCY)
                     return self.both(subject, vp, tense, mode="habit", negation=negation, adverb=frequency)
                 if vp.aspect == "be":
@@ -556,7 +565,7 @@ class Grammar:
                 return self.placed(text, self.pick(lex.PAST) if negation else self.past_time(), front)
             return text
         if tense == "imperfect":
-            if vp.aspect == "event" or (timed and not negation and not vp.fr_obj.endswith("ans")):
+            if vp.aspect == "event" or (timed and not negation):
                 if vp.aspect == "be" or self.chance(0.4):
                     return self.placed(self.both(subject, vp, tense, mode="habit"), self.pick(lex.FORMERLY), front)
                 if self.chance(0.3):
@@ -802,15 +811,9 @@ class Grammar:
 
     def existence(self) -> Sentence:
         """il y a, with its negation, its tenses and a place."""
-        position_fr, position_en, kinds = self.pick(lex.POSITIONS)
-        ground = self.noun(self.of_kinds(kinds.split()), self.pick("dt"), False, 0.15)
+        position_fr, position_en, grounds, kinds = self.pick(lex.POSITIONS)
+        ground = self.noun(self.of_kinds(grounds.split()), self.pick("dt"), False, 0.15)
         where = (f"{position_fr} {ground.fr}", f"{position_en} {ground.en}")
-        if position_fr in ("sur", "dans"):
-            kinds = "thing dish text letter food" if position_fr == "sur" else "furniture animal device"
-        elif position_fr == "sous":
-            kinds = "animal thing"
-        else:
-            kinds = "person vehicle nature animal"
         noun = self.of_kinds(kinds.split())
         draw = self._random()
         tense = self.pick(("present", "present", "present", "imperfect", "future"))
@@ -837,7 +840,7 @@ class Grammar:
             plural = True
             phrase = (f"{amount_fr} {noun.fr_plural}", f"{amount_en} {noun.en_plural}")
         else:
-            verb_fr = verb_fr.replace("y", "ne y").replace("il ne y", "il ne y") + " pas"
+            verb_fr = verb_fr.replace("y", "ne y") + " pas"
             singular = self.chance(0.5)
             phrase = (
                 f"de {noun.fr if singular else noun.fr_plural}",
@@ -856,27 +859,25 @@ class Grammar:
 
     def location(self) -> Sentence:
         """Where a thing is; also put somewhere."""
-        position_fr, position_en, kinds = self.pick(lex.POSITIONS)
-        ground = self.noun(self.of_kinds(kinds.split()), self.pick("ddt"), False, 0.15)
-        movable = (
-            "thing dish text clothes"
-            if position_fr in ("sur", "sous")
-            else "vehicle animal"
-            if position_fr != "dans"
-            else "thing furniture animal device"
-        )
-        if position_fr in ("sur", "sous") and self.chance(0.3):
-            movable = "animal"
-        thing = self.thing(movable, "ddtp", 0.15)
+        position_fr, position_en, grounds, kinds = self.pick(lex.POSITIONS)
+        base = self.of_kinds(grounds.split())
+        ground = self.noun(base, self.pick("ddt"), False, 0.15)
+        kind = self.pick(kinds.split())
         where = (f"{position_fr} {ground.fr}", f"{position_en} {ground.en}")
-        if movable in ("thing dish text clothes", "thing furniture animal device") and self.chance(0.3):
+        if kind in ("thing", "text", "clothes", "dish") and self.chance(0.4):
             subject = self.subject()
-            noun = self.of_kinds(("thing", "text", "clothes"))
-            thing = self.noun(noun, self.pick("dp"), False, 0.15, subject)
+            thing = self.noun(self.of_kinds((kind,)), self.pick("dp"), False, 0.15, subject)
             vp = VP("mettre", "put", "act", f"{thing.fr} {where[0]}", f"{thing.en} {where[1]}")
             return *self.both(subject, vp, self.pick(("past", "past", "future", "near"))), "."
-        if movable == "animal" and self.chance(0.5):
+        noun = self.of_kinds((kind,))
+        while noun.fr == base.fr:
+            noun = self.of_kinds((kind,))
+        personal = kind in ("thing", "text", "clothes", "dish", "vehicle", "pet", "device")
+        thing = self.noun(noun, self.pick("ddtp" if personal else "ddt"), self.chance(0.2), 0.15, self.pronoun("0134"))
+        if kind == "pet" and self.chance(0.5):
             vp = VP("dormir", "sleep", "act", *where)
+        elif kind == "public" and self.chance(0.5):
+            vp = VP("attendre", "wait", "act", *where)
         else:
             vp = VP("être", "be", "be", *where)
         return *self.both(
@@ -1012,8 +1013,8 @@ class Grammar:
         subject = self.subject()
         vp = self.pronominal(subject)
         if self.chance(0.3):
-            fr, link, en, en_link, aspect = self.pick(CHAINS)
-            if vp.aspect == "act" and fr != "savoir":
+            fr, link, en, en_link, aspect, _ = self.pick(CHAINS[:8])
+            if vp.aspect == "act":
                 vp = self.chained(fr, link, en, en_link, aspect, vp)
         return *self.statement(subject, vp, time=0.4), "."
 
@@ -1214,11 +1215,25 @@ class Grammar:
                         [
                             p
                             for p in lex.THINGS
-                            if p.fr in ("acheter", "trouver", "perdre", "mettre", "cacher") and "g" not in p.determiners
+                            if p.fr in ("acheter", "trouver", "perdre", "mettre", "cacher")
+                            and "g" not in p.determiners
+                            and "a" not in p.determiners
                         ]
                     ),
                     subject,
                 )
+                while "@" in vp.fr_obj or vp.no_negation:
+                    vp = self.with_object(
+                        self.pick(
+                            [
+                                p
+                                for p in lex.THINGS
+                                if p.fr in ("trouver", "acheter", "perdre", "mettre", "cacher")
+                                and "a" not in p.determiners
+                            ]
+                        ),
+                        subject,
+                    )
                 vp = vp if vp.fr != "mettre" else VP("mettre", "put", "act", vp.fr_obj, vp.en_obj.removeprefix("on "))
                 return self.asked(subject, vp, "past", ("où", "where"))
             return self.asked(subject, vp, self.question_tense(vp), ("où", "where"))
@@ -1326,7 +1341,7 @@ class Grammar:
             vp,
             tense,
             (
-                f"{which.replace('quele', 'quelle')} {noun.fr_plural if plural else noun.fr}",
+                f"{which} {noun.fr_plural if plural else noun.fr}",
                 f"which {noun.en_plural if plural else noun.en}",
             ),
         )
@@ -1352,7 +1367,7 @@ class Grammar:
         plural = self.chance(0.2)
         speaker = self.pronoun() if self.chance(0.7) else self.named_or_kin()
         if draw < 0.3:
-            noun = self.pick(lex.NOUNS["person"])
+            noun = self.pick(lex.NOUNS["public"])
             head = self._noun(noun, DETERMINERS["d"][2 if plural else int(noun.feminine)], "the", plural)
             vp = self.action(head, 0.6)
             while vp.aspect == "event" or vp.no_negation:
@@ -1363,8 +1378,8 @@ class Grammar:
             text = self.both(head, vp, tense, bare=True)
             return self.extended(head, ("qui", "who"), text)
         if draw < 0.4:
-            position_fr, position_en, kinds = self.pick(lex.POSITIONS[:2])
-            ground = self.noun(self.of_kinds(kinds.split()), "d", False, 0.0)
+            position_fr, position_en, grounds, _ = self.pick(lex.POSITIONS[:2])
+            ground = self.noun(self.of_kinds(grounds.split()), "d", False, 0.0)
             noun = self.of_kinds(("thing", "dish", "text"))
             head = self.noun(noun, "d", plural, 0.15)
             vp = VP("être", "be", "be", f"{position_fr} {ground.fr}", f"{position_en} {ground.en}")
@@ -1395,7 +1410,7 @@ class Grammar:
                 self.placed(self.both(speaker, vp, "past"), self.pick((("", ""), ("", ""), *lex.PAST[:5])), False),
             )
         if draw < 0.78:
-            noun = self.pick(lex.NOUNS["person"])
+            noun = self.pick(lex.NOUNS["public"])
             head = self._noun(noun, DETERMINERS["d"][2 if plural else int(noun.feminine)], "the", plural)
             predicate = self.pick(lex.PERSONS[:2] + lex.PERSONS[3:9])
             while predicate.fr in ("embrasser", "connaître"):
@@ -1604,24 +1619,27 @@ class Grammar:
                 return f"quand {event[0]} , {background[0]}", f"when {event[1]} , {background[1]}", "."
             return *_join(background, ("quand", "when"), event), "."
         if draw < 0.67:
-            child = self.pick((("petit", "little"), ("jeune", "young"), ("enfant", "a child")))
             subject = self.pronoun() if self.chance(0.6) else self.name()
-            form = subject.agree(child[0]) if child[0] != "enfant" else ("enfants" if subject.plural else "enfant")
-            en_child = child[1] if not (child[0] == "enfant" and subject.plural) else "children"
-            if subject.person == 4:
-                en_child, form = ("young", subject.agree("jeune"))
-            first = self.both(subject, VP("être", "be", "be", form, en_child), "imperfect")
-            second = self.both(subject.pro(), self.lively(subject, 0.4), "imperfect", mode="habit")
+            fr, en = (
+                (subject.agree("petit"), "little")
+                if subject.person != 4 and self.chance(0.6)
+                else (subject.agree("jeune"), "young")
+            )
+            first = self.both(subject, VP("être", "be", "be", fr, en), "imperfect")
+            again = subject.pro()
+            pastime = self.with_object(self.pick(INNER["childhood"]), again) if self.chance(0.75) else self.going()
+            second = self.both(again, self.adjoin(pastime, again, 0.3), "imperfect", mode="habit")
+            if self.chance(0.4):
+                second = self.placed(second, self.pick(lex.HABITUAL), False) if pastime.aspect == "act" else second
             return f"quand {first[0]} , {second[0]}", f"when {first[1]} , {second[1]}", "."
-        one, two = self.lively(subject, 0.3), self.lively(subject, 0.3)
-        while one.fr == two.fr or two.fr == "rester":
-            two = self.lively(subject, 0.3)
+        one, two = self.lively(subject, 0.3), self.with_object(self.pick(INNER["before"]), subject)
+        while one.fr == two.fr:
+            one = self.lively(subject, 0.3)
         fr, en = self.pick((("avant de", "before"), ("avant de", "before"), ("sans", "without")))
         if fr == "sans":
             two = self.built(self.pick(SILENT), subject)
         tense = self.pick(("past", "past", "future", "near"))
         vp = one.plus(f"{fr} {two.infinitive()}", f"{en} {two.gerund()}".replace("@some", ""))
-        vp = replace(vp, fr_obj=vp.fr_obj.replace(" sans ", " sans "))
         return *self.both(subject, vp, tense), "."
 
     def reported(self) -> Sentence:
@@ -1666,7 +1684,9 @@ class Grammar:
                 )
             else:
                 action = self.action(other)
-                inner = self.statement(other, action, "past" if action.aspect != "state" else "present", time=0.3)
+                inner = self.statement(
+                    other, action, "past" if action.aspect != "state" else "present", time=0.3, front_share=0.0
+                )
             return *_join(self.both(subject, vp, "present", negation=self.maybe_not(0.8)), word, inner), "."
         vp = VP("être", "be", "be", subject.agree("sûr"), "sure") if fr == "sûr" else VP(fr, en, "state")
         if draw < 0.4 and fr in ("dire", "penser"):
@@ -1681,7 +1701,7 @@ class Grammar:
         if fr == "espérer":
             action = self.action(other)
             tense = self.pick(("future", "near")) if action.aspect != "state" else "future"
-            inner = self.statement(other, action, tense)
+            inner = self.statement(other, action, tense, front_share=0.0)
         elif self.chance(0.3):
             inner = self.both(other, self.state(other), "present", negation=self.maybe_not())
         else:
@@ -1693,7 +1713,7 @@ class Grammar:
                 if action.aspect == "event"
                 else self.pick(("present", "past", "future"))
             )
-            inner = self.statement(other, action, tense, time=0.3)
+            inner = self.statement(other, action, tense, time=0.3, front_share=0.0)
         return *_join(self.both(subject, vp, "present"), ("que", "that"), inner), "."
 
     def coordination(self) -> Sentence:
@@ -1725,7 +1745,13 @@ class Grammar:
                 vp = self.fresh(again, used)
                 last = step == count - 1
                 clause = self.both(again, vp, tense)
-                link = ("et", ", and") if not last or (count == 1 and self.chance(0.5)) else ("puis", ", then")
+                link = (
+                    (",", ",")
+                    if not last
+                    else ("et", ", and")
+                    if count == 1 and self.chance(0.5)
+                    else ("puis", ", then")
+                )
                 text = self.linked(text, link, clause)
             return *text, "."
         people = [subject]
@@ -1744,7 +1770,14 @@ class Grammar:
                 else ""
             )
             clause = self.both(other, vp, tense, mode=mode, negation=negation)
-            link = ("mais", ", but") if step == count - 1 and (negation or self.chance(0.35)) else ("et", ", and")
+            last = step == count - 1
+            link = (
+                ("mais", ", but")
+                if last and (negation or self.chance(0.35))
+                else ("et", ", and")
+                if last
+                else (",", ",")
+            )
             text = self.linked(text, link, clause)
         return *text, "."
 
@@ -2059,7 +2092,7 @@ class Grammar:
                 vp,
                 "present",
                 mode="habit",
-                adverb=lex.FREQUENCY[0] if many[0] not in ("plus de", "moins de") else ("", ""),
+                adverb=lex.FREQUENCY[0] if many[0] not in ("plus de", "moins de", "peu de") else ("", ""),
             ), "."
         return *self.statement(subject, vp, tense), "."
 
@@ -2092,9 +2125,6 @@ COMPARED_PEOPLE = tuple(
 )
 PERSON_WORDS = tuple((a.fr, a.en) for a in lex.ADJECTIVES if "kin" in a.kinds) + lex.PERSON_ADJECTIVES
 PROFESSIONS = tuple(noun for noun in lex.NOUNS["person"] if noun.fr in lex.PROFESSIONS)
-SKILLS = tuple(p for p in lex.SIMPLE if p.fr in ("nager", "danser", "chanter", "cuisiner", "jouer")) + tuple(
-    p for p in lex.THINGS if p.fr in ("conduire", "réparer")
-)
 COMPARED_ADVERBS = (
     ("vite", "fast", ("courir", "marcher", "nager", "travailler")),
     ("souvent", "often", ("voyager", "sortir", "danser", "nager", "cuisiner", "rire", "pleurer")),
@@ -2102,26 +2132,56 @@ COMPARED_ADVERBS = (
     ("lentement", "slowly", ("marcher", "courir", "travailler")),
 )
 TENSES = ("present",) * 8 + ("past",) * 7 + ("imperfect",) * 3 + ("future",) * 3 + ("near",) * 3 + ("recent",)
+# Which verbs go together with which: verb, link, English, English link, aspect, class of the infinitive
 CHAINS = (
-    ("vouloir", "", "want", "to", "state"),
-    ("vouloir", "", "want", "to", "state"),
-    ("pouvoir", "", "can", "", "state"),
-    ("pouvoir", "", "can", "", "state"),
-    ("devoir", "", "must", "", "state"),
-    ("devoir", "", "must", "", "state"),
-    ("savoir", "", "know how", "to", "state"),
-    ("aimer", "", "like", "to", "state"),
-    ("préférer", "", "prefer", "to", "state"),
-    ("espérer", "", "hope", "to", "state"),
-    ("essayer", "de", "try", "to", "act"),
-    ("décider", "de", "decide", "to", "event"),
-    ("oublier", "de", "forget", "to", "event"),
-    ("commencer", "à", "start", "to", "act"),
-    ("finir", "de", "finish", "-ing", "event"),
-    ("arrêter", "de", "stop", "-ing", "event"),
-    ("refuser", "de", "refuse", "to", "event"),
-    ("apprendre", "à", "learn", "to", "act"),
+    ("vouloir", "", "want", "to", "state", "any"),
+    ("vouloir", "", "want", "to", "state", "any"),
+    ("pouvoir", "", "can", "", "state", "any"),
+    ("pouvoir", "", "can", "", "state", "any"),
+    ("devoir", "", "must", "", "state", "any"),
+    ("devoir", "", "must", "", "state", "any"),
+    ("refuser", "de", "refuse", "to", "event", "any"),
+    ("décider", "de", "decide", "to", "event", "any"),
+    ("savoir", "", "know how", "to", "state", "skill"),
+    ("apprendre", "à", "learn", "to", "act", "skill"),
+    ("aimer", "", "like", "to", "state", "pleasure"),
+    ("préférer", "", "prefer", "to", "state", "pleasure"),
+    ("essayer", "de", "try", "to", "act", "task"),
+    ("oublier", "de", "forget", "to", "event", "duty"),
+    ("commencer", "à", "start", "to", "act", "habit"),
+    ("finir", "de", "finish", "-ing", "event", "task"),
+    ("arrêter", "de", "stop", "-ing", "event", "habit"),
 )
+_VERBS = (*lex.SIMPLE, *lex.THINGS, *lex.PERSONS, *lex.DATIVES)
+
+
+def _predicates(verbs: str, objects: bool = True) -> tuple[lex.Predicate, ...]:
+    return tuple(p for p in _VERBS if p.fr in verbs.split() and (objects or not p.objects))
+
+
+INNER = {
+    "skill": tuple(
+        p
+        for p in _predicates("nager danser chanter cuisiner jouer conduire réparer")
+        if "t" not in p.determiners or p.fr != "chanter"
+    ),
+    "pleasure": _predicates(
+        "nager danser voyager marcher courir cuisiner jouer promener dormir étudier travailler", False
+    )
+    + _predicates("jouer")
+    + _predicates("écouter", False),
+    "task": _predicates("lire réparer nettoyer laver préparer dessiner peindre") + _predicates("faire"),
+    "duty": _predicates("fermer téléphoner appeler laver préparer remercier répondre nettoyer") + _predicates("faire"),
+    "habit": _predicates("travailler courir pleurer rire fumer chanter danser étudier nager marcher cuisiner", False)
+    + _predicates("jouer"),
+    "before": _predicates(
+        "partir sortir coucher dormir dîner déjeuner rentrer travailler promener étudier jouer reposer habiller laver",
+        False,
+    )
+    + _predicates("faire jouer"),
+    "childhood": _predicates("nager danser chanter pleurer jouer courir voyager habiter rire", False)
+    + _predicates("aimer adorer détester jouer"),
+}
 # What happens in the middle of something else.
 HAPPENINGS: tuple[Text | None, ...] = (
     None,
@@ -2129,7 +2189,7 @@ HAPPENINGS: tuple[Text | None, ...] = (
     None,
     ("LE téléphone a sonné", "the phone rang"),
     ("LE train est arrivé", "the train arrived"),
-    ("LA pluie a commencé", "the rain started"),
+    ("il a commencé à pleuvoir", "it started to rain"),
 )
 SILENT: tuple[Text, ...] = (
     ("regarder LA carte", "look at the map"),
@@ -2145,11 +2205,11 @@ CAUSES: tuple[tuple[str, str, tuple[tuple[Text, str], ...]], ...] = (
         "avoir faim",
         "be hungry",
         (
-            (("manger un sandwich", "eat a sandwich"), ""),
+            (("manger @un sandwich", "eat a sandwich"), ""),
             (("préparer LE dîner", "prepare dinner"), ""),
             (("manger @du pain", "eat @some bread"), ""),
             (("aller à LE restaurant", "go to the restaurant"), ""),
-            (("faire un gâteau", "make a cake"), ""),
+            (("faire @un gâteau", "make a cake"), ""),
         ),
     ),
     (
@@ -2244,7 +2304,7 @@ CAUSES: tuple[tuple[str, str, tuple[tuple[Text, str], ...]], ...] = (
             (("rester à LA maison", "stay at home"), ""),
             (("sortir", "go out"), "pas"),
             (("chanter", "sing"), "pas"),
-            (("écouter de LA musique", "listen to music"), ""),
+            (("écouter @dela musique", "listen to music"), ""),
         ),
     ),
     (
@@ -2253,12 +2313,12 @@ CAUSES: tuple[tuple[str, str, tuple[tuple[Text, str], ...]], ...] = (
         (
             (("se dépêcher", "hurry"), ""),
             (("courir", "run"), ""),
-            (("prendre un taxi", "take a taxi"), ""),
+            (("prendre @un taxi", "take a taxi"), ""),
             (("faire LES courses", "do the shopping"), "pas"),
         ),
     ),
     (
-        "avoir un examen",
+        "avoir @un examen",
         "have an exam",
         (
             (("étudier", "study"), ""),
@@ -2275,7 +2335,7 @@ CAUSES: tuple[tuple[str, str, tuple[tuple[Text, str], ...]], ...] = (
             (("lire LE journal", "read the newspaper"), ""),
             (("se promener", "go for a walk"), ""),
             (("faire LA cuisine", "cook"), ""),
-            (("faire un gâteau", "make a cake"), ""),
+            (("faire @un gâteau", "make a cake"), ""),
             (("jouer de LE piano", "play the piano"), ""),
         ),
     ),
@@ -2336,7 +2396,7 @@ CAUSES: tuple[tuple[str, str, tuple[tuple[Text, str], ...]], ...] = (
 )
 # plan: share of the sentences
 PLANS = {
-    "plain": 20,
+    "plain": 18,
     "infinitive": 8,
     "description": 8,
     "presentation": 4,
@@ -2355,7 +2415,7 @@ PLANS = {
     "causal": 8,
     "temporal": 7,
     "reported": 6,
-    "coordination": 11,
+    "coordination": 14,
     "nothing": 2,
     "since": 2,
     "need": 3,

@@ -241,8 +241,7 @@ vase/m/vase""",
 vélo/m/bike
 moto/f/motorcycle
 camion/m/truck
-bateau/m/boat
-tracteur/m/tractor""",
+bateau/m/boat""",
     "transport": """train/m/train
 bus/m/bus
 avion/m/plane
@@ -326,7 +325,24 @@ NOUNS = {kind: tuple(_noun(kind, cells) for cells in _lines(table)) for kind, ta
 NOUNS |= {
     name: tuple(noun for noun in NOUNS[kind] if noun.fr in words.split())
     for name, kind, words in (
-        ("car", "vehicle", "voiture camion moto tracteur"),
+        ("car", "vehicle", "voiture camion moto"),
+        ("pet", "animal", "chat chien lapin hamster"),
+        ("surface", "furniture", "table chaise lit bureau étagère canapé"),
+        ("container", "opening", "boîte tiroir"),
+        ("doorway", "opening", "porte fenêtre"),
+        ("tree", "nature", "arbre"),
+        ("task", "study", "leçon exercice examen"),
+        ("sense", "study", "leçon question problème règle mot"),
+        (
+            "known",
+            "person",
+            "ami amie voisin voisine professeur médecin avocat avocate collègue directeur directrice client cliente dentiste",
+        ),
+        (
+            "public",
+            "person",
+            " ".join(noun.fr for noun in NOUNS["person"] if noun.fr not in ("ami", "amie", "collègue")),
+        ),
         ("sight", "building", "musée château église université"),
         ("town", "area", "village ville quartier île"),
         ("street", "area", "rue place"),
@@ -488,10 +504,12 @@ pratique/handy/device thing"""
         )
     )
 )
+# Said of people before or after the noun; the others of the table only after the verb.
+PERSON_ATTRIBUTES = "jeune vieux français anglais italien espagnol américain célèbre timide gentil élégant".split()
+PASSING = "malade fatigué content triste heureux inquiet nerveux occupé prêt seul jaloux".split()  # states, not traits
 # Said of people after the verb only: other words in English, or another place in French.
 PERSON_ADJECTIVES = (
     ("grand", "tall"),
-    ("petit", "short"),
     ("beau", "good-looking"),
     ("prêt", "ready"),
     ("seul", "alone"),
@@ -554,8 +572,8 @@ THINGS: tuple[Predicate, ...] = (  # their object is a thing: clitic le, la, les
     _act("regarder", "watch", "show", "dit"),
     _act("écouter", "listen to", "song", "dit"),
     _act("chanter", "sing", "song", "dit"),
-    _act("expliquer", "explain", "study", "dt"),
-    _state("comprendre", "understand", "study text", "dt"),
+    _act("expliquer", "explain", "sense", "dt"),
+    _state("comprendre", "understand", "sense text", "dt"),
     _act("apprendre", "learn", "language", "g"),
     _act("étudier", "study", "subject", "g"),
     _act("préparer", "prepare", "meal", "g"),
@@ -564,8 +582,8 @@ THINGS: tuple[Predicate, ...] = (  # their object is a thing: clitic le, la, les
     _act("réparer", "repair", "vehicle device", "dpt"),
     _act("conduire", "drive", "car", "pt"),
     _act("choisir", "choose", "clothes text thing", "it"),
-    _event("finir", "finish", "study text", "dt"),
-    _event("commencer", "start", "study text", "dt"),
+    _event("finir", "finish", "task text", "dt"),
+    _event("commencer", "start", "task text", "dt"),
     _act("nettoyer", "clean", "home room vehicle", "dpt"),
     _event("recevoir", "receive", "letter", "in"),
     _act("construire", "build", "home", "i"),
@@ -601,7 +619,7 @@ PERSONS: tuple[Predicate, ...] = (  # their object is a person: clitic le, la, l
 )
 DATIVES: tuple[Predicate, ...] = (  # à + person: clitic lui, leur
     _act("parler", "talk to", "person kin", "dpit", fr_prep="à"),
-    _act("téléphoner", "make a call to", "person kin", "dp", fr_prep="à"),
+    _act("téléphoner", "phone", "person kin", "dp", fr_prep="à"),
     _act("répondre", "answer", "person kin", "dp", fr_prep="à"),
     _act("écrire", "write to", "person kin", "pd", fr_prep="à"),
     _act("sourire", "smile at", "person kin", "dp", fr_prep="à"),
@@ -610,7 +628,7 @@ DATIVES: tuple[Predicate, ...] = (  # à + person: clitic lui, leur
 )
 ABOUT: tuple[Predicate, ...] = (  # de + noun: relative dont
     _act("parler", "talk about", "show text study kin", "dpt", fr_prep="de"),
-    _act("rêver", "dream about", "home vehicle", "it", fr_prep="de"),
+    _act("rêver", "dream about", "home vehicle", "i", fr_prep="de"),
     _act("s'occuper", "take care of", "animal kin", "dp", fr_prep="de"),
     _state("se souvenir", "remember", "person song show", "dt", fr_prep="de"),
 )
@@ -622,8 +640,8 @@ GIVING: tuple[Predicate, ...] = (  # thing + à + person
     _act("prêter", "lend", "vehicle text thing", "p"),
 )
 SIMPLE: tuple[Predicate, ...] = (  # no object
-    _act("dormir", "sleep", extras="rm"),
-    _act("travailler", "work", extras="lmw"),
+    _act("dormir", "sleep", extras="rmu"),
+    _act("travailler", "work", extras="lmwu"),
     _act("courir", "run", extras="lm"),
     _act("nager", "swim", extras="mw"),
     _act("danser", "dance", extras="mw"),
@@ -632,7 +650,7 @@ SIMPLE: tuple[Predicate, ...] = (  # no object
     _act("rire", "laugh", extras="w"),
     _act("marcher", "walk", extras="lm"),
     _act("voyager", "travel", extras="wc"),
-    _act("étudier", "study", extras="lrw"),
+    _act("étudier", "study", extras="lrwu"),
     _act("cuisiner", "cook", extras="mw"),
     _act("attendre", "wait", extras="lr"),
     _act("fumer", "smoke", extras="r"),
@@ -648,12 +666,12 @@ SIMPLE: tuple[Predicate, ...] = (  # no object
     _act("rentrer", "go home", extras="t"),
     _act("jouer", "play", "game instrument", "g", "w"),
     _act("écouter LA radio", "listen to the radio", extras="r"),
-    _act("écouter de LA musique", "listen to music", extras="rw"),
+    _act("écouter @dela musique", "listen to music", extras="rw"),
     _act("faire LES courses", "do the shopping", extras="w"),
     _act("faire LA vaisselle", "do the dishes", extras="w"),
     _act("faire LE ménage", "do the housework"),
     _act("faire POSS_LES devoirs", "do POSS homework", extras="r"),
-    _act("faire un gâteau", "make a cake", extras="w"),
+    _act("faire @un gâteau", "make a cake", extras="w"),
     _act("se lever", "get up", extras="t"),
     _act("se coucher", "go to bed", extras="t"),
     _act("se réveiller", "wake up", extras="t"),
@@ -739,15 +757,20 @@ ROOMS = (
     ("dans LE train", "on the train"),
     ("dans LE bus", "on the bus"),
 )
+# preposition / English / what the ground is / what can be there
 POSITIONS = (
-    ("sur", "on", "furniture"),
-    ("sous", "under", "furniture"),
-    ("devant", "in front of", "building furniture opening"),
-    ("derrière", "behind", "building furniture opening"),
-    ("dans", "in", "room"),
-    ("à côté de", "next to", "building furniture opening"),
-    ("en face de", "across from", "building"),
-    ("près de", "near", "building opening"),
+    ("sur", "on", "surface", "thing dish text letter clothes pet"),
+    ("sous", "under", "furniture", "thing pet"),
+    ("devant", "in front of", "building", "vehicle public tree"),
+    ("derrière", "behind", "building", "vehicle tree"),
+    ("derrière", "behind", "doorway furniture", "pet thing"),
+    ("devant", "in front of", "doorway", "pet public furniture"),
+    ("à côté de", "next to", "building", "building tree vehicle"),
+    ("à côté de", "next to", "furniture", "furniture pet"),
+    ("en face de", "across from", "building", "building"),
+    ("près de", "near", "building", "building vehicle public"),
+    ("dans", "in", "room", "furniture pet device public"),
+    ("dans", "in", "container", "thing letter"),
 )
 MANNERS = (
     ("bien", "well"),
@@ -895,7 +918,7 @@ WEATHER = (
     ("faire", "chaud", "be", "hot"),
     ("faire", "mauvais", "be", "unpleasant"),
     ("faire", "frais", "be", "cool"),
-    ("faire", "nuit", "be", "dark"),
+    ("faire", "@du vent", "be", "windy"),
 )
 
 
@@ -912,5 +935,5 @@ def lexicon_size() -> int:
     entries |= {place.fr for place in PLACES + CITIES}
     for table in (*GENERIC.values(), FEELINGS, ROOMS, MANNERS, HABITUAL, NOW, FREQUENCY, PAST, FUTURE, MONTHS, DAYS):
         entries |= {pair[0] for pair in table}
-    entries |= {preposition for preposition, _, _ in POSITIONS}
+    entries |= {position[0] for position in POSITIONS}
     return len(entries)

@@ -1,0 +1,43 @@
+# A front for commands that can be typed by hand: each target is a few readable lines.
+
+PYTHON ?= python3
+BIN := .venv/bin
+SENTENCE := Marie ne lit jamais le journal parce qu'elle est trop fatiguée.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint tensorboard clean
+
+help: ## print the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+
+.venv/.runtime: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -r requirements.txt
+	touch $@
+
+.venv/.dev: requirements-dev.txt .venv/.runtime
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+demo: .venv/.runtime ## train a small model on the embedded corpus, translate, score, draw (minutes on a laptop)
+	$(BIN)/python train.py --config configs/demo.py
+	$(BIN)/python inference.py --src_text "Le chat noir dort." --src_text "Il y a un livre sur la table." --src_text "$(SENTENCE)"
+	$(BIN)/python test.py
+	$(BIN)/python visualize.py attention --src_text "$(SENTENCE)"
+	$(BIN)/python visualize.py encoding
+
+test: .venv/.dev ## run the whole test suite
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: .venv/.dev ## ruff (format and check) and mypy
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+tensorboard: .venv/.runtime ## show the logs of all runs at http://localhost:6006
+	$(BIN)/tensorboard --logdir runs
+
+clean: ## remove caches and the virtual environment; runs stay
+	rm -rf .venv data/cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

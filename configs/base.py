@@ -1,0 +1,47 @@
+"""The original experiment's setting, from which its four configs derive: a base Transformer on IWSLT2017.
+
+Plain cross-entropy and no gradient clipping, as in the original; layers are post-norm, as in the paper.
+"""
+
+from configs.schema import (
+    Config,
+    DataConfig,
+    DecodeConfig,
+    EpochDecay,
+    EvaluateConfig,
+    Iwslt2017,
+    Marian,
+    ModelConfig,
+    OptimConfig,
+    Sinusoidal,
+    TrainConfig,
+)
+
+config = Config(
+    name="base",
+    model=ModelConfig(
+        position=Sinusoidal(),
+        d_model=512,
+        n_heads=8,
+        n_encoder_layers=6,
+        n_decoder_layers=6,
+        d_ff=2048,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        norm="post",
+    ),
+    tokenizer=Marian(name_or_path="Helsinki-NLP/opus-mt-fr-en"),
+    data=DataConfig(corpus=Iwslt2017(), max_len=256, batch_by="sentences", batch_size=56),
+    optim=OptimConfig(
+        optimizer="adam",
+        betas=(0.9, 0.98),
+        eps=1e-8,
+        schedule=EpochDecay(lr=3e-4, warmup_epochs=6, decay=0.35),
+        grad_clip=None,
+        label_smoothing=0.0,
+    ),
+    train=TrainConfig(max_epochs=20),
+    evaluate=EvaluateConfig(bleu_every_epochs=5),
+    decode=DecodeConfig(max_len=256),
+)

@@ -1,0 +1,12 @@
+"""The original experiment with learned position tables, one for each side; learning rate by epoch."""
+
+from dataclasses import replace
+
+from configs.base import config as base
+from configs.schema import Learnable
+
+config = replace(
+    base,
+    name="transformer_512dh8_e6d6_epochbased_learnable",
+    model=replace(base.model, position=Learnable(max_positions=256)),
+)

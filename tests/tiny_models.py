@@ -1,0 +1,197 @@
+"""Models of a few thousand parameters in float64, toy position schemes for every point of the seam, and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from configs.schema import Learnable, ModelConfig, NoPosition, Position, Rope, Sinusoidal
+from models.build import build_model
+from models.positional_encodings.base import AttentionPosition, InputPosition, Kind, PositionScheme, Side
+from models.transformer import TranslationTransformer
+
+# Marian's habits: EOS is id 0, UNK 1, padding the last id, and decoding starts from padding.
+EOS, UNK, VOCAB, PAD = 0, 1, 11, 10
+BOS = PAD
+D_MODEL, N_HEADS, N_LAYERS, D_FF = 16, 2, 2, 24
+
+
+def vocabulary(**changes: Any) -> Any:
+    sizes = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "pad_id": PAD, "shared_vocab": True}
+    return SimpleNamespace(**{**sizes, **changes})
+
+
+def tiny_config(position: Position = NoPosition(), **changes: Any) -> ModelConfig:
+    sizes = {
+        "d_model": D_MODEL,
+        "n_heads": N_HEADS,
+        "n_encoder_layers": N_LAYERS,
+        "n_decoder_layers": N_LAYERS,
+        "d_ff": D_FF,
+        "dropout": 0.0,
+    }
+    return ModelConfig(**cast(Any, {"position": position, **sizes, **changes}))
+
+
+def tiny_model(
+    position: Position = NoPosition(), *, seed: int = 0, gain: float = 1.6, vocab: Any = None, **changes: Any
+) -> TranslationTransformer:
+    """A random float64 model in evaluation mode; `gain` sharpens what it prefers, and its norms and biases are not idle."""
+    torch.manual_seed(seed)
+    model = build_model(tiny_config(position, **changes), vocab or vocabulary()).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            else:
+                parameter.mul_(gain)
+    return model
+
+
+# ----------------------------------------------------------------- toy schemes: one for each point of the seam
+
+
+def distance_index(q_positions: Tensor, k_positions: Tensor, reach: int) -> Tensor:
+    return (k_positions[None, :] - q_positions[:, None]).clamp(-reach, reach) + reach
+
+
+class RelativeBias(AttentionPosition):
+    """A trained number for each head and distance, [H,Tq,Tk]."""
+
+    def __init__(self, reach: int = 4) -> None:
+        super().__init__()
+        self.reach = reach
+        self.table = nn.Parameter(torch.randn(2 * reach + 1, N_HEADS))
+
+    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        return self.table[distance_index(q_positions, k_positions, self.reach)].permute(2, 0, 1)
+
+
+class KeyTerm(AttentionPosition):
+    """Shaw et al. 2018, equation 4: q times a trained vector for each distance; depends on the content of q."""
+
+    def __init__(self, reach: int = 4) -> None:
+        super().__init__()
+        self.reach = reach
+        self.table = nn.Parameter(torch.randn(2 * reach + 1, D_MODEL // N_HEADS))
+
+    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        keys = self.table[distance_index(q_positions, k_positions, self.reach)]
+        return torch.einsum("bhqd,qkd->bhqk", q, keys) * q.shape[-1] ** -0.5
+
+
+class ValueTerm(AttentionPosition):
+    """Shaw et al. 2018, equation 3: the weights times a trained vector for each distance."""
+
+    needs_weights = True
+
+    def __init__(self, reach: int = 4) -> None:
+        super().__init__()
+        self.reach = reach
+        self.table = nn.Parameter(torch.randn(2 * reach + 1, D_MODEL // N_HEADS))
+
+    def value_term(self, weights: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        values = self.table[distance_index(q_positions, k_positions, self.reach)]
+        return torch.einsum("bhqk,qkd->bhqd", weights, values)
+
+
+class UnitScale(AttentionPosition):
+    """T5's logits: q.k without 1/sqrt(Dh)."""
+
+    def logit_scale(self, head_dim: int) -> float:
+        return 1.0
+
+
+class Stretch(AttentionPosition):
+    """Not a rotation, but it shows whether q and k get their own positions: x (1 + gain * position)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(0.2))
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x * (1 + self.gain * positions.to(x.dtype))[:, None]
+
+
+class Ramp(InputPosition):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.randn(D_MODEL))
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + self.slope * positions.to(x.dtype)[:, None]
+
+
+class ToyScheme(PositionScheme):
+    """One module for the encoder and one for the decoder, each shared by its layers; cross-attention where asked."""
+
+    def __init__(self, make: Callable[[], AttentionPosition] | None, *, ramp: bool = False, cross: bool = False) -> None:
+        super().__init__()
+        self.at = nn.ModuleDict()
+        if make is not None:
+            self.at.update({kind: make() for kind in ("encoder", "decoder", *(["cross"] if cross else []))})
+        self.ramp = Ramp() if ramp else None
+
+    def input(self, side: Side) -> InputPosition:
+        return self.no_input if self.ramp is None else self.ramp
+
+    def attention(self, kind: Kind, layer: int) -> AttentionPosition:
+        return cast(AttentionPosition, self.at[kind]) if kind in self.at else self.no_attention
+
+
+POSITIONS: dict[str, Position] = {
+    "none": NoPosition(),
+    "sinusoidal": Sinusoidal(),
+    "learnable": Learnable(max_positions=24),
+    "rope": Rope(),
+    "rope_complex": Rope(form="complex"),
+    "rope_model": Rope(rope_dim="model"),
+    "rope_cross": Rope(cross=True),
+}
+TOYS: dict[str, Callable[[], PositionScheme]] = {
+    "relative_bias": lambda: ToyScheme(RelativeBias),
+    "relative_bias_cross": lambda: ToyScheme(RelativeBias, cross=True),
+    "key_term": lambda: ToyScheme(KeyTerm, cross=True),
+    "value_term": lambda: ToyScheme(ValueTerm, cross=True),
+    "unit_scale": lambda: ToyScheme(UnitScale, cross=True),
+    "stretch": lambda: ToyScheme(Stretch, cross=True),
+    "ramp": lambda: ToyScheme(None, ramp=True),
+}
+ALL_SCHEMES = [*POSITIONS, *TOYS]
+
+
+def model_with(name: str, **changes: Any) -> TranslationTransformer:
+    """A tiny model with a real scheme of POSITIONS, a toy of TOYS, or "torch" (torch.nn.Transformer, sinusoidal)."""
+    if name == "torch":
+        return tiny_model(Sinusoidal(), backend="torch", **changes)
+    if name in POSITIONS:
+        return tiny_model(POSITIONS[name], **changes)
+    model = tiny_model(**changes)
+    torch.manual_seed(changes.get("seed", 0) + 1)
+    model.scheme = TOYS[name]().double()
+    return model
+
+
+# ------------------------------------------------------------------------------------------------------ batches
+
+
+def sources(*lengths: int, seed: int = 0, pad_to: int | None = None) -> Tensor:
+    """Random source sentences with EOS at the end, padded on the right; lengths count EOS."""
+    generator = torch.Generator().manual_seed(seed)
+    src = torch.full((len(lengths), pad_to or max(lengths)), PAD)
+    for row, n in zip(src, lengths):
+        row[: n - 1] = torch.randint(2, PAD, (n - 1,), generator=generator)
+        row[n - 1] = EOS
+    return src
+
+
+def targets(batch: int, length: int, *, seed: int = 0) -> Tensor:
+    """Random decoder input [B,T] without padding, BOS first."""
+    generator = torch.Generator().manual_seed(100 + seed)
+    tgt_in = torch.randint(1, PAD, (batch, length), generator=generator)
+    tgt_in[:, 0] = BOS
+    return tgt_in
