@@ -28,7 +28,7 @@ class Dropout(nn.Module):
         if x.device.type != "cpu":
             return F.dropout(x, self.p, training=True)
         n = x.numel()
-        n_dropped = round(self.p * _LEVELS)
+        n_dropped = min(round(self.p * _LEVELS), _LEVELS - 1)
         draws = torch.empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         keep = draws.view(torch.int16)[:n].view(x.shape) >= n_dropped - _LEVELS // 2
         return x * keep.to(x.dtype).mul_(_LEVELS / (_LEVELS - n_dropped))

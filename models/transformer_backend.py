@@ -256,7 +256,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """y [B,T,D] at positions [T] -> [B,T,D].
 
-        Right padding of the target needs no mask: it lies in the future of every real token, and the loss leaves it out.
+        Right padding of the target needs no mask: it lies in the future of every real token, and the loss omits it.
         """
         mask = padding_attn_mask(memory.padding)
         for layer in self._layers():

@@ -18,6 +18,7 @@ from models.transformer import TranslationTransformer
 EOS, UNK, VOCAB, PAD = 0, 1, 11, 10
 BOS = PAD
 D_MODEL, N_HEADS, N_LAYERS, D_FF = 16, 2, 2, 24
+NO_POSITION = NoPosition()
 
 
 def vocabulary(**changes: Any) -> Any:
@@ -25,7 +26,7 @@ def vocabulary(**changes: Any) -> Any:
     return SimpleNamespace(**{**sizes, **changes})
 
 
-def tiny_config(position: Position = NoPosition(), **changes: Any) -> ModelConfig:
+def tiny_config(position: Position = NO_POSITION, **changes: Any) -> ModelConfig:
     sizes = {
         "d_model": D_MODEL,
         "n_heads": N_HEADS,
@@ -38,9 +39,9 @@ def tiny_config(position: Position = NoPosition(), **changes: Any) -> ModelConfi
 
 
 def tiny_model(
-    position: Position = NoPosition(), *, seed: int = 0, gain: float = 1.6, vocab: Any = None, **changes: Any
+    position: Position = NO_POSITION, *, seed: int = 0, gain: float = 1.6, vocab: Any = None, **changes: Any
 ) -> TranslationTransformer:
-    """A random float64 model in evaluation mode; `gain` sharpens what it prefers, and its norms and biases are not idle."""
+    """A random float64 model in evaluation mode; `gain` sharpens what it prefers, norms and biases are not idle."""
     torch.manual_seed(seed)
     model = build_model(tiny_config(position, **changes), vocab or vocabulary()).double().eval()
     with torch.no_grad():
@@ -129,7 +130,9 @@ class Ramp(InputPosition):
 class ToyScheme(PositionScheme):
     """One module for the encoder and one for the decoder, each shared by its layers; cross-attention where asked."""
 
-    def __init__(self, make: Callable[[], AttentionPosition] | None, *, ramp: bool = False, cross: bool = False) -> None:
+    def __init__(
+        self, make: Callable[[], AttentionPosition] | None, *, ramp: bool = False, cross: bool = False
+    ) -> None:
         super().__init__()
         self.at = nn.ModuleDict()
         if make is not None:
@@ -144,7 +147,7 @@ class ToyScheme(PositionScheme):
 
 
 POSITIONS: dict[str, Position] = {
-    "none": NoPosition(),
+    "none": NO_POSITION,
     "sinusoidal": Sinusoidal(),
     "learnable": Learnable(max_positions=24),
     "rope": Rope(),

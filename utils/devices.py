@@ -17,6 +17,8 @@ def resolve_device(name: str) -> torch.device:
         raise UserError(f"train.device = {name!r}: no such device; allowed: auto, cpu, cuda, cuda:N") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"train.device = {name!r}: no CUDA device here; use --set train.device=cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"train.device = {name!r}: this machine has cuda:0 to cuda:{torch.cuda.device_count() - 1}")
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"train.device = {name!r}: allowed: auto, cpu, cuda, cuda:N")
     return device

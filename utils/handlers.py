@@ -1,8 +1,8 @@
-"""What hangs on the training engine: checkpoints, signals, the progress bar, TensorBoard."""
+"""What hangs on the training engine: checkpoints, signals, the progress bar."""
 
 from __future__ import annotations
 
-import math
+import os
 import signal
 import sys
 import time
@@ -36,10 +36,12 @@ class AtomicSaver(BaseSaveHandler):
         self.folder = folder
 
     def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
-        write_aside(self.folder / filename, dict(checkpoint))
+        if idist.get_rank() == 0:
+            write_aside(self.folder / filename, dict(checkpoint))
 
     def remove(self, filename: str) -> None:
-        (self.folder / filename).unlink(missing_ok=True)
+        if idist.get_rank() == 0:
+            (self.folder / filename).unlink(missing_ok=True)
 
 
 class Checkpoints:
@@ -53,6 +55,7 @@ class Checkpoints:
     ) -> None:
         saver = AtomicSaver(run.checkpoints)
         self.run = run
+        self._last_step: int | None = None  # of the last regular or step checkpoint
 
         def handler(pattern: str, keep: int, step: Callable, score: Callable | None = None) -> Checkpoint:
             return Checkpoint(
@@ -81,6 +84,24 @@ class Checkpoints:
         self.regular = handler("regular_checkpoint_{global_step}.{ext}", keep_regular, epoch)
         self.step = handler("step_checkpoint_{global_step}.{ext}", 2, iteration)
 
+    def save_epoch(self, trainer: Engine) -> None:
+        """The regular checkpoint of the epoch that has just ended."""
+        self.regular(trainer)
+        self._last_step = trainer.state.iteration
+
+    def save_step(self, trainer: Engine) -> None:
+        """A checkpoint in the middle of an epoch."""
+        self.step(trainer)
+        self._last_step = trainer.state.iteration
+
+    def save_where_it_stopped(self, trainer: Engine) -> None:
+        """What is needed to go on from here, unless it is there already."""
+        if self._last_step != trainer.state.iteration:
+            if trainer.state.iteration % trainer.state.epoch_length:
+                self.save_step(trainer)
+            else:
+                self.save_epoch(trainer)
+
     def adopt_files(self, *, epoch: int, step: int) -> None:
         """Take up the files of a run that goes on after `epoch` epochs and `step` updates; leave later ones alone."""
         Item = Checkpoint.Item
@@ -97,12 +118,15 @@ class Checkpoints:
 class StopSignals:
     """SIGTERM and Ctrl-C end the run after the current update, with a checkpoint; a second one ends it at once.
 
-    At the last update of an epoch the epoch's own work (validation, checkpoint) is done first, so that a run that goes
+    With several processes a signal often comes twice, from the terminal and from the launcher: there the second one
+    counts when a second has passed. At the last update of an epoch the epoch's own work (validation, checkpoint) is done first, so that a run that goes
     on finds itself where an undisturbed one would be.
     """
 
     def __init__(self, trainer: Engine) -> None:
-        self.received: int | None = None
+        self.received: int | None = None  # by this process, at any time
+        self.stopped: int | None = None  # the signal at which all processes left
+        self._received_at = 0.0
         self._previous: dict[int, Any] = {}
         trainer.add_event_handler(Events.STARTED, self._install)
         trainer.add_event_handler(Events.ITERATION_COMPLETED, self._at_iteration)
@@ -122,9 +146,15 @@ class StopSignals:
         self._previous.clear()
 
     def _receive(self, number: int, frame: Any) -> None:
-        self.received = number
-        self.restore()
-        tqdm.write(f"{signal.Signals(number).name}: saving after this update (again: stop at once)", file=sys.stderr)
+        now = time.monotonic()
+        if self.received is None:
+            self.received, self._received_at = number, now
+            if idist.get_rank() == 0:
+                name = signal.Signals(number).name
+                tqdm.write(f"{name}: saving after this update (again: stop at once)", file=sys.stderr)
+        elif idist.get_world_size() == 1 or now - self._received_at > 1:
+            self.restore()
+            os.kill(os.getpid(), number)
 
     def _at_iteration(self, engine: Engine) -> None:
         if engine.state.iteration % engine.state.epoch_length:
@@ -134,16 +164,16 @@ class StopSignals:
         received = self.received or 0
         if idist.get_world_size() > 1:  # all processes leave at the same update
             received = int(idist.all_reduce(received, op="MAX"))
-            self.received = received or None
         if received:
+            self.stopped = received
             engine.terminate()
 
 
 class ProgressBar:
     """One bar over all updates of the run: epoch, loss, tokens a second, time left.
 
-    Where the output is no terminal, a line every `line_every` seconds. Validation and checkpoints count for the time
-    left, and not for tokens/s.
+    Where the output is no terminal, a line every `line_every` seconds. Waiting for data counts for tokens/s; validation
+    and checkpoints count for the time left alone.
     """
 
     def __init__(self, trainer: Engine, *, total_steps: int, line_every: float = 30.0) -> None:
@@ -152,10 +182,15 @@ class ProgressBar:
         self.bar: tqdm | None = None
         self._began = self._last_line = self._update_began = 0.0
         self._first_step = 0
-        self.tokens_per_second = 0.0  # smoothed over about fifty updates
+        self._tokens = self._seconds = 0.0  # fading sums over about fifty updates
         trainer.add_event_handler(Events.STARTED, self._start)
-        trainer.add_event_handler(Events.ITERATION_STARTED, self._begin_update)
+        trainer.add_event_handler(Events.GET_BATCH_STARTED, self._begin_update)
         trainer.add_event_handler(Events.ITERATION_COMPLETED, self._end_update)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Target tokens without padding, of the last updates."""
+        return self._tokens / max(self._seconds, 1e-9)
 
     def _start(self, engine: Engine) -> None:
         self._first_step = engine.state.iteration
@@ -169,9 +204,8 @@ class ProgressBar:
     def _end_update(self, engine: Engine) -> None:
         out, now = engine.state.output, time.perf_counter()
         step, epoch = engine.state.iteration, engine.state.epoch
-        rate = out["n_tokens"] / max(now - self._update_began, 1e-9)
-        weight = max(0.02, 1 / (step - self._first_step))
-        self.tokens_per_second += weight * (rate - self.tokens_per_second)
+        self._tokens = 0.98 * self._tokens + out["n_tokens"]
+        self._seconds = 0.98 * self._seconds + now - self._update_began
         figures = (
             f"loss {out['nll'] / max(out['n_tokens'], 1):.3f} | {self.tokens_per_second:,.0f} tokens/s"
             f" | lr {out['lr']:.2e}"
@@ -196,44 +230,3 @@ class ProgressBar:
     def close(self) -> None:
         if self.bar is not None:
             self.bar.close()
-
-
-class TensorBoardLog:
-    """Scalars, sample translations, attention maps and hyper-parameters of a run, for `tensorboard --logdir runs`."""
-
-    def __init__(self, folder: Path, *, first_step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        # A run that goes on from an earlier checkpoint overwrites what came after it.
-        self.writer = SummaryWriter(str(folder), purge_step=first_step if first_step else None)
-
-    def scalars(self, group: str, values: Mapping[str, float], step: int) -> None:
-        for name, value in values.items():
-            self.writer.add_scalar(f"{group}/{name}", value, step)
-
-    def hyper_parameters(self, values: Mapping[str, Any]) -> None:
-        """The flattened configuration, as a table under TEXT."""
-        rows = "\n".join(f"| {name} | {value} |" for name, value in values.items())
-        self.writer.add_text("config", f"| field | value |\n| --- | --- |\n{rows}", 0)
-
-    def samples(self, rows: list[tuple[str, str, str]], step: int) -> None:
-        """(source, reference, hypothesis) of a few sentences."""
-
-        def cell(text: str) -> str:
-            return text.replace("|", "&#124;")
-
-        lines = "\n".join(f"| {cell(s)} | {cell(r)} | {cell(h)} |" for s, r, h in rows)
-        table = f"| source | reference | hypothesis |\n| --- | --- | --- |\n{lines}"
-        self.writer.add_text("validation/translations", table, step)
-
-    def figure(self, tag: str, figure: Any, step: int) -> None:
-        """A matplotlib figure as an image."""
-        self.writer.add_figure(tag, figure, step, close=False)
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-def perplexity(loss: float) -> float:
-    """exp(loss), infinite where that overflows."""
-    return math.exp(loss) if loss < 700 else math.inf

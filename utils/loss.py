@@ -57,7 +57,8 @@ def token_sums(logits: Tensor, targets: Tensor, *, label_smoothing: float) -> To
     """logits [N,V], targets [N] (no padding among them) -> sums over the N tokens.
 
     Label smoothing (Szegedy et al. 2016, section 7) mixes the targets with the uniform distribution over the
-    vocabulary: (1 - eps) nll + eps times the mean of -log p over the vocabulary, as torch's cross_entropy(label_smoothing=eps).
+    vocabulary: (1 - eps) nll + eps times the mean of -log p over the vocabulary, as torch's cross_entropy with
+    label_smoothing=eps.
     """
     exact = logits.float() if logits.dtype.itemsize < 4 else logits
     return TokenSums(*_SmoothedCrossEntropy.apply(exact, targets, label_smoothing))

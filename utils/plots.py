@@ -58,12 +58,15 @@ def attention_grid(
     title: str,
     layers: Sequence[int],
     heads: Sequence[int],
+    query_name: str = "query",
+    key_name: str = "key",
 ) -> Figure:
     """Attention weights [L, H, Tq, Tk] as a grid of heat-maps: a row for each layer, a column for each head.
 
-    layers and heads are the numbers to print, from 1. All maps share one colour scale from 0 to the largest weight.
-    Tokens stand at the left column and the bottom row. The figure grows with maps and tokens; labels are thinned only
-    where there is no room, and the picture says so. Raises ValueError where maps, labels and numbers do not fit.
+    layers and heads are the numbers to print, from 1; query_name and key_name say what stands on the axes. All maps
+    share one colour scale from 0 to the largest weight. Tokens stand at the left column and the bottom row. The figure
+    grows with maps and tokens; labels are thinned only where there is no room, and the picture says so. Raises
+    ValueError where maps, labels and numbers do not fit.
     """
     maps = np.asarray(maps)
     expected = (len(layers), len(heads), len(query_labels), len(key_labels))
@@ -71,7 +74,8 @@ def attention_grid(
         raise ValueError(f"attention maps are {maps.shape}, but layers, heads, queries and keys number {expected}")
     rows = [f"layer {number}" for number in layers]
     columns = [f"head {number}" for number in heads]
-    return _grid(maps, query_labels, key_labels, title=title, rows=rows, columns=columns, token_size=7)
+    names = (query_name, key_name)
+    return _grid(maps, query_labels, key_labels, names, title=title, rows=rows, columns=columns, token_size=7)
 
 
 def attention_map(weights: np.ndarray, query_labels: Sequence[str], key_labels: Sequence[str], *, title: str) -> Figure:
@@ -80,7 +84,8 @@ def attention_map(weights: np.ndarray, query_labels: Sequence[str], key_labels: 
     expected = (len(query_labels), len(key_labels))
     if weights.shape != expected:
         raise ValueError(f"the attention map is {weights.shape}, but queries and keys number {expected}")
-    return _grid(weights[None, None], query_labels, key_labels, title=title, rows=[], columns=[], token_size=10)
+    names = ("query", "key")
+    return _grid(weights[None, None], query_labels, key_labels, names, title=title, rows=[], columns=[], token_size=10)
 
 
 def encoding_heatmap(
@@ -275,6 +280,7 @@ def _grid(
     maps: np.ndarray,
     query_labels: Sequence[str],
     key_labels: Sequence[str],
+    names: tuple[str, str],
     *,
     title: str,
     rows: Sequence[str],
@@ -325,8 +331,12 @@ def _grid(
         figure.text(x / width, y / height, content, fontproperties=_font(size), parse_math=False, **how)
 
     write(width / 2, height - _MARGIN, "\n".join(title_lines), title_size, va="top")
-    write(x0 - token_w - (name if rows else 0) - name / 2, middle_y, "query", rotation=90)
-    write(middle_x, y0 - token_h - name / 2, "key")
+    for axis_name, x, y, room, rotation in (
+        (names[0], x0 - token_w - (name if rows else 0) - name / 2, middle_y, grid_h, 90),
+        (names[1], middle_x, y0 - token_h - name / 2, grid_w, 0),
+    ):
+        fitting = name_size * min(1.0, (room + 0.6) / _width(axis_name, name_size))  # a little beyond a small grid
+        write(x, y, axis_name, fitting, rotation=rotation)
     if note:
         write(middle_x, _MARGIN + name / 2, note, color="0.35")
 

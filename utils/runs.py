@@ -65,10 +65,15 @@ class Run:
         ranked = [(float(BEST.fullmatch(p.name)["score"]), p) for p in self.files(BEST)]  # type: ignore[index]
         return max(reversed(ranked), key=lambda item: item[0])[1] if ranked else None
 
+    def by_age(self) -> list[Path]:
+        """All checkpoints, the one that was written last at the end."""
+        files = [p for pattern in (BEST, REGULAR, STEP) for p in self.files(pattern)]
+        return sorted(files, key=lambda p: (p.stat().st_mtime_ns, p.name))
+
     def newest(self) -> Path | None:
         """The checkpoint that was written last: the one to go on from."""
-        files = [p for pattern in (BEST, REGULAR, STEP) for p in self.files(pattern)]
-        return max(files, key=lambda p: (p.stat().st_mtime_ns, p.name)) if files else None
+        files = self.by_age()
+        return files[-1] if files else None
 
 
 def create_run(runs_dir: str | Path, name: str) -> Run:
@@ -103,8 +108,8 @@ def newest_run(runs_dir: str | Path) -> Run:
 
 
 def _stamp(name: str) -> str:
-    match = re.search(r"\d{8}_\d{6}", name)
-    return match[0] if match else ""
+    stamps = re.findall(r"\d{8}_\d{6}", name)
+    return stamps[-1] if stamps else ""
 
 
 def resolve_checkpoint(path: str | Path | None, *, runs_dir: str | Path, prefer: str) -> tuple[Path, Run]:
@@ -153,9 +158,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no such checkpoint") from None
     except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{path}: not a whole checkpoint ({reason[:120]}); use another file of {path.parent}"
-        ) from error
+        others = [other for other in Run(path.parent.parent).by_age() if other.name != path.name]
+        remedy = f"the one before it is {others[-1]}" if others else f"there is no other one in {path.parent}"
+        raise UserError(f"{path}: not a whole checkpoint ({reason[:120]}); {remedy}") from error
     if not isinstance(payload, dict) or not {"format", "config", "model", "tokenizer"} <= payload.keys():
         raise UserError(f"{path}: a torch file, but not a checkpoint of this project")
     version = payload["format"]["version"]

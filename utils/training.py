@@ -32,6 +32,7 @@ from utils.devices import resolve_device, resolve_precision
 from utils.engines import create_evaluator, create_trainer
 from utils.handlers import Checkpoints, Constant, ProgressBar, StopSignals, TensorBoardLog
 from utils.metrics import sacrebleu_score
+from utils.provenance import provenance
 from utils.runs import FORMAT, Run, checkpoint_config, create_run, read_checkpoint, resolve_checkpoint
 from utils.schedules import build_optimizer, build_scheduler
 from utils.translation import Translator, check_tokenizer, load_weights

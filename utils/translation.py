@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import torch
 
 from configs.errors import UserError
 from configs.schema import Config, DecodeConfig
+from configs.serialize import diff
+from data.corpora.text import normalize_whitespace
 from models.attention.tap import AttentionTap
 from models.build import build_model
 from models.decoding.beam import beam_search
@@ -31,6 +34,28 @@ class Translation:
     score: float
     log_prob: float
     finished: bool
+
+
+NOTHING = Translation("", score=0.0, log_prob=0.0, finished=True)  # of a text without a word
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A source text with what the searches found: `greedy` None and `beam` empty where they were not asked for."""
+
+    src: str
+    greedy: Translation | None
+    beam: list[Translation]  # best first
+
+    @property
+    def best(self) -> Translation:
+        """The beam's best where there was a beam."""
+        return self.greedy if self.greedy is not None and not self.beam else self.beam[0]
+
+
+# Padded source tokens for each of decode.batch_size sentences: a few very long lines then make smaller batches
+# instead of filling the memory.
+_TOKENS_OF_A_SENTENCE = 256
 
 
 def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
@@ -86,26 +111,44 @@ class Translator:
         """
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
         found: list[list[Hypothesis]] = [[] for _ in sources]
-        for start in range(0, len(order), self.decode.batch_size):
-            rows = order[start : start + self.decode.batch_size]
-            for row, hypotheses in zip(rows, self._search([sources[i] for i in rows], greedy)):
+        start = 0
+        while start < len(order):
+            budget = _TOKENS_OF_A_SENTENCE * self.decode.batch_size // len(sources[order[start]])
+            rows = order[start : start + max(1, min(budget, self.decode.batch_size))]
+            try:
+                batch = self._search([sources[i] for i in rows], greedy)
+            except (MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                raise UserError(
+                    f"not enough memory to translate {len(rows)} sentences of up to {len(sources[rows[0]]):,} tokens "
+                    "at once: lower decode.batch_size or decode.beam_size, or split the longest sentences"
+                ) from error
+            for row, hypotheses in zip(rows, batch):
                 found[row] = hypotheses
+            start += len(rows)
             if progress is not None:
                 progress(len(rows))
         return found
 
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Source ids, each with EOS, of texts with white space as in training. UserError: text that is not Unicode."""
+        return self.tokenizer.encode_src_batch([normalize_whitespace(text) for text in texts])
+
     def translate(
         self, texts: Sequence[str], *, greedy: bool = False, progress: Callable[[int], None] | None = None
     ) -> list[list[Translation]]:
-        """Sentences -> for each its n-best translations, best first (one if greedy)."""
-        sources = self.tokenizer.encode_src_batch(texts)
-        return [
-            [
-                Translation(self.tokenizer.decode(h.ids), score=h.score, log_prob=h.log_prob, finished=h.finished)
-                for h in hypotheses
+        """Sentences -> for each its n-best translations, best first (one if greedy). A blank text gives a blank one."""
+        spoken = [i for i, text in enumerate(texts) if text.strip()]
+        found = self.search_ids(self.encode([texts[i] for i in spoken]), greedy=greedy, progress=progress)
+        translations = [[NOTHING] for _ in texts]
+        for i, hypotheses in zip(spoken, found):
+            decoded = self.tokenizer.decode_batch([h.ids for h in hypotheses])
+            translations[i] = [
+                Translation(text, score=h.score, log_prob=h.log_prob, finished=h.finished)
+                for text, h in zip(decoded, hypotheses)
             ]
-            for hypotheses in self.search_ids(sources, greedy=greedy, progress=progress)
-        ]
+        return translations
 
     @torch.inference_mode()
     def attention_maps(self, source: Sequence[int], tgt_in: Sequence[int]) -> dict[Kind, np.ndarray]:
@@ -122,14 +165,19 @@ class Translator:
         return {kind: tap.maps(kind)[:, 0].float().cpu().numpy() for kind in kinds}
 
     def translate_stream(
-        self, lines: Iterator[str], *, chunk: int, greedy: bool = False
-    ) -> Iterator[tuple[list[str], list[list[Translation]]]]:
-        """Any number of lines in bounded memory: `chunk` at a time are sorted by length and translated."""
-        while True:
-            texts = [line for _, line in zip(range(chunk), lines)]
-            if not texts:
-                return
-            yield texts, self.translate(texts, greedy=greedy)
+        self, lines: Iterable[str], *, chunk: int, greedy: bool = False, beam: bool = True
+    ) -> Iterator[list[Translated]]:
+        """Any number of lines in bounded memory and in their order: `chunk` at a time are read and translated."""
+        rest = iter(lines)
+        while texts := list(itertools.islice(rest, chunk)):
+            greedily = [best for [best] in self.translate(texts, greedy=True)] if greedy else [None] * len(texts)
+            beams = self.translate(texts) if beam else [[] for _ in texts]
+            yield [Translated(*found) for found in zip(texts, greedily, beams)]
+
+
+def _out_of_memory(error: Exception) -> bool:
+    # The CPU allocator of torch has no exception class of its own.
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +242,25 @@ def load_weights(model: TranslationTransformer, payload: dict, checkpoint: Path)
         lines = str(error).splitlines()
         detail = lines[1].strip() if len(lines) > 1 else lines[0]
         raise UserError(f"{checkpoint}: the weights do not fit the configured model: {detail[:200]}") from error
+
+
+# Fields of the model section that shape neither its weights nor what it answers.
+_TRAINING_ONLY = {"model.dropout", "model.attention_dropout", "model.activation_dropout", "model.position.form"}
+
+
+def require_same_model(trained: Config, given: Config, *, where: str | Path) -> None:
+    """Raises UserError where the config file `where` describes another model than the checkpoint's `trained`.
+
+    Model, tokenizer and languages count; how it was trained, evaluated and from which corpus does not.
+    """
+    different = [
+        f"{key} is {a!r} in the checkpoint and {b!r} in the file"
+        for key, a, b in diff(trained, given)
+        if key.startswith(("model.", "tokenizer", "data.src_lang", "data.tgt_lang")) and key not in _TRAINING_ONLY
+    ]
+    if different:
+        more = f" (and {len(different) - 3} more)" if len(different) > 3 else ""
+        raise UserError(
+            f"--config {where} does not fit the checkpoint: {'; '.join(different[:3])}{more}. Leave --config out: "
+            "the checkpoint brings its own"
+        )

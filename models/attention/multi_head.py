@@ -23,8 +23,13 @@ class KeyValueCache:
         self.length = 0
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store k, v [N,H,T,Dh] of the next T positions; returns all stored so far, [N,H,length,Dh]."""
+        """Store k, v [N,H,T,Dh] of the next T positions; returns all stored so far, [N,H,length,Dh].
+
+        Raises ValueError past max_len: torch would silently drop a single position that has no room.
+        """
         end = self.length + k.shape[2]
+        if end > self.k.shape[2]:
+            raise ValueError(f"position {end - 1} does not fit: the cache has room for {self.k.shape[2]} positions")
         self.k[:, :, self.length : end] = k
         self.v[:, :, self.length : end] = v
         self.length = end

@@ -61,7 +61,8 @@ def beam_search(
     EOS go to a pool of finished hypotheses, and the best K others live on. A sentence is done when its pool is full and
     no live hypothesis can still overtake its worst: log-probabilities only fall, so a live one ends at most at its
     present sum over the penalty of the longest length. A single beam ends with its first EOS, so that it is greedy
-    search: the runner-up of that step was never its hypothesis. Hypotheses cut off at the length limit rank behind finished ones.
+    search: the runner-up of that step was never its hypothesis. Hypotheses cut off at the length limit rank behind
+    finished ones.
     Raises ValueError for n_best > beam_size.
     """
     if n_best > beam_size:

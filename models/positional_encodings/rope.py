@@ -39,7 +39,7 @@ class Rotary(AttentionPosition):
     """Rotates q and k after projection and head split.
 
     rope_dim="head": every head has the same wavelengths, as in the paper. rope_dim="model": the frequencies of one
-    rotation of d_model before the split; head h then has the h-th slice of them, which is what the original project did.
+    rotation of d_model before the split; head h then has the h-th slice of them, as the original project did.
     """
 
     def __init__(self, *, base: float, form: Literal["real", "complex"], rope_dim: Literal["head", "model"]) -> None:

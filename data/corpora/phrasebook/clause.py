@@ -70,6 +70,7 @@ class VP:
     preceding: tuple[bool, bool] | None = None  # feminine, plural of a direct object before the verb
     no_negation: bool = False  # reads badly when negated
     extras: str = ""
+    manner: tuple[str, str] = ("", "")  # bien, mal, beaucoup: before a participle or an infinitive in French
     steady: bool = False  # goes without adverbials of habit and of the moment (knowing somebody, being tall)
 
     def plus(self, fr: str, en: str) -> VP:
@@ -112,7 +113,9 @@ def french_clause(
     tail = ""
     if tense in ("near", "recent"):
         finite = french.conjugate("aller" if tense == "near" else "venir", "present", person)
-        tail = " ".join(("de" if tense == "recent" else "", *clitics, vp.fr))
+        manner = vp.manner[0]
+        tail = " ".join(("de" if tense == "recent" else "", manner, *clitics, vp.fr))
+        vp = replace(vp, manner=("", ""))
         clitics = ()
     elif tense == "past":
         auxiliary = french.auxiliary(vp.fr, vp.reflexive)
@@ -135,6 +138,7 @@ def french_clause(
         french.invert(finite, pronoun) if invert else finite,
         negation,
         adverb,
+        vp.manner[0],
         tail,
         rest,
     ]
@@ -177,6 +181,8 @@ def _verb_group(verb: str, person: int, form: str) -> tuple[str, str]:
         if form in ("present", "would"):
             return ("must" if form == "present" else "should"), ""
         verb, suffix = "have", " to"
+    elif verb == "have to":
+        verb, suffix = "have", " to"
     elif verb == "want" and form == "would":
         return "would", "like"
     else:
@@ -217,11 +223,14 @@ def english_clause(
     bare: bool = False,
 ) -> str:
     form = english_form(vp, tense, negation=negation, mode=mode, question=question)
-    auxiliary, main = _verb_group(vp.en, subject.person, form)
+    verb = vp.en
+    if verb == "must" and question:
+        verb = "have to"  # do you have to, never must you
+    auxiliary, main = _verb_group(verb, subject.person, form)
     negative = negation in ("pas", "rien", "pas encore")
     if (negative or question) and not auxiliary:
         auxiliary = "did" if form == "past" else "does" if subject.person == 2 else "do"
-        main = "have to" if vp.en == "must" else vp.en
+        main = "have to" if verb == "must" else verb
     if negative:
         auxiliary = english.NEGATED[auxiliary]
     middle = {"jamais": "never", "plus": "no longer"}.get(negation, "")
@@ -244,4 +253,4 @@ def english_clause(
         rest += " yet"
     name = "" if bare else subject.en
     words = [auxiliary, name] if question else [name, auxiliary]
-    return " ".join((*words, middle, adverb, main, rest))
+    return " ".join((*words, middle, adverb, main, rest, vp.manner[1]))

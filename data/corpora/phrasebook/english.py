@@ -65,6 +65,7 @@ IRREGULAR = {
             "begin began begun",
             "cost cost cost",
             "ring rang rung",
+            "show showed shown",
         ]
     )
 }
@@ -159,44 +160,13 @@ def superlative(adjective: str) -> str:
 
 
 SHORT = frozenset(
-    [
-        "tall",
-        "short",
-        "big",
-        "small",
-        "old",
-        "young",
-        "new",
-        "fast",
-        "slow",
-        "strong",
-        "rich",
-        "poor",
-        "nice",
-        "kind",
-        "heavy",
-        "light",
-        "easy",
-        "clean",
-        "dirty",
-        "happy",
-        "pretty",
-        "fresh",
-        "hot",
-        "cold",
-        "high",
-        "long",
-        "clear",
-        "sweet",
-        "quiet",
-        "proud",
-        "funny",
-        "busy",
-        "lazy",
-        "cheap",
-        "soft",
-        "warm",
-    ]
+    word
+    for line in (
+        "tall short big small old young new fast slow strong rich poor nice kind heavy light easy clean dirty happy",
+        "pretty fresh hot cold high long sweet quiet proud funny busy lazy fat sad shy brave noisy strange sturdy",
+        "handy empty",
+    )
+    for word in line.split()
 )
 
 
@@ -208,7 +178,7 @@ def _short_stem(adjective: str) -> str:
         return adjective[:-1]
     if adjective.endswith("y"):
         return adjective[:-1] + "i"
-    return adjective + adjective[-1] if adjective in ("big", "hot") else adjective
+    return adjective + adjective[-1] if adjective in ("big", "hot", "fat", "sad") else adjective
 
 
 NEGATED = {

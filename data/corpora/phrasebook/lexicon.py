@@ -65,8 +65,12 @@ def _lines(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("/")] for line in table.strip().splitlines()]
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 def _noun(kind: str, cells: list[str]) -> Noun:
-    fr, gender, en, fr_plural, en_plural = (cells + ["", "", ""])[:5]
+    fr, gender, en, fr_plural, en_plural = [*cells, "", "", ""][:5]
     return Noun(fr, fr_plural or french.plural(fr), gender == "f", en, en_plural or english.plural(en), kind)
 
 
@@ -313,7 +317,6 @@ question/f/question
 problème/m/problem
 règle/f/rule
 mot/m/word
-langue/f/language
 examen/m/exam""",
     "song": """chanson/f/song""",
     "picture": """tableau/m/painting
@@ -331,12 +334,13 @@ NOUNS |= {
         ("container", "opening", "boîte tiroir"),
         ("doorway", "opening", "porte fenêtre"),
         ("tree", "nature", "arbre"),
+        ("written", "text", "livre roman article histoire poème"),
         ("task", "study", "leçon exercice examen"),
         ("sense", "study", "leçon question problème règle mot"),
         (
             "known",
             "person",
-            "ami amie voisin voisine professeur médecin avocat avocate collègue directeur directrice client cliente dentiste",
+            "ami amie voisin voisine collègue professeur médecin avocat avocate directeur directrice client cliente",
         ),
         (
             "public",
@@ -417,9 +421,9 @@ GENERIC = {
 ADJECTIVES = tuple(
     Adjective(fr, en, frozenset(kinds.replace("home", "home room").split()), "b" in flags, "-" not in flags)
     for fr, en, kinds, flags in (
-        (cells + [""])[:4]
+        [*cells, ""][:4]
         for cells in _lines(
-            """beau/beautiful/animal clothes home building area nature picture song thing vehicle opening/b
+            """beau/beautiful/animal clothes home building area nature picture song thing vehicle/b
 bon/good/food mass drink text show restaurant song transport study/b
 mauvais/bad/show text study song/b
 grand/big/home building area nature furniture vehicle opening thing dish clothes animal device picture food/b
@@ -451,7 +455,7 @@ triste/sad/person kin show song text
 fatigué/tired/person kin animal
 malade/sick/person kin animal/-
 content/pleased/person kin/-
-gentil/kind/person kin
+gentil/kind/person kin/b
 intelligent/intelligent/person kin animal
 drôle/funny/person kin show text
 célèbre/famous/person building text picture song area
@@ -485,7 +489,7 @@ léger/light/clothes device
 froid/cold/drink food home nature
 chaud/hot/drink food
 frais/fresh/food mass drink
-délicieux/delicious/food mass drink
+délicieux/delicious/food mass drink/-
 sucré/sweet/food drink
 dangereux/dangerous/area animal vehicle nature
 calme/quiet/area home building
@@ -494,7 +498,7 @@ ouvert/open/opening building/-
 fermé/closed/opening building/-
 cassé/broken/device dish furniture opening/-
 étrange/strange/text picture show letter song animal
-magnifique/magnificent/area nature picture building clothes show
+magnifique/magnificent/area nature picture building clothes show/-
 amusant/amusing/show text song study
 ennuyeux/boring/show text study person
 populaire/popular/show song building text
@@ -505,8 +509,8 @@ pratique/handy/device thing"""
     )
 )
 # Said of people before or after the noun; the others of the table only after the verb.
-PERSON_ATTRIBUTES = "jeune vieux français anglais italien espagnol américain célèbre timide gentil élégant".split()
-PASSING = "malade fatigué content triste heureux inquiet nerveux occupé prêt seul jaloux".split()  # states, not traits
+PERSON_ATTRIBUTES = _words("jeune vieux français anglais italien espagnol américain célèbre timide gentil élégant")
+PASSING = _words("malade fatigué content triste heureux inquiet nerveux occupé prêt seul jaloux")  # states, not traits
 # Said of people after the verb only: other words in English, or another place in French.
 PERSON_ADJECTIVES = (
     ("grand", "tall"),
@@ -558,10 +562,10 @@ THINGS: tuple[Predicate, ...] = (  # their object is a thing: clitic le, la, les
     _act("acheter", "buy", "mass drink", "a"),
     _act("vendre", "sell", "vehicle furniture home", "pt"),
     _act("lire", "read", "text letter", "ditp"),
-    _act("écrire", "write", "letter text", "in"),
+    _act("écrire", "write", "letter written", "in"),
     _act("chercher", "look for", "thing device", "dp"),
-    _event("trouver", "find", "thing device", "dip"),
-    _event("perdre", "lose", "thing device", "p"),
+    _event("trouver", "find", "thing", "dip"),
+    _event("perdre", "lose", "thing", "p"),
     _event("oublier", "forget", "thing clothes", "p"),
     _act("prendre", "take", "transport", "d"),
     _act("mettre", "put on", "clothes", "itp"),
@@ -627,7 +631,7 @@ DATIVES: tuple[Predicate, ...] = (  # à + person: clitic lui, leur
     _act("obéir", "obey", "kin", "p", fr_prep="à"),
 )
 ABOUT: tuple[Predicate, ...] = (  # de + noun: relative dont
-    _act("parler", "talk about", "show text study kin", "dpt", fr_prep="de"),
+    _act("parler", "talk about", "show text study kin", "dt", fr_prep="de"),
     _act("rêver", "dream about", "home vehicle", "i", fr_prep="de"),
     _act("s'occuper", "take care of", "animal kin", "dp", fr_prep="de"),
     _state("se souvenir", "remember", "person song show", "dt", fr_prep="de"),
@@ -642,13 +646,13 @@ GIVING: tuple[Predicate, ...] = (  # thing + à + person
 SIMPLE: tuple[Predicate, ...] = (  # no object
     _act("dormir", "sleep", extras="rmu"),
     _act("travailler", "work", extras="lmwu"),
-    _act("courir", "run", extras="lm"),
+    _act("courir", "run", extras="m"),
     _act("nager", "swim", extras="mw"),
     _act("danser", "dance", extras="mw"),
     _act("chanter", "sing", extras="mw"),
     _act("pleurer", "cry", extras="r"),
     _act("rire", "laugh", extras="w"),
-    _act("marcher", "walk", extras="lm"),
+    _act("marcher", "walk", extras="mw"),
     _act("voyager", "travel", extras="wc"),
     _act("étudier", "study", extras="lrwu"),
     _act("cuisiner", "cook", extras="mw"),
@@ -919,6 +923,60 @@ WEATHER = (
     ("faire", "mauvais", "be", "unpleasant"),
     ("faire", "frais", "be", "cool"),
     ("faire", "@du vent", "be", "windy"),
+)
+
+
+def _cause(cells: list[str]) -> tuple[str, str, tuple[tuple[tuple[str, str], str], ...]]:
+    effects = []
+    for cell in cells[2:]:
+        fr, _, en = cell.removeprefix("not ").partition("=")
+        effects.append(((fr, en), "pas" if cell.startswith("not ") else ""))
+    return cells[0], cells[1], tuple(effects)
+
+
+# state or weather / English / what it leads to, or keeps one from: French=English; + goes on with the line above
+CAUSES = tuple(
+    _cause(cells)
+    for cells in _lines(
+        """avoir faim/be hungry/manger @un sandwich=eat a sandwich/préparer LE dîner=prepare dinner
++/manger @du pain=eat @some bread/aller à LE restaurant=go to the restaurant/faire @un gâteau=make a cake
+avoir soif/be thirsty/boire @dela eau=drink @some water/boire un verre de lait=drink a glass of milk
++/acheter @dela limonade=buy @some lemonade/prendre une bouteille de eau=take a bottle of water
+avoir froid/be cold/fermer LA fenêtre=close the window/mettre POSS_M manteau=put on POSS coat
++/boire @du thé=drink @some tea/not sortir=go out/mettre POSS_F écharpe=put on POSS scarf
+avoir chaud/be hot/ouvrir LA fenêtre=open the window/boire @dela eau=drink @some water
++/aller à LA piscine=go to the swimming pool/not mettre POSS_F veste=put on POSS jacket
++/manger @dela glace=eat @some ice cream
+avoir sommeil/be sleepy/se coucher=go to bed/boire @du café=drink @some coffee
++/not regarder LE film=watch the movie/rentrer=go home
+avoir peur/be afraid/fermer LA porte=close the door/pleurer=cry/appeler LA police=call the police
++/not sortir=go out/rentrer=go home
+être fatigué/be tired/se coucher=go to bed/se reposer=rest/rester à LA maison=stay at home/not sortir=go out
++/not faire LA vaisselle=do the dishes/rentrer=go home/not travailler=work
+être malade/be sick/rester à LA maison=stay at home/appeler LE médecin=call the doctor
++/not aller à LE bureau=go to the office/not aller à LA école=go to school/not travailler=work
++/aller à LA pharmacie=go to the pharmacy/manger @dela soupe=eat @some soup
+être heureux/be happy/chanter=sing/danser=dance/rire=laugh/not pleurer=cry
+être triste/be sad/pleurer=cry/rester à LA maison=stay at home/not sortir=go out/not chanter=sing
++/écouter @dela musique=listen to music
+être en retard/be late/se dépêcher=hurry/courir=run/prendre @un taxi=take a taxi
++/not faire LES courses=do the shopping
+avoir @un examen/have an exam/étudier=study/travailler=work/not sortir=go out
++/aller à LA bibliothèque=go to the library/not se promener=go for a walk
+avoir LE temps/have time/lire LE journal=read the newspaper/se promener=go for a walk/faire LA cuisine=cook
++/faire @un gâteau=make a cake/jouer de LE piano=play the piano
+il pleuvoir/rain/prendre POSS_M parapluie=take POSS umbrella/rester à LA maison=stay at home/not sortir=go out
++/prendre LE bus=take the bus/aller à LE musée=go to the museum/fermer LA fenêtre=close the window
+il neiger/snow/mettre POSS_M manteau=put on POSS coat/rester à LA maison=stay at home
++/prendre LE train=take the train/aller à LA montagne=go to the mountains
+il faire beau/be sunny/aller à LA plage=go to the beach/se promener=go for a walk
++/déjeuner dans LE jardin=have lunch in the garden/travailler dans LE jardin=work in the garden
++/prendre LE vélo=take the bike
+il faire froid/be cold/mettre POSS_M manteau=put on POSS coat/rester à LA maison=stay at home
++/fermer LA porte=close the door/boire @du thé=drink @some tea
+il faire chaud/be hot/ouvrir LA fenêtre=open the window/nager=swim/boire @dela eau=drink @some water
++/aller à LA piscine=go to the swimming pool/not mettre POSS_M manteau=put on POSS coat""".replace("\n+", "")
+    )
 )
 
 

@@ -1,0 +1,138 @@
+"""Translate with a trained model: `python inference.py --src_text "Le chat dort."`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from configs.errors import UserError
+from configs.schema import Config
+from utils.arguments import (
+    Parser,
+    add_decode_arguments,
+    add_model_arguments,
+    apply_decode_overrides,
+    check_decode_overrides,
+    load_from_arguments,
+)
+from utils.cli import run_main
+from utils.config import load_config
+from utils.text_lines import as_line, count_lines, open_source, read_lines, writer
+
+if TYPE_CHECKING:  # torch is imported when the command line is known to be right
+    from utils.translation import Translated, Translator
+
+CHUNK = 512  # lines read, sorted by length and translated at a time
+
+
+def parse_args(argv: list[str] | None = None) -> Namespace:
+    parser = Parser(description="Translate sentences with a trained model.")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--src_text", action="append", metavar="TEXT", help="a sentence to translate; repeatable")
+    source.add_argument("--src_file", type=Path, metavar="FILE", help="a sentence a line (default: standard input)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write one translation a line there")
+    parser.add_argument("--json", action="store_true", help="one JSON object a sentence, with all hypotheses")
+    parser.add_argument(
+        "--search", choices=("greedy", "beam", "both"), help="default: both where both are shown, else beam"
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="a config that must fit the model; its decode settings are used"
+    )
+    add_decode_arguments(parser)
+    add_model_arguments(parser)
+    args = parser.parse_args(argv)
+    check_decode_overrides(args.overrides)
+    args.one_a_line = not args.json and (args.src_text is None or args.output is not None)
+    if args.search is None:
+        args.search = "both" if args.src_text is not None and not args.one_a_line else "beam"
+    elif args.search == "both" and args.one_a_line:
+        raise UserError("--search both has two translations for a line: choose greedy or beam, or add --json")
+    for text in args.src_text or ():
+        if not text.strip():
+            raise UserError(f"--src_text {text!r}: there is nothing to translate")
+    return args
+
+
+def block(item: Translated, *, title: bool) -> str:
+    """What both searches found for one sentence, for a human reader."""
+    parts = []
+    if item.greedy is not None:
+        parts.append(f"=== greedy search ===\n{as_line(item.greedy.text)}\n")
+    if item.beam:
+        ranked = "".join(f"{found.score:.4f} {as_line(found.text)}\n" for found in item.beam)
+        parts.append(f"=== beam search ===\n{ranked}")
+    return (f">>> {as_line(item.src)}\n" if title else "") + "\n".join(parts)
+
+
+def as_json(item: Translated) -> str:
+    return json.dumps(dataclasses.asdict(item), ensure_ascii=False)
+
+
+def watched(texts: Iterable[str], where: str, translator: Translator, max_len: int, beyond: list[int]) -> Iterator[str]:
+    """The texts, with a UserError for one too long for the model; `beyond` takes lengths that training never saw."""
+    most = translator.model.scheme.input("source").max_positions
+    for number, text in enumerate(texts, start=1):
+        length = len(translator.encode([text])[0])
+        if most is not None and length > most:
+            raise UserError(f"{where} {number:,}: {length:,} tokens, but the model knows {most:,} positions; split it")
+        if length > max_len:
+            beyond.append(length)
+        yield text
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    given = load_config(args.config) if args.config else None
+    if args.src_text is not None:
+        texts, where, total = args.src_text, "--src_text number", len(args.src_text)
+    else:
+        raw, name = open_source(args.src_file)
+        texts, where = read_lines(raw, name), f"{name}, line"
+        total = count_lines(args.src_file) if args.src_file else None
+    with writer(args.output, never=args.src_file) as write:
+        from tqdm import tqdm
+
+        from utils.translation import require_same_model
+
+        def change(config: Config) -> Config:
+            if given is not None:
+                require_same_model(config, given, where=args.config)
+                config = dataclasses.replace(config, decode=given.decode)
+            return apply_decode_overrides(config, args.overrides)
+
+        loaded, translator = load_from_arguments(args, change)
+        beyond: list[int] = []
+        max_len = loaded.config.data.max_len
+        found = translator.translate_stream(
+            watched(texts, where, translator, max_len, beyond),
+            chunk=1 if args.src_text is None and args.src_file is None and sys.stdin.isatty() else CHUNK,
+            greedy=args.search != "beam",
+            beam=args.search != "greedy",
+        )
+        show = args.src_file is not None and sys.stderr.isatty()
+        several = args.src_text is not None and len(args.src_text) > 1
+        with tqdm(total=total, unit=" lines", disable=not show, smoothing=0) as bar:
+            for items in found:
+                if args.json:
+                    write([as_json(item) for item in items])
+                elif args.one_a_line:
+                    write([as_line(item.best.text) for item in items])
+                else:
+                    write(["\n".join(block(item, title=several) for item in items).rstrip("\n")])
+                bar.update(len(items))
+    if beyond:
+        many = f"{len(beyond):,} sentences of up to" if len(beyond) > 1 else "a sentence of"
+        print(
+            f"warning: {many} {max(beyond):,} tokens, longer than any in training (data.max_len = {max_len}): "
+            "the translation may be poor",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)

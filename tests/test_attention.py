@@ -1,0 +1,297 @@
+"""The attention kernels against each other, against the formula and against torch's own multi-head attention."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from tiny_models import D_MODEL, N_HEADS, N_LAYERS, TOYS, model_with, sources, targets
+from torch import Tensor, nn
+
+from models.attention import kernels
+from models.attention.kernels import attend, attend_eager, attend_sdpa
+from models.attention.multi_head import CrossAttention, KeyValueCache, SelfAttention
+from models.attention.tap import AttentionTap
+from models.positional_encodings.base import AttentionPosition
+
+DOUBLE = torch.float64
+B, H, TQ, TK, DH = 2, 3, 5, 5, 4
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-11) -> None:
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def qkv(tq: int = TQ, tk: int = TK, *, grad: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    shapes = ((B, H, tq, DH), (B, H, tk, DH), (B, H, tk, DH))
+    q, k, v = (torch.randn(shape, dtype=DOUBLE, requires_grad=grad) for shape in shapes)
+    return q, k, v
+
+
+MASKS = {
+    "none": None,
+    "padding": torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()[:, None, None, :],
+    "full": torch.tensor([[1, 0, 1, 0, 1]] * 5).bool().logical_or(torch.eye(5).bool()),
+}
+BIASES = {"none": None, "heads": (H, TQ, TK), "full": (B, H, TQ, TK), "one": (1, 1, TQ, TK)}
+
+
+@pytest.mark.parametrize(("mask", "bias", "is_causal"), itertools.product(MASKS, BIASES, (False, True)))
+def test_eager_equals_sdpa_equals_the_formula_with_gradients(mask: str, bias: str, is_causal: bool) -> None:
+    leaves = list(qkv(grad=True))
+    allowed = MASKS[mask]
+    shape = BIASES[bias]
+    term = None
+    if shape is not None:
+        term = torch.randn(shape, dtype=DOUBLE, requires_grad=True)
+        leaves.append(term)
+    q, k, v = leaves[:3]
+    arguments = {"mask": allowed, "bias": term, "is_causal": is_causal, "scale": 0.7}
+    eager, weights = attend(q, k, v, **arguments, need_weights=True)
+    fast, no_weights = attend(q, k, v, **arguments)
+    assert no_weights is None
+
+    # row by row, key by key
+    expected = torch.zeros_like(q)
+    for b, h, i in itertools.product(range(B), range(H), range(TQ)):
+        keys = [j for j in range(TK) if not is_causal or j <= i]
+        if allowed is not None:
+            keys = [j for j in keys if allowed.expand(B, H, TQ, TK)[b, h, i, j]]
+        extra = torch.zeros(B, H, TQ, TK, dtype=DOUBLE) if term is None else term.expand(B, H, TQ, TK)
+        terms = torch.stack([(0.7 * (q[b, h, i] * k[b, h, j]).sum() + extra[b, h, i, j]).exp() for j in keys])
+        expected[b, h, i] = sum(w * v[b, h, j] for w, j in zip(terms / terms.sum(), keys)).detach()
+        assert all(weights[b, h, i, j] == 0 for j in range(TK) if j not in keys)
+    close(eager, expected)
+    close(fast, expected)
+    close(weights.sum(-1), torch.ones(B, H, TQ, dtype=DOUBLE))
+    seed = torch.randn_like(eager)
+    for a, b_ in zip(torch.autograd.grad(eager, leaves, seed), torch.autograd.grad(fast, leaves, seed)):
+        close(a, b_)
+
+
+def test_the_kernels_agree_for_more_keys_than_queries() -> None:
+    q, k, v = qkv(2, 5)
+    mask, bias = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool(), torch.randn(H, 2, 5, dtype=DOUBLE)
+    arguments = {"mask": mask, "bias": bias, "is_causal": False, "scale": 0.5, "dropout_p": 0.0}
+    close(attend_eager(q, k, v, **arguments)[0], attend_sdpa(q, k, v, **arguments))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_is_causal_needs_as_many_queries_as_keys(need_weights: bool) -> None:
+    with pytest.raises(ValueError, match="1 against 5"):
+        attend(*qkv(1, 5), is_causal=True, scale=1.0, need_weights=need_weights)
+
+
+def test_weights_are_returned_before_dropout() -> None:
+    q, k, v = qkv()
+    torch.manual_seed(0)
+    out, weights = attend(q, k, v, scale=0.5, dropout_p=0.5, need_weights=True)
+    close(weights, (0.5 * q @ k.mT).softmax(-1))
+    assert (out - weights @ v).abs().max() > 0.05  # the values are mixed with dropped weights
+
+
+def test_a_value_term_gets_the_weights_after_dropout() -> None:
+    q, k, v = qkv()
+    torch.manual_seed(0)
+    seen: list[Tensor] = []
+
+    def term(weights: Tensor) -> Tensor:
+        seen.append(weights)
+        return weights.sum(-1, keepdim=True).expand(-1, -1, -1, DH)
+
+    out, weights = attend(q, k, v, scale=0.5, dropout_p=0.5, value_term=term)
+    assert weights is None
+    assert (seen[0] == 0).any()
+    close(out, seen[0] @ v + seen[0].sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_dropout_keeps_the_mean(need_weights: bool) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 500, 4), torch.ones(1, 1, 500, 4)
+    out, _ = attend(q, k, v, scale=1.0, dropout_p=0.3, need_weights=need_weights)
+    assert out.mean().item() == pytest.approx(1.0, abs=0.02)
+    assert out.std() > 0.01
+
+
+def test_softmax_is_taken_in_float32_for_bfloat16() -> None:
+    q, k, v = (x.to(torch.bfloat16) for x in qkv())
+    out, weights = attend(q, k, v, scale=0.5, need_weights=True)
+    assert out.dtype == weights.dtype == torch.bfloat16
+    fast, _ = attend(q, k, v, bias=torch.zeros(H, TQ, TK), scale=0.5)  # a float32 bias beside bfloat16 q
+    assert fast.dtype == torch.bfloat16
+    torch.testing.assert_close(out, fast, rtol=0.05, atol=0.05)
+
+
+# --------------------------------------------------------------------------------------- multi-head attention
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_self_attention_equals_torchs_after_copying_weights(causal: bool, bias: bool) -> None:
+    torch.manual_seed(0)
+    ours = SelfAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=bias, causal=causal, layer=0).double()
+    theirs = nn.MultiheadAttention(D_MODEL, 4, bias=bias, batch_first=True).double()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(ours.qkv_proj.weight)
+        theirs.out_proj.weight.copy_(ours.out_proj.weight)
+        if bias:
+            theirs.in_proj_bias.copy_(ours.qkv_proj.bias)
+            theirs.out_proj.bias.copy_(ours.out_proj.bias)
+    x, padding = torch.randn(2, 5, D_MODEL, dtype=DOUBLE), torch.tensor([[0] * 5, [0, 0, 0, 1, 1]]).bool()
+    tap = AttentionTap()
+    arguments = {"position": AttentionPosition(), "positions": torch.arange(5), "mask": ~padding[:, None, None]}
+    out, fast = ours(x, **arguments, tap=tap), ours(x, **arguments)
+    future = torch.ones(5, 5).triu(1).bool() if causal else None
+    expected, weights = theirs(x, x, x, key_padding_mask=padding, attn_mask=future, average_attn_weights=False)
+    close(out, expected)
+    close(fast, expected)
+    close(tap.maps("decoder" if causal else "encoder")[0], weights)
+
+
+def test_cross_attention_equals_torchs_after_copying_weights() -> None:
+    torch.manual_seed(0)
+    ours = CrossAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, layer=0).double()
+    theirs = nn.MultiheadAttention(D_MODEL, 4, batch_first=True).double()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat((ours.q_proj.weight, ours.kv_proj.weight)))
+        theirs.in_proj_bias.copy_(torch.cat((ours.q_proj.bias, ours.kv_proj.bias)))
+        theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
+    x, memory = torch.randn(2, 3, D_MODEL, dtype=DOUBLE), torch.randn(2, 6, D_MODEL, dtype=DOUBLE)
+    padding = torch.tensor([[0] * 6, [0, 0, 0, 0, 1, 1]]).bool()
+    position = AttentionPosition()
+    k, v = ours.project_memory(memory, position=position, k_positions=torch.arange(6))
+    out = ours(
+        x,
+        k,
+        v,
+        position=position,
+        q_positions=torch.arange(3),
+        k_positions=torch.arange(6),
+        mask=~padding[:, None, None],
+    )
+    close(out, theirs(x, memory, memory, key_padding_mask=padding, need_weights=False)[0])
+
+
+@pytest.mark.parametrize("cls", [SelfAttention, CrossAttention])
+def test_a_width_that_heads_do_not_divide_is_refused(cls) -> None:
+    extra = {"causal": True} if cls is SelfAttention else {}
+    with pytest.raises(ValueError, match="d_model = 10 is not a multiple of n_heads = 4"):
+        cls(d_model=10, n_heads=4, dropout=0.0, bias=True, layer=0, **extra)
+
+
+def test_attention_dropout_acts_in_training_alone() -> None:
+    model = model_with("none", attention_dropout=0.5)
+    src, tgt_in = sources(5), targets(1, 4)
+    assert torch.equal(model(src, tgt_in), model(src, tgt_in))
+    model.train()
+    assert not torch.equal(model(src, tgt_in), model(src, tgt_in))
+
+
+# -------------------------------------------------------------------------------------------------- the cache
+
+
+def cache_of(n_rows: int, max_len: int) -> KeyValueCache:
+    return KeyValueCache(n_rows, H, max_len, DH, like=torch.empty(0, dtype=DOUBLE))
+
+
+def test_the_cache_returns_what_was_stored_in_order() -> None:
+    cache = cache_of(B, 6)
+    k, v = qkv()[:2]
+    cache.append(k[:, :, :2], v[:, :, :2])
+    got_k, got_v = cache.append(k[:, :, 2:], v[:, :, 2:])
+    assert cache.length == 5
+    assert torch.equal(got_k, k)
+    assert torch.equal(got_v, v)
+
+
+@pytest.mark.parametrize("rows", [[1, 0, 0, 3], [2, 2, 2, 2], [3], [1, 0, 2, 2, 3, 0]])
+def test_the_cache_takes_rows_in_any_order_and_number(rows: list[int]) -> None:
+    cache = cache_of(4, 6)
+    k, v = torch.randn(2, 4, H, 3, DH, dtype=DOUBLE)
+    cache.append(k[:, :, :2], v[:, :, :2])
+    cache.take(torch.tensor(rows))
+    got_k, got_v = cache.append(k[rows][:, :, 2:], v[rows][:, :, 2:])
+    assert torch.equal(got_k, k[rows])
+    assert torch.equal(got_v, v[rows])
+
+
+@pytest.mark.parametrize("n_new", [1, 2])
+def test_a_full_cache_refuses_more(n_new: int) -> None:
+    cache = cache_of(1, 2)
+    x = torch.zeros(1, H, 2, DH, dtype=DOUBLE)
+    cache.append(x, x)
+    with pytest.raises(ValueError, match="room for 2"):
+        cache.append(x[:, :, :n_new], x[:, :, :n_new])
+
+
+# ---------------------------------------------------------------------------------------------------- the tap
+
+
+def test_the_tap_records_every_layer_in_its_place() -> None:
+    model = model_with("rope", n_encoder_layers=3)
+    src, tgt_in = sources(6, 4), targets(2, 5)
+    tap = AttentionTap()
+    model(src, tgt_in, tap=tap)
+    assert tap.maps("encoder").shape == (3, 2, N_HEADS, 6, 6)
+    assert tap.maps("decoder").shape == (N_LAYERS, 2, N_HEADS, 5, 5)
+    assert tap.maps("cross").shape == (N_LAYERS, 2, N_HEADS, 5, 6)
+    for kind in ("encoder", "decoder", "cross"):
+        maps = tap.maps(kind)
+        close(maps.sum(-1), torch.ones(maps.shape[:-1], dtype=DOUBLE))
+        assert not maps.requires_grad
+        assert (maps[0] - maps[1]).abs().max() > 1e-3
+    assert (tap.maps("decoder").triu(1) == 0).all()
+    assert (tap.maps("encoder")[:, 1, :, :, 4:] == 0).all()  # columns of padding
+    assert (tap.maps("cross")[:, 1, :, :, 4:] == 0).all()
+    assert (tap.maps("encoder")[:, 1, :, :, :4] > 0).all()
+
+    # the maps of the first layer alone, from the embeddings
+    x = model.src_embedding(src) * math.sqrt(D_MODEL)
+    layer = model.encoder.layers[0]
+    position = model.scheme.attention("encoder", 0)
+    q, k, _ = layer.self_attention.qkv_proj(layer.norm1(x)).chunk(3, -1)
+    q, k = (position.rotate(y.unflatten(-1, (N_HEADS, -1)).transpose(1, 2), torch.arange(6)) for y in (q, k))
+    close(tap.maps("encoder")[0, 0], (q @ k.mT / math.sqrt(D_MODEL / N_HEADS)).softmax(-1)[0])
+
+
+def test_without_a_tap_the_fused_kernel_serves_and_with_one_the_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def watched(name: str):
+        kernel = getattr(kernels, name)
+
+        def run(*args, **kwargs):
+            calls.append(name)
+            return kernel(*args, **kwargs)
+
+        return run
+
+    for name in ("attend_eager", "attend_sdpa"):
+        monkeypatch.setattr(kernels, name, watched(name))
+    model, src, tgt_in = model_with("rope"), sources(4), targets(1, 3)
+    model(src, tgt_in)
+    assert calls == ["attend_sdpa"] * 3 * N_LAYERS
+    calls.clear()
+    model(src, tgt_in, tap=AttentionTap())
+    assert calls == ["attend_eager"] * 3 * N_LAYERS
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "rope_cross", *TOYS])
+def test_the_fast_model_equals_the_eager_one_with_gradients(name: str) -> None:
+    model = model_with(name)
+    src, tgt_in = sources(6, 3, 5), targets(3, 5)
+    results = []
+    for tap in (None, AttentionTap()):
+        model.zero_grad()
+        logits = model(src, tgt_in, tap=tap)
+        logits.square().sum().backward()
+        results.append((logits.detach(), {key: p.grad.clone() for key, p in model.named_parameters()}))
+    (fast, fast_gradients), (eager, eager_gradients) = results
+    close(fast, eager)
+    for key, gradient in fast_gradients.items():
+        close(gradient, eager_gradients[key], 1e-9)
+        assert gradient.abs().max() > 0, key

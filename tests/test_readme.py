@@ -1,0 +1,102 @@
+"""The README's own code, carried out: the encoding that it adds, the corpus that it reads, the targets it names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, tiny_args
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def snippet(title: str) -> str:
+    """The body of the README's Python block whose first line is `# {title}`."""
+    match = re.search(rf"```python\n# {re.escape(title)}[^\n]*\n(.*?)```", README, re.DOTALL)
+    assert match, f"the README has no block {title!r}"
+    return match[1]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the project's code that a test may change."""
+    root = tmp_path / "project"
+    for folder in ("configs", "data", "models", "tokenizer", "utils"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "cache"))
+    for script in ("train.py", "inference.py"):
+        shutil.copy(ROOT / script, root)
+    return root
+
+
+def run(root: Path, *args: str) -> str:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    done = subprocess.run([sys.executable, *args], cwd=root, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_readmes_encoding_trains_and_translates(copy: Path, tmp_path: Path) -> None:
+    schema = copy / "configs/schema.py"
+    before = schema.read_text()
+    after = re.sub(r"^Position = .*$", lambda _: snippet("configs/schema.py").strip(), before, count=1, flags=re.MULTILINE)
+    assert after != before
+    schema.write_text(after)
+    (copy / "models/positional_encodings/distance_decay.py").write_text(
+        snippet("models/positional_encodings/distance_decay.py")
+    )
+    build = copy / "models/build.py"
+    text = build.read_text()
+    text = text.replace("    NoPosition: lambda", snippet("models/build.py") + "    NoPosition: lambda", 1)
+    text = text.replace(
+        "from configs.schema import ",
+        "from models.positional_encodings.distance_decay import DistanceDecayScheme\n"
+        "from configs.schema import DistanceDecay, ",
+        1,
+    )
+    build.write_text(text)
+
+    arguments = ["--config", "configs/demo.py", "--position", "distance_decay", *tiny_args(tmp_path)]
+    folder = run(copy, "train.py", *arguments, "--set", "model.position.slowest=0.05").strip()
+    assert '"kind": "distance_decay"' in (Path(folder) / "config.json").read_text()
+    out = run(copy, "inference.py", "--model_path", folder, "--src_text", "Le chat dort.")
+    assert "=== beam search ===" in out
+
+
+def test_the_readmes_corpus_config_reads_parallel_files(copy: Path, tmp_path: Path) -> None:
+    (copy / "configs/my_pair.py").write_text(snippet("configs/my_pair.py"))
+    files = copy / "data/parallel"
+    files.mkdir(parents=True)
+    numbers = ["een", "twee", "drie", "vier", "vijf"]
+    for split, n in (("train", 60), ("valid", 8), ("test", 8)):
+        pairs = [(f"die Zahl {i}", f"het getal {i} {numbers[i % 5]}") for i in range(n)]
+        (files / f"{split}.de").write_text("".join(f"{de}\n" for de, _ in pairs))
+        (files / f"{split}.nl").write_text("".join(f"{nl}\n" for _, nl in pairs))
+    arguments = tiny_args(tmp_path)
+    kept = [
+        part
+        for flag, value in zip(arguments[::2], arguments[1::2])
+        if not value.startswith("data.corpus")
+        for part in (flag, value)
+    ]
+    folder = run(copy, "train.py", "--config", "configs/my_pair.py", *kept).strip()
+    assert Path(folder).name.startswith("my_pair_")
+
+
+def test_the_readme_names_targets_and_configs_that_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"make ([a-z]+)", README)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for path in set(re.findall(r"configs/[a-z0-9_]+\.py", README)) - {"configs/my_pair.py"}:
+        assert (ROOT / path).is_file(), path
+
+
+def test_make_without_a_target_prints_the_targets() -> None:
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    for target in ("demo", "test", "lint", "tensorboard", "clean"):
+        assert re.search(rf"^{target}\s", done.stdout, re.MULTILINE), done.stdout

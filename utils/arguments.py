@@ -1,0 +1,114 @@
+"""Command lines of the scripts that use a trained model: one-line errors, and the options they share."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from configs.errors import UserError
+from configs.schema import Config
+from configs.serialize import apply_overrides, parse_override
+
+if TYPE_CHECKING:  # torch is imported when the command line is known to be right
+    from utils.translation import LoadedRun, Translator
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a bad command line as a UserError, so that it reads like every other mistake: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def positive(text: str) -> int:
+    """An integer >= 1 from text; argparse reports the rest."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: an integer >= 1")
+    return value
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --model_path, --runs_dir, --device and --threads."""
+    parser.add_argument(
+        "--model_path",
+        metavar="RUN_OR_CHECKPOINT",
+        type=Path,
+        help="a run's folder or a checkpoint (default: newest run)",
+    )
+    parser.add_argument(
+        "--runs_dir", metavar="DIR", type=Path, default=Path("runs"), help="where the newest run is sought"
+    )
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
+    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
+
+
+def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --set and its short forms for decode.*, all into `overrides`, in the order in which they were given."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="decode.FIELD=VALUE",
+        help="change one decode setting; repeatable",
+    )
+    for field, metavar, what in (
+        ("beam_size", "N", "hypotheses kept by beam search"),
+        ("n_best", "N", "translations shown for each sentence, at most beam_size"),
+        ("length_penalty", "A", "alpha of the GNMT length penalty; 0: none"),
+        ("batch_size", "N", "sentences translated at once"),
+        ("max_len", "N", "tokens of a translation at most"),
+    ):
+        parser.add_argument(
+            f"--{field}",
+            action="append",
+            dest="overrides",
+            type=f"decode.{field}={{}}".format,
+            metavar=metavar,
+            help=what,
+        )
+
+
+def check_decode_overrides(overrides: Sequence[str]) -> None:
+    """Raises UserError for an override of anything but decode.*: the rest is fixed by training."""
+    for text in overrides:
+        key, _ = parse_override(text)
+        if not key.startswith("decode."):
+            raise UserError(f"--set {text}: {key} was fixed by training; only decode.* can be set here")
+
+
+def apply_decode_overrides(config: Config, overrides: Sequence[str]) -> Config:
+    """`config` with decode.* set. A smaller beam takes n_best down with it, unless n_best is set too."""
+    if "decode.n_best" in {parse_override(text)[0] for text in overrides}:
+        return apply_overrides(config, overrides)
+    changed = apply_overrides(config, ["decode.n_best=1", *overrides])
+    n_best = min(config.decode.n_best, changed.decode.beam_size)
+    return dataclasses.replace(changed, decode=dataclasses.replace(changed.decode, n_best=n_best))
+
+
+def load_from_arguments(
+    args: argparse.Namespace, change: Callable[[Config], Config] | None = None
+) -> tuple[LoadedRun, Translator]:
+    """The model that `add_model_arguments` describe, on its device; `change` as in `load_run`. Raises UserError."""
+    import torch
+
+    from utils.devices import resolve_device
+    from utils.translation import load_run
+
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    try:
+        device = resolve_device(args.device)
+    except UserError:
+        device = None
+    if device is None or (device.index or 0) >= max(1, torch.cuda.device_count()):
+        raise UserError(f"--device {args.device}: not on this machine; allowed: auto, cpu, cuda, cuda:N")
+    loaded = load_run(args.model_path, runs_dir=args.runs_dir, change=change)
+    return loaded, loaded.translator(device)
