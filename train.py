@@ -6,51 +6,68 @@ import argparse
 import logging
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+from configs.schema import Config
+from configs.serialize import apply_overrides
+from utils.arguments import Parser, positive
 from utils.cli import run_main
 from utils.config import add_config_arguments, load_config
 
+DEFAULT_CONFIG = Path(__file__).parent / "configs/base.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every process is told."""
+
+    config: Config
+    resume: Path | None
+    threads: int | None
+
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train a translation model as a config file says.")
+    parser = Parser(description="Train a translation model as a config file says.")
     parser.add_argument("--config", metavar="FILE", help="a Python config file (default: configs/base.py)")
     parser.add_argument(
         "--resume", metavar="RUN_OR_CHECKPOINT", type=Path, help="go on with a stopped run, exactly where it was"
     )
-    parser.add_argument("--nproc_per_node", type=int, default=1, metavar="N", help="processes on this machine")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of each process")
+    parser.add_argument("--nproc_per_node", type=positive, default=1, metavar="N", help="processes on this machine")
+    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of each process")
     add_config_arguments(parser)
     return parser.parse_args(argv)
 
 
-def work(local_rank: int, args: argparse.Namespace) -> None:
+def choose_config(args: argparse.Namespace) -> Config:
+    """The config file's, or that of the run that goes on, with the changes of the command line."""
+    if args.resume is None or args.config is not None:
+        return load_config(args.config or DEFAULT_CONFIG, args.overrides, args.position)
+    from utils.runs import checkpoint_config, read_checkpoint, resolve_checkpoint
+
+    checkpoint, _ = resolve_checkpoint(args.resume, runs_dir="runs", prefer="newest")
+    return apply_overrides(checkpoint_config(read_checkpoint(checkpoint)), args.overrides, position=args.position)
+
+
+def work(local_rank: int, job: Job) -> None:
     """One process of the training."""
     import ignite.distributed as idist
     import torch
 
-    from configs.errors import UserError
-    from utils.runs import checkpoint_config, read_checkpoint, resolve_checkpoint
     from utils.training import train
 
-    logging.basicConfig(level=logging.INFO if idist.get_rank() == 0 else logging.ERROR, format="%(message)s")
-    if args.threads is not None:
-        if args.threads < 1:
-            raise UserError(f"--threads {args.threads}: at least 1")
-        torch.set_num_threads(args.threads)
-    if args.resume is not None and args.config is None:
-        from configs.serialize import apply_overrides
-
-        checkpoint, _ = resolve_checkpoint(args.resume, runs_dir="runs", prefer="newest")
-        config = apply_overrides(checkpoint_config(read_checkpoint(checkpoint)), args.overrides, position=args.position)
-    else:
-        config = load_config(args.config or Path(__file__).parent / "configs/base.py", args.overrides, args.position)
+    main = idist.get_rank() == 0
+    logging.basicConfig(level=logging.INFO if main else logging.ERROR, format="%(message)s")
+    for name in ("httpx", "httpx2", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    result = train(config, resume=args.resume, say=say)
-    if idist.get_rank() != 0:
+    result = train(job.config, resume=job.resume, say=say)
+    if not main:
         return
     if result.signal is not None:
         say(f"stopped by {signal.Signals(result.signal).name}; go on with: python train.py --resume {result.run.path}")
@@ -62,16 +79,10 @@ def work(local_rank: int, args: argparse.Namespace) -> None:
 
 def main() -> None:
     args = parse_args()
-    import ignite.distributed as idist
+    from utils.parallel import run_processes
 
-    from configs.errors import UserError
-    from utils.parallel import choose_backend
-
-    if args.nproc_per_node < 1:
-        raise UserError(f"--nproc_per_node {args.nproc_per_node}: at least 1")
-    backend, spawn = choose_backend(args.nproc_per_node)
-    with idist.Parallel(backend=backend, **spawn) as parallel:
-        parallel.run(work, args)
+    job = Job(config=choose_config(args), resume=args.resume, threads=args.threads)
+    run_processes(work, job, nproc_per_node=args.nproc_per_node, device=job.config.train.device)
 
 
 if __name__ == "__main__":

@@ -69,9 +69,9 @@ def attention(args: argparse.Namespace) -> None:
         heads=args.heads,
         about=f" ({loaded.run.path.name}, epoch {loaded.epoch})",
     )
-    print(translator.tokenizer.decode(target))
     folder = args.output_dir or loaded.run.results / "attention"
-    save({f"attention_{kind}": figure for kind, figure in figures.items()}, folder, args.format)
+    paths = save({f"attention_{kind}": figure for kind, figure in figures.items()}, folder, args.format)
+    print(translator.tokenizer.decode(target), *paths, sep="\n")
 
 
 def encoding(args: argparse.Namespace) -> None:
@@ -94,14 +94,14 @@ def encoding(args: argparse.Namespace) -> None:
         about = f" ({loaded.run.path.name}, epoch {loaded.epoch})"
         folder = loaded.run.results / "encoding"
     figures = dict(encoding_figures(scheme, config, n_positions=args.positions, about=about))
-    save({f"encoding_{name}": figure for name, figure in figures.items()}, args.output_dir or folder, args.format)
+    named = {f"encoding_{name}": figure for name, figure in figures.items()}
+    print(*save(named, args.output_dir or folder, args.format), sep="\n")
 
 
-def save(figures: dict[str, Figure], folder: Path, suffix: str) -> None:
+def save(figures: dict[str, Figure], folder: Path, suffix: str) -> list[Path]:
     from utils.plots import save_figure
 
-    for name, figure in figures.items():
-        print(save_figure(figure, folder / f"{name}.{suffix}"))
+    return [save_figure(figure, folder / f"{name}.{suffix}") for name, figure in figures.items()]
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from tiny_models import D_MODEL, N_HEADS, N_LAYERS, TOYS, model_with, sources, targets
+from tiny_models import D_MODEL, N_HEADS, N_LAYERS, TOYS, UnitScale, model_with, sources, targets
 from torch import Tensor, nn
 
 from models.attention import kernels
@@ -117,13 +117,18 @@ def test_attention_dropout_keeps_the_mean(need_weights: bool) -> None:
     assert out.std() > 0.01
 
 
-def test_softmax_is_taken_in_float32_for_bfloat16() -> None:
-    q, k, v = (x.to(torch.bfloat16) for x in qkv())
-    out, weights = attend(q, k, v, scale=0.5, need_weights=True)
-    assert out.dtype == weights.dtype == torch.bfloat16
-    fast, _ = attend(q, k, v, bias=torch.zeros(H, TQ, TK), scale=0.5)  # a float32 bias beside bfloat16 q
-    assert fast.dtype == torch.bfloat16
-    torch.testing.assert_close(out, fast, rtol=0.05, atol=0.05)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, DOUBLE])
+def test_the_bias_may_have_a_type_of_its_own(dtype: torch.dtype) -> None:
+    q, k, v = (x.to(dtype) for x in qkv())
+    bias = torch.randn(H, TQ, TK, dtype=torch.float64 if dtype == torch.float32 else torch.float32)
+    expected = (0.5 * q.double() @ k.double().mT + bias.double()).softmax(-1) @ v.double()
+    eager, weights = attend(q, k, v, bias=bias.to(dtype), scale=0.5, need_weights=True)
+    fast, _ = attend(q, k, v, bias=bias, scale=0.5)
+    assert weights is not None
+    assert eager.dtype == weights.dtype == fast.dtype == dtype
+    tolerance = 0.03 if dtype == torch.bfloat16 else 1e-5
+    close(eager.double(), expected, tolerance)
+    close(fast.double(), expected, tolerance)
 
 
 # --------------------------------------------------------------------------------------- multi-head attention
@@ -174,6 +179,36 @@ def test_cross_attention_equals_torchs_after_copying_weights() -> None:
         mask=~padding[:, None, None],
     )
     close(out, theirs(x, memory, memory, key_padding_mask=padding, need_weights=False)[0])
+
+
+@pytest.mark.parametrize("chunks", [[1, 1, 1, 1, 1], [2, 2, 1], [1, 4]], ids=str)
+def test_a_cached_chunk_keeps_a_mask_beside_its_causality(chunks: list[int]) -> None:
+    torch.manual_seed(0)
+    attention = SelfAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, causal=True, layer=0).double()
+    x, keys = torch.randn(1, 5, D_MODEL, dtype=DOUBLE), torch.tensor([1, 0, 1, 0, 1]).bool()[None, None, None]
+    position, positions = AttentionPosition(), torch.arange(5)
+    cache = KeyValueCache(1, 4, 5, D_MODEL // 4, like=x)
+    pieces, start = [], 0
+    for n in chunks:
+        end = start + n
+        arguments = {"positions": positions[start:end], "mask": keys[..., :end], "cache": cache}
+        pieces.append(attention(x[:, start:end], position=position, **arguments))
+        start = end
+    close(torch.cat(pieces, dim=1), attention(x, position=position, positions=positions, mask=keys))
+
+
+@pytest.mark.parametrize("tapped", [False, True])
+def test_a_scheme_sets_the_scale_of_its_logits(tapped: bool) -> None:
+    torch.manual_seed(0)
+    attention = SelfAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, causal=False, layer=0).double()
+    x, arguments = torch.randn(2, 5, D_MODEL, dtype=DOUBLE), {"positions": torch.arange(5)}
+    plain = attention(x, position=AttentionPosition(), **arguments)
+    unscaled = attention(x, position=UnitScale(), **arguments, tap=AttentionTap() if tapped else None)
+    assert (unscaled - plain).abs().max() > 1e-4
+    with torch.no_grad():  # four heads of four: 1/sqrt(4) on the queries gives the usual scale back
+        attention.qkv_proj.weight[:D_MODEL] /= 2
+        attention.qkv_proj.bias[:D_MODEL] /= 2
+    close(attention(x, position=UnitScale(), **arguments), plain)
 
 
 @pytest.mark.parametrize("cls", [SelfAttention, CrossAttention])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import cast
 
 import pytest
 import torch
@@ -155,6 +156,56 @@ def test_stopping_early_loses_nothing(alpha: float) -> None:
             patient = naive_beam(model, src[0], beam_size=4, alpha=alpha, limit=12, early_stop=False)
         assert_alike(found, patient)
     assert min(n_steps) < 12  # ... and it does stop
+
+
+class Chain:
+    """The protocol of a model whose next token depends on the last one alone, by a table of probabilities."""
+
+    pad_id = PAD
+
+    def __init__(self, following: dict[int, dict[int, float]]) -> None:
+        probabilities = torch.full((VOCAB, VOCAB), 1e-9, dtype=torch.float64)
+        for token, choices in following.items():
+            for choice, probability in choices.items():
+                probabilities[token, choice] = probability
+        self.logits = probabilities.log()
+
+    def encode(self, src: Tensor) -> None:
+        return None
+
+    def init_state(self, memory: None, *, beam_size: int, max_len: int) -> Chain:
+        return self
+
+    def reorder(self, beam_index: Tensor) -> None: ...
+
+    def select(self, alive: Tensor) -> None: ...
+
+    def decode_step(self, tokens: Tensor, state: Chain) -> Tensor:
+        return self.logits[tokens]
+
+
+def test_a_full_pool_waits_for_a_live_hypothesis_that_length_will_lift() -> None:
+    a, b, c, d, e = 2, 3, 4, 5, 6
+    spread = dict.fromkeys(range(1, 10), 1 / 9)
+    chain = Chain(
+        {
+            BOS: {EOS: 0.45, a: 0.35, b: 0.2},
+            a: {EOS: 0.51, c: 0.49},  # the pool of two is full, and (a, c) is behind both at its present length
+            b: spread,
+            c: {d: 0.97, EOS: 0.03},
+            d: {e: 0.97, EOS: 0.03},
+            e: {EOS: 1.0},
+        }
+    )
+    settings = {"beam_size": 2, "n_best": 2, "max_len_ratio": 1.0}
+    model, src = cast(TranslationTransformer, chain), sources(2)
+    best, second = beam(model, src, alpha=3.0, **settings)[0]
+    assert (best.ids, second.ids) == ((a, c, d, e), ())
+    assert best.score == pytest.approx(math.log(0.35 * 0.49 * 0.97**2) / (10 / 6) ** 3, abs=1e-6)
+    assert [h.ids for h in beam(model, src, alpha=0.0, **settings)[0]] == [(), (a,)]
+    # A single beam is greedy search: it ends with its first EOS, whatever length would lift.
+    (single,) = beam(model, src, alpha=3.0, beam_size=1, n_best=1)[0]
+    assert single.ids == greedy(model, src, alpha=3.0)[0].ids == ()
 
 
 def test_hypotheses_cut_off_rank_behind_finished_ones_and_say_so() -> None:

@@ -17,7 +17,7 @@ from data.corpora.phrasebook.corpus import distinct_pairs
 from data.corpora.phrasebook.grammar import PLANS
 
 ROOT = Path(__file__).resolve().parent.parent
-GOLDEN = "15d538fe754c235729371b0d17a3f01ccca1094c38fbdc6b4352f648de7cb1ae"
+GOLDEN = "fe8c133b952f6f1cdfac58a5a5b3788f12860c7718221fb449d31e135e360f5c"
 SMALL = Phrasebook(n_train=1500, n_validation=100, n_test=100, seed=3)
 
 

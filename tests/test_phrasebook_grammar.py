@@ -96,6 +96,7 @@ CONJUGATIONS = {
         "attendrions",
         "attendu",
     ),
+    "vendre": ("vends vends vend vendons vendez vendent", "vendais", "vendrai", "vendrions", "vendu"),
     "lever": ("lève lèves lève levons levez lèvent", "levais", "lèverai", "lèverions", "levé"),
     "traverser": (
         "traverse traverses traverse traversons traversez traversent",

@@ -25,7 +25,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def computes_bf16(device: torch.device) -> bool:
-    """Whether bfloat16 is computed by the hardware: a CPU without it emulates, hundreds of times slower than float32."""
+    """Whether the hardware computes in bfloat16: a CPU without it emulates, hundreds of times slower than float32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

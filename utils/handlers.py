@@ -116,11 +116,10 @@ class Checkpoints:
 
 
 class StopSignals:
-    """SIGTERM and Ctrl-C end the run after the current update, with a checkpoint; a second one ends it at once.
+    """SIGTERM and Ctrl-C end the run where it is asked next, after an update; a second one ends it at once.
 
     With several processes a signal often comes twice, from the terminal and from the launcher: there the second one
-    counts when a second has passed. At the last update of an epoch the epoch's own work (validation, checkpoint) is done first, so that a run that goes
-    on finds itself where an undisturbed one would be.
+    counts when a second has passed.
     """
 
     def __init__(self, trainer: Engine) -> None:
@@ -129,11 +128,6 @@ class StopSignals:
         self._received_at = 0.0
         self._previous: dict[int, Any] = {}
         trainer.add_event_handler(Events.STARTED, self._install)
-        trainer.add_event_handler(Events.ITERATION_COMPLETED, self._at_iteration)
-
-    def attach_after_epoch(self, trainer: Engine) -> None:
-        """To be called when all other handlers of EPOCH_COMPLETED are in place: stopping comes after them."""
-        trainer.add_event_handler(Events.EPOCH_COMPLETED, self._stop_if_received)
 
     def _install(self, engine: Engine) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -150,17 +144,16 @@ class StopSignals:
         if self.received is None:
             self.received, self._received_at = number, now
             if idist.get_rank() == 0:
-                name = signal.Signals(number).name
-                tqdm.write(f"{name}: saving after this update (again: stop at once)", file=sys.stderr)
+                # Not print: the signal may have come in the middle of one.
+                os.write(
+                    2, f"\n{signal.Signals(number).name}: saving after this update (again: stop at once)\n".encode()
+                )
         elif idist.get_world_size() == 1 or now - self._received_at > 1:
             self.restore()
             os.kill(os.getpid(), number)
 
-    def _at_iteration(self, engine: Engine) -> None:
-        if engine.state.iteration % engine.state.epoch_length:
-            self._stop_if_received(engine)
-
-    def _stop_if_received(self, engine: Engine) -> None:
+    def __call__(self, engine: Engine) -> None:
+        """Terminate the engine if a signal has come to any process."""
         received = self.received or 0
         if idist.get_world_size() > 1:  # all processes leave at the same update
             received = int(idist.all_reduce(received, op="MAX"))

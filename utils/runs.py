@@ -143,8 +143,9 @@ def write_aside(path: Path, payload: Any) -> None:
             os.fsync(file.fileno())
         os.replace(aside, path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-        aside.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error}; free some space: the earlier checkpoints are whole") from error
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

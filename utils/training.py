@@ -1,10 +1,8 @@
-"""A training run from configuration to the last checkpoint: builds everything, wires it together, goes on exactly."""
+"""A training run from configuration to the last checkpoint: builds the parts and hangs them on the engine in order."""
 
 from __future__ import annotations
 
 import logging
-import platform
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,55 +12,35 @@ import ignite.distributed as idist
 import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import EarlyStopping
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
 
 from configs.errors import UserError
 from configs.schema import Config, EpochDecay
-from configs.serialize import diff, to_dict
-from data.batching import make_eval_loader, make_train_loader
+from configs.serialize import to_dict
+from data.batching import Batch, make_train_loader
 from data.cache import TokenizedSplit
 from data.corpora.base import CorpusReader, ParallelText
 from data.corpora.build import build_corpus
 from data.loaders import load_split
 from models.build import build_model
-from models.positional_encodings.base import Kind
+from models.transformer import TranslationTransformer
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
 from utils.config import write_config_json
-from utils.devices import resolve_device, resolve_precision
+from utils.devices import resolve_precision
 from utils.engines import create_evaluator, create_trainer
-from utils.handlers import Checkpoints, Constant, ProgressBar, StopSignals, TensorBoardLog
-from utils.metrics import sacrebleu_score
+from utils.handlers import Checkpoints, Constant, ProgressBar, StopSignals
+from utils.logs import RunLog, flatten
+from utils.parallel import process_device, share_gradients
 from utils.provenance import provenance
-from utils.runs import FORMAT, Run, checkpoint_config, create_run, read_checkpoint, resolve_checkpoint
+from utils.resume import Progress, Start, check_data, open_run
+from utils.runs import FORMAT, Run
 from utils.schedules import build_optimizer, build_scheduler
 from utils.translation import Translator, check_tokenizer, load_weights
-
-logger = logging.getLogger(__name__)
-
-# What a run that goes on may change: nothing that shapes the model, the data or the course of the updates.
-MAY_CHANGE = (
-    "train.",
-    "evaluate.",
-    "decode.",
-    "data.num_workers",
-    "data.cache_dir",
-    "data.corpus.path",
-    "data.corpus.root",
-)
-MAY_NOT_CHANGE = ("train.seed", "train.precision")
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a run is; part of every checkpoint. The place in the epoch follows from `step` and the epoch's length."""
-
-    step: int = 0
-    epoch: int = 0  # whole epochs done
-    epoch_length: int = 0
-    best_loss: float | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+from utils.validation import require_finite, validate, validation_loader
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,139 +53,26 @@ class Result:
     signal: int | None
 
 
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dict -> {"a.b.c": value}."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """Training batches; validation text and ids; `fingerprint` of the training text."""
+
+    loader: DataLoader[list[Batch]]
+    n_pairs: int
+    fingerprint: str
+    validation_text: ParallelText
+    validation_ids: TokenizedSplit
 
 
-def provenance() -> dict[str, str]:
-    """What a reported figure names beside config and seed: versions, hardware, commit."""
-    root = Path(__file__).resolve().parents[1]
-    try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        commit = "unknown"
-    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    return {
-        "commit": commit,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "hardware": f"{hardware}, {torch.get_num_threads()} threads",
-    }
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What the updates change. `shared` is the model with its gradients averaged over the processes."""
 
-
-def open_run(config: Config, resume: Path | None) -> tuple[Run, dict[str, Any] | None, Path | None]:
-    """The run's folder, made by the first process, and the checkpoint to go on from."""
-    if resume is not None:
-        checkpoint, run = resolve_checkpoint(resume, runs_dir=config.train.runs_dir, prefer="newest")
-        return run, read_checkpoint(checkpoint), checkpoint
-    path = ""
-    if idist.get_rank() == 0:
-        path = str(create_run(config.train.runs_dir, config.name).path)
-    if idist.get_world_size() > 1:
-        path = idist.broadcast(path, src=0, safe_mode=True)
-    return Run(Path(path)), None, None
-
-
-def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -> None:
-    """Raises UserError where going on with `config` would not continue the run, or where the run is over."""
-    for name, old, new in diff(checkpoint_config(payload), config):
-        if name in MAY_NOT_CHANGE or not name.startswith(MAY_CHANGE):
-            raise UserError(
-                f"{name} = {new!r}, but {checkpoint} was trained with {old!r}: a run goes on as it began; leave the "
-                "change out, or start a new run without --resume"
-            )
-    step = payload["progress"]["step"]
-    epoch_length = payload["progress"]["epoch_length"]
-    done = step // epoch_length if epoch_length else 0
-    limit = config.train.max_steps
-    if done >= config.train.max_epochs or (limit is not None and step >= limit):
-        raise UserError(
-            f"{checkpoint}: this run is finished ({done} epochs, {step} updates). To train on, raise the limit: "
-            f"--set train.max_epochs={config.train.max_epochs + 10}"
-            + (f" --set train.max_steps={limit * 2}" if limit is not None else "")
-        )
-
-
-def prepare_tokenizer(
-    config: Config, corpus: CorpusReader, run: Run, payload: Mapping[str, Any] | None
-) -> BaseTokenizer:
-    """The run's tokenizer: made and saved by the first process, then loaded by all from the run."""
-    if payload is None and idist.get_rank() == 0:
-
-        def texts() -> list[str]:
-            text = corpus.load(corpus.train)
-            return [*text.src, *text.tgt]
-
-        tokenizer = build_tokenizer(
-            config.tokenizer, texts, src_lang=config.data.src_lang, tgt_lang=config.data.tgt_lang
-        )
-        tokenizer.save(run.tokenizer)
-    if idist.get_world_size() > 1:
-        idist.barrier()
-    tokenizer = load_tokenizer(run.tokenizer)
-    if payload is not None:
-        check_tokenizer(tokenizer, dict(payload), where=str(run.tokenizer))
-    return tokenizer
-
-
-def load_data(
-    config: Config, corpus: CorpusReader, tokenizer: BaseTokenizer
-) -> tuple[TokenizedSplit, ParallelText, TokenizedSplit]:
-    """Training ids, validation text and ids. The first process fills the cache, the others then find it."""
-    rank, world_size = idist.get_rank(), idist.get_world_size()
-    if rank > 0:
-        idist.barrier()
-    _, train = load_split(config.data, corpus, corpus.train, tokenizer, training=True)
-    text, validation = load_split(config.data, corpus, corpus.validation, tokenizer, training=False)
-    if rank == 0 and world_size > 1:
-        idist.barrier()
-    return train, text, validation
-
-
-def translate_rows(
-    translator: Translator, ids: TokenizedSplit, rows: list[int], *, rank: int, world_size: int
-) -> list[str]:
-    """Greedy translations of the given rows, shared out over the processes; every process gets all of them."""
-    mine = rows[rank::world_size]
-    found = translator.search_ids([ids.src(i).tolist() for i in mine], greedy=True)
-    texts = [translator.tokenizer.decode(hypotheses[0].ids) for hypotheses in found]
-    if world_size == 1:
-        return texts
-    shares: list[list[str]] = [[] for _ in range(world_size)]
-    torch.distributed.all_gather_object(shares, texts)
-    return [shares[i % world_size][i // world_size] for i in range(len(rows))]
-
-
-def attention_figures(translator: Translator, source: list[int], hypothesis: list[int]) -> dict[Kind, Any]:
-    """The last layer's attention maps of one sentence and its translation, a matplotlib figure for each kind."""
-    from utils.plots import attention_grid
-
-    tokenizer = translator.tokenizer
-    tgt_in = [tokenizer.bos_id, *hypothesis]
-    maps = translator.attention_maps(source, tgt_in)
-    src, tgt = tokenizer.src_pieces(source), tokenizer.tgt_pieces(tgt_in)
-    axes: dict[Kind, tuple[list[str], list[str]]] = {"encoder": (src, src), "decoder": (tgt, tgt), "cross": (tgt, src)}
-    figures: dict[Kind, Any] = {}
-    for kind, (queries, keys) in axes.items():
-        n_layers, n_heads = maps[kind].shape[:2]
-        figures[kind] = attention_grid(
-            maps[kind][-1:],
-            queries,
-            keys,
-            title=f"{kind} attention",
-            layers=[n_layers],
-            heads=list(range(1, n_heads + 1)),
-        )
-    return figures
+    model: TranslationTransformer
+    shared: nn.Module
+    optimizer: Optimizer
+    scheduler: LambdaLR
+    scaler: torch.amp.GradScaler
 
 
 def train(config: Config, *, resume: Path | None = None, say: Callable[[str], None] = print) -> Result:
@@ -215,30 +80,296 @@ def train(config: Config, *, resume: Path | None = None, say: Callable[[str], No
 
     Raises UserError for input that cannot be trained on, and NonFiniteError where the loss breaks down.
     """
+    return Training(config, resume, say).run()
+
+
+class Training:
+    """The parts of one run, built in order, and what hangs on its engine. `say` prints a line for the user."""
+
+    def __init__(self, config: Config, resume: Path | None, say: Callable[[str], None]) -> None:
+        self.config = config
+        self.say = say
+        self.main = idist.get_rank() == 0  # this process speaks and writes
+        self.device = process_device(config.train.device)
+        self.dtype = resolve_precision(config.train.precision, self.device)
+        self.by_epoch = isinstance(config.optim.schedule, EpochDecay)
+
+        self.start = open_run(config, resume)
+        corpus = build_corpus(config.data)
+        self.tokenizer = prepare_tokenizer(config, corpus, self.start)
+        self.data = prepare_data(config, corpus, self.tokenizer, pin_memory=self.device.type == "cuda")
+        self.progress = Progress(epoch_length=len(self.data.loader))
+        self.total_steps = min(config.train.max_epochs * self.progress.epoch_length, config.train.max_steps or 10**12)
+        self.learner = build_learner(
+            config, self.tokenizer, self.start, device=self.device, dtype=self.dtype, total_steps=self.total_steps
+        )
+        self.trainer = create_trainer(
+            self.learner.shared,
+            self.learner.optimizer,
+            self.learner.scheduler,
+            config=config.optim,
+            step_scheduler_each_update=not self.by_epoch,
+            scaler=self.learner.scaler,
+            pad_id=self.tokenizer.pad_id,
+            device=self.device,
+            dtype=self.dtype,
+            seed=config.train.seed,
+        )
+        self.evaluator = create_evaluator(
+            self.learner.model, pad_id=self.tokenizer.pad_id, device=self.device, dtype=self.dtype
+        )
+        for engine in (self.trainer, self.evaluator):
+            engine.logger.setLevel(logging.CRITICAL)  # errors are reported once, by the script
+        self.stopping = self._early_stopping()
+        self.checkpoints = Checkpoints(
+            self.start.run,
+            self._to_save(),
+            trainer=self.trainer,
+            keep_best=config.train.keep_best,
+            keep_regular=config.train.keep_regular,
+        )
+        if self.start.payload is not None:
+            self._go_on(self.start.payload)
+        self.log = RunLog(self.start.run, first_step=self.progress.step) if self.main else None
+        self.bar = ProgressBar(self.trainer, total_steps=self.total_steps) if self.main else None
+
+    def run(self) -> Result:
+        """Train until an end, a limit or a signal."""
+        self._begin()
+        # Handlers run in the order in which they are attached. At an epoch's end: the schedule, validation with the
+        # best checkpoint, the regular checkpoint, and only then a stop.
+        self._attach_position()
+        self._attach_train_log()
+        self._attach_validation()
+        self._attach_checkpoints()
+        stop = self._attach_limits()
+        try:
+            self.trainer.run(self.data.loader, max_epochs=self.config.train.max_epochs)
+        except Exception as error:
+            if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                reason = str(error).strip().splitlines()[0][:200]
+                raise UserError(f"train.compile = True: {reason}; use --set train.compile=false") from error
+            raise
+        finally:
+            stop.restore()
+            if self.bar is not None:
+                self.bar.close()
+            if self.log is not None:
+                self.log.close()
+        finished = self.progress.step >= self.total_steps
+        return Result(
+            run=self.start.run,
+            best=self.start.run.best(),
+            best_loss=self.progress.best_loss,
+            signal=None if finished else stop.stopped,
+        )
+
+    # ------------------------------------------------------------------------------------------ saving, going on
+
+    def _early_stopping(self) -> EarlyStopping | None:
+        if self.config.train.patience is None:
+            return None
+        stopping = EarlyStopping(
+            self.config.train.patience, lambda engine: -engine.state.metrics["loss"], self.trainer, min_delta=0.0
+        )
+        stopping.logger.setLevel(logging.ERROR)
+        return stopping
+
+    def _to_save(self) -> dict[str, Any]:
+        """All that a checkpoint holds, by name: values that stay, and objects with a state_dict."""
+        tokenizer, learner = self.tokenizer, self.learner
+        about_tokenizer = {
+            "fingerprint": tokenizer.fingerprint(),
+            "src_vocab_size": tokenizer.src_vocab_size,
+            "tgt_vocab_size": tokenizer.tgt_vocab_size,
+        }
+        to_save: dict[str, Any] = {
+            "format": Constant({"version": FORMAT, **provenance()}),
+            "config": Constant(to_dict(self.config)),
+            "tokenizer": Constant(about_tokenizer),
+            "data": Constant({"fingerprint": self.data.fingerprint}),
+            "model": learner.model,
+            "optimizer": learner.optimizer,
+            "scheduler": learner.scheduler,
+            "scaler": learner.scaler,
+            "progress": self.progress,
+        }
+        if self.stopping is not None:
+            to_save["early_stopping"] = self.stopping
+        return to_save
+
+    def _go_on(self, payload: Mapping[str, Any]) -> None:
+        """Take up everything but the weights (see build_learner) where the checkpoint left it."""
+        epoch_length = self.progress.epoch_length
+        check_data(payload, self.start.checkpoint, epoch_length=epoch_length, fingerprint=self.data.fingerprint)
+        self.learner.optimizer.load_state_dict(payload["optimizer"])
+        self.learner.scheduler.load_state_dict(payload["scheduler"])
+        self.learner.scaler.load_state_dict(payload["scaler"])
+        if self.stopping is not None and "early_stopping" in payload:
+            self.stopping.load_state_dict(payload["early_stopping"])
+        self.progress.go_to(payload["progress"]["step"])
+        self.progress.best_loss = payload["progress"]["best_loss"]
+        self.checkpoints.adopt_files(epoch=self.progress.epoch, step=self.progress.step)
+        self.trainer.load_state_dict(
+            {
+                "iteration": self.progress.step,
+                "epoch_length": epoch_length,
+                "max_epochs": self.config.train.max_epochs,
+            }
+        )
+
+    def _begin(self) -> None:
+        """Say and write down what is about to be trained."""
+        if self.log is None:
+            return
+        write_config_json(self.config, self.start.run.config_file)
+        n_parameters = sum(p.numel() for p in self.learner.model.parameters())
+        self.log.hyper_parameters({**flatten(to_dict(self.config)), **provenance(), "parameters": n_parameters})
+        world_size, checkpoint = idist.get_world_size(), self.start.checkpoint
+        dtype = str(self.dtype).removeprefix("torch.")
+        self.say(
+            f"{self.start.run.path}: {n_parameters:,} parameters, {self.data.n_pairs:,} pairs in "
+            f"{self.progress.epoch_length} updates an epoch, {self.device.type} {dtype}"
+            + (f", {world_size} processes" if world_size > 1 else "")
+            + (f"; going on after update {self.progress.step} ({checkpoint})" if checkpoint else "")
+        )
+
+    # ------------------------------------------------------------------------------------------------- handlers
+
+    def _attach_position(self) -> None:
+        """Data, progress and schedule follow the engine's count of updates."""
+        sampler: Any = self.data.loader.sampler
+        epoch_length = self.progress.epoch_length
+
+        @self.trainer.on(Events.EPOCH_STARTED)
+        def position(engine: Engine) -> None:
+            epoch = engine.state.epoch - 1
+            sampler.set_position(epoch, engine.state.iteration - epoch * epoch_length)
+
+        self.trainer.add_event_handler(
+            Events.ITERATION_COMPLETED, lambda engine: self.progress.go_to(engine.state.iteration)
+        )
+        if self.by_epoch:
+            self.trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda _: self.learner.scheduler.step())
+
+    def _attach_train_log(self) -> None:
+        log, bar = self.log, self.bar
+        if log is None or bar is None:
+            return
+
+        @self.trainer.on(Events.ITERATION_COMPLETED)
+        def write(engine: Engine) -> None:
+            step, out = engine.state.iteration, engine.state.output
+            if step % self.config.train.log_every and step != 1:
+                return
+            figures = {
+                "loss": out["nll"] / out["n_tokens"],
+                "accuracy": out["n_correct"] / out["n_tokens"],
+                "grad_norm": out["grad_norm"],
+                "learning_rate": out["lr"],
+                "tokens_per_second": bar.tokens_per_second,
+            }
+            log.scalars("train", figures, step=step, epoch=engine.state.epoch)
+
+    def _attach_validation(self) -> None:
+        """Validation at the ends of epochs. The best checkpoint knows its own loss and the state of early stopping."""
+        config = self.config
+        decode = replace(config.decode, batch_size=config.evaluate.batch_size)
+        translator = Translator(self.learner.model, self.tokenizer, decode, self.device)
+        loader = validation_loader(self.data.validation_ids, self.tokenizer, batch_size=config.evaluate.batch_size)
+
+        @self.evaluator.on(Events.COMPLETED)
+        def remember_best(engine: Engine) -> None:
+            require_finite(engine)
+            loss = engine.state.metrics["loss"]
+            if self.progress.best_loss is None or loss < self.progress.best_loss:
+                self.progress.best_loss = loss
+
+        if self.stopping is not None:
+            self.evaluator.add_event_handler(Events.COMPLETED, self.stopping)
+        self.evaluator.add_event_handler(Events.COMPLETED, self.checkpoints.best)
+
+        @self.trainer.on(Events.EPOCH_COMPLETED(event_filter=self._due(config.evaluate.every_epochs)))
+        def validation(engine: Engine) -> None:
+            line = validate(
+                self.evaluator,
+                loader,
+                translator,
+                self.data.validation_text,
+                self.data.validation_ids,
+                config,
+                self.log,
+                epoch=engine.state.epoch,
+                step=engine.state.iteration,
+            )
+            if self.bar is not None:
+                self.bar.say(line)
+
+    def _attach_checkpoints(self) -> None:
+        train = self.config.train
+        regular = Events.EPOCH_COMPLETED(event_filter=self._due(train.checkpoint_every_epochs))
+        self.trainer.add_event_handler(regular, self.checkpoints.save_epoch)
+        if train.checkpoint_every_steps is not None:
+            every = Events.ITERATION_COMPLETED(every=train.checkpoint_every_steps)
+            self.trainer.add_event_handler(every, self.checkpoints.save_step)
+        self.trainer.add_event_handler(Events.TERMINATE, self.checkpoints.save_where_it_stopped)
+
+    def _due(self, every: int) -> Callable[[Engine, int], bool]:
+        """Every so many epochs, and at the last one."""
+        return lambda engine, epoch: epoch % every == 0 or epoch == self.config.train.max_epochs
+
+    def _attach_limits(self) -> StopSignals:
+        """train.max_steps and signals: in the middle of an epoch at once, at its last update after the epoch's work."""
+        stop = StopSignals(self.trainer)
+
+        def limit(engine: Engine) -> None:
+            if engine.state.iteration >= self.total_steps:
+                engine.terminate()
+
+        def in_the_middle(engine: Engine) -> None:
+            if engine.state.iteration % self.progress.epoch_length:
+                limit(engine)
+                stop(engine)
+
+        self.trainer.add_event_handler(Events.ITERATION_COMPLETED, in_the_middle)
+        self.trainer.add_event_handler(Events.EPOCH_COMPLETED, limit)
+        self.trainer.add_event_handler(Events.EPOCH_COMPLETED, stop)
+        return stop
+
+
+# -------------------------------------------------------------------------------------------------- building
+
+
+def prepare_tokenizer(config: Config, corpus: CorpusReader, start: Start) -> BaseTokenizer:
+    """The run's tokenizer: made and saved by the first process, then loaded by all from the run."""
+    folder = start.run.tokenizer
+    if start.payload is None and idist.get_rank() == 0:
+
+        def texts() -> list[str]:
+            text = corpus.load(corpus.train)
+            return [*text.src, *text.tgt]
+
+        languages = {"src_lang": config.data.src_lang, "tgt_lang": config.data.tgt_lang}
+        build_tokenizer(config.tokenizer, texts, **languages).save(folder)
+    if idist.get_world_size() > 1:
+        idist.barrier()
+    tokenizer = load_tokenizer(folder)
+    if start.payload is not None:
+        check_tokenizer(tokenizer, dict(start.payload), where=str(folder))
+    return tokenizer
+
+
+def prepare_data(config: Config, corpus: CorpusReader, tokenizer: BaseTokenizer, *, pin_memory: bool) -> TrainingData:
+    """Both splits as ids. The first process fills the cache, the others then find it."""
     rank, world_size = idist.get_rank(), idist.get_world_size()
-    device = idist.device() if world_size > 1 else resolve_device(config.train.device)
-    dtype = resolve_precision(config.train.precision, device)
-
-    corpus = build_corpus(config.data)
-    run, payload, checkpoint = open_run(config, resume)
-    if payload is not None and checkpoint is not None:
-        check_resume(config, payload, checkpoint)
-    tokenizer = prepare_tokenizer(config, corpus, run, payload)
-    train_ids, val_text, val_ids = load_data(config, corpus, tokenizer)
-
-    torch.manual_seed(config.train.seed)
-    model = build_model(config.model, tokenizer)
-    if payload is not None and checkpoint is not None:
-        load_weights(model, payload, checkpoint)
-    model = model.to(device)
-    if config.train.compile:
-        # In place: the state_dict keeps its names.
-        model.encoder.compile(dynamic=True)
-        model.decoder.compile(dynamic=True)
-    parallel = idist.auto_model(model) if world_size > 1 else model
-
+    if rank > 0:
+        idist.barrier()
+    text, ids = load_split(config.data, corpus, corpus.train, tokenizer, training=True)
+    validation_text, validation_ids = load_split(config.data, corpus, corpus.validation, tokenizer, training=False)
+    if rank == 0 and world_size > 1:
+        idist.barrier()
     loader = make_train_loader(
-        train_ids,
+        ids,
         config.data,
         pad_id=tokenizer.pad_id,
         bos_id=tokenizer.bos_id,
@@ -246,201 +377,35 @@ def train(config: Config, *, resume: Path | None = None, say: Callable[[str], No
         seed=config.train.seed,
         rank=rank,
         world_size=world_size,
-        pin_memory=device.type == "cuda",
+        pin_memory=pin_memory,
     )
-    sampler: Any = loader.sampler
-    epoch_length = len(sampler)
-    total_steps = min(config.train.max_epochs * epoch_length, config.train.max_steps or 10**12)
+    return TrainingData(loader, len(ids), text.fingerprint(), validation_text, validation_ids)
+
+
+def build_learner(
+    config: Config,
+    tokenizer: BaseTokenizer,
+    start: Start,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    total_steps: int,
+) -> Learner:
+    """Model (with the weights to go on from, if there are), optimizer and schedule on the device."""
+    torch.manual_seed(config.train.seed)
+    model = build_model(config.model, tokenizer)
+    if start.payload is not None and start.checkpoint is not None:
+        load_weights(model, dict(start.payload), start.checkpoint)
+    model = model.to(device)
+    if config.train.compile:
+        # In place: the state_dict keeps its names.
+        model.encoder.compile(dynamic=True)
+        model.decoder.compile(dynamic=True)
     optimizer = build_optimizer(model.parameters(), config.optim, config.model)
-    scheduler = build_scheduler(optimizer, config.optim, total_steps=total_steps)
-    by_epoch = isinstance(config.optim.schedule, EpochDecay)
-    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-    progress = Progress(epoch_length=epoch_length)
-
-    trainer = create_trainer(
-        parallel,
-        optimizer,
-        scheduler,
-        config=config.optim,
-        step_scheduler_each_update=not by_epoch,
-        scaler=scaler,
-        pad_id=tokenizer.pad_id,
-        device=device,
-        dtype=dtype,
-        seed=config.train.seed,
+    return Learner(
+        model=model,
+        shared=share_gradients(model, device),
+        optimizer=optimizer,
+        scheduler=build_scheduler(optimizer, config.optim, total_steps=total_steps),
+        scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
     )
-    evaluator = create_evaluator(model, pad_id=tokenizer.pad_id, device=device, dtype=dtype)
-    for engine in (trainer, evaluator):
-        engine.logger.setLevel(logging.CRITICAL)  # errors are reported once, by the script
-
-    to_save: dict[str, Any] = {
-        "format": Constant({"version": FORMAT, **provenance()}),
-        "config": Constant(to_dict(config)),
-        "tokenizer": Constant(
-            {
-                "fingerprint": tokenizer.fingerprint(),
-                "src_vocab_size": tokenizer.src_vocab_size,
-                "tgt_vocab_size": tokenizer.tgt_vocab_size,
-            }
-        ),
-        "model": model,
-        "optimizer": optimizer,
-        "scheduler": scheduler,
-        "scaler": scaler,
-        "progress": progress,
-    }
-    early_stopping = None
-    if config.train.patience is not None:
-        early_stopping = EarlyStopping(
-            config.train.patience, lambda engine: -engine.state.metrics["loss"], trainer, min_delta=0.0
-        )
-        early_stopping.logger.setLevel(logging.ERROR)
-        to_save["early_stopping"] = early_stopping
-    checkpoints = Checkpoints(
-        run, to_save, trainer=trainer, keep_best=config.train.keep_best, keep_regular=config.train.keep_regular
-    )
-
-    if payload is not None:
-        optimizer.load_state_dict(payload["optimizer"])
-        scheduler.load_state_dict(payload["scheduler"])
-        scaler.load_state_dict(payload["scaler"])
-        if early_stopping is not None and "early_stopping" in payload:
-            early_stopping.load_state_dict(payload["early_stopping"])
-        saved = payload["progress"]
-        if saved["epoch_length"] != epoch_length:
-            raise UserError(
-                f"{checkpoint}: an epoch had {saved['epoch_length']} updates and now has {epoch_length}: "
-                "the training data have changed since; start a new run without --resume"
-            )
-        progress.step, progress.best_loss = saved["step"], saved["best_loss"]
-        progress.epoch = progress.step // epoch_length
-        checkpoints.adopt_files(epoch=progress.epoch, step=progress.step)
-        trainer.load_state_dict(
-            {"iteration": progress.step, "epoch_length": epoch_length, "max_epochs": config.train.max_epochs}
-        )
-
-    main = rank == 0
-    board = TensorBoardLog(run.logs, first_step=progress.step) if main else None
-    bar = ProgressBar(trainer, total_steps=total_steps) if main else None
-    stop = StopSignals(trainer)
-    translator = Translator(model, tokenizer, replace(config.decode, batch_size=config.evaluate.batch_size), device)
-    if main and board is not None:
-        if payload is None:
-            write_config_json(config, run.config_file)
-        n_parameters = sum(p.numel() for p in model.parameters())
-        board.hyper_parameters({**flatten(to_dict(config)), **provenance(), "parameters": n_parameters})
-        say(
-            f"{run.path}: {n_parameters:,} parameters, {len(train_ids):,} pairs in {epoch_length} updates an epoch, "
-            f"{device.type} {str(dtype).removeprefix('torch.')}"
-            + (f", {world_size} processes" if world_size > 1 else "")
-            + (f"; going on after update {progress.step} ({checkpoint})" if checkpoint else "")
-        )
-
-    val_loader = make_eval_loader(
-        val_ids,
-        batch_size=config.evaluate.batch_size,
-        pad_id=tokenizer.pad_id,
-        bos_id=tokenizer.bos_id,
-        rank=rank,
-        world_size=world_size,
-    )
-
-    @trainer.on(Events.EPOCH_STARTED)
-    def position(engine: Engine) -> None:
-        epoch = engine.state.epoch - 1
-        sampler.set_position(epoch, engine.state.iteration - epoch * epoch_length)
-
-    @trainer.on(Events.ITERATION_COMPLETED)
-    def count(engine: Engine) -> None:
-        progress.step = engine.state.iteration
-        progress.epoch = progress.step // epoch_length
-        if board is not None and (progress.step % config.train.log_every == 0 or progress.step == 1):
-            out = engine.state.output
-            n_tokens = max(out["n_tokens"], 1)
-            figures = {
-                "loss": out["nll"] / n_tokens,
-                "accuracy": out["n_correct"] / n_tokens,
-                "grad_norm": out["grad_norm"],
-                "learning_rate": out["lr"],
-            }
-            if bar is not None:
-                figures["tokens_per_second"] = bar.tokens_per_second
-            board.scalars("train", figures, progress.step)
-
-    if by_epoch:
-        trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda _: scheduler.step())
-
-    @trainer.on(Events.EPOCH_COMPLETED)
-    def validate(engine: Engine) -> None:
-        epoch, last = engine.state.epoch, engine.state.epoch == config.train.max_epochs
-        if epoch % config.evaluate.every_epochs and not last:
-            return
-        evaluator.run(val_loader)
-        metrics = evaluator.state.metrics
-        line = f"epoch {epoch}: validation loss {metrics['loss']:.4f}, accuracy {metrics['accuracy']:.4f}"
-        every = config.evaluate.bleu_every_epochs
-        if every and (epoch % every == 0 or last):
-            rows = list(range(len(val_ids)))[: config.evaluate.bleu_sentences]
-            texts = translate_rows(translator, val_ids, rows, rank=rank, world_size=world_size)
-            references = [val_text.tgt[int(val_ids.kept[i])] for i in rows]
-            bleu = sacrebleu_score(texts, references)
-            line += f", BLEU {bleu:.2f} (greedy, {len(rows)} sentences)"
-            if board is not None:
-                board.scalars("validation", {"bleu": bleu}, progress.step)
-                sources = [val_text.src[int(val_ids.kept[i])] for i in rows]
-                board.samples(list(zip(sources, references, texts))[:8], progress.step)
-        if board is not None and bar is not None:
-            names = ("loss", "accuracy", "perplexity")
-            board.scalars("validation", {name: metrics[name] for name in names}, progress.step)
-            if config.train.log_attention and config.model.backend == "scratch":
-                source = val_ids.src(0).tolist()
-                hypothesis = list(translator.search_ids([source], greedy=True)[0][0].ids)
-                for kind, figure in attention_figures(translator, source, hypothesis).items():
-                    board.figure(f"attention/{kind}", figure, progress.step)
-            bar.say(line)
-
-    @evaluator.on(Events.COMPLETED)
-    def remember_best(engine: Engine) -> None:
-        loss = engine.state.metrics["loss"]
-        if progress.best_loss is None or loss < progress.best_loss:
-            progress.best_loss = loss
-
-    evaluator.add_event_handler(Events.COMPLETED, checkpoints.best)
-    if early_stopping is not None:
-        evaluator.add_event_handler(Events.COMPLETED, early_stopping)
-
-    def due(engine: Engine, event: int) -> bool:
-        return event % config.train.checkpoint_every_epochs == 0 or event == config.train.max_epochs
-
-    trainer.add_event_handler(Events.EPOCH_COMPLETED(event_filter=due), checkpoints.regular)
-    if config.train.checkpoint_every_steps is not None:
-        trainer.add_event_handler(
-            Events.ITERATION_COMPLETED(every=config.train.checkpoint_every_steps), checkpoints.step
-        )
-
-    @trainer.on(Events.ITERATION_COMPLETED)
-    def stop_at_limit(engine: Engine) -> None:
-        if engine.state.iteration == config.train.max_steps and engine.state.iteration % epoch_length:
-            engine.terminate()
-
-    @trainer.on(Events.EPOCH_COMPLETED)
-    def stop_at_limit_of_epoch(engine: Engine) -> None:
-        if config.train.max_steps is not None and engine.state.iteration >= config.train.max_steps:
-            engine.terminate()
-
-    stop.attach_after_epoch(trainer)
-
-    @trainer.on(Events.TERMINATE)
-    def save_where_it_stopped(engine: Engine) -> None:
-        if engine.state.iteration % epoch_length:
-            checkpoints.step(engine)
-
-    try:
-        trainer.run(loader, max_epochs=config.train.max_epochs)
-    finally:
-        stop.restore()
-        if bar is not None:
-            bar.close()
-        if board is not None:
-            board.close()
-    return Result(run=run, best=run.best(), best_loss=progress.best_loss, signal=stop.received)

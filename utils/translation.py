@@ -253,10 +253,14 @@ def require_same_model(trained: Config, given: Config, *, where: str | Path) -> 
 
     Model, tokenizer and languages count; how it was trained, evaluated and from which corpus does not.
     """
+    differing = diff(trained, given)
+    kinds = tuple(f"{key}." for key, _, _ in differing)  # where the kind differs, its fields say nothing more
     different = [
         f"{key} is {a!r} in the checkpoint and {b!r} in the file"
-        for key, a, b in diff(trained, given)
-        if key.startswith(("model.", "tokenizer", "data.src_lang", "data.tgt_lang")) and key not in _TRAINING_ONLY
+        for key, a, b in differing
+        if key.startswith(("model.", "tokenizer", "data.src_lang", "data.tgt_lang"))
+        and key not in _TRAINING_ONLY
+        and not key.startswith(kinds)
     ]
     if different:
         more = f" (and {len(different) - 3} more)" if len(different) > 3 else ""

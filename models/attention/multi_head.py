@@ -128,7 +128,8 @@ class SelfAttention(_MultiHead):
             if k.shape[2] == x.shape[1]:
                 is_causal = True
             else:
-                mask = causal_attn_mask(positions, k_positions)
+                causal = causal_attn_mask(positions, k_positions)
+                mask = causal if mask is None else mask & causal
         return self._attend(
             q,
             k,

@@ -22,7 +22,6 @@ POSSESSIVES = (
     ("votre", "votre", "vos"),
     ("leur", "leur", "leurs"),
 )
-NEGATIONS = {"pas": "pas", "jamais": "jamais", "plus": "plus", "rien": "rien", "pas encore": "pas encore"}
 TO_BE = {"present": ("am", "are", "is", "are", "are", "are"), "past": ("was", "were", "was", "were", "were", "were")}
 
 

@@ -4,69 +4,25 @@ from __future__ import annotations
 
 from functools import cache
 
+from data.corpora.phrasebook.tables import entries, words
+
 # base: past, past participle
 IRREGULAR = {
     base: (past, participle)
-    for base, past, participle in (
-        line.split()
-        for line in [
-            "be was been",
-            "have had had",
-            "do did done",
-            "go went gone",
-            "come came come",
-            "become became become",
-            "see saw seen",
-            "eat ate eaten",
-            "drink drank drunk",
-            "read read read",
-            "write wrote written",
-            "buy bought bought",
-            "sell sold sold",
-            "take took taken",
-            "give gave given",
-            "get got gotten",
-            "put put put",
-            "lose lost lost",
-            "find found found",
-            "break broke broken",
-            "know knew known",
-            "understand understood understood",
-            "hear heard heard",
-            "say said said",
-            "tell told told",
-            "speak spoke spoken",
-            "think thought thought",
-            "sleep slept slept",
-            "run ran run",
-            "swim swam swum",
-            "sing sang sung",
-            "drive drove driven",
-            "ride rode ridden",
-            "leave left left",
-            "meet met met",
-            "send sent sent",
-            "lend lent lent",
-            "bring brought brought",
-            "build built built",
-            "cut cut cut",
-            "draw drew drawn",
-            "throw threw thrown",
-            "forget forgot forgotten",
-            "choose chose chosen",
-            "hide hid hidden",
-            "fall fell fallen",
-            "feel felt felt",
-            "pay paid paid",
-            "make made made",
-            "wear wore worn",
-            "wake woke woken",
-            "keep kept kept",
-            "begin began begun",
-            "cost cost cost",
-            "ring rang rung",
-            "show showed shown",
-        ]
+    for base, past, participle in map(
+        str.split,
+        entries("""
+            be was been; have had had; do did done; go went gone; come came come; become became become; see saw seen
+            eat ate eaten; drink drank drunk; read read read; write wrote written; buy bought bought; sell sold sold
+            take took taken; give gave given; get got gotten; put put put; lose lost lost; find found found
+            break broke broken; know knew known; understand understood understood; hear heard heard; say said said
+            tell told told; speak spoke spoken; think thought thought; sleep slept slept; run ran run; swim swam swum
+            sing sang sung; drive drove driven; ride rode ridden; leave left left; meet met met; send sent sent
+            lend lent lent; bring brought brought; build built built; cut cut cut; draw drew drawn; throw threw thrown
+            forget forgot forgotten; choose chose chosen; hide hid hidden; fall fell fallen; feel felt felt
+            pay paid paid; make made made; wear wore worn; wake woke woken; keep kept kept; begin began begun
+            cost cost cost; ring rang rung; show showed shown
+        """),
     )
 }
 DOUBLED = frozenset(["stop", "prefer"])  # regular verbs that double their last letter
@@ -118,22 +74,13 @@ def ing(base: str) -> str:
     return base + "ing"
 
 
+# fmt: off
 PLURALS = {
-    "child": "children",
-    "man": "men",
-    "woman": "women",
-    "mouse": "mice",
-    "knife": "knives",
-    "wife": "wives",
-    "tooth": "teeth",
-    "tomato": "tomatoes",
-    "potato": "potatoes",
-    "hero": "heroes",
-    "fish": "fish",
-    "saleswoman": "saleswomen",
-    "salesman": "salesmen",
-    "postman": "postmen",
+    "child": "children", "man": "men", "woman": "women", "mouse": "mice", "knife": "knives", "wife": "wives",
+    "tooth": "teeth", "tomato": "tomatoes", "potato": "potatoes", "hero": "heroes", "fish": "fish",
+    "saleswoman": "saleswomen", "salesman": "salesmen", "postman": "postmen",
 }
+# fmt: on
 
 
 @cache
@@ -159,14 +106,9 @@ def superlative(adjective: str) -> str:
     return stem + "est" if stem else "most " + adjective
 
 
-SHORT = frozenset(
-    word
-    for line in (
-        "tall short big small old young new fast slow strong rich poor nice kind heavy light easy clean dirty happy",
-        "pretty fresh hot cold high long sweet quiet proud funny busy lazy fat sad shy brave noisy strange sturdy",
-        "handy empty",
-    )
-    for word in line.split()
+SHORT = words(
+    "tall short big small old young new fast slow strong rich poor nice kind heavy light easy clean dirty happy pretty "
+    "fresh hot cold high long sweet quiet proud funny busy lazy fat sad shy brave noisy strange sturdy handy empty"
 )
 
 
@@ -181,25 +123,13 @@ def _short_stem(adjective: str) -> str:
     return adjective + adjective[-1] if adjective in ("big", "hot", "fat", "sad") else adjective
 
 
+# fmt: off
 NEGATED = {
-    "is": "isn't",
-    "are": "aren't",
-    "was": "wasn't",
-    "were": "weren't",
-    "have": "haven't",
-    "has": "hasn't",
-    "had": "hadn't",
-    "do": "don't",
-    "does": "doesn't",
-    "did": "didn't",
-    "will": "won't",
-    "would": "wouldn't",
-    "can": "can't",
-    "could": "couldn't",
-    "should": "shouldn't",
-    "must": "must not",
-    "am": "am not",
+    "is": "isn't", "are": "aren't", "was": "wasn't", "were": "weren't", "have": "haven't", "has": "hasn't",
+    "had": "hadn't", "do": "don't", "does": "doesn't", "did": "didn't", "will": "won't", "would": "wouldn't",
+    "can": "can't", "could": "couldn't", "should": "shouldn't", "must": "must not", "am": "am not",
 }
+# fmt: on
 # Spelling and sound part ways: a university, an hour.
 CONSONANT_SOUND = ("uni", "use", "euro", "one")
 VOWEL_SOUND = ("hour", "honest")
@@ -226,29 +156,11 @@ def spell(phrase: str, mark: str) -> str:
     return out[0].upper() + out[1:] + mark
 
 
-UNITS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-TENS = ["_", "_", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+UNITS = words(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+TENS = words("_ _ twenty thirty forty fifty sixty seventy eighty ninety")
 
 
 def number(n: int) -> str:

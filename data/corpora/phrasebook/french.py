@@ -10,33 +10,12 @@ from __future__ import annotations
 import unicodedata
 from functools import cache
 
+from data.corpora.phrasebook.tables import words
+
 # Words with h aspiré, and the vowel words that refuse elision.
-NO_ELISION = frozenset(
-    [
-        "haricot",
-        "haricots",
-        "hamster",
-        "hamsters",
-        "héros",
-        "hibou",
-        "hiboux",
-        "haut",
-        "haute",
-        "hauts",
-        "hautes",
-        "huit",
-        "huitième",
-        "onze",
-        "onzième",
-        "oui",
-        "homard",
-        "homards",
-        "halles",
-        "hasard",
-        "honte",
-        "hollandais",
-        "hollandaise",
-    ]
+NO_ELISION = words(
+    "haricot haricots hamster hamsters héros hibou hiboux haut haute hauts hautes huit huitième onze onzième oui "
+    "homard homards halles hasard honte hollandais hollandaise"
 )
 ELIDED = {
     word: word[:-1] + "'"
@@ -103,22 +82,13 @@ def plural(word: str) -> str:
     return word + "s"
 
 
+# fmt: off
 FEMININE = {
-    "beau": "belle",
-    "nouveau": "nouvelle",
-    "vieux": "vieille",
-    "blanc": "blanche",
-    "gros": "grosse",
-    "gentil": "gentille",
-    "frais": "fraîche",
-    "long": "longue",
-    "doux": "douce",
-    "public": "publique",
-    "jaloux": "jalouse",
-    "inquiet": "inquiète",
-    "roux": "rousse",
-    "bas": "basse",
+    "beau": "belle", "nouveau": "nouvelle", "vieux": "vieille", "blanc": "blanche", "gros": "grosse",
+    "gentil": "gentille", "frais": "fraîche", "long": "longue", "doux": "douce", "public": "publique",
+    "jaloux": "jalouse", "inquiet": "inquiète", "roux": "rousse", "bas": "basse",
 }
+# fmt: on
 BEFORE_VOWEL = {"beau": "bel", "nouveau": "nouvel", "vieux": "vieil"}
 
 
@@ -188,34 +158,16 @@ IRREGULAR = {
     "pleuvoir": ("pleut pleut pleut pleut pleut pleut", "pleuvr", "plu"),
     "envoyer": ("envoie envoies envoie envoyons envoyez envoient", "enverr", "envoyé"),
 }
+# fmt: off
 PREFIXED = {
-    "apprendre": ("ap", "prendre"),
-    "comprendre": ("com", "prendre"),
-    "revenir": ("re", "venir"),
-    "devenir": ("de", "venir"),
-    "souvenir": ("sou", "venir"),
-    "promettre": ("pro", "mettre"),
-    "reconnaître": ("re", "connaître"),
-    "sourire": ("sou", "rire"),
+    "apprendre": ("ap", "prendre"), "comprendre": ("com", "prendre"), "revenir": ("re", "venir"),
+    "devenir": ("de", "venir"), "souvenir": ("sou", "venir"), "promettre": ("pro", "mettre"),
+    "reconnaître": ("re", "connaître"), "sourire": ("sou", "rire"),
 }
+# fmt: on
 DORMIR_CLASS = frozenset(["dormir", "partir", "sortir", "sentir", "servir", "mentir", "endormir"])
 DOUBLING = {"appeler": "appell", "rappeler": "rappell", "jeter": "jett"}  # l and t doubled before a mute e
-ETRE_VERBS = frozenset(
-    [
-        "aller",
-        "venir",
-        "revenir",
-        "devenir",
-        "partir",
-        "sortir",
-        "arriver",
-        "entrer",
-        "rentrer",
-        "rester",
-        "tomber",
-        "retourner",
-    ]
-)
+ETRE_VERBS = words("aller venir revenir devenir partir sortir arriver entrer rentrer rester tomber retourner")
 PRESENT_ER = ("e", "es", "e", "ons", "ez", "ent")
 IMPERFECT = ("ais", "ais", "ait", "ions", "iez", "aient")
 FUTURE = ("ai", "as", "a", "ons", "ez", "ont")
@@ -328,21 +280,12 @@ def reflexive_pronoun(person: int) -> str:
     return ("me", "te", "se", "nous", "vous", "se")[person]
 
 
+# fmt: off
 CLITIC_RANK = {
-    "me": 0,
-    "te": 0,
-    "se": 0,
-    "SE": 0,
-    "nous": 0,
-    "vous": 0,
-    "le": 1,
-    "la": 1,
-    "les": 1,
-    "lui": 2,
-    "leur": 2,
-    "y": 3,
+    "me": 0, "te": 0, "se": 0, "SE": 0, "nous": 0, "vous": 0, "le": 1, "la": 1, "les": 1, "lui": 2, "leur": 2, "y": 3,
     "en": 4,
 }
+# fmt: on
 
 
 def order_clitics(clitics: tuple[str, ...]) -> tuple[str, ...]:
@@ -351,28 +294,10 @@ def order_clitics(clitics: tuple[str, ...]) -> tuple[str, ...]:
 
 
 # ----------------------------------------------------------------------------------------------- numbers
-UNITS = [
-    "zéro",
-    "un",
-    "deux",
-    "trois",
-    "quatre",
-    "cinq",
-    "six",
-    "sept",
-    "huit",
-    "neuf",
-    "dix",
-    "onze",
-    "douze",
-    "treize",
-    "quatorze",
-    "quinze",
-    "seize",
-    "dix-sept",
-    "dix-huit",
-    "dix-neuf",
-]
+UNITS = words(
+    "zéro un deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize dix-sept dix-huit "
+    "dix-neuf"
+)
 TENS = {20: "vingt", 30: "trente", 40: "quarante", 50: "cinquante", 60: "soixante"}
 
 

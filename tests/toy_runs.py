@@ -1,0 +1,122 @@
+"""Runs of a second: a toy corpus in files, a model of a few thousand weights, and what such a run wrote down."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from configs.schema import Config
+from configs.serialize import apply_overrides
+from utils.runs import Run
+from utils.training import Result, train
+
+NOUNS = [
+    "chat/cat",
+    "chien/dog",
+    "livre/book",
+    "train/train",
+    "jardin/garden",
+    "pain/bread",
+    "roi/king",
+    "vent/wind",
+    "lit/bed",
+]
+VERBS = ["voit/sees", "prend/takes", "veut/wants", "cherche/seeks"]
+TOY = (
+    "data.corpus=files",
+    "data.max_len=40",
+    "data.batch_size=96",  # 28 batches: with optim.accumulate=3, 10 updates, the last of one batch
+    "tokenizer.vocab_size=100",
+    "model.d_model=16",
+    "model.n_heads=2",
+    "model.n_encoder_layers=1",
+    "model.n_decoder_layers=1",
+    "model.d_ff=32",
+    "model.dropout=0.2",
+    "optim.schedule=constant",
+    "optim.schedule.lr=0.003",
+    "train.max_epochs=3",
+    "train.device=cpu",
+    "train.precision=fp32",
+    "train.log_every=1",
+    "train.log_attention=false",
+    "evaluate.bleu_every_epochs=0",
+    "decode.max_len=24",
+)
+
+
+@cache
+def toy_corpus(folder: Path) -> Path:
+    draw = random.Random(0)
+    root = folder / "corpus"
+    root.mkdir(exist_ok=True)
+    for split, n in (("train", 200), ("valid", 21), ("test", 12)):
+        sides: tuple[list[str], list[str]] = ([], [])
+        for _ in range(n):
+            words = [draw.choice(NOUNS)]
+            for _ in range(draw.randint(1, 4)):
+                words += [draw.choice(VERBS), draw.choice(NOUNS)]
+            for side, (lines, the) in enumerate(zip(sides, ("le", "the"))):
+                parts = [word.split("/")[side] for word in words]
+                lines.append(" ".join(part if i % 2 else f"{the} {part}" for i, part in enumerate(parts)))
+        for lines, language in zip(sides, ("fr", "en")):
+            (root / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return root
+
+
+def toy_settings(folder: Path, *overrides: str) -> list[str]:
+    """`section.field=value` texts of a toy run under `folder`; `overrides` come last and win."""
+    places = [
+        f"data.corpus.root={toy_corpus(folder)}",
+        f"data.cache_dir={folder / 'cache'}",
+        f"train.runs_dir={folder / 'runs'}",
+    ]
+    return [*TOY, *places, *overrides]
+
+
+def toy_config(folder: Path, *overrides: str) -> Config:
+    return apply_overrides(Config(name="toy"), toy_settings(folder, *overrides))
+
+
+def toy_command(folder: Path, *overrides: str) -> list[str]:
+    """Arguments of `python` for the same run as `toy_config`."""
+    file = folder / "toy.py"
+    file.write_text("from configs.schema import Config\n\nconfig = Config(name='toy')\n", "utf-8")
+    settings = [part for text in toy_settings(folder, *overrides) for part in ("--set", text)]
+    return ["train.py", "--config", str(file), *settings]
+
+
+def run_here(config: Config, resume: Path | None = None) -> Result:
+    """A training in this process."""
+    return train(config, resume=resume, say=lambda line: None)
+
+
+def log_of(run: Run | Path, kind: str = "train") -> dict[int, dict[str, Any]]:
+    """metrics.jsonl by step: everything that must repeat exactly, so without the speed."""
+    path = (run.path if isinstance(run, Run) else run) / "logs" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return {
+        line["step"]: {key: value for key, value in line.items() if key not in ("kind", "tokens_per_second")}
+        for line in lines
+        if line["kind"] == kind
+    }
+
+
+def content(path: Path) -> dict[str, Any]:
+    return torch.load(path, weights_only=True)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal to the last bit, tensors and all that holds them."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b

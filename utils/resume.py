@@ -1,0 +1,106 @@
+"""Where a run begins: in a new folder, or at a checkpoint from which it goes on exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ignite.distributed as idist
+
+from configs.errors import UserError
+from configs.schema import Config
+from configs.serialize import diff
+from utils.runs import Run, checkpoint_config, create_run, read_checkpoint, resolve_checkpoint
+
+# What a run that goes on may change: nothing that shapes the model, the data or the course of the updates.
+MAY_CHANGE = (
+    "train.",
+    "evaluate.",
+    "decode.",
+    "data.num_workers",
+    "data.cache_dir",
+    "data.corpus.path",
+    "data.corpus.root",
+)
+MAY_NOT_CHANGE = ("train.seed", "train.precision")
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run is; part of every checkpoint. The place in the epoch follows from `step` and the epoch's length."""
+
+    step: int = 0
+    epoch: int = 0  # whole epochs done
+    epoch_length: int = 0
+    best_loss: float | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def go_to(self, step: int) -> None:
+        self.step = step
+        self.epoch = step // self.epoch_length
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A run's folder, and the checkpoint to go on from with its content, if there is one."""
+
+    run: Run
+    checkpoint: Path | None = None
+    payload: Mapping[str, Any] | None = None
+
+
+def open_run(config: Config, resume: Path | None) -> Start:
+    """A new folder, made by the first process; or the checkpoint that `resume` means (of a run: the newest).
+
+    Raises UserError where there is nothing to go on from, or where `config` would not continue it.
+    """
+    if resume is not None:
+        checkpoint, run = resolve_checkpoint(resume, runs_dir=config.train.runs_dir, prefer="newest")
+        payload = read_checkpoint(checkpoint)
+        check_resume(config, payload, checkpoint)
+        return Start(run, checkpoint, payload)
+    path = ""
+    if idist.get_rank() == 0:
+        path = str(create_run(config.train.runs_dir, config.name).path)
+    if idist.get_world_size() > 1:
+        path = idist.broadcast(path, src=0, safe_mode=True)
+    return Start(Run(Path(path)))
+
+
+def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -> None:
+    """Raises UserError where going on with `config` would not continue the run, or where the run is over."""
+    for name, old, new in diff(checkpoint_config(payload), config):
+        if name in MAY_NOT_CHANGE or not name.startswith(MAY_CHANGE):
+            raise UserError(
+                f"{name} = {new!r}, but {checkpoint} was trained with {old!r}: a run goes on as it began; leave the "
+                "change out, or start a new run without --resume"
+            )
+    step, epoch_length = payload["progress"]["step"], payload["progress"]["epoch_length"]
+    done, train = step // epoch_length, config.train
+    remedies = []
+    if done >= train.max_epochs:
+        remedies.append(f"--set train.max_epochs={train.max_epochs + 10}")
+    if train.max_steps is not None and step >= train.max_steps:
+        remedies.append(f"--set train.max_steps={train.max_steps * 2}")
+    stopping = payload.get("early_stopping")
+    if stopping is not None and train.patience is not None and stopping["counter"] >= train.patience:
+        remedies.append(f"--set train.patience={train.patience * 2}")
+    if remedies:
+        raise UserError(
+            f"{checkpoint}: this run is finished ({done} epochs, {step} updates). To train on, raise the limit: "
+            + " ".join(remedies)
+        )
+
+
+def check_data(payload: Mapping[str, Any], checkpoint: Path | None, *, epoch_length: int, fingerprint: str) -> None:
+    """Raises UserError where the training data are no longer those that the run began with."""
+    saved = payload["progress"]["epoch_length"]
+    if saved != epoch_length or payload["data"]["fingerprint"] != fingerprint:
+        raise UserError(
+            f"{checkpoint}: the training data have changed since (an epoch had {saved} updates, now {epoch_length}): "
+            "start a new run without --resume"
+        )

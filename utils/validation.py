@@ -1,0 +1,120 @@
+"""What happens to the validation split: loss on all pairs, BLEU of greedy translations, attention maps of one pair."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ignite.distributed as idist
+import torch
+from ignite.engine import Engine
+from torch.utils.data import DataLoader
+
+from configs.errors import UserError
+from configs.schema import Config
+from data.batching import Batch, make_eval_loader
+from data.cache import TokenizedSplit
+from data.corpora.base import ParallelText
+from models.positional_encodings.base import Kind
+from tokenizer.base_tokenizer import BaseTokenizer
+from utils.engines import NonFiniteError
+from utils.logs import RunLog
+from utils.metrics import sacrebleu_score
+from utils.translation import Translator
+
+SHOWN = 8  # translations in TensorBoard
+
+
+def validation_loader(ids: TokenizedSplit, tokenizer: BaseTokenizer, *, batch_size: int) -> DataLoader[Batch]:
+    """This process's share of the pairs. Raises UserError where there are fewer pairs than processes."""
+    rank, world_size = idist.get_rank(), idist.get_world_size()
+    if len(ids) < world_size:
+        raise UserError(f"{len(ids)} validation pairs for {world_size} processes: each needs one; use fewer processes")
+    return make_eval_loader(
+        ids,
+        batch_size=min(batch_size, len(ids) // world_size),  # no process without a batch
+        pad_id=tokenizer.pad_id,
+        bos_id=tokenizer.bos_id,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def validate(
+    evaluator: Engine,
+    loader: DataLoader[Batch],
+    translator: Translator,
+    text: ParallelText,
+    ids: TokenizedSplit,
+    config: Config,
+    log: RunLog | None,
+    *,
+    epoch: int,
+    step: int,
+) -> str:
+    """Run the evaluator, translate where it is due, write both to the log if there is one; the result in one line."""
+    metrics = evaluator.run(loader).metrics
+    figures = {name: metrics[name] for name in ("loss", "accuracy", "perplexity")}
+    line = f"epoch {epoch}: validation loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.4f}"
+    every = config.evaluate.bleu_every_epochs
+    if every and (epoch % every == 0 or epoch == config.train.max_epochs):
+        rows = list(range(len(ids)))[: config.evaluate.bleu_sentences]
+        texts = translate_rows(translator, ids, rows)
+        sources, references = ([side[int(ids.kept[i])] for i in rows] for side in (text.src, text.tgt))
+        figures["bleu"] = sacrebleu_score(texts, references)
+        line += f", BLEU {figures['bleu']:.2f} (greedy, {len(rows)} sentences)"
+        if log is not None:
+            log.samples(list(zip(sources, references, texts))[:SHOWN], step)
+    if log is not None:
+        log.scalars("validation", figures, step=step, epoch=epoch)
+        if config.train.log_attention and config.model.backend == "scratch":
+            source = ids.src(0).tolist()
+            hypothesis = list(translator.search_ids([source], greedy=True)[0][0].ids)
+            for kind, figure in attention_figures(translator, source, hypothesis).items():
+                log.figure(f"attention/{kind}", figure, step)
+    return line
+
+
+def require_finite(evaluator: Engine) -> None:
+    """Raises NonFiniteError where the evaluator's loss is no number; to be called before anything is saved."""
+    loss = evaluator.state.metrics["loss"]
+    if not math.isfinite(loss):
+        raise NonFiniteError(
+            f"validation loss {loss}: the weights have broken down; the checkpoints of earlier epochs are kept. Try a "
+            "lower learning rate, a longer warm-up or --set optim.grad_clip=1.0"
+        )
+
+
+def translate_rows(translator: Translator, ids: TokenizedSplit, rows: list[int]) -> list[str]:
+    """Greedy translations of the given rows, shared out over the processes; every process gets all of them."""
+    rank, world_size = idist.get_rank(), idist.get_world_size()
+    found = translator.search_ids([ids.src(i).tolist() for i in rows[rank::world_size]], greedy=True)
+    texts = [translator.tokenizer.decode(hypotheses[0].ids) for hypotheses in found]
+    if world_size == 1:
+        return texts
+    shares: list[list[str]] = [[] for _ in range(world_size)]
+    torch.distributed.all_gather_object(shares, texts)
+    return [shares[i % world_size][i // world_size] for i in range(len(rows))]
+
+
+def attention_figures(translator: Translator, source: list[int], hypothesis: list[int]) -> dict[Kind, Any]:
+    """The last layer's attention maps of one sentence and its translation, a matplotlib figure for each kind."""
+    from utils.plots import attention_grid
+
+    tokenizer = translator.tokenizer
+    tgt_in = [tokenizer.bos_id, *hypothesis]
+    maps = translator.attention_maps(source, tgt_in)
+    src, tgt = tokenizer.src_pieces(source), tokenizer.tgt_pieces(tgt_in)
+    axes: dict[Kind, tuple[list[str], list[str]]] = {"encoder": (src, src), "decoder": (tgt, tgt), "cross": (tgt, src)}
+    figures: dict[Kind, Any] = {}
+    for kind, (queries, keys) in axes.items():
+        n_layers, n_heads = maps[kind].shape[:2]
+        figures[kind] = attention_grid(
+            maps[kind][-1:],
+            queries,
+            keys,
+            title=f"{kind} attention",
+            layers=[n_layers],
+            heads=list(range(1, n_heads + 1)),
+        )
+    return figures
