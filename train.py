@@ -15,7 +15,7 @@ from utils.arguments import Parser, positive
 from utils.cli import run_main
 from utils.config import add_config_arguments, load_config
 
-DEFAULT_CONFIG = Path(__file__).parent / "configs/base.py"
+DEFAULT_CONFIG = Path(__file__).parent / "configs/demo.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Job:
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(description="Train a translation model as a config file says.")
-    parser.add_argument("--config", metavar="FILE", help="a Python config file (default: configs/base.py)")
+    parser.add_argument("--config", metavar="FILE", help="a Python config file (default: configs/demo.py)")
     parser.add_argument(
         "--resume", metavar="RUN_OR_CHECKPOINT", type=Path, help="go on with a stopped run, exactly where it was"
     )

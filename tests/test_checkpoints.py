@@ -6,6 +6,7 @@ import json
 import math
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,8 +75,9 @@ def test_a_checkpoint_holds_all_that_it_takes_to_use_it(config: Config, run: Run
         assert {"optimizer", "scheduler", "scaler"} <= payload.keys()
 
 
-def test_the_loss_in_a_name_is_that_of_the_weights_inside(config: Config, run: Run) -> None:
-    training = Training(apply_overrides(config, ["train.max_epochs=9"]), run.files(BEST)[0], print)
+def test_the_loss_in_a_name_is_that_of_the_weights_inside(config: Config, run: Run, tmp_path: Path) -> None:
+    copy = Run(Path(shutil.copytree(run.path, tmp_path / "copy")))
+    training = Training(apply_overrides(config, ["train.max_epochs=9"]), copy.files(BEST)[0], print)
     ids, tokenizer = training.data.validation_ids, training.tokenizer
     for path in run.files(BEST):
         training.learner.model.load_state_dict(content(path)["model"])

@@ -95,7 +95,7 @@ def test_torchrun_goes_on_where_they_stopped(stopped: tuple[Path, str], single: 
     step = content(newest)["progress"]["step"]
     config = checkpoint_config(content(newest))
     assert apply_overrides(config, []) == config
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = run_script(*launcher, "train.py", "--resume", run, "--set", f"train.max_steps={step + 12}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(run)

@@ -43,7 +43,9 @@ def run(root: Path, *args: str) -> str:
 def test_the_readmes_encoding_trains_and_translates(copy: Path, tmp_path: Path) -> None:
     schema = copy / "configs/schema.py"
     before = schema.read_text()
-    after = re.sub(r"^Position = .*$", lambda _: snippet("configs/schema.py").strip(), before, count=1, flags=re.MULTILINE)
+    after = re.sub(
+        r"^Position = .*$", lambda _: snippet("configs/schema.py").strip(), before, count=1, flags=re.MULTILINE
+    )
     assert after != before
     schema.write_text(after)
     (copy / "models/positional_encodings/distance_decay.py").write_text(

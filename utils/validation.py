@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import ignite.distributed as idist
 import torch
@@ -15,7 +14,6 @@ from configs.schema import Config
 from data.batching import Batch, make_eval_loader
 from data.cache import TokenizedSplit
 from data.corpora.base import ParallelText
-from models.positional_encodings.base import Kind
 from tokenizer.base_tokenizer import BaseTokenizer
 from utils.engines import NonFiniteError
 from utils.logs import RunLog
@@ -68,9 +66,13 @@ def validate(
     if log is not None:
         log.scalars("validation", figures, step=step, epoch=epoch)
         if config.train.log_attention and config.model.backend == "scratch":
+            from utils.visuals import KINDS, attention_figures, target_tokens
+
             source = ids.src(0).tolist()
-            hypothesis = list(translator.search_ids([source], greedy=True)[0][0].ids)
-            for kind, figure in attention_figures(translator, source, hypothesis).items():
+            target = target_tokens(translator, source, None)
+            for kind in KINDS:
+                last = [config.model.n_encoder_layers if kind == "encoder" else config.model.n_decoder_layers]
+                [figure] = attention_figures(translator, source, target, kinds=[kind], layers=last).values()
                 log.figure(f"attention/{kind}", figure, step)
     return line
 
@@ -95,26 +97,3 @@ def translate_rows(translator: Translator, ids: TokenizedSplit, rows: list[int])
     shares: list[list[str]] = [[] for _ in range(world_size)]
     torch.distributed.all_gather_object(shares, texts)
     return [shares[i % world_size][i // world_size] for i in range(len(rows))]
-
-
-def attention_figures(translator: Translator, source: list[int], hypothesis: list[int]) -> dict[Kind, Any]:
-    """The last layer's attention maps of one sentence and its translation, a matplotlib figure for each kind."""
-    from utils.plots import attention_grid
-
-    tokenizer = translator.tokenizer
-    tgt_in = [tokenizer.bos_id, *hypothesis]
-    maps = translator.attention_maps(source, tgt_in)
-    src, tgt = tokenizer.src_pieces(source), tokenizer.tgt_pieces(tgt_in)
-    axes: dict[Kind, tuple[list[str], list[str]]] = {"encoder": (src, src), "decoder": (tgt, tgt), "cross": (tgt, src)}
-    figures: dict[Kind, Any] = {}
-    for kind, (queries, keys) in axes.items():
-        n_layers, n_heads = maps[kind].shape[:2]
-        figures[kind] = attention_grid(
-            maps[kind][-1:],
-            queries,
-            keys,
-            title=f"{kind} attention",
-            layers=[n_layers],
-            heads=list(range(1, n_heads + 1)),
-        )
-    return figures

@@ -83,10 +83,12 @@ def beam_search(
     for step in range(longest):
         length = step + 1
         log_probs = allowed_log_probs(model.decode_step(tokens, state), never)
-        vocab = log_probs.shape[-1]
-        candidates = live[:, :, None] + log_probs
-        scores, flat = candidates.flatten(1).topk(min(2 * beam_size, beam_size * vocab), dim=1)
-        origin, token = flat // vocab, flat % vocab
+        # The best 2K of a sentence are among the best 2K of each of its beams: a float64 [K,V] is never made.
+        n_each = min(2 * beam_size, log_probs.shape[-1])
+        top_log_probs, top_tokens = log_probs.topk(n_each, dim=-1)
+        candidates = (live[:, :, None] + top_log_probs).flatten(1)
+        scores, flat = candidates.topk(min(2 * beam_size, candidates.shape[1]), dim=1)
+        origin, token = flat // n_each, top_tokens.flatten(1).gather(1, flat)
         ends = token == eos_id
         penalty = length_penalty(torch.tensor(float(length), dtype=torch.float64, device=device), alpha)
 

@@ -39,7 +39,7 @@ class AttentionPosition(nn.Module):
         return head_dim**-0.5
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        """A term added to the scaled logits, broadcast to [B,H,Tq,Tk], or None."""
+        """A term added to the scaled logits, broadcast to [B,H,Tq,Tk], or None; q and k come rotated."""
         return None
 
     def value_term(self, weights: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:

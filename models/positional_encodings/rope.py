@@ -11,11 +11,13 @@ from torch import Tensor
 from models.positional_encodings.base import AttentionPosition, Kind, PositionScheme
 
 
-def inverse_frequencies(dim: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32) -> Tensor:
+def inverse_frequencies(
+    dim: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> Tensor:
     """theta_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, as [dim/2]. Raises ValueError for an odd dim."""
     if dim % 2:
         raise ValueError(f"a rotation turns pairs of dimensions: dim = {dim} must be even")
-    return torch.pow(torch.tensor(base, dtype=dtype), -torch.arange(0, dim, 2, dtype=dtype) / dim)
+    return torch.pow(base, -torch.arange(0, dim, 2, dtype=dtype, device=device) / dim)
 
 
 def rotate_real(x: Tensor, angles: Tensor) -> Tensor:
@@ -52,7 +54,7 @@ class Rotary(AttentionPosition):
         """positions [T] -> [T,Dh/2], or [H,T,Dh/2] for rope_dim="model"."""
         exact = torch.float64 if dtype == torch.float64 else torch.float32
         dim = head_dim if self.rope_dim == "head" else n_heads * head_dim
-        theta = inverse_frequencies(dim, base=self.base, dtype=exact).to(positions.device)
+        theta = inverse_frequencies(dim, base=self.base, dtype=exact, device=positions.device)
         if self.rope_dim == "model":
             theta = theta.view(n_heads, 1, head_dim // 2)
         return positions.to(exact)[:, None] * theta

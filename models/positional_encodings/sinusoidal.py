@@ -18,7 +18,7 @@ def sinusoid_table(positions: Tensor, d_model: int, *, base: float = 10000.0, dt
         raise ValueError(f"d_model = {d_model} must be even")
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     exponents = torch.arange(0, d_model, 2, device=positions.device, dtype=exact) / d_model
-    angles = positions.to(exact)[:, None] * torch.pow(torch.tensor(base, dtype=exact), -exponents)
+    angles = positions.to(exact)[:, None] * torch.pow(base, -exponents)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(dtype)
 
 
