@@ -79,9 +79,9 @@ def work(local_rank: int, job: Job) -> None:
 
 def main() -> None:
     args = parse_args()
+    job = Job(config=choose_config(args), resume=args.resume, threads=args.threads)
     from utils.parallel import run_processes
 
-    job = Job(config=choose_config(args), resume=args.resume, threads=args.threads)
     run_processes(work, job, nproc_per_node=args.nproc_per_node, device=job.config.train.device)
 
 

@@ -31,7 +31,8 @@ def type_hints(cls: type) -> dict[str, Any]:
 
 def members(hint: Any) -> tuple[Any, ...]:
     """The alternatives of a union annotation; the annotation itself where it is not a union."""
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    # `Literal["a"] | None` is a typing.Union on Python 3.11, unlike a union of classes.
+    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
 
 
 def describe(hint: Any, bounds: typing.Mapping[str, Any]) -> str:

@@ -116,15 +116,26 @@ def _by_likeness(word: str, names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, word.lower(), name.lower()).ratio())
 
 
+def _places(key: str, hint: Any, path: str) -> Iterable[str]:
+    """Every dotted key below `path` that ends in `key`, in any member of the unions on the way."""
+    for cls in _sections(hint):
+        for name, inner in type_hints(cls).items():
+            if name == key:
+                yield _join(path, name)
+            yield from _places(key, inner, _join(path, name))
+
+
 def _unknown(path: str, key: str, cls: Any, hint: Any) -> ConfigError:
-    """The error for a key that `cls` has not: its fields, closest first, and the sibling that does have the key."""
+    """The error for a key that `cls` has not: its fields, closest first, and where there is such a key."""
     where = path or "the configuration"
     if hasattr(cls, "kind"):
         where += f" ({cls.kind})"
     fields = _by_likeness(key, type_hints(cls))
     has = f"has: {', '.join(fields)}" if fields else "has no fields"
     owners = [other.kind for other in _sections(hint) if other is not cls and key in type_hints(other)]
+    elsewhere = [] if owners else list(dict.fromkeys(_places(key, Config, "")))
     remedy = f"; {key} belongs to {path}={' or '.join(owners)}" if owners else ""
+    remedy += f"; there is {', '.join(elsewhere)}" if elsewhere else ""
     return ConfigError(f"unknown key {_join(path, key)!r}: {where} {has}{remedy}")
 
 

@@ -243,7 +243,7 @@ def make_train_loader(
         num_workers=config.num_workers,
         persistent_workers=config.num_workers > 0,
         pin_memory=pin_memory,
-        worker_init_fn=_leave_interrupts_to_the_parent,
+        worker_init_fn=_leave_signals_to_the_parent,
     )
 
 
@@ -260,6 +260,11 @@ def make_eval_loader(
     return DataLoader(dataset, sampler=batches[rank::world_size], batch_size=None)
 
 
-def _leave_interrupts_to_the_parent(worker_id: int) -> None:
-    """Ctrl-C reaches every process of the terminal; the training process alone decides what follows."""
+def _leave_signals_to_the_parent(worker_id: int) -> None:
+    """Ctrl-C, and SIGTERM from `timeout` or a batch system, reach all processes; the training one decides what follows.
+
+    It saves first, and a worker that died meanwhile would be an error there. Its own SIGTERM at exit comes twice (from
+    torch, then from multiprocessing): the second one always ends the worker.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

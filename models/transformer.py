@@ -96,7 +96,8 @@ class TranslationTransformer(nn.Module):
         """src [B,S] -> Memory."""
         padding = key_padding_mask(src, self.pad_id)
         x, positions = self._embed(src, "source")
-        return Memory(self.encoder(x, scheme=self.scheme, positions=positions, padding=padding, tap=tap), padding)
+        states = self.encoder(x, scheme=self.scheme, positions=positions, padding=padding, tap=tap)
+        return Memory(states, padding, positions)
 
     def decode(self, tgt_in: Tensor, memory: Memory, *, tap: AttentionTap | None = None) -> Tensor:
         """tgt_in [B,T] -> hidden states [B,T,D] that see their own and earlier tokens."""

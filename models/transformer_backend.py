@@ -18,10 +18,11 @@ from models.positional_encodings.base import PositionScheme
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the encoder leaves for the decoder: states [B,S,D] and src_key_padding_mask [B,S] (True = padding)."""
+    """What the encoder leaves for the decoder: states [B,S,D], where they stand, and the src_key_padding_mask."""
 
     states: Tensor
-    padding: Tensor
+    padding: Tensor  # [B,S], True = padding
+    positions: Tensor  # [S]
 
 
 class FeedForward(nn.Module):
@@ -138,11 +139,12 @@ class DecodeState:
     """
 
     def __init__(
-        self, caches: list[KeyValueCache], memory_kv: list[tuple[Tensor, Tensor]], mask: Tensor, beam_size: int
+        self, caches: list[KeyValueCache], memory_kv: list[tuple[Tensor, Tensor]], memory: Memory, beam_size: int
     ) -> None:
         self.caches = caches
         self.memory_kv = memory_kv
-        self.memory_mask = mask  # [B,1,1,S], True = may attend
+        self.memory_mask = padding_attn_mask(memory.padding)
+        self.memory_positions = memory.positions
         self.beam_size = beam_size
 
     @property
@@ -180,11 +182,10 @@ class DecoderLayer(nn.Module):
         self.norm1, self.norm2, self.norm3 = shape.layer_norm(), shape.layer_norm(), shape.layer_norm()
         self.dropout = Dropout(shape.dropout)
 
-    def project_memory(self, memory: Tensor, *, scheme: PositionScheme) -> tuple[Tensor, Tensor]:
-        """memory [B,S,D] -> this layer's keys and values [B,H,S,Dh]."""
-        positions = torch.arange(memory.shape[1], device=memory.device)
+    def project_memory(self, memory: Memory, *, scheme: PositionScheme) -> tuple[Tensor, Tensor]:
+        """This layer's keys and values [B,H,S,Dh]."""
         return self.cross_attention.project_memory(
-            memory, position=scheme.attention("cross", self.layer), k_positions=positions
+            memory.states, position=scheme.attention("cross", self.layer), k_positions=memory.positions
         )
 
     def forward(
@@ -194,16 +195,19 @@ class DecoderLayer(nn.Module):
         *,
         scheme: PositionScheme,
         positions: Tensor,
+        memory_positions: Tensor,
         memory_mask: Tensor,
         beam_size: int = 1,
         cache: KeyValueCache | None = None,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """y [B*K,T,D] at positions [T] -> [B*K,T,D]. K > 1 beams share the memory of their sentence."""
+        """y [B*K,T,D] at positions [T] -> [B*K,T,D]. K > 1 beams share the memory of their sentence.
+
+        memory_kv is that of `project_memory`, at memory_positions [S]; memory_mask [B,1,1,S], True = may attend.
+        """
         self_position = scheme.attention("decoder", self.layer)
         cross_position = scheme.attention("cross", self.layer)
         k, v = memory_kv
-        k_positions = torch.arange(k.shape[2], device=k.device)
 
         def attention(z: Tensor) -> Tensor:
             return self.self_attention(z, position=self_position, positions=positions, cache=cache, tap=tap)
@@ -217,7 +221,7 @@ class DecoderLayer(nn.Module):
                 v,
                 position=cross_position,
                 q_positions=positions.repeat(beam_size),
-                k_positions=k_positions,
+                k_positions=memory_positions,
                 mask=memory_mask,
                 tap=tap,
             )
@@ -260,8 +264,16 @@ class Decoder(nn.Module):
         """
         mask = padding_attn_mask(memory.padding)
         for layer in self._layers():
-            kv = layer.project_memory(memory.states, scheme=scheme)
-            y = layer(y, kv, scheme=scheme, positions=positions, memory_mask=mask, tap=tap)
+            kv = layer.project_memory(memory, scheme=scheme)
+            y = layer(
+                y,
+                kv,
+                scheme=scheme,
+                positions=positions,
+                memory_positions=memory.positions,
+                memory_mask=mask,
+                tap=tap,
+            )
         return self.norm(y)
 
     def init_state(self, memory: Memory, *, scheme: PositionScheme, beam_size: int, max_len: int) -> DecodeState:
@@ -270,8 +282,8 @@ class Decoder(nn.Module):
         n_rows = states.shape[0] * beam_size
         return DecodeState(
             caches=[KeyValueCache(n_rows, self.n_heads, max_len, self.head_dim, like=states) for _ in self._layers()],
-            memory_kv=[layer.project_memory(states, scheme=scheme) for layer in self._layers()],
-            mask=padding_attn_mask(memory.padding),
+            memory_kv=[layer.project_memory(memory, scheme=scheme) for layer in self._layers()],
+            memory=memory,
             beam_size=beam_size,
         )
 
@@ -283,6 +295,7 @@ class Decoder(nn.Module):
                 kv,
                 scheme=scheme,
                 positions=positions,
+                memory_positions=state.memory_positions,
                 memory_mask=state.memory_mask,
                 beam_size=state.beam_size,
                 cache=cache,

@@ -5,6 +5,8 @@ It has no place for positions inside attention and keeps no key-value cache: a d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -63,7 +65,7 @@ class PrefixState:
 
     def select(self, alive: Tensor) -> None:
         """Keep the given sentences ([B'] indices) with all their beams."""
-        self.memory = Memory(self.memory.states[alive], self.memory.padding[alive])
+        self.memory = replace(self.memory, states=self.memory.states[alive], padding=self.memory.padding[alive])
         if self.prefix is not None:
             self.prefix = self.prefix.unflatten(0, (-1, self.beam_size))[alive].flatten(0, 1)
 
@@ -106,9 +108,10 @@ class TorchDecoder(nn.Module):
     def step(self, y: Tensor, state: PrefixState, *, scheme: PositionScheme, positions: Tensor) -> Tensor:
         prefix = y if state.prefix is None else torch.cat((state.prefix, y), dim=1)
         state.prefix = prefix
-        memory = Memory(
-            state.memory.states.repeat_interleave(state.beam_size, dim=0),
-            state.memory.padding.repeat_interleave(state.beam_size, dim=0),
+        memory = replace(
+            state.memory,
+            states=state.memory.states.repeat_interleave(state.beam_size, dim=0),
+            padding=state.memory.padding.repeat_interleave(state.beam_size, dim=0),
         )
         hidden = self(prefix, memory, scheme=scheme, positions=torch.arange(prefix.shape[1], device=y.device))
         return hidden[:, -y.shape[1] :]

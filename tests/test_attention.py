@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from tiny_models import D_MODEL, N_HEADS, N_LAYERS, TOYS, UnitScale, model_with, sources, targets
+from tiny_models import D_MODEL, N_HEADS, N_LAYERS, TOYS, RelativeBias, UnitScale, model_with, sources, targets
 from torch import Tensor, nn
 
 from models.attention import kernels
@@ -197,6 +197,21 @@ def test_a_cached_chunk_keeps_a_mask_beside_its_causality(chunks: list[int]) -> 
     close(torch.cat(pieces, dim=1), attention(x, position=position, positions=positions, mask=keys))
 
 
+@pytest.mark.parametrize("chunks", [[1, 1, 1, 1, 1], [2, 2, 1]], ids=str)
+def test_cached_keys_stand_where_they_were_put(chunks: list[int]) -> None:
+    """Positions need not be consecutive: none is inferred from the length of the cache."""
+    torch.manual_seed(0)
+    attention = SelfAttention(d_model=D_MODEL, n_heads=N_HEADS, dropout=0.0, bias=True, causal=True, layer=0).double()
+    position, positions = RelativeBias(reach=12).double(), torch.tensor([1, 2, 5, 6, 11])
+    x = torch.randn(1, 5, D_MODEL, dtype=DOUBLE)
+    cache = KeyValueCache(1, N_HEADS, 5, D_MODEL // N_HEADS, like=x)
+    whole = attention(x, position=position, positions=positions)
+    pieces = zip(x.split(chunks, dim=1), positions.split(chunks))
+    steps = [attention(part, position=position, positions=at, cache=cache) for part, at in pieces]
+    close(torch.cat(steps, dim=1), whole)
+    assert (attention(x, position=position, positions=torch.arange(5)) - whole).abs().max() > 1e-4
+
+
 @pytest.mark.parametrize("tapped", [False, True])
 def test_a_scheme_sets_the_scale_of_its_logits(tapped: bool) -> None:
     torch.manual_seed(0)
@@ -236,20 +251,22 @@ def cache_of(n_rows: int, max_len: int) -> KeyValueCache:
 def test_the_cache_returns_what_was_stored_in_order() -> None:
     cache = cache_of(B, 6)
     k, v = qkv()[:2]
-    cache.append(k[:, :, :2], v[:, :, :2])
-    got_k, got_v = cache.append(k[:, :, 2:], v[:, :, 2:])
+    positions = torch.tensor([0, 2, 3, 7, 9])
+    cache.append(k[:, :, :2], v[:, :, :2], positions[:2])
+    got_k, got_v, got_positions = cache.append(k[:, :, 2:], v[:, :, 2:], positions[2:])
     assert cache.length == 5
     assert torch.equal(got_k, k)
     assert torch.equal(got_v, v)
+    assert torch.equal(got_positions, positions)
 
 
 @pytest.mark.parametrize("rows", [[1, 0, 0, 3], [2, 2, 2, 2], [3], [1, 0, 2, 2, 3, 0]])
 def test_the_cache_takes_rows_in_any_order_and_number(rows: list[int]) -> None:
     cache = cache_of(4, 6)
     k, v = torch.randn(2, 4, H, 3, DH, dtype=DOUBLE)
-    cache.append(k[:, :, :2], v[:, :, :2])
+    cache.append(k[:, :, :2], v[:, :, :2], torch.arange(2))
     cache.take(torch.tensor(rows))
-    got_k, got_v = cache.append(k[rows][:, :, 2:], v[rows][:, :, 2:])
+    got_k, got_v, _ = cache.append(k[rows][:, :, 2:], v[rows][:, :, 2:], torch.tensor([2]))
     assert torch.equal(got_k, k[rows])
     assert torch.equal(got_v, v[rows])
 
@@ -258,9 +275,9 @@ def test_the_cache_takes_rows_in_any_order_and_number(rows: list[int]) -> None:
 def test_a_full_cache_refuses_more(n_new: int) -> None:
     cache = cache_of(1, 2)
     x = torch.zeros(1, H, 2, DH, dtype=DOUBLE)
-    cache.append(x, x)
+    cache.append(x, x, torch.arange(2))
     with pytest.raises(ValueError, match="room for 2"):
-        cache.append(x[:, :, :n_new], x[:, :, :n_new])
+        cache.append(x[:, :, :n_new], x[:, :, :n_new], torch.arange(2, 2 + n_new))
 
 
 # ---------------------------------------------------------------------------------------------------- the tap

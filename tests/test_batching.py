@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import numpy as np
@@ -249,16 +250,19 @@ def test_workers_and_resume_change_no_batch() -> None:
     assert sorted(rows.tolist()) == list(range(60))
 
 
-def test_workers_leave_the_interrupt_to_the_training_process() -> None:
-    class Disposition(torch.utils.data.Dataset):
+def test_workers_leave_signals_to_the_training_process() -> None:
+    class Survivor(torch.utils.data.Dataset):
         def __getitem__(self, index: int) -> bool:
-            return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            if index == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGTERM)
+            return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a second one would end the worker
 
     loader = make_train_loader(random_split(4), DataConfig(num_workers=1), pad_id=PAD, bos_id=BOS, accumulate=1, seed=0)
     probe = torch.utils.data.DataLoader(
-        Disposition(), sampler=[0], batch_size=None, num_workers=1, worker_init_fn=loader.worker_init_fn
+        Survivor(), sampler=[0, 1], batch_size=None, num_workers=1, worker_init_fn=loader.worker_init_fn
     )
-    assert list(probe) == [True]
+    assert list(probe) == [True, True]
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 

@@ -6,8 +6,11 @@ import argparse
 import dataclasses
 import itertools
 import json
+from dataclasses import dataclass
+from typing import Literal
 
 import pytest
+from conftest import run_script
 
 from configs.errors import ConfigError, UserError
 from configs.schema import (
@@ -26,6 +29,7 @@ from configs.schema import (
     Position,
     Rope,
     Schedule,
+    Section,
     Sinusoidal,
     Subword,
 )
@@ -225,6 +229,9 @@ def test_overrides_are_typed_by_their_field(key, text, expected):
         ("model.position.bass", "1", ["'model.position.bass'", "model.position (sinusoidal) has: base"]),
         ("data.corpus.root", "x", ["'data.corpus.root'", "(phrasebook)", "root belongs to data.corpus=files"]),
         ("optim.schedule.noam_factor", "1", ["(inverse_sqrt)", "belongs to optim.schedule=noam"]),
+        ("d_model", "1", ["'d_model'", "there is model.d_model"]),
+        ("model.max_len", "1", ["'model.max_len'", "there is data.max_len, decode.max_len"]),
+        ("train.lr", "1", ["'train.lr'", "there is optim.schedule.lr"]),
     ],
 )
 def test_a_bad_override_names_key_value_and_the_allowed_ones(key, text, parts):
@@ -238,6 +245,27 @@ def test_a_scheme_without_fields_says_so():
     config = Config(model=ModelConfig(position=NoPosition()))
     with pytest.raises(ConfigError, match=r"\(none\) has no fields; base belongs to model.position=sinusoidal or rope"):
         set_field(config, "model.position.base", "10")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optional(Section):
+    choice: Literal["a", "b"] | None = None  # Python 3.11 makes another kind of union of this than of two classes
+
+
+def test_a_choice_may_be_optional():
+    assert [Optional(choice=choice).choice for choice in (None, "a")] == [None, "a"]
+    with pytest.raises(ConfigError, match="choice = 'c': allowed: 'a', 'b', None"):
+        Optional(choice="c")
+
+
+def test_train_refuses_a_bad_config_before_torch_is_imported():
+    probe = (
+        "import sys, train\n"
+        "sys.argv = ['train.py', '--set', 'model.d_modl=8']\n"
+        "try: train.main()\n"
+        "except Exception as error: print(type(error).__name__, 'torch' in sys.modules)"
+    )
+    assert run_script("-c", probe).stdout == "ConfigError False\n"
 
 
 @pytest.mark.parametrize("text", ["model.d_model", "=3", "", " = "])

@@ -16,9 +16,8 @@ from conftest import ROOT, run_script
 from toy_runs import content, log_of, run_here, toy_command, toy_config
 
 from configs.errors import UserError
-from configs.serialize import apply_overrides
 from utils.parallel import choose_backend
-from utils.runs import BEST, Run, checkpoint_config
+from utils.runs import BEST, Run
 
 PLAIN = ("model.dropout=0.0", "optim.accumulate=3", "evaluate.bleu_every_epochs=1", "evaluate.bleu_sentences=7")
 EXACT = {"step", "epoch", "learning_rate"}
@@ -54,7 +53,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
             break
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM, said
     return logs[0].parents[1], said
 
@@ -93,10 +92,8 @@ def test_torchrun_goes_on_where_they_stopped(stopped: tuple[Path, str], single: 
     newest = Run(run).newest()
     assert newest is not None
     step = content(newest)["progress"]["step"]
-    config = checkpoint_config(content(newest))
-    assert apply_overrides(config, []) == config
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    done = run_script(*launcher, "train.py", "--resume", run, "--set", f"train.max_steps={step + 12}")
+    done = run_script(*launcher, "train.py", "--resume", run, "--set", f"train.max_steps={step + 12}", timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(run)
     assert max(log_of(run)) == step + 12
@@ -105,7 +102,7 @@ def test_torchrun_goes_on_where_they_stopped(stopped: tuple[Path, str], single: 
 
 def test_an_error_that_all_processes_meet_is_one_line(tmp_path: Path) -> None:
     command = toy_command(tmp_path, "data.corpus.train=missing")
-    done = run_script(*command, "--nproc_per_node", "2")
+    done = run_script(*command, "--nproc_per_node", "2", timeout=300)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert re.fullmatch(r"error: .*missing\.fr.*\n", done.stderr), done.stderr
 

@@ -306,6 +306,8 @@ def test_a_checkpoint_at_fault_is_named_with_the_reason(infer: Scripts, trained_
     assert said().startswith(f"{best}: not a whole checkpoint")
     best.write_bytes(b"")
     assert said().startswith(f"{best}: not a whole checkpoint")
+    best.write_text("{}")
+    assert said().startswith(f"{best}: not a whole checkpoint (it is another kind of file, or holds more than tensors")
     torch.save({"weights": torch.zeros(3)}, best)
     assert said() == f"{best}: a torch file, but not a checkpoint of this project"
     torch.save({**payload, "format": {"version": 99}}, best)

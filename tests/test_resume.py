@@ -12,12 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, run_script
+from conftest import ROOT
 from toy_runs import content, log_of, run_here, same, toy_command, toy_config
 
+import train as script
 from configs.errors import UserError
 from configs.schema import Config
 from configs.serialize import apply_overrides
+from utils.cli import run_main
 from utils.runs import Run, checkpoint_config
 
 STEPS = ("optim.accumulate=3", "train.checkpoint_every_steps=14", "train.keep_regular=3", "train.patience=5")
@@ -209,9 +211,11 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_resume_on_the_command_line_needs_no_config_and_refuses_a_finished_run(
-    whole: dict[str, tuple[Config, Run]], tmp_path: Path
+    whole: dict[str, tuple[Config, Run]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     _, run = whole["epoch_decay"]
-    done = run_script("train.py", "--resume", run.path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"error: .*: this run is finished .*--set train.max_epochs=13\n", done.stderr)
+    monkeypatch.setattr("sys.argv", ["train.py", "--resume", str(run.path)])
+    with pytest.raises(SystemExit) as ended:
+        run_main(script.main)
+    assert ended.value.code == 2
+    assert re.fullmatch(r"error: .*: this run is finished .*--set train.max_epochs=13\n", capsys.readouterr().err)

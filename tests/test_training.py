@@ -270,26 +270,6 @@ def test_an_absurd_rate_on_the_command_line_is_one_line(tmp_path: Path) -> None:
     assert "INFO" not in done.stderr  # ignite's launcher keeps quiet
 
 
-# ------------------------------------------------------------------------------------------------- compilation
-
-
-@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler")
-def test_a_compiled_run_has_the_losses_and_the_names_of_an_eager_one(tmp_path: Path) -> None:
-    config = toy_config(
-        tmp_path, "train.max_steps=3", "model.dropout=0.0", "model.position=none", "tokenizer.vocab_size=90"
-    )
-    eager = run_here(config).run
-    try:
-        compiled = run_here(apply_overrides(config, ["train.compile=true"])).run
-    finally:
-        torch._dynamo.reset()
-    for step, line in log_of(eager).items():
-        assert log_of(compiled)[step]["loss"] == pytest.approx(line["loss"], abs=1e-4)
-    weights = [content(run.checkpoints / "step_checkpoint_3.pt")["model"] for run in (eager, compiled)]
-    assert weights[0].keys() == weights[1].keys()
-    assert not any("_orig_mod" in name for name in weights[1])
-
-
 # ---------------------------------------------------------------------------------------------------- progress
 
 

@@ -159,12 +159,15 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no such checkpoint") from None
     except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if reason.startswith("Weights only load failed"):  # torch's long advice is not for this reader
+            reason = "it is another kind of file, or holds more than tensors and plain values"
         others = [other for other in Run(path.parent.parent).by_age() if other.name != path.name]
         remedy = f"the one before it is {others[-1]}" if others else f"there is no other one in {path.parent}"
         raise UserError(f"{path}: not a whole checkpoint ({reason[:120]}); {remedy}") from error
-    if not isinstance(payload, dict) or not {"format", "config", "model", "tokenizer"} <= payload.keys():
+    about = payload.get("format") if isinstance(payload, dict) else None
+    version = about.get("version") if isinstance(about, dict) else None
+    if not isinstance(version, int) or not {"config", "model", "tokenizer"} <= payload.keys():
         raise UserError(f"{path}: a torch file, but not a checkpoint of this project")
-    version = payload["format"]["version"]
     if version > FORMAT:
         raise UserError(f"{path}: checkpoint format {version} is newer than this program's {FORMAT}: update the code")
     return payload

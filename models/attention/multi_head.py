@@ -15,25 +15,27 @@ from models.positional_encodings.base import AttentionPosition, Kind
 
 
 class KeyValueCache:
-    """Keys and values of the tokens decoded so far, [N,H,max_len,Dh] each, allocated once."""
+    """Keys and values of the tokens decoded so far, [N,H,max_len,Dh] each, and their positions; allocated once."""
 
     def __init__(self, n_rows: int, n_heads: int, max_len: int, head_dim: int, like: Tensor) -> None:
         self.k = like.new_empty(n_rows, n_heads, max_len, head_dim)
         self.v = torch.empty_like(self.k)
+        self.positions = torch.empty(max_len, dtype=torch.long, device=like.device)
         self.length = 0
 
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store k, v [N,H,T,Dh] of the next T positions; returns all stored so far, [N,H,length,Dh].
+    def append(self, k: Tensor, v: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Store k, v [N,H,T,Dh] of tokens at positions [T]; all so far: [N,H,length,Dh] twice, and [length].
 
         Raises ValueError past max_len: torch would silently drop a single position that has no room.
         """
         end = self.length + k.shape[2]
         if end > self.k.shape[2]:
-            raise ValueError(f"position {end - 1} does not fit: the cache has room for {self.k.shape[2]} positions")
+            raise ValueError(f"token {end} does not fit: the cache has room for {self.k.shape[2]}")
         self.k[:, :, self.length : end] = k
         self.v[:, :, self.length : end] = v
+        self.positions[self.length : end] = positions
         self.length = end
-        return self.k[:, :, :end], self.v[:, :, :end]
+        return self.k[:, :, :end], self.v[:, :, :end], self.positions[:end]
 
     def take(self, rows: Tensor) -> None:
         """Keep the given rows [M], in their order, with repetition."""
@@ -121,8 +123,7 @@ class SelfAttention(_MultiHead):
         q, k = position.rotate(q, positions), position.rotate(k, positions)
         k_positions = positions
         if cache is not None:
-            k, v = cache.append(k, v)
-            k_positions = torch.arange(cache.length, device=x.device)
+            k, v, k_positions = cache.append(k, v, positions)
         is_causal = False
         if self.causal and x.shape[1] > 1:
             if k.shape[2] == x.shape[1]:
