@@ -72,6 +72,8 @@ def work(local_rank: int, job: Job) -> None:
     if result.signal is not None:
         say(f"stopped by {signal.Signals(result.signal).name}; go on with: python train.py --resume {result.run.path}")
         raise SystemExit(128 + result.signal)
+    if result.stopped_early:
+        say(f"stopped early: no better validation loss in {job.config.train.patience} evaluations")
     best = f"best validation loss {result.best_loss:.4f}: {result.best}" if result.best else "no validation was run"
     say(f"finished: {best}")
     print(result.run.path)

@@ -22,6 +22,7 @@ from configs.schema import Config
 from configs.serialize import apply_overrides, to_dict
 from tokenizer.build import load_tokenizer
 from utils.logs import RunLog
+from utils.resume import open_run
 from utils.runs import BEST, REGULAR, Run, checkpoint_config, create_run, newest_run, read_checkpoint, write_aside
 from utils.training import Training
 from utils.validation import validation_loader
@@ -77,7 +78,8 @@ def test_a_checkpoint_holds_all_that_it_takes_to_use_it(config: Config, run: Run
 
 def test_the_loss_in_a_name_is_that_of_the_weights_inside(config: Config, run: Run, tmp_path: Path) -> None:
     copy = Run(Path(shutil.copytree(run.path, tmp_path / "copy")))
-    training = Training(apply_overrides(config, ["train.max_epochs=9"]), copy.files(BEST)[0], print)
+    longer = apply_overrides(config, ["train.max_epochs=9"])
+    training = Training(longer, open_run(longer, copy.files(BEST)[0]), print)
     ids, tokenizer = training.data.validation_ids, training.tokenizer
     for path in run.files(BEST):
         training.learner.model.load_state_dict(content(path)["model"])
@@ -96,6 +98,7 @@ def test_tensorboard_has_every_promised_tag(run: Run) -> None:
     assert {f"train/{name}" for name in train} | {f"validation/{name}" for name in validation} <= set(tags["scalars"])
     assert {"config/text_summary", "validation/translations/text_summary"} <= set(tags["tensors"])
     assert {f"attention/{kind}" for kind in ("encoder", "decoder", "cross")} == set(tags["images"])
+    assert "_hparams_/session_start_info" in events.summary_metadata
     table = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "| model.d_model | 16 |" in table
     assert [event.step for event in events.Scalars("validation/bleu")] == [56, 112]

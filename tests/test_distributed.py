@@ -17,6 +17,7 @@ from toy_runs import content, log_of, run_here, toy_command, toy_config
 
 from configs.errors import UserError
 from utils.parallel import choose_backend
+from utils.resume import open_run
 from utils.runs import BEST, Run
 
 PLAIN = ("model.dropout=0.0", "optim.accumulate=3", "evaluate.bleu_every_epochs=1", "evaluate.bleu_sentences=7")
@@ -129,7 +130,8 @@ def test_more_processes_than_validation_pairs_are_refused(monkeypatch: pytest.Mo
     from utils.training import Training
     from utils.validation import validation_loader
 
-    training = Training(toy_config(tmp_path), None, print)
+    config = toy_config(tmp_path)
+    training = Training(config, open_run(config, None), print)
     ids, tokenizer = training.data.validation_ids, training.tokenizer
     monkeypatch.setattr(idist, "get_world_size", lambda: 4)
     for rank in range(4):

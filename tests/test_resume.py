@@ -82,10 +82,20 @@ def test_a_stop_in_the_middle_of_an_epoch_leaves_a_checkpoint_of_that_update(
     assert same(last[0]["model"], last[1]["model"])
 
 
+def test_a_step_checkpoint_due_at_an_epochs_end_waits_for_the_epochs_work(folder: Path) -> None:
+    schedule = SCHEDULES["epoch_decay"]
+    steps = ("optim.accumulate=3", "train.checkpoint_every_steps=10", "train.checkpoint_every_epochs=2")
+    run = run_here(toy_config(folder, *steps, *schedule)).run
+    assert not list(run.checkpoints.glob("step_checkpoint_*"))
+    for epoch in (2, 3):  # the two that are kept
+        saved = content(run.checkpoints / f"regular_checkpoint_{epoch}.pt")
+        assert (saved["progress"]["epoch"], saved["scheduler"]["last_epoch"]) == (epoch, epoch)
+
+
 def test_a_finished_run_is_not_trained_again(whole: dict[str, tuple[Config, Run]], tmp_path: Path) -> None:
     config, run = whole["cosine"]
     before = run.newest()
-    with pytest.raises(UserError, match=r"this run is finished \(3 epochs, 30 updates\).*--set train.max_epochs=13"):
+    with pytest.raises(UserError, match=r"this run is finished \(epochs: 3, updates: 30\).*--set train.max_epochs=13"):
         run_here(config, resume=run.path)
     assert run.newest() == before
     again = copied(run, tmp_path)
@@ -148,7 +158,7 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
     assert content(third)["early_stopping"]["counter"] == 1
     run_here(config, resume=third)
     assert log_of(again, "validation") == log_of(run, "validation")
-    with pytest.raises(UserError, match=r"this run is finished \(4 epochs.*--set train.patience=4"):
+    with pytest.raises(UserError, match=r"this run is finished \(epochs: 4,.*--set train.patience=4"):
         run_here(config, resume=again)
 
 
@@ -175,6 +185,14 @@ def wait_for_lines(folder: Path, n: int) -> Path:
                 return log.parents[1]
         time.sleep(0.01)
     raise AssertionError("the run did not get under way")
+
+
+def test_a_run_out_of_patience_says_so(folder: Path) -> None:
+    config = toy_config(folder, "optim.schedule.lr=1e-12", "train.patience=1", "train.max_epochs=9")
+    result = run_here(config)
+    assert result.stopped_early
+    assert max(log_of(result.run)) < 9 * 28
+    assert not run_here(apply_overrides(config, ["train.patience=none", "train.max_epochs=1"])).stopped_early
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

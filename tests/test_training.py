@@ -351,3 +351,19 @@ def test_a_config_file_with_a_wrong_field_names_file_and_line(tmp_path: Path) ->
     assert done.stderr.startswith(f"error: {file}:3: TypeError:")
     assert "depth" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
+    for wrong in ("data.corpus.root=nowhere", "data.corpus.validation=none_such"):
+        with pytest.raises(UserError):
+            run_here(toy_config(tmp_path, wrong))
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_validation_pair_past_the_position_table_is_named_before_training(tmp_path: Path) -> None:
+    short = ("data.max_len=9", "decode.max_len=9", "model.position=learnable", "model.position.max_positions=9")
+    with pytest.raises(
+        UserError, match=r"validation source has \d+ tokens and the position table 9: use --set data.eval"
+    ):
+        run_here(toy_config(tmp_path, *short))
+    run_here(toy_config(tmp_path, *short, "data.eval_long=truncate", "train.max_epochs=1"))

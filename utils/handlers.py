@@ -34,6 +34,9 @@ class AtomicSaver(BaseSaveHandler):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        if idist.get_rank() == 0:
+            for left in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
+                left.unlink(missing_ok=True)
 
     def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
         if idist.get_rank() == 0:

@@ -37,7 +37,12 @@ class RunLog:
         self.file.write(json.dumps({"kind": kind, "step": step, "epoch": epoch, **values}) + "\n")
 
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
-        """The flattened configuration, as a table under TEXT."""
+        """The flattened configuration, under HPARAMS and as a table under TEXT."""
+        from torch.utils.tensorboard.summary import hparams
+
+        plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in values.items()}
+        for summary in hparams(plain, {"validation/loss": 0.0}):
+            self.writer._get_file_writer().add_summary(summary)
         rows = "\n".join(f"| {name} | {value} |" for name, value in values.items())
         self.writer.add_text("config", f"| field | value |\n| --- | --- |\n{rows}", 0)
 

@@ -91,7 +91,7 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
         remedies.append(f"--set train.patience={train.patience * 2}")
     if remedies:
         raise UserError(
-            f"{checkpoint}: this run is finished ({done} epochs, {step} updates). To train on, raise the limit: "
+            f"{checkpoint}: this run is finished (epochs: {done}, updates: {step}). To train on, raise the limit: "
             + " ".join(remedies)
         )
 

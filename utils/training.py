@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from data.corpora.base import CorpusReader, ParallelText
 from data.corpora.build import build_corpus
 from data.loaders import load_split
 from models.build import build_model
+from models.positional_encodings.base import Side
 from models.transformer import TranslationTransformer
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
@@ -45,12 +47,13 @@ from utils.validation import require_finite, validate, validation_loader
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run ended: its folder, the best checkpoint, and the signal that stopped it, if one did."""
+    """How a run ended: its folder, the best checkpoint, the signal that stopped it, or the end of its patience."""
 
     run: Run
     best: Path | None
     best_loss: float | None
     signal: int | None
+    stopped_early: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +83,28 @@ def train(config: Config, *, resume: Path | None = None, say: Callable[[str], No
 
     Raises UserError for input that cannot be trained on, and NonFiniteError where the loss breaks down.
     """
-    return Training(config, resume, say).run()
+    start = open_run(config, resume)
+    try:
+        training = Training(config, start, say)
+    except BaseException:
+        if start.payload is None and idist.get_rank() == 0:
+            shutil.rmtree(start.run.path, ignore_errors=True)  # a run that never began leaves nothing behind
+        raise
+    return training.run()
 
 
 class Training:
     """The parts of one run, built in order, and what hangs on its engine. `say` prints a line for the user."""
 
-    def __init__(self, config: Config, resume: Path | None, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, start: Start, say: Callable[[str], None]) -> None:
         self.config = config
+        self.start = start
         self.say = say
         self.main = idist.get_rank() == 0  # this process speaks and writes
         self.device = process_device(config.train.device)
         self.dtype = resolve_precision(config.train.precision, self.device)
         self.by_epoch = isinstance(config.optim.schedule, EpochDecay)
 
-        self.start = open_run(config, resume)
         corpus = build_corpus(config.data)
         self.tokenizer = prepare_tokenizer(config, corpus, self.start)
         self.data = prepare_data(config, corpus, self.tokenizer, pin_memory=self.device.type == "cuda")
@@ -103,6 +113,7 @@ class Training:
         self.learner = build_learner(
             config, self.tokenizer, self.start, device=self.device, dtype=self.dtype, total_steps=self.total_steps
         )
+        check_lengths(self.learner.model, self.data.validation_ids, config)
         self.trainer = create_trainer(
             self.learner.shared,
             self.learner.optimizer,
@@ -157,11 +168,13 @@ class Training:
             if self.log is not None:
                 self.log.close()
         finished = self.progress.step >= self.total_steps
+        signal = None if finished else stop.stopped
         return Result(
             run=self.start.run,
             best=self.start.run.best(),
             best_loss=self.progress.best_loss,
-            signal=None if finished else stop.stopped,
+            signal=signal,
+            stopped_early=not finished and signal is None,
         )
 
     # ------------------------------------------------------------------------------------------ saving, going on
@@ -310,8 +323,21 @@ class Training:
         regular = Events.EPOCH_COMPLETED(event_filter=self._due(train.checkpoint_every_epochs))
         self.trainer.add_event_handler(regular, self.checkpoints.save_epoch)
         if train.checkpoint_every_steps is not None:
-            every = Events.ITERATION_COMPLETED(every=train.checkpoint_every_steps)
-            self.trainer.add_event_handler(every, self.checkpoints.save_step)
+            every, epoch_length = train.checkpoint_every_steps, self.progress.epoch_length
+
+            def due(engine: Engine, _: int) -> bool:
+                return engine.state.iteration % every == 0
+
+            def due_within(engine: Engine, step: int) -> bool:
+                # At an epoch's last update schedule and validation are still to come: there the checkpoint waits.
+                return step % every == 0 and step % epoch_length != 0
+
+            self.trainer.add_event_handler(
+                Events.ITERATION_COMPLETED(event_filter=due_within), self.checkpoints.save_step
+            )
+            self.trainer.add_event_handler(
+                Events.EPOCH_COMPLETED(event_filter=due), self.checkpoints.save_where_it_stopped
+            )
         self.trainer.add_event_handler(Events.TERMINATE, self.checkpoints.save_where_it_stopped)
 
     def _due(self, every: int) -> Callable[[Engine, int], bool]:
@@ -380,6 +406,18 @@ def prepare_data(config: Config, corpus: CorpusReader, tokenizer: BaseTokenizer,
         pin_memory=pin_memory,
     )
     return TrainingData(loader, len(ids), text.fingerprint(), validation_text, validation_ids)
+
+
+def check_lengths(model: TranslationTransformer, ids: TokenizedSplit, config: Config) -> None:
+    """Raises UserError where a validation pair outgrows a table of positions: better now than after an epoch."""
+    sides: tuple[tuple[Side, int], ...] = (("source", ids.src_lengths.max()), ("target", ids.tgt_lengths.max()))
+    for side, longest in sides:
+        most = model.scheme.input(side).max_positions
+        if most is not None and longest > most:
+            raise UserError(
+                f"a validation {side} has {longest} tokens and the position table {most}: use "
+                f"--set data.eval_long=truncate, or a larger model.position.max_positions"
+            )
 
 
 def build_learner(
