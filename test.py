@@ -56,7 +56,6 @@ def main(argv: list[str] | None = None) -> None:
     from utils import evaluation
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("data.loaders").setLevel(logging.INFO)  # how many pairs, and how many were left out
     evaluation.check_overrides(args.overrides)
     if "decode.n_best" not in {parse_override(text)[0] for text in args.overrides}:
         args.overrides.insert(0, "decode.n_best=1")  # one translation is scored

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+# One thread for every process: workers of pytest share the cores, and the number of threads decides the last bits.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # A model of a few thousand parameters on a few hundred pairs: trained in seconds, good for nothing but being real.
@@ -29,8 +32,8 @@ TINY = [
 
 
 def run_script(*args: str | Path, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGS` from the repository root, as a user does, with one thread."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    """Run `python ARGS` from the repository root, as a user does."""
+    env = {**os.environ, "PYTHONPATH": ""}
     return subprocess.run(
         [sys.executable, *map(str, args)],
         cwd=ROOT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -230,7 +231,7 @@ def test_rope_stands_in_cross_attention_only_where_it_is_asked_for() -> None:
     for cross in (False, True):
         model = tiny_model(Rope(cross=cross))
         memory = model.encode(sources(6))
-        permuted = type(memory)(memory.states[:, [3, 0, 5, 1, 4, 2]], memory.padding)
+        permuted = replace(memory, states=memory.states[:, [3, 0, 5, 1, 4, 2]])
         change = (model.decode(targets(1, 4), memory) - model.decode(targets(1, 4), permuted)).abs().max()
         assert change > 1e-3 if cross else change < 1e-12
 
