@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-SENTENCE := Marie ne lit jamais le journal parce qu'elle est trop fatiguée.
+SENTENCE := Marie ne lit jamais le journal parce qu'elle est fatiguée.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint tensorboard clean
@@ -26,6 +26,7 @@ demo: .venv/.runtime ## train a small model on the embedded corpus, translate, s
 	$(BIN)/python test.py
 	$(BIN)/python visualize.py attention --src_text "$(SENTENCE)"
 	$(BIN)/python visualize.py encoding
+	@echo "The run lies in $$(ls -td runs/demo_* | head -n 1): checkpoints, tokenizer, logs, and in results/ translations, scores and pictures."
 
 test: .venv/.dev ## run the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile
