@@ -29,7 +29,7 @@ config = Config(
     tokenizer=Subword(vocab_size=2000),
     data=DataConfig(corpus=Phrasebook(), max_len=96, batch_size=1024),
     optim=OptimConfig(schedule=Cosine(lr=2.5e-3, warmup_steps=100)),
-    train=TrainConfig(max_epochs=4),
+    train=TrainConfig(max_epochs=6),
     evaluate=EvaluateConfig(bleu_sentences=200),
     decode=DecodeConfig(max_len=96),
 )
