@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-SENTENCE := Marie ne lit jamais le journal parce qu'elle est fatiguée.
+SENTENCE := Julie est fatiguée, donc elle ne va pas travailler.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint tensorboard clean
