@@ -75,7 +75,7 @@ def as_json(item: Translated) -> str:
 
 def watched(texts: Iterable[str], where: str, translator: Translator, max_len: int, beyond: list[int]) -> Iterator[str]:
     """The texts, with a UserError for one too long for the model; `beyond` takes lengths that training never saw."""
-    most = translator.model.scheme.input("source").max_positions
+    most = translator.model.scheme.max_length("source")
     for number, text in enumerate(texts, start=1):
         length = len(translator.encode([text])[0])
         if most is not None and length > most:

@@ -6,163 +6,85 @@ alternative has its own fields and no others. `configs/serialize.py` turns a Con
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import types
-import typing
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from configs.errors import ConfigError
+from configs.positions import (
+    POSITIONS as POSITIONS,
+)
+from configs.positions import (
+    T5 as T5,
+)
 
-
-def number(default: Any, *, ge: float | None = None, gt: float | None = None, lt: float | None = None) -> Any:
-    """A numeric field with bounds, checked when the section is made."""
-    return field(default=default, metadata={"ge": ge, "gt": gt, "lt": lt})
-
-
-@cache
-def type_hints(cls: type) -> dict[str, Any]:
-    """Resolved annotations of a section's fields (the annotations are strings in the source)."""
-    hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-
-
-def members(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union annotation; the annotation itself where it is not a union."""
-    # `Literal["a"] | None` is a typing.Union on Python 3.11, unlike a union of classes.
-    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-
-
-def describe(hint: Any, bounds: typing.Mapping[str, Any]) -> str:
-    """The allowed values of a field, in words."""
-    parts = []
-    for member in members(hint):
-        if typing.get_origin(member) is Literal:
-            parts += [repr(value) for value in typing.get_args(member)]
-        elif dataclasses.is_dataclass(member):
-            parts.append(member.__name__)  # type: ignore[union-attr]
-        elif typing.get_origin(member) is tuple:
-            inner = typing.get_args(member)
-            count = "a sequence of" if inner[-1] is Ellipsis else str(len(inner))
-            parts.append(f"{count} values, each {describe(inner[0], bounds)}")
-        elif member is types.NoneType:
-            parts.append("None")
-        else:
-            noun = {int: "an integer", float: "a number", str: "a string", bool: "True or False"}[member]
-            limits = [
-                f"{sign} {bounds[key]}"
-                for key, sign in (("ge", ">="), ("gt", ">"), ("lt", "<"))
-                if bounds.get(key) is not None
-            ]
-            parts.append(" ".join([noun, " and ".join(limits)]).strip())
-    return ", ".join(parts)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    for member in members(hint):
-        origin = typing.get_origin(member)
-        if origin is Literal:
-            if any(value == allowed and type(value) is type(allowed) for allowed in typing.get_args(member)):
-                return True
-        elif origin is tuple:
-            inner = typing.get_args(member)
-            if isinstance(value, tuple):
-                kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
-                if len(kinds) == len(value) and all(map(_fits, value, kinds)):
-                    return True
-        elif member is float:
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-                return True
-        elif member is int:
-            if isinstance(value, int) and not isinstance(value, bool):
-                return True
-        elif isinstance(value, member):
-            return True
-    return False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """Base of every part of the configuration: checks types and bounds of all fields, then `_check`."""
-
-    section: ClassVar[str] = "config"
-
-    def __post_init__(self) -> None:
-        cls: Any = type(self)
-        hints = type_hints(cls)
-        for f in dataclasses.fields(self):
-            value, hint, bounds = getattr(self, f.name), hints[f.name], f.metadata
-            ok = _fits(value, hint)
-            if ok and bounds and value is not None:
-                for item in value if isinstance(value, tuple) else (value,):
-                    ok = ok and (bounds["ge"] is None or item >= bounds["ge"])
-                    ok = ok and (bounds["gt"] is None or item > bounds["gt"])
-                    ok = ok and (bounds["lt"] is None or item < bounds["lt"])
-            if not ok:
-                self._fail(f.name, f"allowed: {describe(hint, bounds)}")
-        self._check()
-
-    def _check(self) -> None:
-        """Rules between the fields of one section."""
-
-    def _fail(self, name: str, rule: str) -> typing.NoReturn:
-        value: Any = self
-        for part in name.split("."):
-            value = getattr(value, part)
-        prefix = "" if self.section == "config" else f"{self.section}."
-        raise ConfigError(f"{prefix}{name} = {value!r}: {rule}")
-
-
-# ---------------------------------------------------------------------------------------------- positions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoPosition(Section):
-    """No position information (Haviv et al. 2022): the decoder still has its causal mask."""
-
-    kind: ClassVar[str] = "none"
-    section: ClassVar[str] = "model.position"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sinusoidal(Section):
-    """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5)."""
-
-    kind: ClassVar[str] = "sinusoidal"
-    section: ClassVar[str] = "model.position"
-    base: float = number(10000.0, gt=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learnable(Section):
-    """A trained vector for each position, one table for the source and one for the target."""
-
-    kind: ClassVar[str] = "learnable"
-    section: ClassVar[str] = "model.position"
-    max_positions: int = number(512, ge=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rope(Section):
-    """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
-
-    rope_dim="model" spreads the frequencies over d_model, as if the rotation came before the head split: this is what
-    the original project did, and is wrong by the paper (wavelengths then differ by head). cross=True also rotates
-    in cross-attention. Both are kept as labelled experiments.
-    """
-
-    kind: ClassVar[str] = "rope"
-    section: ClassVar[str] = "model.position"
-    base: float = number(10000.0, gt=1)
-    form: Literal["real", "complex"] = "real"
-    rope_dim: Literal["head", "model"] = "head"
-    cross: bool = False
-
-
-Position = NoPosition | Sinusoidal | Learnable | Rope
-
+# A config file needs one import: the positions stand in a file of their own, and are at hand here too.
+from configs.positions import (
+    Alibi as Alibi,
+)
+from configs.positions import (
+    Combined as Combined,
+)
+from configs.positions import (
+    Cope as Cope,
+)
+from configs.positions import (
+    Deberta as Deberta,
+)
+from configs.positions import (
+    DynamicNtkScaling as DynamicNtkScaling,
+)
+from configs.positions import (
+    Fire as Fire,
+)
+from configs.positions import (
+    Fox as Fox,
+)
+from configs.positions import (
+    Kerple as Kerple,
+)
+from configs.positions import (
+    Learnable as Learnable,
+)
+from configs.positions import (
+    LinearScaling as LinearScaling,
+)
+from configs.positions import (
+    NoPosition as NoPosition,
+)
+from configs.positions import (
+    NoScaling as NoScaling,
+)
+from configs.positions import (
+    NtkScaling as NtkScaling,
+)
+from configs.positions import (
+    Position as Position,
+)
+from configs.positions import (
+    Randomized as Randomized,
+)
+from configs.positions import (
+    Rope as Rope,
+)
+from configs.positions import (
+    Sandwich as Sandwich,
+)
+from configs.positions import (
+    Shaw as Shaw,
+)
+from configs.positions import (
+    Sinusoidal as Sinusoidal,
+)
+from configs.positions import (
+    TransformerXl as TransformerXl,
+)
+from configs.positions import (
+    XPos as XPos,
+)
+from configs.positions import (
+    YarnScaling as YarnScaling,
+)
+from configs.section import Section, number
 
 # -------------------------------------------------------------------------------------------------- model
 
@@ -192,10 +114,9 @@ class ModelConfig(Section):
             self._fail("d_model", f"must be a multiple of model.n_heads = {self.n_heads}")
         if self.d_model % 2:
             self._fail("d_model", "must be even")
-        if isinstance(self.position, Rope) and (self.d_model // self.n_heads) % 2:
-            self._fail("n_heads", f"rope needs an even head size; {self.d_model} / {self.n_heads} is odd")
+        self.position.check_shape(self.d_model, self.n_heads)
         if self.backend == "torch":
-            if not isinstance(self.position, (NoPosition, Sinusoidal, Learnable)):
+            if self.position.inside_attention:
                 self._fail(
                     "position",
                     'model.backend = "torch" has no place for positions inside attention; '
@@ -459,8 +380,7 @@ class Config(Section):
     def _check(self) -> None:
         if not self.name or not all(c.isalnum() or c in "_-." for c in self.name):
             self._fail("name", "letters, digits, '_', '-' and '.' alone (it becomes a folder)")
-        position = self.model.position
-        if isinstance(position, Learnable):
-            for path, length in (("data.max_len", self.data.max_len), ("decode.max_len", self.decode.max_len)):
-                if position.max_positions < length:
-                    self._fail("model.position.max_positions", f"the table must reach {path} = {length}")
+        longest = self.model.position.longest()
+        for path, length in (("data.max_len", self.data.max_len), ("decode.max_len", self.decode.max_len)):
+            if longest is not None and longest < length:
+                raise ConfigError(f"model.position.max_positions = {longest}: the table must reach {path} = {length}")

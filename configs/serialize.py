@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from configs.errors import ConfigError
-from configs.schema import Config, Learnable, Position, Section, describe, members, type_hints
+from configs.positions import POSITIONS, Position
+from configs.schema import Config
+from configs.section import Section, describe, members, type_hints
 
 
 def kinds(union: Any) -> dict[str, type[Section]]:
@@ -47,22 +49,37 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
     """A copy of `config` with every `section.field=value` of `texts` set, and checked once, when all are set.
 
     The order matters only between texts of the same key, where the last wins: the choice of a union's member
-    (`data.corpus=files`) comes before the fields inside it (`data.corpus.root=folder`). `position` is the kind of
-    `--position NAME`: it keeps the present member where that is of this kind already, and it makes a learned table
-    long enough for data.max_len and decode.max_len. Raises ConfigError naming the key, the value and the allowed ones.
+    (`data.corpus=files`) comes before the fields inside it (`data.corpus.root=folder`). `position` is the name of
+    `--position NAME`, a kind or one of configs.positions.POSITIONS: a kind keeps the present member where that is of
+    this kind already; and a table of positions is made long enough for data.max_len and decode.max_len. Raises
+    ConfigError naming the key, the value and the allowed ones.
     """
     data = to_dict(config)
-    chosen = data["model"]["position"]
-    if position is not None:
-        kind = _parse_kind("model.position", Position, position)
-        if chosen["kind"] != kind:
-            data["model"]["position"] = {"kind": kind}
-    for key, text in sorted(map(parse_override, texts), key=lambda override: override[0].count(".")):
+    if position is not None and position != data["model"]["position"]["kind"]:
+        data["model"]["position"] = _named_position(position)
+    given = list(map(parse_override, texts))
+    for key, text in sorted(given, key=lambda override: override[0].count(".")):
         _set(data, key, text)
     chosen = data["model"]["position"]
-    if position == chosen["kind"] == Learnable.kind and "max_positions" not in chosen:
-        chosen["max_positions"] = max(Learnable().max_positions, data["data"]["max_len"], data["decode"]["max_len"])
+    table = "model.position.max_positions"
+    if position is not None and "max_positions" in chosen and table not in dict(given) and not _kept(config, position):
+        chosen["max_positions"] = max(chosen["max_positions"], data["data"]["max_len"], data["decode"]["max_len"])
     return from_dict(data)
+
+
+def _kept(config: Config, position: str) -> bool:
+    return position == config.model.position.kind
+
+
+def _named_position(name: str) -> dict[str, Any]:
+    """A position section by its kind, or by its name among POSITIONS. Raises ConfigError listing both."""
+    if name in POSITIONS:
+        return to_dict(POSITIONS[name])
+    members_by_kind = kinds(Position)
+    if name not in members_by_kind:
+        names = _by_likeness(name, dict.fromkeys([*POSITIONS, *members_by_kind]))
+        raise ConfigError(f"model.position = {name!r}: allowed: {', '.join(names)}")
+    return to_dict(members_by_kind[name]())
 
 
 def set_field(config: Config, key: str, text: str) -> Config:

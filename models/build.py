@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from torch import nn
 
 from configs.errors import ConfigError
-from configs.schema import Learnable, ModelConfig, NoPosition, Rope, Sinusoidal
-from models.positional_encodings.base import PositionScheme
-from models.positional_encodings.learnable import LearnableScheme
-from models.positional_encodings.rope import RopeScheme
-from models.positional_encodings.sinusoidal import SinusoidalScheme
+from configs.schema import ModelConfig
+from models.schemes import build_scheme as build_scheme
 from models.transformer import TranslationTransformer
 from models.transformer_backend import Decoder, Encoder, LayerShape
 from models.transformer_ori import TorchDecoder, TorchEncoder
 from tokenizer.base_tokenizer import BaseTokenizer
-
-# One line for each position dataclass of configs/schema.py.
-POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
-    NoPosition: lambda position, model: PositionScheme(),
-    Sinusoidal: lambda position, model: SinusoidalScheme(base=position.base),
-    Learnable: lambda position, model: LearnableScheme(max_positions=position.max_positions, d_model=model.d_model),
-    Rope: lambda position, model: RopeScheme(
-        base=position.base, form=position.form, rope_dim=position.rope_dim, cross=position.cross
-    ),
-}
-
-
-def build_scheme(config: ModelConfig) -> PositionScheme:
-    """The position scheme that config.position asks for."""
-    return POSITION_SCHEMES[type(config.position)](config.position, config)
 
 
 def build_model(config: ModelConfig, tokenizer: BaseTokenizer) -> TranslationTransformer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -81,16 +80,16 @@ class TranslationTransformer(nn.Module):
     def _embed(self, ids: Tensor, side: Side, start: int = 0) -> tuple[Tensor, Tensor]:
         """ids [B,T] whose first column stands at position `start` -> embeddings [B,T,D], positions [T]."""
         end = start + ids.shape[1]
-        position = self.scheme.input(side)
-        if position.max_positions is not None and end > position.max_positions:
+        limit = self.scheme.max_length(side)
+        if limit is not None and end > limit:
             raise UserError(
-                f"a {side} of {end} tokens is longer than the position table of {position.max_positions}: "
+                f"a {side} of {end} tokens is longer than the position table of {limit}: "
                 "shorten the input, or train with a larger model.position.max_positions"
             )
-        positions = torch.arange(start, end, device=ids.device)
+        positions = self.scheme.positions(side, start, end, ids.device)
         embedding = self.src_embedding if side == "source" else self.tgt_embedding
         x = embedding(ids) * math.sqrt(self.d_model)
-        return self.dropout(position(x, positions)), positions
+        return self.dropout(self.scheme.input(side)(x, positions)), positions
 
     def encode(self, src: Tensor, *, tap: AttentionTap | None = None) -> Memory:
         """src [B,S] -> Memory."""

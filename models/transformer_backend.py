@@ -13,7 +13,7 @@ from models.attention.multi_head import CrossAttention, KeyValueCache, SelfAtten
 from models.attention.tap import AttentionTap
 from models.dropout import Dropout
 from models.masks import padding_attn_mask
-from models.positional_encodings.base import PositionScheme
+from models.positional_encodings.base import Kind, Places, PositionScheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class LayerShape:
     norm: Literal["pre", "post"]
     bias: bool
 
-    def self_attention(self, *, causal: bool, layer: int) -> SelfAttention:
+    def self_attention(self, *, kind: Kind, layer: int) -> SelfAttention:
         return SelfAttention(
             d_model=self.d_model,
             n_heads=self.n_heads,
             dropout=self.attention_dropout,
             bias=self.bias,
-            causal=causal,
+            kind=kind,
             layer=layer,
         )
 
@@ -94,18 +94,16 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.layer = layer
         self.pre_norm = shape.norm == "pre"
-        self.self_attention = shape.self_attention(causal=False, layer=layer)
+        self.self_attention = shape.self_attention(kind="encoder", layer=layer)
         self.feed_forward = shape.feed_forward()
         self.norm1, self.norm2 = shape.layer_norm(), shape.layer_norm()
         self.dropout = Dropout(shape.dropout)
 
-    def forward(
-        self, x: Tensor, *, scheme: PositionScheme, positions: Tensor, mask: Tensor, tap: AttentionTap | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, *, scheme: PositionScheme, places: Places, tap: AttentionTap | None) -> Tensor:
         position = scheme.attention("encoder", self.layer)
 
         def attention(y: Tensor) -> Tensor:
-            return self.self_attention(y, position=position, positions=positions, mask=mask, tap=tap)
+            return self.self_attention(y, position=position, places=places, tap=tap)
 
         if self.pre_norm:
             x = x + self.dropout(attention(self.norm1(x)))
@@ -126,9 +124,12 @@ class Encoder(nn.Module):
         self, x: Tensor, *, scheme: PositionScheme, positions: Tensor, padding: Tensor, tap: AttentionTap | None = None
     ) -> Tensor:
         """x [B,S,D] at positions [S], padding [B,S] (True = padding) -> [B,S,D]."""
-        mask = padding_attn_mask(padding)
+        last = (~padding).sum(dim=1) - 1  # padding is on the right
+        places = Places(
+            positions, positions, padding=padding_attn_mask(padding), k_end=positions[last.clamp(min=0)] + 1
+        )
         for layer in self.layers:
-            x = layer(x, scheme=scheme, positions=positions, mask=mask, tap=tap)
+            x = layer(x, scheme=scheme, places=places, tap=tap)
         return self.norm(x)
 
 
@@ -146,11 +147,21 @@ class DecodeState:
         self.memory_mask = padding_attn_mask(memory.padding)
         self.memory_positions = memory.positions
         self.beam_size = beam_size
+        self.positions = memory.positions[:0]  # [length], of the target tokens decoded so far
 
     @property
     def length(self) -> int:
-        """Target positions decoded so far."""
-        return self.caches[0].length
+        """Target tokens decoded so far."""
+        return len(self.positions)
+
+    def places(self, positions: Tensor) -> tuple[Places, Places]:
+        """Take note of new tokens at positions [T]: where their self-attention and their cross-attention stand."""
+        # Of a first chunk, queries and keys are the same tokens, and the kernel is told so.
+        self.positions = torch.cat((self.positions, positions)) if self.length else positions
+        return (
+            Places(positions, self.positions, causal=True, newest=len(positions) == 1),
+            Places(positions.repeat(self.beam_size), self.memory_positions, padding=self.memory_mask),
+        )
 
     def reorder(self, beam_index: Tensor) -> None:
         """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
@@ -176,7 +187,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.layer = layer
         self.pre_norm = shape.norm == "pre"
-        self.self_attention = shape.self_attention(causal=True, layer=layer)
+        self.self_attention = shape.self_attention(kind="decoder", layer=layer)
         self.cross_attention = shape.cross_attention(layer=layer)
         self.feed_forward = shape.feed_forward()
         self.norm1, self.norm2, self.norm3 = shape.layer_norm(), shape.layer_norm(), shape.layer_norm()
@@ -194,37 +205,28 @@ class DecoderLayer(nn.Module):
         memory_kv: tuple[Tensor, Tensor],
         *,
         scheme: PositionScheme,
-        positions: Tensor,
-        memory_positions: Tensor,
-        memory_mask: Tensor,
+        places: Places,
+        cross_places: Places,
         beam_size: int = 1,
         cache: KeyValueCache | None = None,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """y [B*K,T,D] at positions [T] -> [B*K,T,D]. K > 1 beams share the memory of their sentence.
+        """y [B*K,T,D] -> [B*K,T,D]. K > 1 beams share the memory of their sentence.
 
-        memory_kv is that of `project_memory`, at memory_positions [S]; memory_mask [B,1,1,S], True = may attend.
+        memory_kv is that of `project_memory`. The beams of a sentence fold into the query axis of cross-attention, and
+        cross_places has K*T queries accordingly.
         """
         self_position = scheme.attention("decoder", self.layer)
         cross_position = scheme.attention("cross", self.layer)
         k, v = memory_kv
 
         def attention(z: Tensor) -> Tensor:
-            return self.self_attention(z, position=self_position, positions=positions, cache=cache, tap=tap)
+            return self.self_attention(z, position=self_position, places=places, cache=cache, tap=tap)
 
         def cross(z: Tensor) -> Tensor:
             n_rows, length, d_model = z.shape
             folded = z.reshape(n_rows // beam_size, beam_size * length, d_model)
-            out = self.cross_attention(
-                folded,
-                k,
-                v,
-                position=cross_position,
-                q_positions=positions.repeat(beam_size),
-                k_positions=memory_positions,
-                mask=memory_mask,
-                tap=tap,
-            )
+            out = self.cross_attention(folded, k, v, position=cross_position, places=cross_places, tap=tap)
             return out.view(n_rows, length, d_model)
 
         if self.pre_norm:
@@ -262,18 +264,11 @@ class Decoder(nn.Module):
 
         Right padding of the target needs no mask: it lies in the future of every real token, and the loss omits it.
         """
-        mask = padding_attn_mask(memory.padding)
+        places = Places(positions, positions, causal=True)
+        cross_places = Places(positions, memory.positions, padding=padding_attn_mask(memory.padding))
         for layer in self._layers():
             kv = layer.project_memory(memory, scheme=scheme)
-            y = layer(
-                y,
-                kv,
-                scheme=scheme,
-                positions=positions,
-                memory_positions=memory.positions,
-                memory_mask=mask,
-                tap=tap,
-            )
+            y = layer(y, kv, scheme=scheme, places=places, cross_places=cross_places, tap=tap)
         return self.norm(y)
 
     def init_state(self, memory: Memory, *, scheme: PositionScheme, beam_size: int, max_len: int) -> DecodeState:
@@ -289,14 +284,14 @@ class Decoder(nn.Module):
 
     def step(self, y: Tensor, state: DecodeState, *, scheme: PositionScheme, positions: Tensor) -> Tensor:
         """The next tokens y [B*K,T,D] at positions [T] -> [B*K,T,D]; the state grows by T."""
+        places, cross_places = state.places(positions)
         for layer, kv, cache in zip(self._layers(), state.memory_kv, state.caches):
             y = layer(
                 y,
                 kv,
                 scheme=scheme,
-                positions=positions,
-                memory_positions=state.memory_positions,
-                memory_mask=state.memory_mask,
+                places=places,
+                cross_places=cross_places,
                 beam_size=state.beam_size,
                 cache=cache,
             )

@@ -14,7 +14,7 @@ from models.attention import kernels
 from models.attention.kernels import attend, attend_eager, attend_sdpa
 from models.attention.multi_head import CrossAttention, KeyValueCache, SelfAttention
 from models.attention.tap import AttentionTap
-from models.positional_encodings.base import AttentionPosition
+from models.positional_encodings.base import AttentionPosition, Places
 
 DOUBLE = torch.float64
 B, H, TQ, TK, DH = 2, 3, 5, 5, 4
@@ -138,7 +138,9 @@ def test_the_bias_may_have_a_type_of_its_own(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_self_attention_equals_torchs_after_copying_weights(causal: bool, bias: bool) -> None:
     torch.manual_seed(0)
-    ours = SelfAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=bias, causal=causal, layer=0).double()
+    ours = SelfAttention(
+        d_model=D_MODEL, n_heads=4, dropout=0.0, bias=bias, kind="decoder" if causal else "encoder", layer=0
+    ).double()
     theirs = nn.MultiheadAttention(D_MODEL, 4, bias=bias, batch_first=True).double()
     with torch.no_grad():
         theirs.in_proj_weight.copy_(ours.qkv_proj.weight)
@@ -148,7 +150,11 @@ def test_self_attention_equals_torchs_after_copying_weights(causal: bool, bias: 
             theirs.out_proj.bias.copy_(ours.out_proj.bias)
     x, padding = torch.randn(2, 5, D_MODEL, dtype=DOUBLE), torch.tensor([[0] * 5, [0, 0, 0, 1, 1]]).bool()
     tap = AttentionTap()
-    arguments = {"position": AttentionPosition(), "positions": torch.arange(5), "mask": ~padding[:, None, None]}
+    at = torch.arange(5)
+    arguments = {
+        "position": AttentionPosition(),
+        "places": Places(at, at, causal=causal, padding=~padding[:, None, None]),
+    }
     out, fast = ours(x, **arguments, tap=tap), ours(x, **arguments)
     future = torch.ones(5, 5).triu(1).bool() if causal else None
     expected, weights = theirs(x, x, x, key_padding_mask=padding, attn_mask=future, average_attn_weights=False)
@@ -169,54 +175,72 @@ def test_cross_attention_equals_torchs_after_copying_weights() -> None:
     padding = torch.tensor([[0] * 6, [0, 0, 0, 0, 1, 1]]).bool()
     position = AttentionPosition()
     k, v = ours.project_memory(memory, position=position, k_positions=torch.arange(6))
-    out = ours(
-        x,
-        k,
-        v,
-        position=position,
-        q_positions=torch.arange(3),
-        k_positions=torch.arange(6),
-        mask=~padding[:, None, None],
-    )
+    places = Places(torch.arange(3), torch.arange(6), padding=~padding[:, None, None])
+    out = ours(x, k, v, position=position, places=places)
     close(out, theirs(x, memory, memory, key_padding_mask=padding, need_weights=False)[0])
 
 
 @pytest.mark.parametrize("chunks", [[1, 1, 1, 1, 1], [2, 2, 1], [1, 4]], ids=str)
 def test_a_cached_chunk_keeps_a_mask_beside_its_causality(chunks: list[int]) -> None:
     torch.manual_seed(0)
-    attention = SelfAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, causal=True, layer=0).double()
+    attention = SelfAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, kind="decoder", layer=0).double()
     x, keys = torch.randn(1, 5, D_MODEL, dtype=DOUBLE), torch.tensor([1, 0, 1, 0, 1]).bool()[None, None, None]
     position, positions = AttentionPosition(), torch.arange(5)
     cache = KeyValueCache(1, 4, 5, D_MODEL // 4, like=x)
     pieces, start = [], 0
     for n in chunks:
         end = start + n
-        arguments = {"positions": positions[start:end], "mask": keys[..., :end], "cache": cache}
-        pieces.append(attention(x[:, start:end], position=position, **arguments))
+        places = Places(positions[start:end], positions[:end], causal=True, padding=keys[..., :end])
+        pieces.append(attention(x[:, start:end], position=position, places=places, cache=cache))
         start = end
-    close(torch.cat(pieces, dim=1), attention(x, position=position, positions=positions, mask=keys))
+    whole = Places(positions, positions, causal=True, padding=keys)
+    close(torch.cat(pieces, dim=1), attention(x, position=position, places=whole))
 
 
 @pytest.mark.parametrize("chunks", [[1, 1, 1, 1, 1], [2, 2, 1]], ids=str)
 def test_cached_keys_stand_where_they_were_put(chunks: list[int]) -> None:
     """Positions need not be consecutive: none is inferred from the length of the cache."""
     torch.manual_seed(0)
-    attention = SelfAttention(d_model=D_MODEL, n_heads=N_HEADS, dropout=0.0, bias=True, causal=True, layer=0).double()
+    attention = SelfAttention(
+        d_model=D_MODEL, n_heads=N_HEADS, dropout=0.0, bias=True, kind="decoder", layer=0
+    ).double()
     position, positions = RelativeBias(reach=12).double(), torch.tensor([1, 2, 5, 6, 11])
     x = torch.randn(1, 5, D_MODEL, dtype=DOUBLE)
     cache = KeyValueCache(1, N_HEADS, 5, D_MODEL // N_HEADS, like=x)
-    whole = attention(x, position=position, positions=positions)
-    pieces = zip(x.split(chunks, dim=1), positions.split(chunks))
-    steps = [attention(part, position=position, positions=at, cache=cache) for part, at in pieces]
+    whole = attention(x, position=position, places=Places(positions, positions, causal=True))
+    steps, end = [], 0
+    for part, at in zip(x.split(chunks, dim=1), positions.split(chunks)):
+        end += len(at)
+        places = Places(at, positions[:end], causal=True, newest=len(at) == 1)
+        steps.append(attention(part, position=position, places=places, cache=cache))
     close(torch.cat(steps, dim=1), whole)
-    assert (attention(x, position=position, positions=torch.arange(5)) - whole).abs().max() > 1e-4
+    at = torch.arange(5)
+    assert (attention(x, position=position, places=Places(at, at, causal=True)) - whole).abs().max() > 1e-4
+
+
+def test_what_the_places_alone_decide_is_made_once_for_all_layers() -> None:
+    class Counting(RelativeBias):
+        made = 0
+
+        def bias(self, places: Places) -> torch.Tensor:
+            self.made += 1
+            return super().bias(places)
+
+    model = model_with("relative_bias")
+    position = Counting().double()
+    model.scheme.at["encoder"] = position
+    model.encode(sources(5, 4))
+    assert N_LAYERS > 1
+    assert position.made == 1
+    model.encode(sources(5, 4))
+    assert position.made == 2
 
 
 @pytest.mark.parametrize("tapped", [False, True])
 def test_a_scheme_sets_the_scale_of_its_logits(tapped: bool) -> None:
     torch.manual_seed(0)
-    attention = SelfAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, causal=False, layer=0).double()
-    x, arguments = torch.randn(2, 5, D_MODEL, dtype=DOUBLE), {"positions": torch.arange(5)}
+    attention = SelfAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, kind="encoder", layer=0).double()
+    x, arguments = torch.randn(2, 5, D_MODEL, dtype=DOUBLE), {"places": Places(torch.arange(5), torch.arange(5))}
     plain = attention(x, position=AttentionPosition(), **arguments)
     unscaled = attention(x, position=UnitScale(), **arguments, tap=AttentionTap() if tapped else None)
     assert (unscaled - plain).abs().max() > 1e-4
@@ -228,7 +252,7 @@ def test_a_scheme_sets_the_scale_of_its_logits(tapped: bool) -> None:
 
 @pytest.mark.parametrize("cls", [SelfAttention, CrossAttention])
 def test_a_width_that_heads_do_not_divide_is_refused(cls) -> None:
-    extra = {"causal": True} if cls is SelfAttention else {}
+    extra = {"kind": "encoder"} if cls is SelfAttention else {}
     with pytest.raises(ValueError, match="d_model = 10 is not a multiple of n_heads = 4"):
         cls(d_model=10, n_heads=4, dropout=0.0, bias=True, layer=0, **extra)
 
@@ -251,22 +275,24 @@ def cache_of(n_rows: int, max_len: int) -> KeyValueCache:
 def test_the_cache_returns_what_was_stored_in_order() -> None:
     cache = cache_of(B, 6)
     k, v = qkv()[:2]
-    positions = torch.tensor([0, 2, 3, 7, 9])
-    cache.append(k[:, :, :2], v[:, :, :2], positions[:2])
-    got_k, got_v, got_positions = cache.append(k[:, :, 2:], v[:, :, 2:], positions[2:])
+    state = torch.randn(B, H, 5, dtype=DOUBLE)
+    cache.append(k[:, :, :2], v[:, :, :2], state[:, :, :2])
+    got_k, got_v, got_state = cache.append(k[:, :, 2:], v[:, :, 2:], state[:, :, 2:])
     assert cache.length == 5
     assert torch.equal(got_k, k)
     assert torch.equal(got_v, v)
-    assert torch.equal(got_positions, positions)
+    assert torch.equal(got_state, state)
 
 
 @pytest.mark.parametrize("rows", [[1, 0, 0, 3], [2, 2, 2, 2], [3], [1, 0, 2, 2, 3, 0]])
 def test_the_cache_takes_rows_in_any_order_and_number(rows: list[int]) -> None:
     cache = cache_of(4, 6)
     k, v = torch.randn(2, 4, H, 3, DH, dtype=DOUBLE)
-    cache.append(k[:, :, :2], v[:, :, :2], torch.arange(2))
+    state = torch.randn(4, H, 3, dtype=DOUBLE)
+    cache.append(k[:, :, :2], v[:, :, :2], state[:, :, :2])
     cache.take(torch.tensor(rows))
-    got_k, got_v, _ = cache.append(k[rows][:, :, 2:], v[rows][:, :, 2:], torch.tensor([2]))
+    got_k, got_v, got_state = cache.append(k[rows][:, :, 2:], v[rows][:, :, 2:], state[rows][:, :, 2:])
+    assert torch.equal(got_state, state[rows])
     assert torch.equal(got_k, k[rows])
     assert torch.equal(got_v, v[rows])
 
@@ -275,9 +301,9 @@ def test_the_cache_takes_rows_in_any_order_and_number(rows: list[int]) -> None:
 def test_a_full_cache_refuses_more(n_new: int) -> None:
     cache = cache_of(1, 2)
     x = torch.zeros(1, H, 2, DH, dtype=DOUBLE)
-    cache.append(x, x, torch.arange(2))
+    cache.append(x, x)
     with pytest.raises(ValueError, match="room for 2"):
-        cache.append(x[:, :, :n_new], x[:, :, :n_new], torch.arange(2, 2 + n_new))
+        cache.append(x[:, :, :n_new], x[:, :, :n_new])
 
 
 # ---------------------------------------------------------------------------------------------------- the tap
@@ -306,7 +332,7 @@ def test_the_tap_records_every_layer_in_its_place() -> None:
     layer = model.encoder.layers[0]
     position = model.scheme.attention("encoder", 0)
     q, k, _ = layer.self_attention.qkv_proj(layer.norm1(x)).chunk(3, -1)
-    q, k = (position.rotate(y.unflatten(-1, (N_HEADS, -1)).transpose(1, 2), torch.arange(6)) for y in (q, k))
+    q, k = (position.rotate(y.unflatten(-1, (N_HEADS, -1)).transpose(1, 2), torch.arange(6), "query") for y in (q, k))
     close(tap.maps("encoder")[0, 0], (q @ k.mT / math.sqrt(D_MODEL / N_HEADS)).softmax(-1)[0])
 
 

@@ -17,7 +17,7 @@ FLOORS = [
     ("configs",),
     ("tokenizer", "models.masks"),
     ("models.dropout", "models.positional_encodings", "data"),
-    ("models.attention",),
+    ("models.attention", "models.schemes"),
     ("models.transformer_backend",),
     ("models.transformer", "models.transformer_ori"),
     ("models.build", "models.decoding"),

@@ -41,26 +41,25 @@ def run(root: Path, *args: str) -> str:
 
 
 def test_the_readmes_encoding_trains_and_translates(copy: Path, tmp_path: Path) -> None:
-    schema = copy / "configs/schema.py"
-    before = schema.read_text()
+    positions = copy / "configs/positions.py"
+    before = positions.read_text()
     after = re.sub(
-        r"^Position = .*$", lambda _: snippet("configs/schema.py").strip(), before, count=1, flags=re.MULTILINE
+        r"^Position = .*$", lambda _: snippet("configs/positions.py").strip(), before, count=1, flags=re.MULTILINE
     )
     assert after != before
-    schema.write_text(after)
+    positions.write_text(after)
     (copy / "models/positional_encodings/distance_decay.py").write_text(
         snippet("models/positional_encodings/distance_decay.py")
     )
-    build = copy / "models/build.py"
-    text = build.read_text()
-    text = text.replace("    NoPosition: lambda", snippet("models/build.py") + "    NoPosition: lambda", 1)
+    schemes = copy / "models/schemes.py"
+    text = schemes.read_text()
+    text = text.replace("    config.NoPosition:", snippet("models/schemes.py") + "    config.NoPosition:", 1)
     text = text.replace(
-        "from configs.schema import ",
-        "from models.positional_encodings.distance_decay import DistanceDecayScheme\n"
-        "from configs.schema import DistanceDecay, ",
+        "from models.positional_encodings.fire ",
+        "from models.positional_encodings.distance_decay import DistanceDecay\nfrom models.positional_encodings.fire ",
         1,
     )
-    build.write_text(text)
+    schemes.write_text(text)
 
     arguments = ["--config", "configs/demo.py", "--position", "distance_decay", *tiny_args(tmp_path)]
     folder = run(copy, "train.py", *arguments, "--set", "model.position.slowest=0.05").strip()

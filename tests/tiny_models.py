@@ -9,9 +9,33 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from configs.schema import Learnable, ModelConfig, NoPosition, Position, Rope, Sinusoidal
+from configs.schema import (
+    T5,
+    Alibi,
+    Combined,
+    Cope,
+    Deberta,
+    DynamicNtkScaling,
+    Fire,
+    Fox,
+    Kerple,
+    Learnable,
+    LinearScaling,
+    ModelConfig,
+    NoPosition,
+    NtkScaling,
+    Position,
+    Randomized,
+    Rope,
+    Sandwich,
+    Shaw,
+    Sinusoidal,
+    TransformerXl,
+    XPos,
+    YarnScaling,
+)
 from models.build import build_model
-from models.positional_encodings.base import AttentionPosition, InputPosition, Kind, PositionScheme, Side
+from models.positional_encodings.base import AttentionPosition, InputPosition, Kind, Places, PositionScheme, Role, Side
 from models.transformer import TranslationTransformer
 
 # Marian's habits: EOS is id 0, UNK 1, padding the last id, and decoding starts from padding.
@@ -56,8 +80,8 @@ def tiny_model(
 # ----------------------------------------------------------------- toy schemes: one for each point of the seam
 
 
-def distance_index(q_positions: Tensor, k_positions: Tensor, reach: int) -> Tensor:
-    return (k_positions[None, :] - q_positions[:, None]).clamp(-reach, reach) + reach
+def distance_index(places: Places, reach: int) -> Tensor:
+    return (-places.distance).clamp(-reach, reach) + reach
 
 
 class RelativeBias(AttentionPosition):
@@ -68,8 +92,8 @@ class RelativeBias(AttentionPosition):
         self.reach = reach
         self.table = nn.Parameter(torch.randn(2 * reach + 1, N_HEADS))
 
-    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        return self.table[distance_index(q_positions, k_positions, self.reach)].permute(2, 0, 1)
+    def bias(self, places: Places) -> Tensor:
+        return self.table[distance_index(places, self.reach)].permute(2, 0, 1)
 
 
 class KeyTerm(AttentionPosition):
@@ -80,8 +104,8 @@ class KeyTerm(AttentionPosition):
         self.reach = reach
         self.table = nn.Parameter(torch.randn(2 * reach + 1, D_MODEL // N_HEADS))
 
-    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        keys = self.table[distance_index(q_positions, k_positions, self.reach)]
+    def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
+        keys = self.table[distance_index(places, self.reach)]
         return torch.einsum("bhqd,qkd->bhqk", q, keys) * q.shape[-1] ** -0.5
 
 
@@ -95,9 +119,24 @@ class ValueTerm(AttentionPosition):
         self.reach = reach
         self.table = nn.Parameter(torch.randn(2 * reach + 1, D_MODEL // N_HEADS))
 
-    def value_term(self, weights: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        values = self.table[distance_index(q_positions, k_positions, self.reach)]
+    def value_term(self, weights: Tensor, places: Places) -> Tensor:
+        values = self.table[distance_index(places, self.reach)]
         return torch.einsum("bhqk,qkd->bhqd", weights, values)
+
+
+class TokenGate(AttentionPosition):
+    """A number of each head and token, taken from the layer's input and added to the logits of its key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(D_MODEL, N_HEADS, bias=False)
+
+    def token_state(self, x: Tensor) -> Tensor:
+        return self.gate(x).transpose(1, 2)
+
+    def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
+        assert state is not None
+        return state[:, :, None, :]
 
 
 class UnitScale(AttentionPosition):
@@ -114,7 +153,7 @@ class Stretch(AttentionPosition):
         super().__init__()
         self.gain = nn.Parameter(torch.tensor(0.2))
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
         return x * (1 + self.gain * positions.to(x.dtype))[:, None]
 
 
@@ -146,20 +185,53 @@ class ToyScheme(PositionScheme):
         return cast(AttentionPosition, self.at[kind]) if kind in self.at else self.no_attention
 
 
+# Every scheme with sizes so small that a sentence of a few tokens reaches what lies past them.
 POSITIONS: dict[str, Position] = {
     "none": NO_POSITION,
     "sinusoidal": Sinusoidal(),
+    "sinusoidal_half": Sinusoidal(layout="half"),
+    "sinusoidal_t2t": Sinusoidal(layout="t2t"),
     "learnable": Learnable(max_positions=24),
     "rope": Rope(),
     "rope_complex": Rope(form="complex"),
+    "rope_half": Rope(layout="half"),
     "rope_model": Rope(rope_dim="model"),
     "rope_cross": Rope(cross=True),
+    "rope_linear": Rope(scaling=LinearScaling(factor=2.0)),
+    "rope_ntk": Rope(scaling=NtkScaling(factor=2.0)),
+    "rope_dynamic_ntk": Rope(scaling=DynamicNtkScaling(factor=2.0, trained_length=3)),
+    "rope_yarn": Rope(scaling=YarnScaling(factor=2.0, trained_length=4)),
+    "xpos": XPos(scale_base=8.0),
+    "alibi": Alibi(),
+    "alibi_asymmetric": Alibi(asymmetry=0.5),
+    "t5": T5(n_buckets=8, max_distance=6),
+    "t5_unscaled": T5(n_buckets=8, max_distance=6, scaled=False),
+    "kerple_log": Kerple(),
+    "kerple_power": Kerple(form="power"),
+    "fire": Fire(width=4, threshold=3.0),
+    "sandwich": Sandwich(width=8),
+    "shaw": Shaw(clip=2),
+    "shaw_keys": Shaw(clip=2, values=False),
+    "transformer_xl": TransformerXl(),
+    "xlnet": TransformerXl(reading="xlnet"),
+    "deberta": Deberta(max_distance=3),
+    "deberta_log": Deberta(max_distance=6, log_buckets=4),
+    "deberta_c2p": Deberta(max_distance=3, p2c=False),
+    "cope": Cope(n_positions=3),
+    "cope_t5": Cope(n_positions=3, encoder=T5(n_buckets=8, max_distance=6)),
+    "fox": Fox(),
+    "fox_learnable": Fox(encoder=Learnable(max_positions=24)),
+    "randomized_rope": Randomized(spread=48, max_positions=24),
+    "randomized_t5": Randomized(scheme=T5(n_buckets=8, max_distance=24), spread=48, max_positions=24),
+    "sinusoidal_t5": Combined(attention=T5(n_buckets=8, max_distance=6)),
+    "learnable_shaw": Combined(input=Learnable(max_positions=24), attention=Shaw(clip=2)),
 }
 TOYS: dict[str, Callable[[], PositionScheme]] = {
     "relative_bias": lambda: ToyScheme(RelativeBias),
     "relative_bias_cross": lambda: ToyScheme(RelativeBias, cross=True),
     "key_term": lambda: ToyScheme(KeyTerm, cross=True),
     "value_term": lambda: ToyScheme(ValueTerm, cross=True),
+    "token_gate": lambda: ToyScheme(TokenGate, ramp=True),
     "unit_scale": lambda: ToyScheme(UnitScale, cross=True),
     "stretch": lambda: ToyScheme(Stretch, cross=True),
     "ramp": lambda: ToyScheme(None, ramp=True),

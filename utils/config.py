@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.errors import ConfigError
-from configs.schema import Config, Position
+from configs.positions import POSITIONS, Position
+from configs.schema import Config
 from configs.serialize import apply_overrides, from_dict, kinds, to_dict
 
 CONFIGS_DIR = Path(__file__).resolve().parents[1] / "configs"
-_NOT_EXPERIMENTS = {"__init__", "errors", "schema", "serialize"}
+_NOT_EXPERIMENTS = {"__init__", "errors", "positions", "schema", "section", "serialize"}
 
 
 def config_files() -> list[Path]:
-    """The experiment files of `configs/`, by name."""
-    return sorted(path for path in CONFIGS_DIR.glob("*.py") if path.stem not in _NOT_EXPERIMENTS)
+    """The experiment files of `configs/` and its folders, by path."""
+    return sorted(path for path in CONFIGS_DIR.rglob("*.py") if path.stem not in _NOT_EXPERIMENTS)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), position: str | None = None) -> Config:
@@ -56,7 +57,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECTION.FIELD=VALUE",
         help="change one field of the config; repeatable",
     )
-    names = ", ".join(kinds(Position))
+    names = ", ".join(dict.fromkeys([*POSITIONS, *kinds(Position)]))
     parser.add_argument("--position", metavar="NAME", help=f"change the positional encoding: {names}")
 
 
@@ -107,6 +108,6 @@ def _where(path: Path, error: BaseException) -> str:
 
 
 def _suggest(path: Path) -> str:
-    stems = [file.stem for file in config_files()]
-    closest = sorted(stems, key=lambda stem: -difflib.SequenceMatcher(None, path.stem, stem).ratio())
-    return f"; there are {', '.join(f'configs/{stem}.py' for stem in closest)}" if closest else ""
+    files = [file.relative_to(CONFIGS_DIR.parent).as_posix() for file in config_files()]
+    closest = sorted(files, key=lambda file: -difflib.SequenceMatcher(None, path.stem, Path(file).stem).ratio())
+    return f"; the closest of {len(files)} there are: {', '.join(closest[:5])}" if closest else ""

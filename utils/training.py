@@ -412,7 +412,7 @@ def check_lengths(model: TranslationTransformer, ids: TokenizedSplit, config: Co
     """Raises UserError where a validation pair outgrows a table of positions: better now than after an epoch."""
     sides: tuple[tuple[Side, int], ...] = (("source", ids.src_lengths.max()), ("target", ids.tgt_lengths.max()))
     for side, longest in sides:
-        most = model.scheme.input(side).max_positions
+        most = model.scheme.max_length(side)
         if most is not None and longest > most:
             raise UserError(
                 f"a validation {side} has {longest} tokens and the position table {most}: use "

@@ -10,21 +10,24 @@ from torch import Tensor, nn
 
 from models.attention.kernels import attend
 from models.attention.tap import AttentionTap
-from models.masks import causal_attn_mask
-from models.positional_encodings.base import AttentionPosition, Kind
+from models.masks import as_bias
+from models.positional_encodings.base import AttentionPosition, Kind, Places
 
 
 class KeyValueCache:
-    """Keys and values of the tokens decoded so far, [N,H,max_len,Dh] each, and their positions; allocated once."""
+    """Keys and values of the tokens decoded so far, [N,H,max_len,Dh] each, allocated once.
+
+    Where the position scheme keeps a number for each token and head, [N,H,max_len], it stands beside them.
+    """
 
     def __init__(self, n_rows: int, n_heads: int, max_len: int, head_dim: int, like: Tensor) -> None:
         self.k = like.new_empty(n_rows, n_heads, max_len, head_dim)
         self.v = torch.empty_like(self.k)
-        self.positions = torch.empty(max_len, dtype=torch.long, device=like.device)
+        self.state: Tensor | None = None
         self.length = 0
 
-    def append(self, k: Tensor, v: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Store k, v [N,H,T,Dh] of tokens at positions [T]; all so far: [N,H,length,Dh] twice, and [length].
+    def append(self, k: Tensor, v: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Store k, v [N,H,T,Dh] and the state [N,H,T], if any; returns all so far, [N,H,length,...].
 
         Raises ValueError past max_len: torch would silently drop a single position that has no room.
         """
@@ -33,9 +36,12 @@ class KeyValueCache:
             raise ValueError(f"token {end} does not fit: the cache has room for {self.k.shape[2]}")
         self.k[:, :, self.length : end] = k
         self.v[:, :, self.length : end] = v
-        self.positions[self.length : end] = positions
+        if state is not None:
+            if self.state is None:
+                self.state = state.new_empty(self.k.shape[:3])
+            self.state[:, :, self.length : end] = state
         self.length = end
-        return self.k[:, :, :end], self.v[:, :, :end], self.positions[:end]
+        return self.k[:, :, :end], self.v[:, :, :end], None if self.state is None else self.state[:, :, :end]
 
     def take(self, rows: Tensor) -> None:
         """Keep the given rows [M], in their order, with repetition."""
@@ -45,6 +51,8 @@ class KeyValueCache:
             self.v[:, :, :n] = self.v[rows, :, :n]
         else:
             self.k, self.v = self.k[rows], self.v[rows]
+        if self.state is not None:
+            self.state = self.state[rows]
 
 
 class _MultiHead(nn.Module):
@@ -70,42 +78,60 @@ class _MultiHead(nn.Module):
         v: Tensor,
         *,
         position: AttentionPosition,
-        q_positions: Tensor,
-        k_positions: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
+        places: Places,
+        state: Tensor | None,
         kind: Kind,
         layer: int,
         tap: AttentionTap | None,
     ) -> Tensor:
-        value_term = None
-        if position.needs_weights:
-            value_term = partial(position.value_term, q_positions=q_positions, k_positions=k_positions)
+        additive = _additive(position, places, q, k, state)
+        is_causal = additive is None and places.plainly_causal
         out, weights = attend(
             q,
             k,
             v,
-            mask=mask,
-            bias=position.bias(q, k, q_positions, k_positions),
+            mask=places.mask if additive is None and not is_causal else None,
+            bias=additive,
             is_causal=is_causal,
             scale=position.logit_scale(self.head_dim),
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=tap is not None,
-            value_term=value_term,
+            value_term=partial(position.value_term, places=places) if position.needs_weights else None,
         )
         if tap is not None and weights is not None:
             tap.record(kind, layer, weights)
         return self.out_proj(out.transpose(1, 2).flatten(-2))
 
 
+def _additive(position: AttentionPosition, places: Places, q: Tensor, k: Tensor, state: Tensor | None) -> Tensor | None:
+    """Everything that is added to the scaled logits, masks included, as one tensor; None where a mask is all.
+
+    What q and k do not decide is made once for all layers that share the module.
+    """
+    bias = places.once(position, lambda: position.bias(places))
+    term = position.logit_term(q, k, places, state)
+    if bias is None and term is None:
+        return None
+    dtype = q.dtype
+
+    def make_fixed() -> Tensor | None:
+        if bias is not None:
+            return places.masked(bias.to(dtype))
+        return None if places.mask is None else as_bias(places.mask, dtype)
+
+    fixed = places.once((position, dtype), make_fixed)
+    if fixed is None or term is None:
+        return fixed if term is None else term.to(dtype)
+    return fixed + term.to(dtype)
+
+
 class SelfAttention(_MultiHead):
     """Attention of a sequence to itself; q, k and v come from one product."""
 
-    def __init__(self, *, d_model: int, n_heads: int, dropout: float, bias: bool, causal: bool, layer: int) -> None:
+    def __init__(self, *, d_model: int, n_heads: int, dropout: float, bias: bool, kind: Kind, layer: int) -> None:
         super().__init__(d_model=d_model, n_heads=n_heads, dropout=dropout, bias=bias)
         self.qkv_proj = nn.Linear(d_model, 3 * d_model, bias=bias)
-        self.causal = causal
-        self.kind: Kind = "decoder" if causal else "encoder"
+        self.kind: Kind = kind
         self.layer = layer
 
     def forward(
@@ -113,36 +139,18 @@ class SelfAttention(_MultiHead):
         x: Tensor,
         *,
         position: AttentionPosition,
-        positions: Tensor,
-        mask: Tensor | None = None,
+        places: Places,
         cache: KeyValueCache | None = None,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """x [B,T,D] at positions [T] -> [B,T,D]. With a cache (causal only) x continues what the cache holds."""
+        """x [B,T,D] at places.q_positions -> [B,T,D]. With a cache, x continues what the cache holds."""
         q, k, v = (self._split(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
-        q, k = position.rotate(q, positions), position.rotate(k, positions)
-        k_positions = positions
+        q, k = position.rotate(q, places.q_positions, "query"), position.rotate(k, places.q_positions, "key")
+        state = position.token_state(x)
         if cache is not None:
-            k, v, k_positions = cache.append(k, v, positions)
-        is_causal = False
-        if self.causal and x.shape[1] > 1:
-            if k.shape[2] == x.shape[1]:
-                is_causal = True
-            else:
-                causal = causal_attn_mask(positions, k_positions)
-                mask = causal if mask is None else mask & causal
+            k, v, state = cache.append(k, v, state)
         return self._attend(
-            q,
-            k,
-            v,
-            position=position,
-            q_positions=positions,
-            k_positions=k_positions,
-            mask=mask,
-            is_causal=is_causal,
-            kind=self.kind,
-            layer=self.layer,
-            tap=tap,
+            q, k, v, position=position, places=places, state=state, kind=self.kind, layer=self.layer, tap=tap
         )
 
 
@@ -160,7 +168,7 @@ class CrossAttention(_MultiHead):
     ) -> tuple[Tensor, Tensor]:
         """memory [B,S,D] -> keys (already rotated, where the scheme rotates) and values, [B,H,S,Dh] each."""
         k, v = (self._split(part) for part in self.kv_proj(memory).chunk(2, dim=-1))
-        return position.rotate(k, k_positions), v
+        return position.rotate(k, k_positions, "key"), v
 
     def forward(
         self,
@@ -169,23 +177,11 @@ class CrossAttention(_MultiHead):
         v: Tensor,
         *,
         position: AttentionPosition,
-        q_positions: Tensor,
-        k_positions: Tensor,
-        mask: Tensor | None,
+        places: Places,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """x [B,T,D] at q_positions [T]; k, v of `project_memory`; mask [B,1,1,S] -> [B,T,D]."""
-        q = position.rotate(self._split(self.q_proj(x)), q_positions)
+        """x [B,T,D] at places.q_positions; k, v of `project_memory` at places.k_positions -> [B,T,D]."""
+        q = position.rotate(self._split(self.q_proj(x)), places.q_positions, "query")
         return self._attend(
-            q,
-            k,
-            v,
-            position=position,
-            q_positions=q_positions,
-            k_positions=k_positions,
-            mask=mask,
-            is_causal=False,
-            kind="cross",
-            layer=self.layer,
-            tap=tap,
+            q, k, v, position=position, places=places, state=None, kind="cross", layer=self.layer, tap=tap
         )

@@ -1,4 +1,4 @@
-"""What a position scheme can do: two contracts whose defaults mean "no position", and the scheme that hands them out.
+"""What a position scheme can do: two contracts whose defaults mean "no position", and the schemes that hand them out.
 
 A scheme acts at up to four points: added to the embeddings (InputPosition); rotating queries and keys, biasing the
 attention logits, and adding a term to the values (AttentionPosition). Positions are integer tensors handed in, never
@@ -7,12 +7,80 @@ inferred from sizes.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Hashable, Iterable
+from typing import Literal, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
+
+from models.masks import as_bias, causal_attn_mask
 
 Side = Literal["source", "target"]
 Kind = Literal["encoder", "decoder", "cross"]
+Role = Literal["query", "key"]
+T = TypeVar("T")
+
+
+class Places:
+    """Where the queries and keys of one attention stand, and which keys a query may see.
+
+    One object serves all layers of a stack during one forward pass (or one decoding step), so that what depends on the
+    places alone is computed once: see `once`.
+
+    q_positions [Tq], k_positions [Tk]: integers. causal: a query sees no key at a later position; newest says that no
+    key is later than any query, so that no mask is needed for it. padding: bool, broadcast to [B,1,Tq,Tk], True = may
+    attend, or None. k_end [B]: the position after the last real key of each row, where the rows are whole sentences;
+    None where they grow (a causal attention).
+    """
+
+    def __init__(
+        self,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        *,
+        causal: bool = False,
+        newest: bool = False,
+        padding: Tensor | None = None,
+        k_end: Tensor | None = None,
+    ) -> None:
+        self.q_positions = q_positions
+        self.k_positions = k_positions
+        self.causal = causal
+        self.newest = newest
+        self.padding = padding
+        self.k_end = k_end
+        self._made: dict[Hashable, object] = {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of make(), computed the first time that `key` is asked for. Nothing outlives the forward pass."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast(T, self._made[key])
+
+    @property
+    def distance(self) -> Tensor:
+        """i - j of query position i and key position j, [Tq,Tk] integers: positive where the key is in the past."""
+        return self.once("distance", lambda: self.q_positions[:, None] - self.k_positions[None, :])
+
+    @property
+    def plainly_causal(self) -> bool:
+        """Causal over one and the same sequence, without padding: the kernel needs no mask then, only a flag."""
+        return self.causal and self.padding is None and self.q_positions is self.k_positions
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Bool, broadcast to [B,H,Tq,Tk], True = may attend; None where every query sees every key."""
+        return self.once("mask", self._make_mask)
+
+    def _make_mask(self) -> Tensor | None:
+        if self.newest or not self.causal:
+            return self.padding
+        causal = causal_attn_mask(self.q_positions, self.k_positions)
+        return causal if self.padding is None else self.padding & causal
+
+    def masked(self, bias: Tensor) -> Tensor:
+        """bias with -inf wherever the mask forbids."""
+        return bias if self.mask is None else bias + as_bias(self.mask, bias.dtype)
 
 
 class InputPosition(nn.Module):
@@ -26,23 +94,40 @@ class InputPosition(nn.Module):
 
 
 class AttentionPosition(nn.Module):
-    """Acts inside one attention. `needs_weights` asks for the attention weights, hence for the eager kernel."""
+    """Acts inside one attention. `needs_weights` asks for the attention weights, hence for the eager kernel.
+
+    The logits are logit_scale * q.k + bias + logit_term, with q and k rotated.
+    """
 
     needs_weights = False
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """q or k [B,H,T,Dh], positions [T] -> the same shape. Keys are rotated before they are cached."""
+    def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
+        """q or k [B,H,T,Dh] of tokens at positions [T] -> the same shape. Keys are rotated before they are cached."""
         return x
 
     def logit_scale(self, head_dim: int) -> float:
         """The factor of q.k; 1/sqrt(Dh) unless the scheme says otherwise."""
         return head_dim**-0.5
 
-    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        """A term added to the scaled logits, broadcast to [B,H,Tq,Tk], or None; q and k come rotated."""
+    def bias(self, places: Places) -> Tensor | None:
+        """What is added to the scaled logits whatever q and k are, in float32 or better; or None.
+
+        Broadcasts to [B,H,Tq,Tk]. Asked for once in a forward pass for all layers that share this module.
+        """
         return None
 
-    def value_term(self, weights: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    def token_state(self, x: Tensor) -> Tensor | None:
+        """From the attention's input x [B,T,D] to a number for each head and token, [B,H,T], kept beside the keys."""
+        return None
+
+    def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor | None:
+        """What is added to the scaled logits depending on q [B,H,Tq,Dh], k [B,H,Tk,Dh] (rotated) or the state [B,H,Tk].
+
+        Broadcasts to [B,H,Tq,Tk] and is finite everywhere, also where the mask forbids; or None.
+        """
+        return None
+
+    def value_term(self, weights: Tensor, places: Places) -> Tensor:
         """weights [B,H,Tq,Tk] (after dropout) -> [B,H,Tq,Dh], added to the output. Asked for if needs_weights."""
         raise TypeError(f"{type(self).__name__} has no value term")
 
@@ -64,3 +149,39 @@ class PositionScheme(nn.Module):
 
     def attention(self, kind: Kind, layer: int) -> AttentionPosition:
         return self.no_attention
+
+    def encoder_only(self) -> None:
+        """Let go of the modules of the decoder and its input, where the scheme is to serve the encoder alone."""
+
+    def positions(self, side: Side, start: int, end: int, device: torch.device) -> Tensor:
+        """The positions [end - start] of the tokens start .. end-1 of a sequence."""
+        return torch.arange(start, end, device=device)
+
+    def max_length(self, side: Side) -> int | None:
+        """The longest sequence that this side can have, in tokens; None where there is no bound."""
+        return self.input(side).max_positions
+
+
+class AttentionScheme(PositionScheme):
+    """Hands out given modules: one for each layer of a stack, or a single one that the whole stack shares."""
+
+    def __init__(
+        self,
+        *,
+        encoder: Iterable[AttentionPosition] = (),
+        decoder: Iterable[AttentionPosition] = (),
+        cross: Iterable[AttentionPosition] = (),
+    ) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleList(encoder)
+        self.decoder = nn.ModuleList(decoder)
+        self.cross = nn.ModuleList(cross)
+
+    def attention(self, kind: Kind, layer: int) -> AttentionPosition:
+        modules = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}[kind]
+        if not len(modules):
+            return self.no_attention
+        return cast(AttentionPosition, modules[0 if len(modules) == 1 else layer])
+
+    def encoder_only(self) -> None:
+        self.decoder, self.cross = nn.ModuleList(), nn.ModuleList()

@@ -28,8 +28,11 @@ class LearnableInput(InputPosition):
 class LearnableScheme(PositionScheme):
     def __init__(self, *, max_positions: int, d_model: int) -> None:
         super().__init__()
-        self.source = LearnableInput(max_positions=max_positions, d_model=d_model)
-        self.target = LearnableInput(max_positions=max_positions, d_model=d_model)
+        self.source: InputPosition = LearnableInput(max_positions=max_positions, d_model=d_model)
+        self.target: InputPosition = LearnableInput(max_positions=max_positions, d_model=d_model)
 
     def input(self, side: Side) -> InputPosition:
         return self.source if side == "source" else self.target
+
+    def encoder_only(self) -> None:
+        self.target = InputPosition()

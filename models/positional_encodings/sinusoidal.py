@@ -2,41 +2,65 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from models.positional_encodings.base import InputPosition, PositionScheme, Side
 
+SinusoidLayout = Literal["interleaved", "half", "t2t"]
 
-def sinusoid_table(positions: Tensor, d_model: int, *, base: float = 10000.0, dtype: torch.dtype) -> Tensor:
-    """positions [T] -> [T, d_model]: PE[t, 2i] = sin(t base^(-2i/d_model)), PE[t, 2i+1] = cos of the same angle.
 
-    Angles are taken in float32 or better whatever `dtype` is: bfloat16 cannot tell position 2047 from 2048.
-    Raises ValueError for an odd d_model.
+def sinusoid_table(
+    positions: Tensor,
+    d_model: int,
+    *,
+    base: float = 10000.0,
+    layout: SinusoidLayout = "interleaved",
+    dtype: torch.dtype,
+) -> Tensor:
+    """The sinusoids of positions [T], as [T, d_model]. With w_i = base^(-2i/d_model), i = 0 .. d_model/2 - 1:
+
+    interleaved (the paper): PE[t, 2i] = sin(t w_i), PE[t, 2i+1] = cos(t w_i).
+    half (Marian, XLNet): the same numbers in another order, all sines and then all cosines.
+    t2t (tensor2tensor, M2M100): all sines and then all cosines too, but w_i = base^(-i/(d_model/2 - 1)), so that the
+    last wavelength is 2 pi base itself.
+
+    Angles are taken in float32 or better whatever `dtype` is: bfloat16 cannot tell position 2047 from 2048. Positions
+    may be negative. Raises ValueError for an odd d_model, for t2t with d_model = 2 and for an unknown layout.
     """
     if d_model % 2:
         raise ValueError(f"d_model = {d_model} must be even")
+    if layout not in ("interleaved", "half", "t2t"):
+        raise ValueError(f"layout = {layout!r}: allowed: 'interleaved', 'half', 't2t'")
+    if layout == "t2t" and d_model == 2:
+        raise ValueError("d_model = 2: the t2t layout spreads at least two frequencies, d_model >= 4")
+    n = d_model // 2
     exact = torch.float64 if dtype == torch.float64 else torch.float32
-    exponents = torch.arange(0, d_model, 2, device=positions.device, dtype=exact) / d_model
+    exponents = torch.arange(n, device=positions.device, dtype=exact) / (n - 1 if layout == "t2t" else n)
     angles = positions.to(exact)[:, None] * torch.pow(base, -exponents)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(dtype)
+    if layout == "interleaved":
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(dtype)
+    return torch.cat((angles.sin(), angles.cos()), dim=-1).to(dtype)
 
 
 class SinusoidalInput(InputPosition):
     """Adds the sinusoids of the given positions; computed when needed, so there is no table to outgrow."""
 
-    def __init__(self, *, base: float) -> None:
+    def __init__(self, *, base: float, layout: SinusoidLayout = "interleaved") -> None:
         super().__init__()
         self.base = base
+        self.layout: SinusoidLayout = layout
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + sinusoid_table(positions, x.shape[-1], base=self.base, dtype=x.dtype)
+        return x + sinusoid_table(positions, x.shape[-1], base=self.base, layout=self.layout, dtype=x.dtype)
 
 
 class SinusoidalScheme(PositionScheme):
-    def __init__(self, *, base: float) -> None:
+    def __init__(self, *, base: float, layout: SinusoidLayout = "interleaved") -> None:
         super().__init__()
-        self.sinusoids = SinusoidalInput(base=base)
+        self.sinusoids = SinusoidalInput(base=base, layout=layout)
 
     def input(self, side: Side) -> InputPosition:
         return self.sinusoids

@@ -1,0 +1,405 @@
+"""Every positional encoding as a config section, and the named ones that `--position` and the experiments know.
+
+What each scheme is stands in docs/positional_encodings.md; `models/schemes.py` builds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from configs.errors import ConfigError
+from configs.section import Section, number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionSection(Section):
+    """What the rest of the configuration may ask of a position scheme."""
+
+    section: ClassVar[str] = "model.position"
+    inside_attention: ClassVar[bool] = True  # it acts on queries, keys, logits or values
+
+    def longest(self) -> int | None:
+        """The longest sequence in tokens that the scheme can place; None where there is no bound."""
+        return None
+
+    def check_shape(self, d_model: int, n_heads: int) -> None:
+        """Raises ConfigError where the scheme does not fit a model of this shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPosition(PositionSection):
+    """No position information (Haviv et al. 2022): the decoder still has its causal mask."""
+
+    kind: ClassVar[str] = "none"
+    inside_attention: ClassVar[bool] = False
+
+
+# ------------------------------------------------------------------------------------ added to the embeddings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sinusoidal(PositionSection):
+    """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5).
+
+    layout: "interleaved" as in the paper; "half": all sines, then all cosines (Marian); "t2t": the same with
+    tensor2tensor's frequencies, which end at 1/base exactly.
+    """
+
+    kind: ClassVar[str] = "sinusoidal"
+    inside_attention: ClassVar[bool] = False
+    base: float = number(10000.0, gt=1)
+    layout: Literal["interleaved", "half", "t2t"] = "interleaved"
+
+    def check_shape(self, d_model: int, n_heads: int) -> None:
+        if self.layout == "t2t" and d_model < 4:
+            self._fail("layout", f"needs a d_model of 4 or more; it is {d_model}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnable(PositionSection):
+    """A trained vector for each position, one table for the source and one for the target."""
+
+    kind: ClassVar[str] = "learnable"
+    inside_attention: ClassVar[bool] = False
+    max_positions: int = number(512, ge=1)
+
+    def longest(self) -> int | None:
+        return self.max_positions
+
+
+# ---------------------------------------------------------------------------------------------------- rotations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoScaling(Section):
+    """The frequencies of the paper, whatever the length."""
+
+    kind: ClassVar[str] = "none"
+    section: ClassVar[str] = "model.position.scaling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearScaling(Section):
+    """Position interpolation: position s*m behaves as m did (Peng et al. 2023, "YaRN", equation 10)."""
+
+    kind: ClassVar[str] = "linear"
+    section: ClassVar[str] = "model.position.scaling"
+    factor: float = number(4.0, ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NtkScaling(Section):
+    """NTK-aware: a larger base that keeps the fastest frequency and slows the slowest by `factor`."""
+
+    kind: ClassVar[str] = "ntk"
+    section: ClassVar[str] = "model.position.scaling"
+    factor: float = number(4.0, ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicNtkScaling(Section):
+    """NTK-aware with a base that grows with the sequence once it is longer than trained_length, and not before."""
+
+    kind: ClassVar[str] = "dynamic_ntk"
+    section: ClassVar[str] = "model.position.scaling"
+    factor: float = number(4.0, ge=1)
+    trained_length: int = number(128, ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YarnScaling(Section):
+    """YaRN: fast frequencies kept, slow ones interpolated, logits a little sharper (Peng et al. 2023)."""
+
+    kind: ClassVar[str] = "yarn"
+    section: ClassVar[str] = "model.position.scaling"
+    factor: float = number(4.0, ge=1)
+    trained_length: int = number(128, ge=1)
+    beta_fast: float = number(32.0, gt=0)
+    beta_slow: float = number(1.0, gt=0)
+
+    def _check(self) -> None:
+        if self.beta_fast <= self.beta_slow:
+            self._fail("beta_fast", f"must be greater than beta_slow = {self.beta_slow}")
+
+
+Scaling = NoScaling | LinearScaling | NtkScaling | DynamicNtkScaling | YarnScaling
+
+
+def _check_head(kind: str, d_model: int, n_heads: int) -> None:
+    if (d_model // n_heads) % 2:
+        raise ConfigError(f"model.n_heads = {n_heads}: {kind} needs an even head size; {d_model} / {n_heads} is odd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rope(PositionSection):
+    """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
+
+    layout: which two numbers make a pair, (2i, 2i+1) as in the paper or (i, i + Dh/2) as in Llama. rope_dim="model"
+    spreads the frequencies over d_model, as if the rotation came before the head split: this is what the original
+    project did, and is wrong by the paper (wavelengths then differ by head). cross=True also rotates in
+    cross-attention. Both are kept as labelled experiments.
+    """
+
+    kind: ClassVar[str] = "rope"
+    base: float = number(10000.0, gt=1)
+    form: Literal["real", "complex"] = "real"
+    layout: Literal["interleaved", "half"] = "interleaved"
+    rope_dim: Literal["head", "model"] = "head"
+    cross: bool = False
+    scaling: Scaling = NoScaling()
+
+    def _check(self) -> None:
+        if self.rope_dim == "model" and not isinstance(self.scaling, NoScaling):
+            self._fail("rope_dim", f"the {self.scaling.kind} scaling is defined for rope_dim = 'head'")
+        if self.cross and isinstance(self.scaling, DynamicNtkScaling):
+            self._fail("cross", "dynamic_ntk has a length of its own on each side; allowed: False")
+
+    def check_shape(self, d_model: int, n_heads: int) -> None:
+        _check_head(self.kind, d_model, n_heads)
+        if isinstance(self.scaling, (NtkScaling, DynamicNtkScaling)) and d_model // n_heads < 4:
+            self._fail("scaling.kind", f"needs a head size of 4 or more; it is {d_model // n_heads}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XPos(PositionSection):
+    """Rotation with a decay by distance (Sun et al. 2022) in the decoder; plain RoPE in the encoder.
+
+    The decay turns into growth for keys ahead of the query, so it serves causal attention alone.
+    """
+
+    kind: ClassVar[str] = "xpos"
+    base: float = number(10000.0, gt=1)
+    gamma: float = number(0.4, gt=0)
+    scale_base: float = number(512.0, gt=0)
+    form: Literal["real", "complex"] = "real"
+
+    def check_shape(self, d_model: int, n_heads: int) -> None:
+        _check_head(self.kind, d_model, n_heads)
+
+
+# ----------------------------------------------------------------------------------------------- biases by distance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alibi(PositionSection):
+    """A penalty proportional to the distance, with one slope for each head (Press et al. 2022, section 3).
+
+    The encoder's is |i - j| to both sides; asymmetric (asymmetry > 0) also tells left from right.
+    """
+
+    kind: ClassVar[str] = "alibi"
+    asymmetry: float = number(0.0, ge=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class T5(PositionSection):
+    """A trained number for each head and bucket of distances, one table for each stack (Raffel et al. 2020, 2.1).
+
+    scaled=False leaves q.k undivided by sqrt(Dh), as T5 does together with its own initialisation.
+    """
+
+    kind: ClassVar[str] = "t5"
+    n_buckets: int = number(32, ge=4)
+    max_distance: int = number(128, ge=2)
+    scaled: bool = True
+
+    def _check(self) -> None:
+        if self.n_buckets % 4:
+            self._fail("n_buckets", "must be a multiple of 4: two sides, each half exact and half logarithmic")
+        if self.max_distance <= self.n_buckets // 2:
+            self._fail("max_distance", f"must be greater than n_buckets / 2 = {self.n_buckets // 2}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kerple(PositionSection):
+    """A trained kernel of the distance for each head (Chi et al. 2022): -p ln(1 + a d), or -a d^p."""
+
+    kind: ClassVar[str] = "kerple"
+    form: Literal["log", "power"] = "log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fire(PositionSection):
+    """A small network of the distance, interpolated by the query's position (Li et al. 2023)."""
+
+    kind: ClassVar[str] = "fire"
+    width: int = number(32, ge=1)
+    c: float = number(0.1, gt=0)
+    threshold: float = number(512.0, gt=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandwich(PositionSection):
+    """The dot product of two sinusoids as a bias (Chi et al. 2023), scaled by head."""
+
+    kind: ClassVar[str] = "sandwich"
+    width: int = number(128, ge=2)
+    base: float = number(10000.0, gt=1)
+
+    def _check(self) -> None:
+        if self.width % 2:
+            self._fail("width", "must be even")
+
+
+# --------------------------------------------------------------------------------- terms that depend on the content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shaw(PositionSection):
+    """A trained vector for each distance up to clip, added to keys and values (Shaw et al. 2018, equations 3-5)."""
+
+    kind: ClassVar[str] = "shaw"
+    clip: int = number(16, ge=1)
+    values: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerXl(PositionSection):
+    """Sinusoids of the distance under a trained projection, with trained biases u and v (Dai et al. 2019, 3.3).
+
+    reading: "xl" shares u and v between the layers of a stack, "xlnet" gives each layer its own.
+    """
+
+    kind: ClassVar[str] = "transformer_xl"
+    reading: Literal["xl", "xlnet"] = "xl"
+    base: float = number(10000.0, gt=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deberta(PositionSection):
+    """Disentangled attention: content to position and position to content (He et al. 2021, equations 3-4).
+
+    Distances beyond max_distance fall together. log_buckets=N (version 2 of the model) has N buckets on each side, the
+    nearer half of them one distance wide and the others logarithmic up to max_distance.
+    """
+
+    kind: ClassVar[str] = "deberta"
+    max_distance: int = number(64, ge=2)
+    log_buckets: int | None = number(None, ge=4)
+    c2p: bool = True
+    p2c: bool = True
+
+    def _check(self) -> None:
+        if not (self.c2p or self.p2c):
+            self._fail("c2p", "switch on c2p, p2c or both")
+        if self.log_buckets is not None and (self.log_buckets % 2 or self.log_buckets >= self.max_distance):
+            self._fail("log_buckets", f"must be even and less than max_distance = {self.max_distance}")
+
+
+# What may stand in an encoder: everything that is defined for keys on both sides of a query.
+EncoderPosition = (
+    NoPosition | Sinusoidal | Learnable | Rope | Alibi | T5 | Kerple | Fire | Sandwich | Shaw | TransformerXl | Deberta
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CausalOnly(PositionSection):
+    """Defined in a causal attention alone, and therefore paired with another scheme in the encoder."""
+
+    encoder: EncoderPosition = Rope()
+
+    def longest(self) -> int | None:
+        return self.encoder.longest()
+
+    def check_shape(self, d_model: int, n_heads: int) -> None:
+        self.encoder.check_shape(d_model, n_heads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cope(_CausalOnly):
+    """Positions counted by what the query finds worth counting (Golovneva et al. 2024), in the decoder."""
+
+    kind: ClassVar[str] = "cope"
+    n_positions: int = number(64, ge=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fox(_CausalOnly):
+    """Forgetting attention: a gate of every token fades what lies before it (Lin et al. 2025), in the decoder."""
+
+    kind: ClassVar[str] = "fox"
+
+
+# ------------------------------------------------------------------------------------- schemes made of other schemes
+
+InputScheme = Sinusoidal | Learnable
+InsideAttention = Rope | XPos | Alibi | T5 | Kerple | Fire | Sandwich | Shaw | TransformerXl | Deberta | Cope | Fox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combined(PositionSection):
+    """A scheme added to the embeddings together with one inside attention."""
+
+    kind: ClassVar[str] = "combined"
+    input: InputScheme = Sinusoidal()
+    attention: InsideAttention = T5()
+
+    def longest(self) -> int | None:
+        bounds = [bound for bound in (self.input.longest(), self.attention.longest()) if bound is not None]
+        return min(bounds, default=None)
+
+    def check_shape(self, d_model: int, n_heads: int) -> None:
+        self.input.check_shape(d_model, n_heads)
+        self.attention.check_shape(d_model, n_heads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Randomized(PositionSection):
+    """Increasing positions drawn at random from 0 .. spread-1, fed to any scheme (Ruoss et al. 2023).
+
+    max_positions is the longest sequence in tokens: evaluation and decoding use one draw of so many positions.
+    """
+
+    kind: ClassVar[str] = "randomized"
+    scheme: NoPosition | InputScheme | InsideAttention | Combined = Rope()
+    spread: int = number(1024, ge=2)
+    max_positions: int = number(256, ge=1)
+
+    def _check(self) -> None:
+        if self.spread < self.max_positions:
+            self._fail("spread", f"must be at least max_positions = {self.max_positions}")
+        inner = self.scheme.longest()
+        if inner is not None and inner < self.spread:
+            self._fail("spread", f"{self.scheme.kind} knows {inner} positions: make its max_positions as large")
+
+    def longest(self) -> int | None:
+        return self.max_positions
+
+    def check_shape(self, d_model: int, n_heads: int) -> None:
+        self.scheme.check_shape(d_model, n_heads)
+
+
+Position = NoPosition | InputScheme | InsideAttention | Combined | Randomized
+
+# Names for `--position` and the experiments. A name that is also a kind stands for that kind's defaults.
+POSITIONS: dict[str, Position] = {
+    "none": NoPosition(),
+    "sinusoidal": Sinusoidal(),
+    "sinusoidal_half": Sinusoidal(layout="half"),
+    "sinusoidal_t2t": Sinusoidal(layout="t2t"),
+    "learnable": Learnable(),
+    "rope": Rope(),
+    "rope_half": Rope(layout="half"),
+    "rope_linear": Rope(scaling=LinearScaling()),
+    "rope_ntk": Rope(scaling=NtkScaling()),
+    "rope_dynamic_ntk": Rope(scaling=DynamicNtkScaling()),
+    "rope_yarn": Rope(scaling=YarnScaling()),
+    "xpos": XPos(),
+    "alibi": Alibi(),
+    "alibi_asymmetric": Alibi(asymmetry=0.5),
+    "t5": T5(),
+    "kerple_log": Kerple(),
+    "kerple_power": Kerple(form="power"),
+    "fire": Fire(),
+    "sandwich": Sandwich(),
+    "shaw": Shaw(),
+    "transformer_xl": TransformerXl(),
+    "xlnet": TransformerXl(reading="xlnet"),
+    "deberta": Deberta(),
+    "deberta_log": Deberta(max_distance=128, log_buckets=32),
+    "cope": Cope(),
+    "fox": Fox(),
+    "randomized_rope": Randomized(),
+    "sinusoidal_t5": Combined(),
+}

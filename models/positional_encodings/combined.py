@@ -1,0 +1,37 @@
+"""Schemes made of other schemes: one for the embeddings with one for attention, and one for each stack."""
+
+from __future__ import annotations
+
+from models.positional_encodings.base import AttentionPosition, InputPosition, Kind, PositionScheme, Side
+
+
+class CombinedScheme(PositionScheme):
+    """What `on_input` adds to the embeddings, and what `inside` does within attention."""
+
+    def __init__(self, *, on_input: PositionScheme, inside: PositionScheme) -> None:
+        super().__init__()
+        self.on_input = on_input
+        self.inside = inside
+
+    def input(self, side: Side) -> InputPosition:
+        return self.on_input.input(side)
+
+    def attention(self, kind: Kind, layer: int) -> AttentionPosition:
+        return self.inside.attention(kind, layer)
+
+
+class PairedScheme(PositionScheme):
+    """One scheme for the encoder and its input, another for the decoder's self-attention; none in cross-attention."""
+
+    def __init__(self, *, encoder: PositionScheme, decoder: PositionScheme) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+
+    def input(self, side: Side) -> InputPosition:
+        return (self.encoder if side == "source" else self.decoder).input(side)
+
+    def attention(self, kind: Kind, layer: int) -> AttentionPosition:
+        if kind == "cross":
+            return self.no_attention
+        return (self.encoder if kind == "encoder" else self.decoder).attention(kind, layer)

@@ -1,0 +1,85 @@
+"""Functional interpolation (Li et al. 2023, "FIRE"): a small network looks at the distance, relative to the query's
+position where that is large, so that its input stays between 0 and 1 at any length.
+
+    bias_ij = MLP(psi(i - j) / psi(max(L, i))),    psi(x) = ln(|c x| + 1),    c and L trained
+
+The paper has causal models. Here a key may also stand behind its query: |i - j| is then divided by the position of the
+later of the two, psi(|i - j|) / psi(max(L, i, j)), which is the paper's formula wherever a causal mask allows attention
+and keeps the ratio within 1 everywhere else. Positions alone enter, never a sequence's length: padding changes nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.positional_encodings.base import AttentionPosition, Places
+from models.positional_encodings.relative import exact_dtype
+
+LEAST_C = 1e-6  # psi is the zero function at c = 0, and the ratio undefined
+
+
+def fire_ratio(q_positions: Tensor, k_positions: Tensor, c: Tensor, threshold: Tensor) -> Tensor:
+    """psi(|i - j|) / psi(max(|threshold|, i, j)), between 0 and 1.
+
+    Positions [Tq] and [Tk], integers from 0 on; c and threshold scalars -> [Tq,Tk] in float32 or better.
+    """
+    dtype = exact_dtype(c.dtype)
+    q, k = q_positions.to(dtype)[:, None], k_positions.to(dtype)[None, :]
+    scale = c.to(dtype).abs().clamp(min=LEAST_C)
+    # Where the distance is not 0, the later position is at least 1: the clamp only guards 0 / 0.
+    later = torch.maximum(torch.maximum(q, k), threshold.to(dtype).abs()).clamp(min=1)
+    return torch.log1p(scale * (q - k).abs()) / torch.log1p(scale * later)
+
+
+def fire_bias(
+    q_positions: Tensor,
+    k_positions: Tensor,
+    c: Tensor,
+    threshold: Tensor,
+    w1: Tensor,
+    b1: Tensor,
+    w2: Tensor,
+    b2: Tensor,
+) -> Tensor:
+    """w2 relu(w1 ratio + b1) + b2 of `fire_ratio`, in float32 or better also under autocast.
+
+    Positions [Tq] and [Tk], integers from 0 on; c and threshold scalars; w1 [W,1], b1 [W], w2 [H,W], b2 [H]
+    -> [H,Tq,Tk].
+    """
+    with torch.autocast(device_type=q_positions.device.type, enabled=False):
+        ratio = fire_ratio(q_positions, k_positions, c, threshold)
+        w1, b1, w2, b2 = (weight.to(ratio.dtype) for weight in (w1, b1, w2, b2))
+        hidden = torch.addcmul(b1[:, None], w1, ratio.view(1, -1)).relu()  # [W, Tq Tk]
+        return torch.addmm(b2[:, None], w2, hidden).unflatten(1, ratio.shape)
+
+
+class Fire(AttentionPosition):
+    """c, L and a network 1 -> width -> H. L is threshold times a trained factor, as an optimizer's steps are small.
+
+    Not a function of the distance alone for positions beyond L, and L is trained: evaluated for every pair.
+    """
+
+    def __init__(self, *, n_heads: int, width: int = 32, c: float = 0.1, threshold: float = 512.0) -> None:
+        super().__init__()
+        if n_heads < 1 or width < 1:
+            raise ValueError(f"n_heads = {n_heads} and width = {width} must be at least 1")
+        if c <= 0 or threshold <= 0:
+            raise ValueError(f"c = {c} and threshold = {threshold} must be positive")
+        self.threshold = threshold
+        self.c = nn.Parameter(torch.tensor(float(c)))
+        self.threshold_factor = nn.Parameter(torch.tensor(1.0))
+        self.hidden = nn.Linear(1, width)
+        self.out = nn.Linear(width, n_heads)
+
+    def bias(self, places: Places) -> Tensor:
+        return fire_bias(
+            places.q_positions,
+            places.k_positions,
+            self.c,
+            self.threshold * self.threshold_factor,
+            self.hidden.weight,
+            self.hidden.bias,
+            self.out.weight,
+            self.out.bias,
+        )

@@ -1,0 +1,281 @@
+"""Rotations stretched past the length of training: position interpolation, NTK-aware, dynamic NTK and YaRN.
+
+Numbers of equations are those of Peng et al. 2023, "YaRN". Throughout, D is the number of rotated dimensions, b the
+base, theta_i = b^(-2i/D) for i = 0 .. D/2 - 1, s >= 1 the factor by which the trained length L is stretched.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from models.positional_encodings.base import Places
+from models.positional_encodings.rope import Layout, RopeScaling, Rotary, angle_dtype, inverse_frequencies
+
+
+def linear_frequencies(
+    dim: int,
+    *,
+    base: float = 10000.0,
+    factor: float,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Position interpolation (Chen et al. 2023; equation 10): theta_i / s, so that position s m turns as m did.
+
+    Returns [dim/2]. Raises ValueError for an odd dim and for factor < 1.
+    """
+    _check_factor(factor)
+    return inverse_frequencies(dim, base=base, dtype=dtype, device=device) / factor
+
+
+def ntk_frequencies(
+    dim: int,
+    *,
+    base: float = 10000.0,
+    factor: float,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """NTK-aware scaling (equations 14-16): the base becomes b s^(D/(D-2)).
+
+    theta_0 stays as it is and the last theta is that of position interpolation. Returns [dim/2]. Raises ValueError for
+    an odd dim, for dim = 2, and for factor < 1.
+    """
+    _check_factor(factor)
+    theta = inverse_frequencies(dim, base=base, dtype=dtype, device=device)
+    return theta * torch.pow(factor, _ntk_exponents(dim, dtype, device))
+
+
+def dynamic_ntk_frequencies(
+    dim: int,
+    *,
+    base: float = 10000.0,
+    factor: float,
+    trained_length: int,
+    length: int | Tensor,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """NTK-aware scaling that grows with the length: the base becomes b (s l/L - (s - 1))^(D/(D-2)), l = max(length, L).
+
+    (Public code, after emozilla.) Exactly the unscaled frequencies for length <= L; with length = 2L, say, those of
+    `ntk_frequencies` with factor s + 1. length: an int, or integers of any shape [...] on `device` -> [..., dim/2].
+    Raises ValueError for an odd dim, for dim = 2, for factor < 1 and for trained_length < 1.
+    """
+    _check_factor(factor)
+    _check_length(trained_length)
+    theta = inverse_frequencies(dim, base=base, dtype=dtype, device=device)
+    past = (torch.as_tensor(length, device=device) - trained_length).clamp(min=0)
+    # s l/L - (s - 1), in a form that is exactly 1 up to the trained length
+    growth = 1 + factor * past.to(dtype) / trained_length
+    return theta * growth[..., None].pow(_ntk_exponents(dim, dtype, device))
+
+
+def yarn_frequencies(
+    dim: int,
+    *,
+    base: float = 10000.0,
+    factor: float,
+    trained_length: int,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """YaRN's blend of theta_i (where a pair turns often within L) with theta_i / s (where it hardly turns): [dim/2].
+
+    The blend is `yarn_index_ramp`, that of the public code and not equation 18. The logits also want
+    `yarn_attention_factor`. Raises ValueError for an odd dim, for factor < 1, for trained_length < 1 and unless
+    beta_fast > beta_slow > 0.
+    """
+    _check_factor(factor)
+    theta = inverse_frequencies(dim, base=base, dtype=dtype, device=device)
+    ramp = yarn_index_ramp(
+        dim,
+        base=base,
+        trained_length=trained_length,
+        beta_fast=beta_fast,
+        beta_slow=beta_slow,
+        dtype=dtype,
+        device=device,
+    )
+    return theta * (1 - ramp) + theta / factor * ramp
+
+
+def yarn_index_ramp(
+    dim: int,
+    *,
+    base: float = 10000.0,
+    trained_length: int,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """How far each pair is interpolated, [dim/2]: 0 keeps theta_i, 1 takes theta_i / s.
+
+    As the public code has it, the ramp is a straight line over the index i of the pair: from the pair that turns
+    beta_fast times within the trained length (its index rounded down) to the pair that turns beta_slow times (rounded
+    up). Equation 18 of the paper has a straight line over the number of turns r = L theta_i / (2 pi) instead, with the
+    same two ends. r falls exponentially with i, so in between the paper's interpolates more.
+    """
+    _check_length(trained_length)
+    if not beta_fast > beta_slow > 0:
+        raise ValueError(f"beta_fast = {beta_fast}, beta_slow = {beta_slow}: beta_fast > beta_slow > 0 is needed")
+
+    def index_of(turns: float) -> float:
+        return dim * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))
+
+    low = max(math.floor(index_of(beta_fast)), 0)
+    # Never a ramp of no width or one that falls: where no pair turns even beta_slow times, all but pair 0 is 1.
+    high = max(min(math.ceil(index_of(beta_slow)), dim - 1), low + 0.001)
+    index = torch.arange(dim // 2, dtype=dtype, device=device)
+    return ((index - low) / (high - low)).clamp(0, 1)
+
+
+def yarn_attention_factor(factor: float) -> float:
+    """0.1 ln s + 1, by which cos and sin are multiplied, for q and for k: the logits by its square.
+
+    Raises ValueError for factor < 1.
+    """
+    _check_factor(factor)
+    return 0.1 * math.log(factor) + 1.0
+
+
+def _ntk_exponents(dim: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """(b g^(D/(D-2)))^(-2i/D) = theta_i g^(-2i/(D-2)): the exponents of g, which are exactly 0 and -1 at the ends."""
+    if dim == 2:
+        raise ValueError("dim = 2: NTK scaling keeps the first pair and stretches the last, so it needs two pairs")
+    return -torch.arange(0, dim, 2, dtype=dtype, device=device) / (dim - 2)
+
+
+def _check_factor(factor: float) -> None:
+    if factor < 1:
+        raise ValueError(f"factor = {factor}: positions are stretched by 1 or more")
+
+
+def _check_length(trained_length: int) -> None:
+    if trained_length < 1:
+        raise ValueError(f"trained_length = {trained_length}: must be 1 or more")
+
+
+@dataclass(frozen=True)
+class LinearScaling(RopeScaling):
+    factor: float
+
+    def frequencies(self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return linear_frequencies(dim, base=base, factor=self.factor, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class NtkScaling(RopeScaling):
+    factor: float
+
+    def frequencies(self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return ntk_frequencies(dim, base=base, factor=self.factor, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class YarnScaling(RopeScaling):
+    factor: float
+    trained_length: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+    @property
+    def magnitude(self) -> float:
+        return yarn_attention_factor(self.factor)
+
+    def frequencies(self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return yarn_frequencies(
+            dim,
+            base=base,
+            factor=self.factor,
+            trained_length=self.trained_length,
+            beta_fast=self.beta_fast,
+            beta_slow=self.beta_slow,
+            dtype=dtype,
+            device=device,
+        )
+
+
+class DynamicNtkRotary(Rotary):
+    """Rotation whose frequencies theta(l) follow the length l that is attended to (`dynamic_ntk_frequencies`).
+
+    A key that was cached rotated by theta would be wrong as soon as l grows. So `rotate` always turns by the unscaled
+    theta, and the logits are put right afterwards: rotations compose, R(m theta(l)) = R(m delta) R(m theta) with
+    delta = theta(l) - theta, so what is missing is scale (R(i delta) q . R(j delta) k - q . k), of the rotated q and k.
+    It is zero while l <= L, the trained length.
+
+    What l is must depend neither on padding nor on the rest of the batch nor on whether decoding is incremental:
+    - in a causal attention every query has its own, l = i + 1: what a decoder would use that caches keys unrotated and
+      turns them all anew at each step. The queries past L are taken one by one, a rotation of all keys each.
+    - otherwise every row has its own, l = the position after its last real key, for all its queries.
+    """
+
+    def __init__(
+        self,
+        *,
+        base: float,
+        form: Literal["real", "complex"],
+        rope_dim: Literal["head", "model"],
+        layout: Layout = "interleaved",
+        factor: float,
+        trained_length: int,
+    ) -> None:
+        super().__init__(base=base, form=form, rope_dim=rope_dim, layout=layout)
+        self.factor = factor
+        self.trained_length = trained_length
+
+    def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor | None:
+        lengths = places.once((self, "lengths"), lambda: self._lengths(places))
+        if lengths is None:
+            return None
+        exact = angle_dtype(q.dtype)
+        # A small difference of products: it would drown in the rounding of a lower precision.
+        with torch.autocast(q.device.type, enabled=False):
+            term = (self._by_query if places.causal else self._by_row)(q.to(exact), k.to(exact), places, lengths)
+            return self.logit_scale(q.shape[-1]) * term
+
+    def _lengths(self, places: Places) -> Tensor | None:
+        """l by query [Tq] in a causal attention, by row [B or 1] otherwise; None where none is past the trained one."""
+        if places.causal:
+            lengths = places.q_positions + 1
+        else:
+            lengths = places.k_positions[-1:] + 1 if places.k_end is None else places.k_end
+        return lengths if bool((lengths > self.trained_length).any()) else None
+
+    def _delta(self, x: Tensor, length: Tensor) -> Tensor:
+        """theta(l) - theta of every length [...], as [..., dim/2]."""
+        dim = self.rotated_dim(x)
+        theta = inverse_frequencies(dim, base=self.base, dtype=x.dtype, device=x.device)
+        scaled = dynamic_ntk_frequencies(
+            dim,
+            base=self.base,
+            factor=self.factor,
+            trained_length=self.trained_length,
+            length=length,
+            dtype=x.dtype,
+            device=x.device,
+        )
+        return scaled - theta
+
+    def _by_row(self, q: Tensor, k: Tensor, places: Places, lengths: Tensor) -> Tensor:
+        delta = self._delta(q, lengths)
+        turned = self.turn(q, places.q_positions, delta) @ self.turn(k, places.k_positions, delta).mT
+        return turned - q @ k.mT
+
+    def _by_query(self, q: Tensor, k: Tensor, places: Places, lengths: Tensor) -> Tensor:
+        past = (lengths > self.trained_length).nonzero()[:, 0]
+        rows = []
+        for i in past.tolist():
+            # R(i delta) q . R(j delta) k = q . R((j - i) delta) k: only the keys need turning
+            turned = self.turn(k, places.k_positions - places.q_positions[i], self._delta(k, lengths[i]))
+            rows.append(q[:, :, i, None] @ (turned - k).mT)
+        term = q.new_zeros(*q.shape[:3], k.shape[2])
+        return term.index_copy(2, past, torch.cat(rows, dim=2))
