@@ -1,0 +1,21 @@
+"""Multi30k fr->en with a very small model for few epochs: all position schemes side by side in an afternoon on a CPU.
+
+Two layers a side, d_model 128, four epochs: enough for schemes to differ, not for scores worth quoting elsewhere.
+"""
+
+from dataclasses import replace
+
+from configs.multi30k_small_rope import config as base
+from configs.schema import Cosine, Sinusoidal, Subword
+
+config = replace(
+    base,
+    name="multi30k_compare",
+    model=replace(
+        base.model, position=Sinusoidal(), d_model=128, n_encoder_layers=2, n_decoder_layers=2, d_ff=512, dropout=0.1
+    ),
+    tokenizer=Subword(algorithm="bpe", vocab_size=3000),
+    optim=replace(base.optim, schedule=Cosine(lr=3e-3, warmup_steps=200)),
+    train=replace(base.train, max_epochs=4, log_attention=False),
+    evaluate=replace(base.evaluate, bleu_every_epochs=0),
+)
