@@ -7,14 +7,27 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import D_FF, D_MODEL, N_HEADS, N_LAYERS, POSITIONS, VOCAB, model_with, sources, targets, tiny_model
+from tiny_models import (
+    D_FF,
+    D_MODEL,
+    N_HEADS,
+    N_LAYERS,
+    POSITIONS,
+    VOCAB,
+    model_with,
+    sources,
+    targets,
+    tiny_config,
+    tiny_model,
+)
 from torch import Tensor
 
 from configs.errors import UserError
 from configs.schema import Learnable, Rope, Sinusoidal
-from models.positional_encodings.base import AttentionPosition, InputPosition, PositionScheme
+from models.build import build_scheme
+from models.positional_encodings.base import AttentionPosition, InputPosition, Places, PositionScheme
 from models.positional_encodings.learnable import LearnableScheme
-from models.positional_encodings.rope import RopeScheme, Rotary, inverse_frequencies, rotate_complex, rotate_real
+from models.positional_encodings.rope import Rotary, inverse_frequencies, rotate_complex, rotate_real
 from models.positional_encodings.sinusoidal import SinusoidalInput, sinusoid_table
 
 DOUBLE = torch.float64
@@ -117,7 +130,8 @@ def test_rope_turns_every_head_by_the_same_matrix(form: str, base: float) -> Non
     torch.manual_seed(0)
     heads, dim = 3, 8
     x, positions = torch.randn(2, heads, 4, dim, dtype=DOUBLE), torch.tensor([0, 3, 11, 5])
-    out = rotary(form, base=base).rotate(x, positions)
+    out = rotary(form, base=base).rotate(x, positions, "query")
+    close(rotary(form, base=base).rotate(x, positions, "key"), out, 0.0)
     frequencies = [base ** (-2 * i / dim) for i in range(dim // 2)]
     for t, m in enumerate(positions.tolist()):
         close(out[:, :, t], x[:, :, t] @ rotation_matrix(m, dim, frequencies).T)
@@ -136,9 +150,9 @@ def test_rope_dim_model_equals_a_rotation_before_the_head_split(form: str) -> No
     turned = torch.stack(
         [whole[:, t] @ rotation_matrix(m, heads * dim, frequencies).T for t, m in enumerate(positions.tolist())], dim=1
     )
-    out = rotary(form, "model").rotate(split(whole), positions)
+    out = rotary(form, "model").rotate(split(whole), positions, "query")
     close(out, split(turned))
-    assert (out - rotary(form).rotate(split(whole), positions)).abs().max() > 0.1
+    assert (out - rotary(form).rotate(split(whole), positions, "query")).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("rope_dim", ["head", "model"])
@@ -148,13 +162,12 @@ def test_rope_scores_depend_on_the_distance_alone(rope_dim: str) -> None:
     q_positions, k_positions = torch.arange(5), torch.arange(2, 7)
 
     def scores(shift: int) -> Tensor:
-        return scheme.rotate(q, q_positions + shift) @ scheme.rotate(k, k_positions + shift).mT
+        return scheme.rotate(q, q_positions + shift, "query") @ scheme.rotate(k, k_positions + shift, "key").mT
 
     close(scores(0), scores(37))
     assert (scores(0) - q @ k.mT).abs().max() > 0.1
-    constant = (
-        scheme.rotate(q[:, :, :1].expand_as(q), q_positions) @ scheme.rotate(k[:, :, :1].expand_as(k), q_positions).mT
-    )
+    same_q, same_k = q[:, :, :1].expand_as(q), k[:, :, :1].expand_as(k)
+    constant = scheme.rotate(same_q, q_positions, "query") @ scheme.rotate(same_k, q_positions, "key").mT
     for offset in range(-4, 5):
         diagonal = constant.diagonal(offset, -2, -1)
         close(diagonal, diagonal[..., :1].expand_as(diagonal))
@@ -167,7 +180,7 @@ def test_rope_keeps_norms_leaves_position_zero_and_composes() -> None:
     scheme, x = rotary(), torch.randn(1, 2, 1, 8, dtype=DOUBLE)
 
     def turn(y: Tensor, m: int) -> Tensor:
-        return scheme.rotate(y, torch.tensor([m]))
+        return scheme.rotate(y, torch.tensor([m]), "query")
 
     close(turn(x, 0), x, 0.0)
     close(turn(x, 13).norm(dim=-1), x.norm(dim=-1))
@@ -212,7 +225,8 @@ def test_rope_equals_the_half_layout_of_llama_up_to_a_permutation_of_rows() -> N
     q, k = apply_rotary_pos_emb(split(x @ w_q[order].T), split(x @ w_k[order].T), cos, sin)
     ours = rotary()
     positions = torch.arange(length)
-    close(ours.rotate(split(x @ w_q.T), positions) @ ours.rotate(split(x @ w_k.T), positions).mT, q @ k.mT, 1e-11)
+    our_q, our_k = ours.rotate(split(x @ w_q.T), positions, "query"), ours.rotate(split(x @ w_k.T), positions, "key")
+    close(our_q @ our_k.mT, q @ k.mT, 1e-11)
 
 
 @pytest.mark.parametrize("form", ["real", "complex"])
@@ -220,9 +234,9 @@ def test_rope_angles_are_exact_for_bfloat16_input(form: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(1, 1, 1, 8, dtype=torch.bfloat16).expand(1, 1, 2, 8)
     positions = torch.tensor([2047, 2048])
-    out = rotary(form).rotate(x, positions)
+    out = rotary(form).rotate(x, positions, "query")
     assert out.dtype == torch.bfloat16
-    exact = rotary(form).rotate(x.double(), positions)
+    exact = rotary(form).rotate(x.double(), positions, "query")
     torch.testing.assert_close(out.double(), exact, rtol=2**-8, atol=2e-3)
     assert not torch.equal(out[:, :, 0], out[:, :, 1])
 
@@ -244,7 +258,7 @@ def test_rope_in_cross_attention_gives_q_and_k_their_own_positions() -> None:
     q_positions, k_positions = torch.tensor([4, 5, 6]), torch.arange(5)
     position = model.scheme.attention("cross", 0)
     k, v = cross.project_memory(memory, position=position, k_positions=k_positions)
-    out = cross(x, k, v, position=position, q_positions=q_positions, k_positions=k_positions, mask=None)
+    out = cross(x, k, v, position=position, places=Places(q_positions, k_positions))
 
     dim = D_MODEL // N_HEADS
     frequencies = [10000 ** (-2 * i / dim) for i in range(dim // 2)]
@@ -263,9 +277,9 @@ def test_rope_in_cross_attention_gives_q_and_k_their_own_positions() -> None:
 
 def test_a_rope_scheme_hands_out_rotation_by_kind() -> None:
     x = torch.randn(1, 1, 2, 4, dtype=DOUBLE)
-    scheme = RopeScheme(base=10000.0, form="real", rope_dim="head", cross=False)
+    scheme = build_scheme(tiny_config(Rope()))
     for kind, turns in (("encoder", True), ("decoder", True), ("cross", False)):
-        out = scheme.attention(kind, 0).rotate(x, torch.tensor([1, 2]))  # type: ignore[arg-type]
+        out = scheme.attention(kind, 0).rotate(x, torch.tensor([1, 2]), "key")  # type: ignore[arg-type]
         assert torch.equal(out, x) != turns
 
 
@@ -310,6 +324,10 @@ def test_past_a_table_the_error_names_the_side_the_length_and_the_table() -> Non
 # -------------------------------------------------------------------------------------- what a model is made of
 
 
+UNTRAINED = {"none", "sinusoidal", "sinusoidal_half", "sinusoidal_t2t", "xpos", "sandwich", "randomized_rope"}
+UNTRAINED |= {name for name in POSITIONS if name.startswith(("rope", "alibi"))}
+
+
 @pytest.mark.parametrize("name", POSITIONS)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_parameter_counts_follow_the_formula(name: str, norm: str) -> None:
@@ -318,27 +336,36 @@ def test_parameter_counts_follow_the_formula(name: str, norm: str) -> None:
     attention, feed_forward, layer_norm = 4 * d * d + 4 * d, 2 * d * D_FF + D_FF + d, 2 * d
     layers = n * (attention + feed_forward + 2 * layer_norm) + n * (2 * attention + feed_forward + 3 * layer_norm)
     final = 2 * layer_norm if norm == "pre" else 0
-    tables = 2 * 24 * d if name == "learnable" else 0
-    assert sum(p.numel() for p in model.parameters()) == 3 * VOCAB * d + layers + final + tables
+    in_scheme = sum(p.numel() for p in model.scheme.parameters())
+    assert sum(p.numel() for p in model.parameters()) == 3 * VOCAB * d + layers + final + in_scheme
+    if name == "learnable":
+        assert in_scheme == 2 * 24 * d
+    else:
+        assert (in_scheme == 0) == (name in UNTRAINED)
 
 
 @pytest.mark.parametrize("name", POSITIONS)
 def test_a_state_dict_holds_parameters_alone(name: str) -> None:
     model = model_with(name)
     assert set(model.state_dict()) == {key for key, _ in model.named_parameters()}
-    assert not list(model.buffers())
     in_scheme = {key for key in model.state_dict() if key.startswith("scheme.")}
-    assert in_scheme == ({"scheme.source.table.weight", "scheme.target.table.weight"} if name == "learnable" else set())
+    if name == "learnable":
+        assert in_scheme == {"scheme.source.table.weight", "scheme.target.table.weight"}
+    else:
+        assert bool(in_scheme) == (name not in UNTRAINED)
 
 
 def test_the_contracts_default_to_no_position() -> None:
     scheme, x, positions = PositionScheme(), torch.randn(1, 1, 2, 4), torch.tensor([3, 4])
     assert torch.equal(scheme.input("source")(x[0], positions), x[0])
     attention = scheme.attention("cross", 1)
-    assert torch.equal(attention.rotate(x, positions), x)
-    assert attention.bias(x, x, positions, positions) is None
+    places = Places(positions, positions)
+    assert torch.equal(attention.rotate(x, positions, "key"), x)
+    assert attention.bias(places) is None
+    assert attention.token_state(x[0]) is None
+    assert attention.logit_term(x, x, places, None) is None
     assert attention.logit_scale(16) == 0.25
     assert attention.needs_weights is False
     assert InputPosition.max_positions is None
     with pytest.raises(TypeError, match="AttentionPosition has no value term"):
-        AttentionPosition().value_term(x, positions, positions)
+        AttentionPosition().value_term(x, places)

@@ -26,26 +26,26 @@ from torch import Tensor, nn
 from models.positional_encodings.base import AttentionPosition, AttentionScheme, Places
 
 
+def _check_buckets(n_buckets: int, max_distance: int) -> None:
+    if n_buckets % 2 or n_buckets < 4:
+        raise ValueError(f"logarithmic buckets = {n_buckets}: an even number from 4 on is needed")
+    if max_distance <= n_buckets:
+        raise ValueError(f"max_distance = {max_distance} must be more than the {n_buckets} logarithmic buckets")
+
+
 def log_bucket_bounds(n_buckets: int, max_distance: int) -> list[int]:
     """The longest distance of each bucket past the middle, for buckets m+1 .. 2m-1 with m = n_buckets/2.
 
     Raises ValueError unless n_buckets is even, at least 4 and less than max_distance.
     """
-    if n_buckets % 2 or n_buckets < 4:
-        raise ValueError(f"logarithmic buckets = {n_buckets}: an even number from 4 on is needed")
-    if max_distance <= n_buckets:
-        raise ValueError(f"max_distance = {max_distance} must be more than the {n_buckets} logarithmic buckets")
+    _check_buckets(n_buckets, max_distance)
     middle, longest = n_buckets // 2, max_distance - 1
     bounds = []
     for n in range(1, middle):
         # x is in bucket m + n or nearer where x <= m (longest/m)^(n/(m-1)), that is where x^(m-1) <= power.
         power = longest**n * middle ** (middle - 1 - n)
-        x = round(middle * (longest / middle) ** (n / (middle - 1)))
-        while x ** (middle - 1) > power:
-            x -= 1
-        while (x + 1) ** (middle - 1) <= power:
-            x += 1
-        bounds.append(x)
+        x = round(middle * (longest / middle) ** (n / (middle - 1)))  # the bound, or one more than it
+        bounds.append(x if x ** (middle - 1) <= power else x - 1)
     return bounds
 
 
@@ -62,7 +62,7 @@ def table_rows(max_distance: int, log_buckets: int | None = None) -> int:
     if max_distance < 1:
         raise ValueError(f"max_distance = {max_distance} must be at least 1")
     if log_buckets is not None:
-        log_bucket_bounds(log_buckets, max_distance)
+        _check_buckets(log_buckets, max_distance)
     return 2 * (max_distance if log_buckets is None else log_buckets)
 
 
@@ -186,8 +186,8 @@ class Deberta(AttentionPosition):
 class DebertaScheme(AttentionScheme):
     """Both self-attentions, one table for each stack.
 
-    Tables start as wide as the normalised states that W_q and W_k see (normal, 1), so that the position terms weigh as
-    much as the content at first (DeBERTa v2 normalises its table to the same end).
+    Tables start as wide as the normalised states that W_q and W_k see (normal, 1), so that each position term weighs
+    about as much as the content at first (DeBERTa v2 normalises its table to the same end).
     """
 
     def __init__(
@@ -222,3 +222,7 @@ class DebertaScheme(AttentionScheme):
         )
         self.encoder_table = encoder_table
         self.decoder_table = decoder_table
+
+    def encoder_only(self) -> None:
+        super().encoder_only()
+        del self.decoder_table

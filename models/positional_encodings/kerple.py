@@ -57,6 +57,7 @@ class _Within(torch.autograd.Function):
         return grad.masked_fill(outward, 0), None, None
 
 
+@torch.compiler.disable  # the compiler of torch 2.13 fails at this function of its own gradient
 def kept_within(x: Tensor, low: float, high: float = torch.inf) -> Tensor:
     """x clamped to low .. high; gradient descent on x cannot lead further outside, but always back inside."""
     return _Within.apply(x, low, high)

@@ -151,3 +151,7 @@ class TransformerXlScheme(AttentionScheme):
         )
         self.encoder_biases = encoder_biases
         self.decoder_biases = decoder_biases
+
+    def encoder_only(self) -> None:
+        super().encoder_only()
+        self.decoder_biases = None

@@ -1,0 +1,233 @@
+"""Every named scheme as a user meets it: configs, parameter counts, wrappers, and what happens past the length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import POSITIONS as TINY
+from tiny_models import sources, targets, tiny_config, tiny_model
+
+from configs.errors import ConfigError, UserError
+from configs.positions import POSITIONS
+from configs.schema import (
+    T5,
+    Alibi,
+    Combined,
+    Cope,
+    DynamicNtkScaling,
+    Fox,
+    Learnable,
+    ModelConfig,
+    NtkScaling,
+    Randomized,
+    Rope,
+    Shaw,
+    Sinusoidal,
+    XPos,
+)
+from configs.serialize import apply_overrides, from_dict, to_dict
+from models.positional_encodings.base import Places
+from models.positional_encodings.randomized import RandomizedScheme, draw_positions
+from models.positional_encodings.rope import Rotary
+from models.schemes import build_scheme
+from utils.config import config_files, load_config
+
+ROOT = Path(__file__).resolve().parents[1]
+FAMILIES = ("multi30k_small", "transformer_512dh8_e6d6_epochbased")
+
+
+# ------------------------------------------------------------------------------------------------------ configs
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", POSITIONS)
+def test_every_named_scheme_has_a_config_of_each_family(family: str, name: str) -> None:
+    [path] = [path for path in config_files() if path.stem == f"{family}_{name}"]
+    config = load_config(path)
+    assert config.name == path.stem
+    assert config.model.position.kind == POSITIONS[name].kind
+    base = load_config(ROOT / f"configs/{family}_rope.py")
+    assert replace(config, name=base.name, model=replace(config.model, position=base.model.position)) == base
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_every_name_is_one_word_on_the_command_line(name: str) -> None:
+    base = load_config(ROOT / "configs/multi30k_small_rope.py")
+    config = apply_overrides(base, [], position=name)
+    assert from_dict(to_dict(config)) == config
+    expected = base.model.position if name == "rope" else POSITIONS[name]  # a kind keeps the config's own section
+    assert config.model.position == expected
+
+
+def test_a_kind_among_the_names_stands_for_its_defaults() -> None:
+    for name, position in POSITIONS.items():
+        if name == position.kind:
+            assert position == type(position)()
+
+
+@pytest.mark.parametrize("n", [300, 40])
+def test_a_position_table_chosen_by_name_is_long_enough_for_the_config(n: int) -> None:
+    base = load_config(ROOT / "configs/multi30k_small_rope.py")
+    changed = apply_overrides(base, [f"data.max_len={n}", f"decode.max_len={n}"], position="randomized_rope")
+    assert changed.model.position.longest() == max(n, 256)
+    own = apply_overrides(base, ["model.position.max_positions=130"], position="randomized")
+    assert own.model.position.longest() == 130
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Cope(encoder=Fox()), r"model.position.encoder = .*allowed: .*Rope"),  # type: ignore[arg-type]
+        (lambda: Fox(encoder=XPos()), r"model.position.encoder = .*allowed: .*Rope"),  # type: ignore[arg-type]
+        (lambda: Combined(input=Rope()), r"model.position.input = .*allowed: Sinusoidal, Learnable"),  # type: ignore[arg-type]
+        (lambda: Randomized(spread=100, max_positions=200), r"spread = 100: must be at least max_positions = 200"),
+        (lambda: Randomized(scheme=Learnable(max_positions=50)), r"learnable knows 50 positions"),
+        (lambda: Rope(rope_dim="model", scaling=NtkScaling()), r"the ntk scaling is defined for rope_dim = 'head'"),
+        (lambda: Rope(cross=True, scaling=DynamicNtkScaling()), r"dynamic_ntk has a length of its own on each side"),
+        (lambda: T5(n_buckets=30), r"n_buckets = 30: must be a multiple of 4"),
+        (lambda: T5(n_buckets=32, max_distance=16), r"max_distance = 16: must be greater than n_buckets / 2 = 16"),
+        (lambda: ModelConfig(position=Fox(encoder=Rope()), d_model=6, n_heads=2), r"rope needs an even head size"),
+        (lambda: ModelConfig(position=Rope(scaling=NtkScaling()), d_model=8, n_heads=4), r"head size of 4 or more"),
+        (lambda: ModelConfig(position=Alibi(), backend="torch"), r"no place for positions inside attention"),
+    ],
+)
+def test_what_cannot_serve_is_refused_when_the_config_is_made(make, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make()
+
+
+# --------------------------------------------------------------------------------------------------- parameters
+
+
+# Trained numbers of the scheme alone at H = 8, d_model = 512, six layers a side.
+COUNTS = {
+    "none": 0,
+    "sinusoidal": 0,
+    "learnable": 2 * 512 * 512,
+    "rope": 0,
+    "rope_linear": 0,
+    "rope_dynamic_ntk": 0,
+    "rope_yarn": 0,
+    "xpos": 0,
+    "alibi": 0,
+    "sandwich": 0,
+    "t5": 2 * 32 * 8,
+    "kerple_log": 2 * 2 * 8,
+    "kerple_power": 2 * 2 * 8,
+    "fire": 2 * 330,
+    "shaw": 12 * 2 * 33 * 64,
+    "transformer_xl": 12 * 512 * 512 + 2 * 2 * 512,
+    "xlnet": 12 * 263_168,
+    "deberta": 2 * 128 * 512 + 12 * 2 * 512 * 512,
+    "cope": 6 * 64 * 64,
+    "fox": 6 * (512 * 8 + 8),
+    "randomized_rope": 0,
+    "sinusoidal_t5": 2 * 32 * 8,
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_scheme_has_as_many_parameters_as_its_formula(name: str) -> None:
+    scheme = build_scheme(ModelConfig(position=POSITIONS[name]))
+    assert sum(parameter.numel() for parameter in scheme.parameters()) == COUNTS[name]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_state_dict_holds_trained_parameters_and_nothing_else(name: str) -> None:
+    model = tiny_model(TINY[name])
+    assert set(model.state_dict()) == {key for key, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize("partner", ["learnable", "t5", "kerple_log", "shaw", "transformer_xl", "xlnet", "deberta"])
+def test_a_partner_in_the_encoder_has_no_parameters_for_the_decoder(partner: str) -> None:
+    def count(scheme) -> int:
+        return sum(p.numel() for p in scheme.parameters())
+
+    whole = count(build_scheme(tiny_config(TINY[partner])))
+    gates = count(build_scheme(tiny_config(Fox())))
+    assert count(build_scheme(tiny_config(Fox(encoder=TINY[partner])))) == gates + whole // 2  # type: ignore[arg-type]
+
+
+# ----------------------------------------------------------------------------------------------- past the length
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_past_the_trained_length_a_scheme_works_or_names_the_length(name: str) -> None:
+    model = tiny_model(TINY[name])
+    src, tgt_in = sources(40), targets(1, 40)
+    if TINY[name].longest() is None:
+        assert torch.isfinite(model(src, tgt_in)).all()
+    else:
+        with pytest.raises(UserError, match="a source of 40 tokens is longer than the position table of 24"):
+            model(src, tgt_in)
+
+
+# -------------------------------------------------------------------------------------- schemes made of others
+
+
+def test_a_combination_adds_its_input_and_acts_inside_attention() -> None:
+    both = build_scheme(tiny_config(Combined(input=Sinusoidal(), attention=Shaw(clip=2))))
+    x = torch.zeros(1, 3, 16)
+    assert both.input("source")(x, torch.arange(3)).abs().max() > 0.5
+    assert both.attention("decoder", 1).needs_weights
+    assert not both.attention("cross", 1).needs_weights
+
+
+def test_a_pair_acts_by_stack_and_never_in_cross_attention() -> None:
+    scheme = build_scheme(tiny_config(Fox(encoder=Rope(cross=True))))
+    x = torch.randn(1, 2, 3, 8)
+    at = torch.arange(3)
+    assert isinstance(scheme.attention("encoder", 0), Rotary)
+    assert scheme.attention("decoder", 0).token_state(torch.randn(1, 3, 16)) is not None
+    assert torch.equal(scheme.attention("cross", 0).rotate(x, at, "query"), x)
+    assert torch.equal(scheme.attention("decoder", 0).rotate(x, at, "query"), x)
+
+
+def test_drawn_positions_increase_and_every_choice_is_equally_likely() -> None:
+    generator = torch.Generator().manual_seed(1)
+    seen = torch.zeros(6)
+    for _ in range(3000):
+        drawn = draw_positions(2, 6, generator)
+        assert drawn[0] < drawn[1]
+        seen[drawn] += 1
+    assert (seen / 3000 - 2 / 6).abs().max() < 0.03
+    assert draw_positions(6, 6, generator).tolist() == list(range(6))
+    with pytest.raises(ValueError, match="there are 6 positions to draw from, not 7"):
+        draw_positions(7, 6)
+
+
+def test_randomized_positions_are_drawn_anew_in_training_and_fixed_in_evaluation() -> None:
+    scheme = build_scheme(tiny_config(Randomized(spread=200, max_positions=20)))
+    cpu = torch.device("cpu")
+    scheme.train()
+    torch.manual_seed(0)
+    draws = [tuple(scheme.positions("source", 0, 7, cpu).tolist()) for _ in range(20)]
+    assert len(set(draws)) == 20
+    torch.manual_seed(0)
+    assert tuple(scheme.positions("source", 0, 7, cpu).tolist()) == draws[0]
+    # seven positions of a draw of 7 to 20 among 200: some draws reach far, others keep close together
+    assert min(draw[-1] for draw in draws) < 100 < max(draw[-1] for draw in draws)
+    scheme.eval()
+    fixed = scheme.positions("target", 0, 20, cpu)
+    assert (fixed.diff() > 0).all()
+    assert torch.equal(scheme.positions("source", 4, 9, cpu), fixed[4:9])
+    assert torch.equal(
+        build_scheme(tiny_config(Randomized(spread=200, max_positions=20))).eval().positions("source", 0, 20, cpu),
+        fixed,
+    )
+    with pytest.raises(ValueError, match="token 21 is beyond the 20 positions"):
+        scheme.positions("source", 0, 21, cpu)
+
+
+def test_randomized_positions_reach_the_scheme_inside() -> None:
+    scheme = build_scheme(tiny_config(Randomized(scheme=Alibi(), spread=200, max_positions=20))).eval()
+    assert isinstance(scheme, RandomizedScheme)
+    positions = scheme.positions("source", 0, 5, torch.device("cpu"))
+    bias = scheme.attention("encoder", 0).bias(Places(positions, positions))
+    assert bias is not None
+    assert bias[0, 4, 0] / bias[0, 1, 0] == pytest.approx(
+        float(positions[4] - positions[0]) / float(positions[1] - positions[0]), rel=1e-6
+    )
