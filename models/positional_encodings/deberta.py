@@ -18,6 +18,7 @@ computed in whole numbers, so that no logarithm is rounded across one.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import torch
@@ -33,7 +34,8 @@ def _check_buckets(n_buckets: int, max_distance: int) -> None:
         raise ValueError(f"max_distance = {max_distance} must be more than the {n_buckets} logarithmic buckets")
 
 
-def log_bucket_bounds(n_buckets: int, max_distance: int) -> list[int]:
+@cache
+def log_bucket_bounds(n_buckets: int, max_distance: int) -> tuple[int, ...]:
     """The longest distance of each bucket past the middle, for buckets m+1 .. 2m-1 with m = n_buckets/2.
 
     Raises ValueError unless n_buckets is even, at least 4 and less than max_distance.
@@ -46,7 +48,7 @@ def log_bucket_bounds(n_buckets: int, max_distance: int) -> list[int]:
         power = longest**n * middle ** (middle - 1 - n)
         x = round(middle * (longest / middle) ** (n / (middle - 1)))  # the bound, or one more than it
         bounds.append(x if x ** (middle - 1) <= power else x - 1)
-    return bounds
+    return tuple(bounds)
 
 
 def log_bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
