@@ -7,7 +7,17 @@ import math
 
 import pytest
 import torch
-from tiny_models import D_MODEL, N_HEADS, N_LAYERS, TOYS, RelativeBias, UnitScale, model_with, sources, targets
+from tiny_models import (
+    ALL_SCHEMES,
+    D_MODEL,
+    N_HEADS,
+    N_LAYERS,
+    RelativeBias,
+    UnitScale,
+    model_with,
+    sources,
+    targets,
+)
 from torch import Tensor, nn
 
 from models.attention import kernels
@@ -358,7 +368,7 @@ def test_without_a_tap_the_fused_kernel_serves_and_with_one_the_eager(monkeypatc
     assert calls == ["attend_eager"] * 3 * N_LAYERS
 
 
-@pytest.mark.parametrize("name", ["none", "rope", "rope_cross", *TOYS])
+@pytest.mark.parametrize("name", ALL_SCHEMES)
 def test_the_fast_model_equals_the_eager_one_with_gradients(name: str) -> None:
     model = model_with(name)
     src, tgt_in = sources(6, 3, 5), targets(3, 5)
@@ -372,4 +382,5 @@ def test_the_fast_model_equals_the_eager_one_with_gradients(name: str) -> None:
     close(fast, eager)
     for key, gradient in fast_gradients.items():
         close(gradient, eager_gradients[key], 1e-9)
-        assert gradient.abs().max() > 0, key
+        unseen = name == "fire" and key.endswith("out.bias")  # it shifts all logits of a head alike
+        assert gradient.abs().max() > 0 or unseen, key

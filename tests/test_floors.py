@@ -22,10 +22,11 @@ FLOORS = [
     ("models.transformer", "models.transformer_ori"),
     ("models.build", "models.decoding"),
     ("utils",),
+    ("experiments",),
     SCRIPTS,
 ]
 FLOOR_OF = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
-PACKAGES = {"configs", "data", "models", "tokenizer", "utils"}
+PACKAGES = {"configs", "data", "models", "tokenizer", "utils", "experiments"}
 
 
 def unit_of(module: str) -> str | None:
