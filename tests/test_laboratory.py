@@ -29,10 +29,12 @@ from configs.schema import (
     XPos,
 )
 from configs.serialize import apply_overrides, from_dict, to_dict
+from models.attention.multi_head import KeyValueCache
 from models.positional_encodings.base import Places
 from models.positional_encodings.randomized import RandomizedScheme, draw_positions
 from models.positional_encodings.rope import Rotary
 from models.schemes import build_scheme
+from models.transformer import TranslationTransformer
 from utils.config import config_files, load_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -231,3 +233,79 @@ def test_randomized_positions_reach_the_scheme_inside() -> None:
     assert bias[0, 4, 0] / bias[0, 1, 0] == pytest.approx(
         float(positions[4] - positions[0]) / float(positions[1] - positions[0]), rel=1e-6
     )
+
+
+# ------------------------------------------------------------------------- the tests' own test: known mistakes
+
+
+def check_a_step_goes_on_where_the_prefix_ended(model: TranslationTransformer) -> None:
+    src, tgt_in = sources(6, 4), targets(2, 5)
+    whole = model(src, tgt_in)
+    state = model.init_state(model.encode(src), beam_size=1, max_len=5)
+    steps = [model.decode_step(tgt_in[:, t : t + 1], state)[:, 0] for t in range(5)]
+    torch.testing.assert_close(torch.stack(steps, dim=1), whole, rtol=1e-10, atol=1e-10)
+
+
+def check_an_encoder_without_positions_is_blind_to_order(model: TranslationTransformer) -> None:
+    src, order = sources(6), torch.tensor([3, 1, 0, 2, 4, 5])
+    torch.testing.assert_close(
+        model.encode(src[:, order]).states, model.encode(src).states[:, order], rtol=1e-10, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("name", ["sinusoidal", "learnable", "rope", "alibi", "sinusoidal_t5", "learnable_shaw"])
+def test_a_known_mistake_is_caught_positions_that_start_anew_at_every_step(name: str) -> None:
+    """`pe[:, : x.size(1)]`: a one-token step stands at position 0."""
+    model = tiny_model(TINY[name])
+    check_a_step_goes_on_where_the_prefix_ended(model)
+    model.scheme.positions = lambda side, start, end, device: torch.arange(end - start)  # type: ignore[method-assign]
+    with pytest.raises(AssertionError):
+        check_a_step_goes_on_where_the_prefix_ended(model)
+
+
+@pytest.mark.parametrize("name", ["randomized_rope", "randomized_t5"])
+def test_a_known_mistake_is_caught_positions_drawn_anew_at_every_step(name: str) -> None:
+    model = tiny_model(TINY[name])
+    check_a_step_goes_on_where_the_prefix_ended(model)
+    generator = torch.Generator().manual_seed(3)
+    model.scheme.positions = lambda side, start, end, device: draw_positions(end, 48, generator)[start:]  # type: ignore[method-assign]
+    with pytest.raises(AssertionError):
+        check_a_step_goes_on_where_the_prefix_ended(model)
+
+
+def test_a_known_mistake_is_caught_an_encoder_that_is_not_quite_without_positions() -> None:
+    model = tiny_model(TINY["none"])
+    check_an_encoder_without_positions_is_blind_to_order(model)
+    model.scheme = build_scheme(tiny_config(Alibi())).double()
+    with pytest.raises(AssertionError):
+        check_an_encoder_without_positions_is_blind_to_order(model)
+
+
+def test_a_known_mistake_is_caught_a_state_that_does_not_follow_its_beam() -> None:
+    """Forget gates stand beside the keys: where beams change places, they must too."""
+    model = tiny_model(TINY["fox"])
+    src, tgt_in = sources(5), targets(2, 4)
+    swapped = torch.tensor([[1, 0]])
+
+    def last_logits() -> torch.Tensor:
+        state = model.init_state(model.encode(src), beam_size=2, max_len=4)
+        for t in range(3):
+            model.decode_step(tgt_in[None, :, t], state)
+        state.reorder(swapped)
+        return model.decode_step(tgt_in[None, [1, 0], 3], state)[0]
+
+    def check() -> None:
+        expected = model(src.repeat(2, 1), tgt_in)[:, -1]
+        torch.testing.assert_close(last_logits(), expected[[1, 0]], rtol=1e-10, atol=1e-10)
+
+    check()
+    take = KeyValueCache.take
+
+    def forgetful(self: KeyValueCache, rows: torch.Tensor) -> None:
+        gates = None if self.state is None else self.state.clone()
+        take(self, rows)
+        self.state = gates
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
+        patch.setattr(KeyValueCache, "take", forgetful)
+        check()
