@@ -281,7 +281,7 @@ def test_a_known_mistake_is_caught_an_encoder_that_is_not_quite_without_position
         check_an_encoder_without_positions_is_blind_to_order(model)
 
 
-def test_a_known_mistake_is_caught_a_state_that_does_not_follow_its_beam() -> None:
+def test_a_known_mistake_is_caught_a_state_that_does_not_follow_its_beam(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget gates stand beside the keys: where beams change places, they must too."""
     model = tiny_model(TINY["fox"])
     src, tgt_in = sources(5), targets(2, 4)
@@ -306,6 +306,6 @@ def test_a_known_mistake_is_caught_a_state_that_does_not_follow_its_beam() -> No
         take(self, rows)
         self.state = gates
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
-        patch.setattr(KeyValueCache, "take", forgetful)
+    monkeypatch.setattr(KeyValueCache, "take", forgetful)
+    with pytest.raises(AssertionError):
         check()
