@@ -96,14 +96,24 @@ def test_an_upward_or_sideward_import_is_seen(module: str, line: str) -> None:
     assert broken_floors(module, line)
 
 
-@pytest.mark.parametrize("name", ["schema", "serialize", "errors"])
+@pytest.mark.parametrize("name", ["schema", "section", "positions", "serialize", "errors"])
 def test_the_ground_floor_needs_the_standard_library_alone(name: str) -> None:
     names = imported_modules((ROOT / "configs" / f"{name}.py").read_text("utf-8"), name)
     assert {n.split(".")[0] for n in names} <= set(sys.stdlib_module_names) | {"configs"}
 
 
 def test_translating_loads_no_heavy_package() -> None:
-    heavy = ["datasets", "transformers", "matplotlib", "nltk", "sacrebleu", "tensorboard", "pyarrow"]
+    heavy = [
+        "datasets",
+        "transformers",
+        "matplotlib",
+        "nltk",
+        "sacrebleu",
+        "tensorboard",
+        "pyarrow",
+        "sklearn",
+        "torch._dynamo",
+    ]
     code = f"import sys, utils.translation; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code],

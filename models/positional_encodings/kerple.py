@@ -57,9 +57,13 @@ class _Within(torch.autograd.Function):
         return grad.masked_fill(outward, 0), None, None
 
 
-@torch.compiler.disable  # the compiler of torch 2.13 fails at this function of its own gradient
 def kept_within(x: Tensor, low: float, high: float = torch.inf) -> Tensor:
-    """x clamped to low .. high; gradient descent on x cannot lead further outside, but always back inside."""
+    """x clamped to low .. high; gradient descent on x cannot lead further outside, but always back inside.
+
+    Under torch.compile every gradient passes, so that x may stray outside (the value stays clamped).
+    """
+    if torch.compiler.is_compiling():  # the compiler of torch 2.13 fails at a gradient of one's own
+        return x + (x.clamp(low, high) - x).detach()
     return _Within.apply(x, low, high)
 
 
