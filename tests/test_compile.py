@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import POSITIONS, sources, targets, tiny_model
 from toy_runs import content, log_of, run_here, toy_config
 
 from configs.serialize import apply_overrides
@@ -27,3 +28,18 @@ def test_a_compiled_run_has_the_losses_and_the_names_of_an_eager_one(tmp_path: P
     weights = [content(run.checkpoints / "step_checkpoint_3.pt")["model"] for run in (eager, compiled)]
     assert weights[0].keys() == weights[1].keys()
     assert not any("_orig_mod" in name for name in weights[1])
+
+
+def test_what_a_stack_makes_once_can_be_compiled() -> None:
+    """A table that the layers of a stack share: traced with its gradient, as without a compiler."""
+    model, src = tiny_model(POSITIONS["t5"]), sources(6, 4)
+    eager = model.encode(src).states
+    try:
+        compiled = torch.compile(lambda ids: model.encode(ids).states, backend="aot_eager", fullgraph=False)(src)
+        torch.testing.assert_close(compiled, eager, rtol=1e-10, atol=1e-10)
+        compiled.square().sum().backward()
+    finally:
+        torch._dynamo.reset()
+    [gradient] = [p.grad for key, p in model.scheme.named_parameters() if "encoder" in key]
+    assert gradient is not None
+    assert gradient.abs().max() > 0

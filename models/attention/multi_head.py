@@ -108,7 +108,8 @@ def _additive(position: AttentionPosition, places: Places, q: Tensor, k: Tensor,
 
     What q and k do not decide is made once for all layers that share the module.
     """
-    bias = places.once(position, lambda: position.bias(places))
+    # By id, which lives as long as this forward pass and longer: torch.compile takes no module as a key.
+    bias = places.once(("bias", id(position)), lambda: position.bias(places))
     term = position.logit_term(q, k, places, state)
     if bias is None and term is None:
         return None
@@ -119,7 +120,7 @@ def _additive(position: AttentionPosition, places: Places, q: Tensor, k: Tensor,
             return places.masked(bias.to(dtype))
         return None if places.mask is None else as_bias(places.mask, dtype)
 
-    fixed = places.once((position, dtype), make_fixed)
+    fixed = places.once(("additive", id(position), dtype), make_fixed)
     if fixed is None or term is None:
         return fixed if term is None else term.to(dtype)
     return fixed + term.to(dtype)

@@ -233,7 +233,7 @@ class DynamicNtkRotary(Rotary):
         self.trained_length = trained_length
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor | None:
-        lengths = places.once((self, "lengths"), lambda: self._lengths(places))
+        lengths = places.once(("lengths", id(self)), lambda: self._lengths(places))
         if lengths is None:
             return None
         exact = angle_dtype(q.dtype)
