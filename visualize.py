@@ -1,18 +1,23 @@
-"""Draw attention maps and positional encodings: `python visualize.py attention --src_text "Le chat dort."`."""
+"""Draw attention maps and position schemes: `python visualize.py attention --src_text "Le chat dort."`."""
 
 from __future__ import annotations
 
 import argparse
+import copy
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.errors import UserError
 from utils.arguments import Parser, add_model_arguments, load_from_arguments, positive
 from utils.cli import run_main
-from utils.config import load_config
+from utils.picture_arguments import PICTURES, add_picture_commands, asked_configs, check_picture_arguments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from models.positional_encodings.base import Kind
+    from utils.attention_plots import AttentionMaps
 
 KINDS = ("encoder", "decoder", "cross")
 
@@ -23,34 +28,53 @@ def numbers(text: str) -> list[int] | None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = Parser(description="Draw attention maps, or the positional encoding.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="attention | encoding")
+    parser = Parser(description="Draw attention maps, or what a position scheme does.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar=" | ".join(("attention", *PICTURES)))
 
-    attention = commands.add_parser("attention", help="attention maps of one sentence and its translation")
+    shows = "attention maps of one sentence and its translation, of one run or of two side by side"
+    attention = commands.add_parser("attention", help=shows, description=f"Draws {shows}.")
     attention.add_argument("--src_text", required=True, metavar="TEXT", help="the sentence")
     attention.add_argument("--tgt_text", metavar="TEXT", help="a translation to show (default: the greedy one)")
     attention.add_argument("--kind", choices=(*KINDS, "all"), default="all", help="which attention (default: all)")
     attention.add_argument("--layers", type=numbers, metavar="1,2,...|all", help="layers, from 1 (default: all)")
     attention.add_argument("--heads", type=numbers, metavar="1,2,...|all", help="heads, from 1 (default: all)")
+    attention.add_argument("--compare", type=Path, metavar="RUN_OR_CHECKPOINT", help="draw this one at the right")
+    add_picture_commands(commands)
 
-    encoding = commands.add_parser("encoding", help="the positional encoding by position and dimension")
-    encoding.add_argument("--config", metavar="FILE", help="draw what this config asks for, without a trained run")
-    encoding.add_argument("--positions", type=positive, metavar="N", help="how many positions (default: 128)")
-
-    for command in (attention, encoding):
+    for command in commands.choices.values():
         add_model_arguments(command)
-        command.add_argument("--output_dir", type=Path, metavar="DIR", help="default: results/ in the run's folder")
+        command.add_argument(
+            "--output_dir",
+            type=Path,
+            metavar="DIR",
+            help="default: results/ in the run's folder, or pictures/ in --runs_dir without a run",
+        )
         command.add_argument("--format", choices=("png", "pdf", "svg"), default="png", help="default: png")
     args = parser.parse_args(argv)
-    if args.command == "attention" and not args.src_text.strip():
+    if args.command != "attention":
+        check_picture_arguments(args)
+    elif not args.src_text.strip():
         raise UserError(f"--src_text {args.src_text!r}: there is nothing to look at")
-    if args.command == "encoding" and args.config and args.model_path:
-        raise UserError("--config and --model_path: give one of them")
     return args
 
 
 def attention(args: argparse.Namespace) -> None:
-    from utils.visuals import attention_figures, target_tokens
+    from utils.visuals import draw_attention
+
+    translation, maps, folder = attention_of(args)
+    translations, runs, suffix = [translation], [maps], ""
+    if args.compare:
+        other = copy.copy(args)
+        other.model_path = args.compare
+        translation, maps, _ = attention_of(other)
+        translations, runs, suffix = [*translations, translation], [*runs, maps], "_compared"
+    figures = {f"attention_{kind}{suffix}": figure for kind, figure in draw_attention(*runs).items()}
+    print(*translations, *save(figures.items(), args.output_dir or folder, args.format), sep="\n")
+
+
+def attention_of(args: argparse.Namespace) -> tuple[str, dict[Kind, AttentionMaps], Path]:
+    """The translation whose attention is shown, its maps, and the folder for the pictures."""
+    from utils.visuals import attention_maps, target_tokens
 
     loaded, translator = load_from_arguments(args)
     if loaded.config.model.backend != "scratch":
@@ -60,7 +84,7 @@ def attention(args: argparse.Namespace) -> None:
         )
     source = translator.encode([args.src_text])[0]
     target = target_tokens(translator, source, args.tgt_text)
-    figures = attention_figures(
+    maps = attention_maps(
         translator,
         source,
         target,
@@ -69,44 +93,43 @@ def attention(args: argparse.Namespace) -> None:
         heads=args.heads,
         about=f" ({loaded.run.path.name}, epoch {loaded.epoch})",
     )
-    folder = args.output_dir or loaded.run.results / "attention"
-    paths = save({f"attention_{kind}": figure for kind, figure in figures.items()}, folder, args.format)
-    print(translator.tokenizer.decode(target), *paths, sep="\n")
+    return translator.tokenizer.decode(target), maps, loaded.run.results / "attention"
 
 
-def encoding(args: argparse.Namespace) -> None:
-    config = load_config(args.config) if args.config else None
+def positions(args: argparse.Namespace) -> None:
+    asked = asked_configs(args)
 
-    from utils.visuals import encoding_figures
+    from utils.map_visuals import map_frames
+    from utils.plots import save_animation
+    from utils.position_subjects import fresh_subject, trained_subject
+    from utils.position_visuals import draw
 
-    if config is not None:
-        from models.build import build_scheme
-
-        scheme, about = build_scheme(config.model), ""
-        if any(True for _ in scheme.parameters()):
-            raise UserError(
-                f"{args.config}: the {config.model.position.kind} encoding is trained: give the run, --model_path RUN"
-            )
-        folder = args.runs_dir / f"{config.name}_encoding"
+    loaded = None
+    if asked:
+        subjects = [fresh_subject(name, config.model) for name, config in asked]
+        folder = args.runs_dir / "pictures" / (asked[0][1].name if args.config else "")
     else:
         loaded, _ = load_from_arguments(args)
-        scheme, config = loaded.model.scheme, loaded.config
-        about = f" ({loaded.run.path.name}, epoch {loaded.epoch})"
-        folder = loaded.run.results / "encoding"
-    figures = dict(encoding_figures(scheme, config, n_positions=args.positions, about=about))
-    named = {f"encoding_{name}": figure for name, figure in figures.items()}
-    print(*save(named, args.output_dir or folder, args.format), sep="\n")
+        subjects = [trained_subject(loaded)]
+        folder = loaded.run.results / args.command
+    folder = args.output_dir or folder
+    figures = draw(args.command, subjects, args.positions, loaded.model.encoder if loaded else None)
+    paths = save(((f"{args.command}_{name}", figure) for name, figure in figures), folder, args.format)
+    if loaded and args.command == "embedding_map" and args.gif:
+        frames = map_frames(loaded.run, args.positions)
+        paths.append(save_animation(frames, folder / f"{args.command}_{subjects[0].name}.gif"))
+    print(*paths, sep="\n")
 
 
-def save(figures: dict[str, Figure], folder: Path, suffix: str) -> list[Path]:
+def save(figures: Iterable[tuple[str, Figure]], folder: Path, suffix: str) -> list[Path]:
     from utils.plots import save_figure
 
-    return [save_figure(figure, folder / f"{name}.{suffix}") for name, figure in figures.items()]
+    return [save_figure(figure, folder / f"{name}.{suffix}") for name, figure in figures]
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    {"attention": attention, "encoding": encoding}[args.command](args)
+    (attention if args.command == "attention" else positions)(args)
 
 
 if __name__ == "__main__":

@@ -138,9 +138,7 @@ def _deberta(p: config.Deberta, m: ModelConfig) -> PositionScheme:
     )
 
 
-def _causal_only(
-    p: config.Cope | config.Fox, m: ModelConfig, make: Callable[[], AttentionPosition]
-) -> PositionScheme:
+def _causal_only(p: config.Cope | config.Fox, m: ModelConfig, make: Callable[[], AttentionPosition]) -> PositionScheme:
     encoder = _build(p.encoder, m)
     encoder.encoder_only()
     return PairedScheme(encoder=encoder, decoder=AttentionScheme(decoder=[make() for _ in range(m.n_decoder_layers)]))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import POSITIONS, sources, targets, tiny_model
+from tiny_models import POSITIONS, sources, tiny_model
 from toy_runs import content, log_of, run_here, toy_config
 
 from configs.serialize import apply_overrides

@@ -13,7 +13,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from configs.errors import UserError
-from utils.plots import attention_grid, attention_map, curves, encoding_heatmap, save_figure
+from utils.attention_plots import AttentionMaps, attention_grid, attention_map
+from utils.plots import (
+    Curve,
+    curve_panels,
+    curves,
+    encoding_heatmap,
+    matrix_panels,
+    point_panels,
+    save_animation,
+    save_figure,
+)
 
 ROOT = Path(__file__).parents[1]
 TEXT = "▁une ▁fenêtre ▁ouverte ▁sur ▁la ▁mer , ▁où ▁dort ▁mon ▁chat . ▁aujourd ' hui ▁anticonstitutionnellement"
@@ -69,6 +79,10 @@ def assert_legible(figure) -> list[str]:
     return [content for content, _ in texts]
 
 
+def grid(*args, **names):
+    return attention_grid(AttentionMaps(*args, **names))
+
+
 def colour_bars(figure) -> list:
     return [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
 
@@ -80,7 +94,7 @@ def colour_bars(figure) -> list:
 def test_grid_has_all_its_labels_and_none_overlap(n_layers, n_heads, n_queries, n_keys):
     queries, keys = pieces(n_queries), pieces(n_keys)
     layers, heads = list(range(1, n_layers + 1)), list(range(1, n_heads + 1))
-    figure = attention_grid(
+    figure = grid(
         weights(n_layers, n_heads, n_queries, n_keys),
         queries,
         keys,
@@ -99,7 +113,7 @@ def test_grid_has_all_its_labels_and_none_overlap(n_layers, n_heads, n_queries, 
 
 def test_grid_prints_the_chosen_layers_and_heads_and_puts_each_map_in_its_place():
     maps = weights(2, 2, 3, 5)
-    figure = attention_grid(maps, pieces(3), pieces(5), title="t", layers=[2, 6], heads=[1, 8])
+    figure = grid(maps, pieces(3), pieces(5), title="t", layers=[2, 6], heads=[1, 8])
     texts = assert_legible(figure)
     assert {"layer 2", "layer 6", "head 1", "head 8"} <= set(texts)
     cells = [axes for axes in figure.axes if axes.images]
@@ -112,7 +126,7 @@ def test_grid_prints_the_chosen_layers_and_heads_and_puts_each_map_in_its_place(
 
 def test_all_maps_share_one_colour_scale_and_one_bar_from_zero():
     maps = weights(2, 3, 6, 6)
-    figure = attention_grid(maps, pieces(6), pieces(6), title="t", layers=[1, 2], heads=[1, 2, 3])
+    figure = grid(maps, pieces(6), pieces(6), title="t", layers=[1, 2], heads=[1, 2, 3])
     limits = {axes.images[0].get_clim() for axes in figure.axes if axes.images}
     assert limits == {(0.0, maps.max())}
     assert len(colour_bars(figure)) == 1
@@ -123,14 +137,14 @@ def test_figure_grows_with_tokens_and_maps():
     def size(n_layers, n_heads, n):
         maps = weights(n_layers, n_heads, n, n)
         layers, heads = range(1, n_layers + 1), range(1, n_heads + 1)
-        return attention_grid(maps, pieces(n), pieces(n), title="t", layers=layers, heads=heads).get_size_inches()
+        return grid(maps, pieces(n), pieces(n), title="t", layers=layers, heads=heads).get_size_inches()
 
     assert (size(2, 2, 30) > size(2, 2, 12) + 1).all()
     assert (size(4, 4, 12) > size(2, 2, 12) + 1).all()
 
 
 def test_labels_are_thinned_only_where_there_is_no_room_and_the_picture_says_so():
-    figure = attention_grid(
+    figure = grid(
         weights(1, 8, 10, 80), pieces(10), [f"k{i}" for i in range(80)], title="t", layers=[1], heads=range(1, 9)
     )
     texts = assert_legible(figure)
@@ -285,7 +299,7 @@ def test_a_path_that_cannot_be_written_is_one_line(tmp_path):
 
 def test_arrays_that_do_not_fit_their_labels_are_refused():
     with pytest.raises(ValueError, match=r"\(1, 2, 3, 4\).*\(1, 2, 3, 3\)"):
-        attention_grid(weights(1, 2, 3, 4), "abc", "abc", title="t", layers=[1], heads=[1, 2])
+        grid(weights(1, 2, 3, 4), "abc", "abc", title="t", layers=[1], heads=[1, 2])
     with pytest.raises(ValueError, match=r"\(3, 4\).*\(4, 3\)"):
         attention_map(weights(3, 4), "abcd", "abc", title="t")
     with pytest.raises(ValueError, match="finite"):
@@ -302,9 +316,170 @@ def test_arrays_that_do_not_fit_their_labels_are_refused():
 
 def test_matplotlib_is_loaded_on_use_and_pyplot_never():
     code = (
-        "import sys, numpy, utils.plots as p\n"
+        "import sys, numpy, utils.attention_plots as p\n"
         "assert 'matplotlib' not in sys.modules\n"
         "p.attention_map(numpy.ones((1, 1)), 'a', 'b', title='t')\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ panels
+
+
+def panels(figure) -> list:
+    return [axes for axes in figure.axes if axes.get_label() != "<colorbar>" and axes.axison]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [((), 1), ((), 3), ((), 6), (("layer 1", "layer 2"), 5)])
+def test_matrix_panels_are_legible_and_each_matrix_stands_under_its_name(rows, columns):
+    matrices = np.arange((len(rows) or 1) * columns * 30, dtype=float).reshape(-1, columns, 5, 6) - 40
+    heads = [f"head {n}" for n in range(1, columns + 1)]
+    figure = matrix_panels(
+        matrices, title="Bias", rows=rows, columns=heads, x_label="key", y_label="query", bar_label="added"
+    )
+    texts = assert_legible(figure)
+    assert {*heads, *rows, "Bias", "key", "query", "added"} <= set(texts)
+    drawn = panels(figure)
+    assert len(drawn) == matrices.shape[0] * columns
+    for axes, matrix in zip(drawn, matrices.reshape(-1, 5, 6)):
+        np.testing.assert_array_equal(axes.images[0].get_array(), matrix)
+    if not rows:
+        assert [axes.get_title() for axes in drawn] == heads
+
+
+def test_zero_is_white_whatever_the_signs_and_what_is_missing_is_grey():
+    def colour(matrix, value):
+        figure = matrix_panels(
+            np.array(matrix, dtype=float)[None, None],
+            title="t",
+            columns=["a"],
+            x_label="x",
+            y_label="y",
+            bar_label="b",
+        )
+        image = panels(figure)[0].images[0]
+        return image.cmap(image.norm(np.ma.masked_invalid(np.array([value]))))[0]
+
+    for matrix in ([[-3, 0]], [[0, 5]], [[-3, 5]], [[0, 0]]):
+        assert colour(matrix, 0.0)[:3].min() > 0.94, matrix
+    assert colour([[-3, 0]], -3.0)[2] > 2 * colour([[-3, 0]], -3.0)[0]  # blue lowers, red raises
+    assert colour([[-3, 5]], 5.0)[0] > 2 * colour([[-3, 5]], 5.0)[2]
+    assert colour([[-3, np.nan]], np.nan) == pytest.approx([0.82, 0.82, 0.82, 1])
+
+
+def test_rows_of_a_matrix_can_begin_below_zero():
+    names = {"title": "t", "columns": ["a"], "x_label": "x", "y_label": "y", "bar_label": "b"}
+    axes = panels(matrix_panels(np.ones((1, 1, 5, 3)), first_row=-2, **names))[0]
+    assert axes.images[0].get_extent() == [-0.5, 2.5, 2.5, -2.5]
+    with pytest.raises(ValueError, match="must hold numbers"):
+        matrix_panels(np.full((1, 1, 2, 2), np.nan), **names)
+    with pytest.raises(ValueError, match="names"):
+        matrix_panels(np.ones((1, 2, 2, 2)), **names)
+
+
+def test_curve_panels_keep_the_colour_of_a_name_and_draw_bands():
+    x = np.arange(40)
+    low_high = Curve(x, x, x - 1, x + 1)
+    figure = curve_panels(
+        {"above": {"a": Curve(x, x), "b": Curve(x, -x)}, "a title " * 14: {"b": low_high}},
+        title="t",
+        x_label="x",
+        y_label="y",
+    )
+    assert {"above", "a", "b", "x", "y"} <= set(assert_legible(figure))
+    above, below = panels(figure)
+    assert above.lines[1].get_color() == below.lines[0].get_color() != above.lines[0].get_color()
+    [band] = below.collections
+    assert {tuple(corner) for corner in band.get_paths()[0].vertices} >= {(5, 4), (5, 6)}
+
+
+def test_more_names_than_colours_still_differ():
+    series = {f"head {n}": ([0, 1], [n, n]) for n in range(16)}
+    lines = curves(series, title="t", x_label="x", y_label="y").axes[0].lines
+    assert len({str(line.get_color()) for line in lines}) == 16
+
+
+@pytest.mark.parametrize("circle", [False, True])
+def test_points_are_square_coloured_by_position_and_inside(circle):
+    angles = np.linspace(0, 5, 20)
+    points = np.stack((3 * np.cos(angles), np.sin(angles)), axis=1)
+    figure = point_panels(
+        {"PCA, source side": points, "MDS": points / 2, "third": points},
+        title="t",
+        x_label="x",
+        y_label="y",
+        columns=2,
+        circle=circle,
+    )
+    assert {"PCA, source side", "MDS", "position"} <= set(assert_legible(figure))
+    first, second, _ = panels(figure)
+    np.testing.assert_array_equal(first.collections[0].get_offsets(), points)
+    np.testing.assert_array_equal(first.collections[0].get_array(), np.arange(20))
+    assert first.get_xlim() == first.get_ylim() == pytest.approx((-3.24, 3.24))
+    assert second.get_xlim() == pytest.approx((-1.62, 1.62))
+    assert bool(first.patches) is circle
+
+
+def frames(n: int) -> list:
+    return [
+        point_panels(
+            {"a": np.array([[0, 0], [k, 1.0], [1, 1]])},
+            title=f"epoch {k}",
+            x_label="x",
+            y_label="y",
+            columns=1,
+            limit=4.0,
+        )
+        for k in range(n)
+    ]
+
+
+def test_an_animation_has_a_frame_for_each_figure_and_is_the_same_each_time(tmp_path):
+    from PIL import Image
+
+    path = save_animation(frames(3), tmp_path / "new" / "a.gif", seconds=0.5)
+    with Image.open(path) as image:
+        assert image.format == "GIF"
+        assert image.n_frames == 3
+        assert image.info["loop"] == 0
+        durations, corners, pictures = [], [], []
+        for k in range(3):
+            image.seek(k)
+            durations.append(image.info["duration"])
+            picture = np.asarray(image.convert("RGB"))
+            corners.append(picture[0, 0].min())
+            pictures.append(picture)
+    assert durations == [500, 500, 1500]
+    assert min(corners) == 255  # the background stays white
+    assert all((a != b).any() for a, b in zip(pictures, pictures[1:]))
+    assert save_animation(frames(3), tmp_path / "b.gif", seconds=0.5).read_bytes() == path.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["b.gif", "new"]
+
+
+def test_an_animation_of_nothing_or_of_several_sizes_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="one size"):
+        save_animation([], tmp_path / "a.gif")
+    other = curves({"a": ([0], [1])}, title="t", x_label="x", y_label="y")
+    with pytest.raises(ValueError, match="one size"):
+        save_animation([*frames(1), other], tmp_path / "a.gif")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cannot write"):
+        save_animation(frames(1), tmp_path / "file" / "a.gif")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_grids_stand_side_by_side_with_one_scale():
+    a, b = weights(2, 2, 4, 5) * 0.5, weights(1, 3, 9, 3)
+    figure = attention_grid(
+        AttentionMaps(a, pieces(4), pieces(5), title="left run", layers=[1, 2], heads=[1, 2]),
+        AttentionMaps(b, pieces(9), pieces(3), title="right run", layers=[2], heads=[1, 2, 3]),
+    )
+    assert {"left run", "right run", "head 3"} <= set(assert_legible(figure))
+    maps = panels(figure)
+    assert [axes.images[0].get_array().shape for axes in maps] == [(4, 5)] * 4 + [(9, 3)] * 3
+    assert {axes.images[0].get_clim() for axes in maps} == {(0.0, max(a.max(), b.max()))}
+    left, right = (np.array([axes.get_window_extent().extents for axes in side]) for side in (maps[:4], maps[4:]))
+    assert left[:, 2].max() < right[:, 0].min()
+    assert left[:, 3].max() == pytest.approx(right[:, 3].max(), abs=1)  # upper edges level
+    np.testing.assert_array_equal(maps[4].images[0].get_array(), b[0, 0])

@@ -1,4 +1,4 @@
-"""Figures from arrays: attention maps, encodings, curves; and how they are written to files.
+"""Figures from arrays: heat-maps, curves, points; and how they are written to files.
 
 Figures are matplotlib objects without pyplot, so that nothing is kept open and no display is needed.
 """
@@ -6,99 +6,44 @@ Figures are matplotlib objects without pyplot, so that nothing is kept open and 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from configs.errors import UserError
+from utils.figure_text import font_of, visible, width_of, wrap, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.text import Text
 
 SUFFIXES = (".png", ".pdf", ".svg")
 DPI = 120
-MAX_LABEL = 20  # characters of a token that are shown
-# Fonts for the scripts that DejaVu Sans (which comes with matplotlib) lacks, used where they are installed.
-_FALLBACK_FONTS = (
-    "Noto Sans CJK JP",
-    "Noto Sans CJK SC",
-    "WenQuanYi Micro Hei",
-    "Hiragino Sans",
-    "Yu Gothic",
-    "Microsoft YaHei",
-    "Noto Sans Symbols2",
-    "Noto Emoji",
-    "Symbola",
-)
-
-# Lengths in inches.
-_MARGIN = 0.15
-_GAP = 0.12  # between two maps
-_LINE = 1.3  # line height / font size
-_TOKEN_LINE = 1.25  # the same where lines are dense
-_SMALLEST_MAP = 1.0
-_LARGEST_GRID = 32.0  # token labels are thinned beyond this, so that the picture stays within bounds
-_LARGEST_MAP = 12.0
-
-
-def attention_grid(
-    maps: np.ndarray,
-    query_labels: Sequence[str],
-    key_labels: Sequence[str],
-    *,
-    title: str,
-    layers: Sequence[int],
-    heads: Sequence[int],
-    query_name: str = "query",
-    key_name: str = "key",
-) -> Figure:
-    """Attention weights [L, H, Tq, Tk] as a grid of heat-maps: a row for each layer, a column for each head.
-
-    layers and heads are the numbers to print, from 1; query_name and key_name say what stands on the axes. All maps
-    share one colour scale from 0 to the largest weight. Tokens stand at the left column and the bottom row. The figure
-    grows with maps and tokens; labels are thinned only where there is no room, and the picture says so. Raises
-    ValueError where maps, labels and numbers do not fit.
-    """
-    maps = np.asarray(maps)
-    expected = (len(layers), len(heads), len(query_labels), len(key_labels))
-    if maps.shape != expected:
-        raise ValueError(f"attention maps are {maps.shape}, but layers, heads, queries and keys number {expected}")
-    rows = [f"layer {number}" for number in layers]
-    columns = [f"head {number}" for number in heads]
-    names = (query_name, key_name)
-    return _grid(maps, query_labels, key_labels, names, title=title, rows=rows, columns=columns, token_size=7)
-
-
-def attention_map(weights: np.ndarray, query_labels: Sequence[str], key_labels: Sequence[str], *, title: str) -> Figure:
-    """One map of attention weights [Tq, Tk] with tokens on both axes. Raises ValueError as attention_grid."""
-    weights = np.asarray(weights)
-    expected = (len(query_labels), len(key_labels))
-    if weights.shape != expected:
-        raise ValueError(f"the attention map is {weights.shape}, but queries and keys number {expected}")
-    names = ("query", "key")
-    return _grid(weights[None, None], query_labels, key_labels, names, title=title, rows=[], columns=[], token_size=10)
+MARGIN = 0.15  # inches
+_LONGEST_NAME = 40  # characters of a name in a legend
 
 
 def encoding_heatmap(
-    table: np.ndarray, *, title: str, x_label: str = "embedding dimension", y_label: str = "position"
+    table: np.ndarray,
+    *,
+    title: str,
+    x_label: str = "embedding dimension",
+    y_label: str = "position",
+    centre: float = 0.0,
 ) -> Figure:
-    """A table of encodings [T, D]: position 0 at the top, colours symmetric around 0."""
+    """A table of encodings [T, D]: position 0 at the top, colours symmetric around `centre` (white)."""
     table = np.asarray(table)
     if table.ndim != 2 or not table.size or not np.isfinite(table).all():
         raise ValueError(f"an encoding table must be [T, D], not empty and finite, not {table.shape}")
-    figure, axes = _single_axes(title, x_label, y_label)
-    limit = float(np.abs(table).max()) or 1.0
-    image = axes.imshow(table, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", origin="upper")
-    _integer_ticks(axes)
+    figure, [[axes]] = panel_figure(1, 1, size=(8.0, 4.5), title=title, x_label=x_label, y_label=y_label)
+    limit = float(np.abs(table - centre).max()) or 1.0
+    image = axes.imshow(table, cmap="RdBu_r", vmin=centre - limit, vmax=centre + limit, aspect="auto", origin="upper")
+    integer_ticks(axes)
     figure.colorbar(image, ax=axes, label="value", pad=0.02)
     return figure
 
@@ -107,19 +52,172 @@ def curves(
     series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str, x_label: str, y_label: str
 ) -> Figure:
     """Lines y over x, one for each name, with a legend beside the axes. NaN leaves a gap."""
-    if not series:
+    lines = {name: Curve(xs, ys) for name, (xs, ys) in series.items()}
+    return curve_panels({"": lines}, title=title, x_label=x_label, y_label=y_label, size=(6.5, 4.5))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """y over x, with a shaded band from `low` to `high` where they are given. NaN leaves a gap."""
+
+    x: Sequence[float] | np.ndarray
+    y: Sequence[float] | np.ndarray
+    low: Sequence[float] | np.ndarray | None = None
+    high: Sequence[float] | np.ndarray | None = None
+
+
+def curve_panels(
+    panels: Mapping[str, Mapping[str, Curve]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str = "",
+    columns: int = 1,
+    size: tuple[float, float] = (6.5, 2.4),
+    legend: bool = True,
+) -> Figure:
+    """Panels of lines, each under its name; a line's name has one colour in all of them and one legend beside them.
+
+    Raises ValueError where a curve's values do not fit each other, and where there is nothing to draw.
+    """
+    from matplotlib import colormaps
+
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    if not names:
         raise ValueError("no curve to draw: series is empty")
-    figure, axes = _single_axes(title, x_label, y_label)
-    lines = []
-    for name, (xs, ys) in series.items():
-        if len(xs) != len(ys):
-            raise ValueError(f"curve {name!r} has {len(xs)} x values and {len(ys)} y values")
-        lines += axes.plot(xs, ys, linewidth=1.6, marker="o" if len(xs) < 30 else None, markersize=3.5)
-    axes.grid(alpha=0.3)
-    # Names are set afterwards: matplotlib drops labels that begin with an underscore.
-    legend = figure.legend(lines, [str(i) for i in range(len(lines))], loc="outside right center", frameon=False)
-    for text, name in zip(legend.get_texts(), series):
-        _write(text, name, limit=40)
+    room = max(width_of(visible(name, _LONGEST_NAME), 10) for name in names) + 0.7 if legend else 0.4
+    rows = math.ceil(len(panels) / columns)
+    figure, axes = panel_figure(rows, columns, size=size, title=title, x_label=x_label, y_label=y_label, room=room)
+    drawn: dict[str, Any] = {}
+    many = colormaps["turbo"](np.linspace(0.05, 0.95, len(names)))
+    colours = [f"C{i}" for i in range(len(names))] if len(names) <= 10 else list(many)
+    for place, (panel, lines) in zip(axes.flat, panels.items()):
+        for name, curve in lines.items():
+            if len(curve.x) != len(curve.y):
+                raise ValueError(f"curve {name!r} has {len(curve.x)} x values and {len(curve.y)} y values")
+            colour = colours[names.index(name)]
+            markers = {"marker": "o" if len(curve.x) < 30 else None, "markersize": 3.5}
+            [drawn[name]] = place.plot(curve.x, curve.y, linewidth=1.6, color=colour, **markers)
+            if curve.low is not None and curve.high is not None:
+                place.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
+        place.grid(alpha=0.3)
+        panel_title(place, panel, size[0] - 0.5)
+    for place in axes.flat[len(panels) :]:
+        place.set_axis_off()
+    if legend:
+        # Names are set afterwards: matplotlib drops labels that begin with an underscore.
+        handles, numbers = [drawn[name] for name in names], [str(i) for i in range(len(names))]
+        box = figure.legend(handles, numbers, loc="outside right center", frameon=False)
+        for text, name in zip(box.get_texts(), names):
+            write_text(text, name, limit=_LONGEST_NAME)
+    return figure
+
+
+def matrix_panels(
+    matrices: np.ndarray,
+    *,
+    title: str,
+    rows: Sequence[str] = (),
+    columns: Sequence[str],
+    x_label: str,
+    y_label: str,
+    bar_label: str,
+    first_row: int = 0,
+) -> Figure:
+    """Matrices [R, C, Tq, Tk] as heat-maps with one colour scale in which 0 is white; NaN is grey.
+
+    rows and columns name them; without rows there is one row, and the panels are wrapped to four in a line. The first
+    row of a matrix stands at y = first_row. Raises ValueError where the names do not fit.
+    """
+    from matplotlib import colormaps
+
+    matrices = np.asarray(matrices)
+    expected = (len(rows) or 1, len(columns))
+    if matrices.ndim != 4 or matrices.shape[:2] != expected or not np.isfinite(matrices).any():
+        raise ValueError(
+            f"matrices [R, C, Tq, Tk] for {expected} names must hold numbers; their shape is {matrices.shape}"
+        )
+    n_columns = len(columns) if rows else min(len(columns), 4)
+    n_rows = len(rows) or math.ceil(len(columns) / n_columns)
+    side = {1: 4.2, 2: 3.2, 3: 2.6, 4: 2.2}.get(n_columns, 1.7)
+    lines = max(len(wrap(name, 10, side - 0.5)) for name in columns)
+    figure, axes = panel_figure(
+        n_rows,
+        n_columns,
+        size=(side, side + 0.2 * lines),
+        title=title,
+        x_label=x_label,
+        y_label=y_label,
+        sharex=True,
+        sharey=True,
+    )
+    low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
+    limit = max(-low, high) or 1.0
+    # Numbers of one sign take the whole scale.
+    scale, bottom, top = (
+        ("Blues_r", -limit, 0.0) if high <= 0 else ("Reds", 0.0, limit) if low >= 0 else ("RdBu_r", -limit, limit)
+    )
+    colours = colormaps[scale].with_extremes(bad="0.82")
+    n_queries, n_keys = matrices.shape[2:]
+    extent = (-0.5, n_keys - 0.5, first_row + n_queries - 0.5, first_row - 0.5)
+    flat = matrices.reshape(-1, *matrices.shape[2:])
+    for number, (place, matrix) in enumerate(zip(axes.flat, flat)):
+        image = place.imshow(
+            np.ma.masked_invalid(matrix), cmap=colours, vmin=bottom, vmax=top, extent=extent, aspect="auto"
+        )
+        integer_ticks(place, 4)
+        if not rows or number < n_columns:
+            panel_title(place, columns[number], side - 0.5)
+        if rows and number % n_columns == 0:
+            write_text(place.yaxis.label, rows[number // n_columns])
+    for place in axes.flat[len(flat) :]:
+        place.set_axis_off()
+    bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=30)
+    write_text(bar.ax.yaxis.label, bar_label)
+    return figure
+
+
+def point_panels(
+    panels: Mapping[str, np.ndarray],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    columns: int,
+    side: float = 3.4,
+    limit: float | None = None,
+    circle: bool = False,
+) -> Figure:
+    """Points [T, 2] of the positions 0 .. T-1, one panel for each name: joined by a line, coloured by position.
+
+    Every panel is square and centred at 0; `limit` is the length of its half axes (None: what its points need).
+    circle: the unit circle is drawn behind the points, and position 0 is joined to the centre.
+    """
+    from matplotlib.colors import Normalize
+    from matplotlib.patches import Circle
+
+    n_rows = math.ceil(len(panels) / columns)
+    figure, axes = panel_figure(n_rows, columns, size=(side, side + 0.2), title=title, x_label=x_label, y_label=y_label)
+    scale = Normalize(0, max(len(points) for points in panels.values()) - 1)
+    for place, (name, points) in zip(axes.flat, panels.items()):
+        if circle:
+            place.add_patch(Circle((0, 0), 1, fill=False, color="0.8"))
+            place.plot([0, points[0, 0]], [0, points[0, 1]], color="0.5", linewidth=1)
+        else:
+            place.plot(points[:, 0], points[:, 1], color="0.75", linewidth=0.8, zorder=1)
+        dots = place.scatter(
+            points[:, 0], points[:, 1], c=range(len(points)), cmap="viridis", norm=scale, s=22, zorder=2
+        )
+        half = limit or 1.08 * float(np.abs(points).max()) or 1.0
+        place.set(xlim=(-half, half), ylim=(-half, half), aspect="equal")
+        place.locator_params(nbins=5)
+        place.tick_params(labelsize=8)
+        place.grid(alpha=0.3)
+        panel_title(place, name, side - 0.3)
+    for place in axes.flat[len(panels) :]:
+        place.set_axis_off()
+    bar = figure.colorbar(dots, ax=axes, pad=0.02, aspect=30)
+    write_text(bar.ax.yaxis.label, "position")
     return figure
 
 
@@ -141,224 +239,100 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
         ".pdf": {"Creator": None, "Producer": None, "CreationDate": None},
         ".svg": {"Creator": None, "Date": None},
     }[suffix]
+    with _written_aside(path) as aside, matplotlib.rc_context({"svg.hashsalt": "figure"}):
+        figure.savefig(aside, format=suffix[1:], metadata=metadata)
+    return path
+
+
+def save_animation(figures: Sequence[Figure], path: str | Path, *, seconds: float = 0.8) -> Path:
+    """Write figures of one size as the frames of an endless GIF, `seconds` each and three times that for the last.
+
+    Equal figures give equal bytes. Written aside as in save_figure. Raises UserError where the file cannot be written,
+    ValueError for no figure or figures of several sizes.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    frames = []
+    for figure in figures:
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        frames.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+    sizes = {frame.shape[:2] for frame in frames}
+    if len(sizes) != 1:
+        raise ValueError(f"the frames of an animation have one size, not {sorted(sizes)}")
+    [(height, width)] = sizes
+    # One palette for all: with one for each frame equal colours would flicker.
+    film = Image.fromarray(np.concatenate(frames)).quantize(256, dither=Image.Dither.NONE)
+    indexed = [film.crop((0, n * height, width, (n + 1) * height)) for n in range(len(frames))]
+    path = Path(path)
+    durations = [*[round(1000 * seconds)] * (len(frames) - 1), round(3000 * seconds)]
+    with _written_aside(path) as aside:
+        indexed[0].save(aside, format="GIF", save_all=True, append_images=indexed[1:], duration=durations, loop=0)
+    return path
+
+
+@contextlib.contextmanager
+def _written_aside(path: Path) -> Iterator[Path]:
+    """A name beside `path` that is renamed to it at the end; the folder is made. Raises UserError where that fails."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context({"svg.hashsalt": "figure"}):
-            figure.savefig(aside, format=suffix[1:], metadata=metadata)
+        yield aside
         aside.replace(path)
     except OSError as error:
         raise UserError(f"cannot write {str(path)!r}: {error.strerror or error}; choose another path") from error
     finally:
         with contextlib.suppress(OSError):
             aside.unlink()
-    return path
-
-
-# ----------------------------------------------------------------------------------------------------- text
-
-
-@cache
-def _families() -> tuple[str, ...]:
-    from matplotlib.font_manager import fontManager
-
-    installed = set(fontManager.get_font_names())
-    return ("DejaVu Sans", *(name for name in _FALLBACK_FONTS if name in installed))
-
-
-@cache
-def _has_glyph(character: str) -> bool:
-    from matplotlib.font_manager import findfont, get_font
-
-    return any(get_font(findfont(family)).get_char_index(ord(character)) for family in _families())
-
-
-@cache
-def _font(size: float) -> FontProperties:
-    from matplotlib.font_manager import FontProperties
-
-    return FontProperties(family=list(_families()), size=size)
-
-
-def _visible(text: str, limit: int | None = None) -> str:
-    """The text as it can be drawn: on one line, lone spaces visible, U+XXXX for a character that no font has.
-
-    Such a character would otherwise be a box like any other, and a warning. SentencePiece's ▁ becomes _, since in
-    DejaVu Sans it hangs far below the line and pushes upright labels out of their column.
-    """
-    escapes = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "▁": "_"}
-    if text.isspace():
-        text = text.replace(" ", "␣")
-    pieces = [escapes.get(c) or (c if c.isprintable() and _has_glyph(c) else f"U+{ord(c):04X}") for c in text]
-    if limit is None or sum(map(len, pieces)) <= limit:
-        return "".join(pieces)
-    ends = itertools.accumulate(map(len, pieces))
-    return "".join(piece for piece, end in zip(pieces, ends) if end < limit) + "…"
-
-
-def _write(text: Text, content: str, limit: int | None = None) -> None:
-    """Put the content into a text object: `$` is a character there, not the start of mathematics."""
-    text.set_parse_math(False)
-    size = text.get_fontsize()
-    text.set_fontproperties(_font(size))
-    text.set_text(_visible(content, limit))
-
-
-@cache
-def _renderer() -> Any:
-    from matplotlib.backends.backend_agg import RendererAgg
-
-    return RendererAgg(10, 10, 72)
-
-
-def _width(text: str, size: float) -> float:
-    """Inches that a line of (visible) text takes at this font size."""
-    return _renderer().get_text_width_height_descent(text, _font(size), ismath=False)[0] / 72
-
-
-def _wrap(text: str, size: float, width: float) -> list[str]:
-    """Lines of at most `width` inches; a longer word is broken."""
-    lines = [""]
-    for word in _visible(text.replace("\n", " ")).split():
-        joined = f"{lines[-1]} {word}".strip()
-        if _width(joined, size) <= width:
-            lines[-1] = joined
-            continue
-        if lines[-1]:
-            lines.append("")
-        for character in word:
-            if lines[-1] and _width(lines[-1] + character, size) > width:
-                lines.append("")
-            lines[-1] += character
-    return lines
 
 
 # --------------------------------------------------------------------------------------------------- layout
 
 
-def _single_axes(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
+def panel_figure(
+    n_rows: int,
+    n_columns: int,
+    *,
+    size: tuple[float, float],
+    title: str,
+    x_label: str,
+    y_label: str,
+    room: float = 1.0,
+    **subplots: Any,
+) -> tuple[Figure, Any]:
+    """An empty figure of n_rows x n_columns axes of about `size` inches, and the array of them.
+
+    The title stands above all, the axis names below and at the left of all; `room` inches are left for a legend or a
+    colour bar at the right.
+    """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    width = 8.5
-    figure = Figure(figsize=(width, 5.0), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
-    axes = figure.add_subplot()
-    figure.suptitle("\n".join(_wrap(title, 13, width - 2 * _MARGIN)), fontproperties=_font(13), parse_math=False)
-    _write(axes.xaxis.label, x_label)
-    _write(axes.yaxis.label, y_label)
+    width = max(n_columns * size[0] + room, 5.0)
+    title_lines = wrap(title, 13, width - 2 * MARGIN)
+    height = n_rows * size[1] + 0.5 + 0.25 * (len(title_lines) - 1)
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1, wspace=0.02, hspace=0.02)
+    figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
+    axes = figure.subplots(n_rows, n_columns, squeeze=False, **subplots)
+    figure.suptitle("\n".join(title_lines), fontproperties=font_of(13), parse_math=False)
+    if n_rows == n_columns == 1:
+        write_text(axes[0, 0].xaxis.label, x_label)
+        write_text(axes[0, 0].yaxis.label, y_label)
+    else:
+        figure.supxlabel(visible(x_label), fontproperties=font_of(10), parse_math=False)
+        figure.supylabel(visible(y_label), fontproperties=font_of(10), parse_math=False)
     return figure, axes
 
 
-def _integer_ticks(axes: Axes) -> None:
+def panel_title(axes: Axes, title: str, width: float) -> None:
+    """A title above one panel, in lines of at most `width` inches."""
+    axes.set_title("\n".join(wrap(title, 10, width)), fontproperties=font_of(10), parse_math=False)
+
+
+def integer_ticks(axes: Axes, n: int = 9) -> None:
+    """At most n ticks on either axis, at whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
-
-
-def _map_side(n_tokens: int, n_maps: int, token_size: float) -> tuple[float, int]:
-    """Inches of a map's side with n_maps of them in a line, and k where only every k-th token has room for a label."""
-    wanted = n_tokens * token_size * _TOKEN_LINE / 72
-    smallest = max(_SMALLEST_MAP, min(3.0 / n_maps, 0.6 * n_tokens))
-    largest = max(smallest, min(_LARGEST_MAP, _LARGEST_GRID / n_maps - _GAP))
-    side = min(max(wanted, smallest), largest)
-    return side, math.ceil(wanted / side - 1e-9)
-
-
-def _token_ticks(axis: Any, labels: Sequence[str], step: int, size: float, rotation: float = 0) -> None:
-    """A tick at every step-th token, with the token."""
-    positions = range(0, len(labels), step)
-    axis.set_ticks(positions, labels=labels[::step], fontproperties=_font(size), rotation=rotation, parse_math=False)
-
-
-def _thinning_note(query_step: int, key_step: int) -> str:
-    parts = [f"1 in {step} {name}" for step, name in ((query_step, "queries"), (key_step, "keys")) if step > 1]
-    return f"labelled: {' and '.join(parts)}" if parts else ""
-
-
-def _grid(
-    maps: np.ndarray,
-    query_labels: Sequence[str],
-    key_labels: Sequence[str],
-    names: tuple[str, str],
-    *,
-    title: str,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    token_size: float,
-) -> Figure:
-    """Draw [R, C, Tq, Tk]. Everything is placed in inches from measured text, so that nothing overlaps or is cut."""
-    from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    if not maps.size or not np.isfinite(maps).all():
-        raise ValueError(f"attention maps must be finite and not empty; their shape is {maps.shape}")
-    n_rows, n_columns, n_queries, n_keys = maps.shape
-    queries = [_visible(label, MAX_LABEL) for label in query_labels]
-    keys = [_visible(label, MAX_LABEL) for label in key_labels]
-
-    # The maps: a token takes one line of text, unless the picture would then grow too large.
-    map_w, key_step = _map_side(n_keys, n_columns, token_size)
-    map_h, query_step = _map_side(n_queries, n_rows, token_size)
-    grid_w = n_columns * (map_w + _GAP) - _GAP
-    grid_h = n_rows * (map_h + _GAP) - _GAP
-
-    # Names and title grow with the picture, which is looked at from further away.
-    name_size = min(9 + 0.3 * max(grid_w, grid_h), 20.0)
-    widest = max((_width(text, name_size) for text in (*rows, *columns)), default=0.0)
-    name_size *= min(1.0, 0.95 * min(map_w, map_h) / widest) if widest else 1.0
-    title_size = 1.25 * name_size
-    name, title_line = name_size * _LINE / 72, title_size * _LINE / 72
-
-    # The bands around the grid. Left: axis name, layers, tokens. Below: tokens, axis name, note. Right: colour bar.
-    token_w, token_h = (max(_width(label, token_size) for label in labels) + 0.1 for labels in (queries, keys))
-    bar_w = min(0.12 + 0.01 * grid_w, 0.3)
-    left = _MARGIN + name + (name if rows else 0) + token_w
-    right = 0.2 + bar_w + 0.15 + _width("0.000", name_size) + name + _MARGIN
-    width = max(left + grid_w + right, 5.0)
-    note = _thinning_note(query_step, key_step)
-    bottom = _MARGIN + (name if note else 0) + name + token_h
-    title_lines = _wrap(title, title_size, width - 2 * _MARGIN)
-    height = bottom + grid_h + (name + 0.04 if columns else 0) + 0.08 + len(title_lines) * title_line + _MARGIN
-
-    x0, y0 = left + (width - left - grid_w - right) / 2, bottom  # the lower left corner of the grid
-    middle_x, middle_y = x0 + grid_w / 2, y0 + grid_h / 2
-    figure = Figure(figsize=(width, height), dpi=DPI)
-
-    def write(x: float, y: float, content: str, size: float = name_size, **how: Any) -> None:
-        how = {"ha": "center", "va": "center", **how}
-        figure.text(x / width, y / height, content, fontproperties=_font(size), parse_math=False, **how)
-
-    write(width / 2, height - _MARGIN, "\n".join(title_lines), title_size, va="top")
-    for axis_name, x, y, room, rotation in (
-        (names[0], x0 - token_w - (name if rows else 0) - name / 2, middle_y, grid_h, 90),
-        (names[1], middle_x, y0 - token_h - name / 2, grid_w, 0),
-    ):
-        fitting = name_size * min(1.0, (room + 0.6) / _width(axis_name, name_size))  # a little beyond a small grid
-        write(x, y, axis_name, fitting, rotation=rotation)
-    if note:
-        write(middle_x, _MARGIN + name / 2, note, color="0.35")
-
-    top = float(maps.max())
-    scale = Normalize(0.0, top if top > 0 else 1.0)
-    for row, column in itertools.product(range(n_rows), range(n_columns)):
-        x = x0 + column * (map_w + _GAP)
-        y = y0 + (n_rows - 1 - row) * (map_h + _GAP)
-        axes = figure.add_axes((x / width, y / height, map_w / width, map_h / height))
-        image = axes.imshow(maps[row, column], cmap="viridis", aspect="auto", interpolation="nearest", norm=scale)
-        axes.tick_params(length=2, pad=2)
-        _token_ticks(axes.yaxis, queries if column == 0 else [], query_step, token_size)
-        _token_ticks(axes.xaxis, keys if row == n_rows - 1 else [], key_step, token_size, rotation=90)
-        if rows and column == 0:
-            write(x0 - token_w - name / 2, y + map_h / 2, rows[row], rotation=90)
-        if columns and row == 0:
-            write(x + map_w / 2, y + map_h + 0.04, columns[column], va="bottom")
-
-    bar_x, bar_h = x0 + grid_w + 0.2, min(grid_h, max(3.0, 0.5 * grid_h))
-    bar_axes = figure.add_axes((bar_x / width, (middle_y - bar_h / 2) / height, bar_w / width, bar_h / height))
-    bar_axes.set_label("<colorbar>")
-    bar = figure.colorbar(image, cax=bar_axes, ticks=MaxNLocator(5 if bar_h > 1.5 else 3))
-    bar.ax.tick_params(labelsize=name_size)
-    write(x0 + grid_w + right - _MARGIN - name / 2, middle_y, "attention weight", rotation=90)
-    return figure
+        axis.set_major_locator(MaxNLocator(nbins=n, integer=True, min_n_ticks=1))

@@ -1,0 +1,1 @@
+"""Comparisons of position schemes: one command each, resumable, with a table and a plot at the end."""
