@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_models import POSITIONS as TINY
-from tiny_models import sources, targets, tiny_config, tiny_model
+from tiny_models import sources, targets, tiny_config, tiny_model, vocabulary
 
 from configs.errors import ConfigError, UserError
 from configs.positions import POSITIONS
@@ -30,6 +30,7 @@ from configs.schema import (
 )
 from configs.serialize import apply_overrides, from_dict, to_dict
 from models.attention.multi_head import KeyValueCache
+from models.build import build_model
 from models.positional_encodings.base import Places
 from models.positional_encodings.randomized import RandomizedScheme, draw_positions
 from models.positional_encodings.rope import Rotary
@@ -151,6 +152,32 @@ def test_a_partner_in_the_encoder_has_no_parameters_for_the_decoder(partner: str
     whole = count(build_scheme(tiny_config(TINY[partner])))
     gates = count(build_scheme(tiny_config(Fox())))
     assert count(build_scheme(tiny_config(Fox(encoder=TINY[partner])))) == gates + whole // 2  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------ low precision
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_scheme_trains_under_autocast_and_stays_near_full_precision(name: str) -> None:
+    """bfloat16 products, float32 parameters, dropout of weights: what a GPU run does, in small."""
+    torch.manual_seed(0)
+    model = build_model(tiny_config(TINY[name], attention_dropout=0.1), vocabulary())
+    src, tgt_in = sources(9, 5), targets(2, 8)
+    model.eval()
+    exact = model(src, tgt_in)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        close_by = model(src, tgt_in)
+        state = model.init_state(model.encode(src), beam_size=1, max_len=8)
+        steps = [model.decode_step(tgt_in[:, t : t + 1], state)[:, 0] for t in range(8)]
+    assert (close_by.float() - exact).abs().max() < 0.15 * exact.abs().max()
+    assert (torch.stack(steps, dim=1).float() - exact).abs().max() < 0.15 * exact.abs().max()
+    model.train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(src, tgt_in).float().logsumexp(dim=-1).sum().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.dtype == torch.float32
+        assert torch.isfinite(parameter.grad).all(), key
 
 
 # ----------------------------------------------------------------------------------------------- past the length
