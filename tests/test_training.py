@@ -318,10 +318,10 @@ def test_a_precision_that_the_device_does_not_have() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--config", "configs/none.py"], "configs/none.py: no such config file; there are configs/"),
+        (["--config", "configs/none.py"], "there are: configs/laboratory/multi30k_small_none.py,"),
         (["--set", "model.d_modle=8"], "unknown key 'model.d_modle': model has: d_model"),
         (["--set", "train.max_epochs=0"], "train.max_epochs = 0: allowed: an integer >= 1"),
-        (["--position", "spiral"], "model.position = 'spiral': allowed: none, sinusoidal, learnable, rope"),
+        (["--position", "alibbi"], "model.position = 'alibbi': allowed: alibi, alibi_asymmetric,"),
         (["--nproc_per_node", "0"], "an integer >= 1"),
         (["--resume", "runs/none_at_all"], "no such checkpoint or run folder"),
         (["--epochs", "3"], "unrecognized arguments: --epochs 3 (see train.py --help)"),
