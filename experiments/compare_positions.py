@@ -1,4 +1,4 @@
-"""One translation config under every position scheme: `python -m experiments.compare_positions`.
+"""One translation config under every position scheme: `python experiments/compare_positions.py`.
 
 Each scheme is trained with each seed by train.py and scored by test.py, in processes of their own (see
 experiments/runs.py). What is done is not run again, what was cut short goes on; a changed config is another run and
@@ -23,6 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+if not __package__:  # run as a file: the root of the repository is where imports begin, not this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from configs.errors import UserError
 from data.corpora.build import build_corpus

@@ -1,4 +1,4 @@
-"""Train on short sentences, test on longer ones: `python -m experiments.length_extrapolation --corpus phrasebook`.
+"""Train on short sentences, test on longer ones: `python experiments/length_extrapolation.py --corpus phrasebook`.
 
 Every scheme is trained on sentences of at most --max_words words and scored by source length, below that limit and
 beyond it. Two corpora:
@@ -31,6 +31,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
+
+if not __package__:  # run as a file: the root of the repository is where imports begin, not this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from configs.errors import UserError
 from configs.positions import POSITIONS, DynamicNtkScaling, NoScaling, Rope, YarnScaling

@@ -420,7 +420,7 @@ def test_a_mistake_gets_one_line_that_names_it(stand_in: StandIn, arguments: lis
 
 
 def test_a_mistake_ends_with_exit_code_2() -> None:
-    done = run_script("-m", "experiments.compare_positions", "--positions", "rpoe")
+    done = run_script("experiments/compare_positions.py", "--positions", "rpoe")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: no position scheme 'rpoe'")
     assert done.stderr.count("\n") == 1
