@@ -51,23 +51,24 @@ def main() -> None:
 
     x = torch.randn(100, 15, 192, requires_grad=True)
     dropout = Dropout(0.15).train()
-    logits = torch.randn(1500, 6000, requires_grad=True)
+    hidden = torch.randn(1500, 192, requires_grad=True)
+    weight = (torch.randn(6000, 192) / 192**0.5).requires_grad_()
     targets = torch.randint(0, 6000, (1500,))
     heads = torch.randn(100, 4, 15, 48, requires_grad=True)
     angles = torch.arange(15)[:, None] * inverse_frequencies(48)
 
     def our_loss() -> None:
-        token_sums(logits, targets, label_smoothing=0.1).objective.backward()
+        token_sums(hidden, weight, targets, label_smoothing=0.1).objective.backward()
 
     def torch_loss() -> None:
-        F.cross_entropy(logits, targets, reduction="sum", label_smoothing=0.1).backward()
+        F.cross_entropy(F.linear(hidden, weight), targets, reduction="sum", label_smoothing=0.1).backward()
 
     rows = {
         "dropout, [100,15,192]": (
             lambda: dropout(x).sum().backward(),
             lambda: F.dropout(x, 0.15, True).sum().backward(),
         ),
-        "smoothed cross-entropy, [1500,6000]": (our_loss, torch_loss),
+        "projection and smoothed cross-entropy, [1500,192] to 6000": (our_loss, torch_loss),
         "rotation, [100,4,15,48]: complex against real": (
             lambda: rotate_complex(heads, angles).sum().backward(),
             lambda: rotate_real(heads, angles).sum().backward(),

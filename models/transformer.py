@@ -84,7 +84,7 @@ class TranslationTransformer(nn.Module):
         if limit is not None and end > limit:
             raise UserError(
                 f"a {side} of {end} tokens is longer than the position table of {limit}: "
-                "shorten the input, or train with a larger model.position.max_positions"
+                "shorten the input, or train with a larger max_positions"
             )
         positions = self.scheme.positions(side, start, end, ids.device)
         embedding = self.src_embedding if side == "source" else self.tgt_embedding
@@ -108,14 +108,23 @@ class TranslationTransformer(nn.Module):
         return F.linear(hidden, self.output.weight)
 
     def forward(
-        self, src: Tensor, tgt_in: Tensor, *, select: Tensor | None = None, tap: AttentionTap | None = None
+        self,
+        src: Tensor,
+        tgt_in: Tensor,
+        *,
+        select: Tensor | None = None,
+        project: bool = True,
+        tap: AttentionTap | None = None,
     ) -> Tensor:
         """src [B,S], tgt_in [B,T] -> logits [B,T,V]; with select [B,T] bool only there, [N,V] in row order.
 
+        project=False leaves the hidden states, [...,D]: the training loss makes its logits some rows at a time.
         Raises UserError for a sequence past a table of positions.
         """
         hidden = self.decode(tgt_in, self.encode(src, tap=tap), tap=tap)
-        return self.project(hidden if select is None else hidden[select])
+        if select is not None:
+            hidden = hidden[select]
+        return self.project(hidden) if project else hidden
 
     def init_state(self, memory: Memory, *, beam_size: int, max_len: int) -> SearchState:
         """An empty decoding state of beam_size hypotheses for each sentence, at most max_len tokens long."""

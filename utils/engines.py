@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import ignite.distributed as idist
 import torch
@@ -13,6 +13,7 @@ from ignite.engine import Engine
 from ignite.metrics import Metric
 from ignite.metrics.metric import reinit__is_reduced
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -61,6 +62,8 @@ def create_trainer(
     """
     rank, world_size = idist.get_rank(), idist.get_world_size()
     parameters = [p for p in model.parameters() if p.requires_grad]
+    plain = model.module if isinstance(model, DistributedDataParallel) else model
+    weight = cast(TranslationTransformer, plain).output.weight
     max_norm = config.grad_clip if config.grad_clip is not None else math.inf
 
     def update(engine: Engine, group: list[Batch]) -> dict[str, float]:
@@ -79,8 +82,8 @@ def create_trainer(
             wait = nullcontext() if last or world_size == 1 else model.no_sync()  # type: ignore[operator]
             with wait:
                 with autocast(device, dtype):
-                    logits = model(batch.src, batch.tgt_in, select=targets)
-                sums = token_sums(logits, batch.tgt_out[targets], label_smoothing=config.label_smoothing)
+                    hidden = model(batch.src, batch.tgt_in, select=targets, project=False)
+                    sums = token_sums(hidden, weight, batch.tgt_out[targets], label_smoothing=config.label_smoothing)
                 # DistributedDataParallel takes the mean over processes: the factor turns it back into the sum.
                 scaler.scale(sums.objective * (world_size / n_tokens)).backward()
             nll += sums.nll
@@ -140,8 +143,8 @@ def create_evaluator(model: TranslationTransformer, *, pad_id: int, device: torc
         batch = batch.to(device)
         targets = batch.tgt_out != pad_id
         with torch.inference_mode(), autocast(device, dtype):
-            logits = model(batch.src, batch.tgt_in, select=targets)
-        sums = token_sums(logits, batch.tgt_out[targets], label_smoothing=0.0)
+            hidden = model(batch.src, batch.tgt_in, select=targets, project=False)
+            sums = token_sums(hidden, model.output.weight, batch.tgt_out[targets], label_smoothing=0.0)
         return sums.nll, sums.n_correct, batch.n_tokens
 
     evaluator = Engine(evaluate)
