@@ -5,11 +5,25 @@ What each scheme is stands in docs/positional_encodings.md; `models/schemes.py` 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from configs.errors import ConfigError
 from configs.section import Section, number
+
+Side = Literal["source", "target"]
+FLOAT32_MAX = 3.4e38
+
+
+class Bound(NamedTuple):
+    """The most tokens that a scheme can place, and the field below model.position that decides it."""
+
+    field: str
+    length: int
+
+    def below(self, name: str) -> Bound:
+        return Bound(f"{name}.{self.field}", self.length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +33,14 @@ class PositionSection(Section):
     section: ClassVar[str] = "model.position"
     inside_attention: ClassVar[bool] = True  # it acts on queries, keys, logits or values
 
-    def longest(self) -> int | None:
-        """The longest sequence in tokens that the scheme can place; None where there is no bound."""
+    def bound(self, side: Side) -> Bound | None:
+        """What limits the length of a side, where something does."""
         return None
+
+    def longest(self) -> int | None:
+        """The longest sequence in tokens that the scheme can place on both sides; None where there is no bound."""
+        bounds = (self.bound("source"), self.bound("target"))
+        return min((bound.length for bound in bounds if bound is not None), default=None)
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         """Raises ConfigError where the scheme does not fit a model of this shape."""
@@ -64,8 +83,8 @@ class Learnable(PositionSection):
     inside_attention: ClassVar[bool] = False
     max_positions: int = number(512, ge=1)
 
-    def longest(self) -> int | None:
-        return self.max_positions
+    def bound(self, side: Side) -> Bound | None:
+        return Bound("max_positions", self.max_positions)
 
 
 # ---------------------------------------------------------------------------------------------------- rotations
@@ -173,6 +192,11 @@ class XPos(PositionSection):
     gamma: float = number(0.4, gt=0)
     scale_base: float = number(512.0, gt=0)
     form: Literal["real", "complex"] = "real"
+
+    def bound(self, side: Side) -> Bound | None:
+        # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most; four digits are left to the key itself.
+        growth = math.log((1 + self.gamma) / self.gamma) / self.scale_base
+        return None if side == "source" else Bound("scale_base", int(math.log(FLOAT32_MAX / 1e4) / growth))
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         _check_head(self.kind, d_model, n_heads)
@@ -299,8 +323,13 @@ class _CausalOnly(PositionSection):
 
     encoder: EncoderPosition = Rope()
 
-    def longest(self) -> int | None:
-        return self.encoder.longest()
+    def _check(self) -> None:
+        if isinstance(self.encoder, Rope) and self.encoder.cross:
+            self._fail("encoder.cross", f"{self.kind} leaves cross-attention without positions; allowed: False")
+
+    def bound(self, side: Side) -> Bound | None:
+        bound = self.encoder.bound("source") if side == "source" else None
+        return bound and bound.below("encoder")
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         self.encoder.check_shape(d_model, n_heads)
@@ -335,9 +364,14 @@ class Combined(PositionSection):
     input: InputScheme = Sinusoidal()
     attention: InsideAttention = T5()
 
-    def longest(self) -> int | None:
-        bounds = [bound for bound in (self.input.longest(), self.attention.longest()) if bound is not None]
-        return min(bounds, default=None)
+    def _check(self) -> None:
+        if isinstance(self.attention, _CausalOnly) and isinstance(self.attention.encoder, InputScheme):
+            self._fail("attention.encoder", "the embeddings have a scheme already (input); name one inside attention")
+
+    def bound(self, side: Side) -> Bound | None:
+        bounds = ((name, getattr(self, name).bound(side)) for name in ("input", "attention"))
+        found = [bound.below(name) for name, bound in bounds if bound is not None]
+        return min(found, key=lambda bound: bound.length, default=None)
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         self.input.check_shape(d_model, n_heads)
@@ -362,9 +396,11 @@ class Randomized(PositionSection):
         inner = self.scheme.longest()
         if inner is not None and inner < self.spread:
             self._fail("spread", f"{self.scheme.kind} knows {inner} positions: make its max_positions as large")
+        if isinstance(self.scheme, NoPosition) or getattr(self.scheme, "encoder", None) == NoPosition():
+            self._fail("scheme", f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does")
 
-    def longest(self) -> int | None:
-        return self.max_positions
+    def bound(self, side: Side) -> Bound | None:
+        return Bound("max_positions", self.max_positions)
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         self.scheme.check_shape(d_model, n_heads)

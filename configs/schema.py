@@ -7,6 +7,7 @@ alternative has its own fields and no others. `configs/serialize.py` turns a Con
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar, Literal
 
 from configs.errors import ConfigError
@@ -380,7 +381,15 @@ class Config(Section):
     def _check(self) -> None:
         if not self.name or not all(c.isalnum() or c in "_-." for c in self.name):
             self._fail("name", "letters, digits, '_', '-' and '.' alone (it becomes a folder)")
-        longest = self.model.position.longest()
-        for path, length in (("data.max_len", self.data.max_len), ("decode.max_len", self.decode.max_len)):
-            if longest is not None and longest < length:
-                raise ConfigError(f"model.position.max_positions = {longest}: the table must reach {path} = {length}")
+        lengths: tuple[tuple[str, int, Literal["source", "target"]], ...] = (
+            ("data.max_len", self.data.max_len, "source"),
+            ("data.max_len", self.data.max_len, "target"),
+            ("decode.max_len", self.decode.max_len, "target"),
+        )
+        for path, length, side in lengths:
+            bound = self.model.position.bound(side)
+            if bound is not None and bound.length < length:
+                raise ConfigError(
+                    f"model.position.{bound.field} = {attrgetter(bound.field)(self.model.position)}: "
+                    f"allows for {bound.length} tokens on the {side} side; {path} = {length} asks for more"
+                )

@@ -323,7 +323,9 @@ def test_position_and_overrides_are_checked_together():
     assert changed.model.position == Learnable(max_positions=900)
     changed = apply_overrides(CONFIG, ["model.position.base=7"], position="rope")
     assert changed.model.position == Rope(base=7.0)
-    with pytest.raises(ConfigError, match=r"max_positions = 100: the table must reach"):
+    with pytest.raises(
+        ConfigError, match=r"model.position.max_positions = 100: allows for 100 tokens on the source side; data.max_len = "
+    ):
         apply_overrides(CONFIG, ["model.position.max_positions=100"], position="learnable")
 
 

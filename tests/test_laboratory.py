@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -21,7 +23,9 @@ from configs.schema import (
     Fox,
     Learnable,
     ModelConfig,
+    NoPosition,
     NtkScaling,
+    Position,
     Randomized,
     Rope,
     Shaw,
@@ -33,7 +37,13 @@ from models.attention.multi_head import KeyValueCache
 from models.build import build_model
 from models.positional_encodings.base import Places
 from models.positional_encodings.randomized import RandomizedScheme, draw_positions
-from models.positional_encodings.rope import Rotary
+from models.positional_encodings.rope import Rotary, inverse_frequencies, rotate
+from models.positional_encodings.rope_scaling import (
+    dynamic_ntk_frequencies,
+    linear_frequencies,
+    ntk_frequencies,
+    yarn_frequencies,
+)
 from models.schemes import build_scheme
 from models.transformer import TranslationTransformer
 from utils.config import config_files, load_config
@@ -45,13 +55,21 @@ FAMILIES = ("multi30k_small", "transformer_512dh8_e6d6_epochbased")
 # ------------------------------------------------------------------------------------------------------ configs
 
 
+def scheme_of(section: Any) -> Any:
+    """A position section without what a config sets for its own lengths and speed."""
+    if not isinstance(section, dict):
+        return section
+    own = {"max_positions", "trained_length"} | ({"form"} if section["kind"] in ("rope", "xpos") else set())
+    return {key: scheme_of(value) for key, value in section.items() if key not in own}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", POSITIONS)
 def test_every_named_scheme_has_a_config_of_each_family(family: str, name: str) -> None:
     [path] = [path for path in config_files() if path.stem == f"{family}_{name}"]
     config = load_config(path)
     assert config.name == path.stem
-    assert config.model.position.kind == POSITIONS[name].kind
+    assert scheme_of(to_dict(config.model.position)) == scheme_of(to_dict(POSITIONS[name]))
     base = load_config(ROOT / f"configs/{family}_rope.py")
     assert replace(config, name=base.name, model=replace(config.model, position=base.model.position)) == base
 
@@ -90,6 +108,10 @@ def test_a_position_table_chosen_by_name_is_long_enough_for_the_config(n: int) -
         (lambda: Randomized(scheme=Learnable(max_positions=50)), r"learnable knows 50 positions"),
         (lambda: Rope(rope_dim="model", scaling=NtkScaling()), r"the ntk scaling is defined for rope_dim = 'head'"),
         (lambda: Rope(cross=True, scaling=DynamicNtkScaling()), r"dynamic_ntk has a length of its own on each side"),
+        (lambda: Combined(attention=Fox(encoder=Learnable())), r"position.attention.encoder = .*scheme already"),
+        (lambda: Fox(encoder=Rope(cross=True)), r"encoder.cross = .*allowed: False"),
+        (lambda: Randomized(scheme=NoPosition()), r"none puts the drawn positions to no use"),
+        (lambda: Randomized(scheme=Cope(encoder=NoPosition())), r"cope puts the drawn positions to no use"),
         (lambda: T5(n_buckets=30), r"n_buckets = 30: must be a multiple of 4"),
         (lambda: T5(n_buckets=32, max_distance=16), r"max_distance = 16: must be greater than n_buckets / 2 = 16"),
         (lambda: ModelConfig(position=Fox(encoder=Rope()), d_model=6, n_heads=2), r"rope needs an even head size"),
@@ -111,6 +133,12 @@ COUNTS = {
     "sinusoidal": 0,
     "learnable": 2 * 512 * 512,
     "rope": 0,
+    "sinusoidal_half": 0,
+    "sinusoidal_t2t": 0,
+    "rope_half": 0,
+    "rope_ntk": 0,
+    "alibi_asymmetric": 0,
+    "deberta_log": 2 * 64 * 512 + 12 * 2 * 512 * 512,
     "rope_linear": 0,
     "rope_dynamic_ntk": 0,
     "rope_yarn": 0,
@@ -130,6 +158,11 @@ COUNTS = {
     "randomized_rope": 0,
     "sinusoidal_t5": 2 * 32 * 8,
 }
+
+
+def test_no_named_scheme_is_left_out_of_the_counts_and_the_whole_model_tests() -> None:
+    assert set(COUNTS) == set(POSITIONS)
+    assert set(POSITIONS) <= set(TINY)
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -187,7 +220,7 @@ def test_a_scheme_trains_under_autocast_and_stays_near_full_precision(name: str)
 def test_past_the_trained_length_a_scheme_works_or_names_the_length(name: str) -> None:
     model = tiny_model(TINY[name])
     src, tgt_in = sources(40), targets(1, 40)
-    if TINY[name].longest() is None:
+    if (TINY[name].longest() or 1000) > 40:
         assert torch.isfinite(model(src, tgt_in)).all()
     else:
         with pytest.raises(UserError, match="a source of 40 tokens is longer than the position table of 24"):
@@ -206,7 +239,7 @@ def test_a_combination_adds_its_input_and_acts_inside_attention() -> None:
 
 
 def test_a_pair_acts_by_stack_and_never_in_cross_attention() -> None:
-    scheme = build_scheme(tiny_config(Fox(encoder=Rope(cross=True))))
+    scheme = build_scheme(tiny_config(Fox(encoder=Rope())))
     x = torch.randn(1, 2, 3, 8)
     at = torch.arange(3)
     assert isinstance(scheme.attention("encoder", 0), Rotary)
@@ -336,3 +369,59 @@ def test_a_known_mistake_is_caught_a_state_that_does_not_follow_its_beam(monkeyp
     monkeypatch.setattr(KeyValueCache, "take", forgetful)
     with pytest.raises(AssertionError):
         check()
+
+
+def test_a_length_past_the_scheme_names_the_field_and_the_side() -> None:
+    base = load_config(ROOT / "configs/multi30k_small_rope.py")
+
+    def lengths(position: Position, source: int, target: int) -> None:
+        model = replace(base.model, position=position)
+        replace(base, model=model, data=replace(base.data, max_len=source), decode=replace(base.decode, max_len=target))
+
+    small = Learnable(max_positions=100)
+    with pytest.raises(ConfigError, match=r"position.encoder.max_positions = 100: .* 100 tokens on the source side"):
+        lengths(Fox(encoder=small), 128, 100)
+    lengths(Fox(encoder=small), 100, 200)  # the decoder has no table
+    with pytest.raises(ConfigError, match=r"position.input.max_positions = 100: .* 100 tokens on the target side"):
+        lengths(Combined(input=small, attention=T5()), 100, 101)
+    with pytest.raises(ConfigError, match=r"position.scale_base = 1.0: allows for \d+ tokens on the target side"):
+        lengths(XPos(scale_base=1.0), 30, 100)
+
+
+def test_xpos_is_finite_up_to_its_bound() -> None:
+    position = XPos(scale_base=1.0)
+    bound = position.bound("target")
+    assert bound is not None
+    q = 100 * torch.randn(1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
+    for beyond, finite in ((0, True), (20, False)):
+        at = torch.tensor([bound.length + beyond])
+        key = build_scheme(tiny_config(position)).attention("decoder", 0).rotate(q, at, "key")
+        assert bool(key.isfinite().all()) == finite
+
+
+# ---------------------------------------------------------------------------- pure functions in any float type
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_frequencies_of_half_precision_are_the_exact_ones_rounded_once(dtype: torch.dtype) -> None:
+    calls = (
+        inverse_frequencies,
+        partial(linear_frequencies, factor=4.0),
+        partial(ntk_frequencies, factor=4.0),
+        partial(dynamic_ntk_frequencies, factor=4.0, trained_length=64, length=200),
+        partial(yarn_frequencies, factor=4.0, trained_length=64),
+    )
+    for call in calls:
+        assert torch.equal(call(128, dtype=dtype), call(128).to(dtype))
+
+
+@pytest.mark.parametrize("form", ["real", "complex"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_rotation_at_given_positions_takes_any_float_type(form: Literal["real", "complex"], dtype: torch.dtype) -> None:
+    x = torch.randn(2, 3, 4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    at, theta = torch.tensor([0, 3, 4, 9]), inverse_frequencies(6, dtype=torch.float64)
+    turned = torch.view_as_complex(x.unflatten(-1, (3, 2))) * torch.exp(1j * at[:, None] * theta)
+    got = rotate(x.to(dtype), at, theta.to(dtype), form=form)
+    assert got.dtype == dtype
+    # angles of up to 9 radians carry the rounding of theta
+    assert (got.double() - torch.view_as_real(turned).flatten(-2)).abs().max() < 60 * torch.finfo(dtype).eps

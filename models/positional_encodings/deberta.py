@@ -8,7 +8,8 @@ With i a query's position, j a key's, P [2k,d] the trained table of a stack, K^r
 
 The second term is "content to position" (c2p), the third "position to content" (p2c); with one of them left out the
 factor is 1/sqrt(2 Dh). The third term is indexed by delta(j,i), as the paper writes it; the published programs take
-delta(i,j), which is another model: the same table with its rows mirrored.
+delta(i,j), which is another model: the same table with its rows mirrored, save at the clip, where the other end of
+the table is the one that distances share.
 
 Logarithmic buckets (DeBERTa v2): with k buckets to a side and m = k/2, distances up to m keep a row each; a longer
 distance x, up to max_distance - 1, goes to bucket m + ceil((m - 1) ln(x/m) / ln((max_distance - 1)/m)); what lies

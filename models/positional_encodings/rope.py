@@ -23,12 +23,32 @@ def inverse_frequencies(
     """
     if dim % 2:
         raise ValueError(f"a rotation turns pairs of dimensions: dim = {dim} must be even")
-    return torch.pow(base, -torch.arange(0, dim, 2, dtype=dtype, device=device) / dim)
+    return torch.pow(base, -torch.arange(0, dim, 2, dtype=angle_dtype(dtype), device=device) / dim).to(dtype)
 
 
 def angle_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type in which angles are taken for x of the given type: float32 or better."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def rotate(
+    x: Tensor,
+    positions: Tensor,
+    theta: Tensor,
+    *,
+    layout: Layout = "interleaved",
+    magnitude: float | Tensor = 1.0,
+    form: Literal["real", "complex"] = "real",
+) -> Tensor:
+    """Turn pair i of every token of x [B,H,T,Dh], at positions [T], by position * theta_i: [B,H,T,Dh] in x's type.
+
+    theta in radians a position: [Dh/2] (`inverse_frequencies`, or a scaling's), or [...,1,Dh/2] by head or by row.
+    layout, magnitude and the error raised: see `rotate_real`.
+    """
+    exact = angle_dtype(theta.dtype)
+    angles = positions.to(exact)[:, None] * theta.to(exact)
+    turn = rotate_real if form == "real" else rotate_complex
+    return turn(x, angles, layout=layout, magnitude=magnitude)
 
 
 def rotate_real(
@@ -37,10 +57,11 @@ def rotate_real(
     """Turn the pairs (a, b) of x by angles[..., i] and stretch them: magnitude (a cos - b sin, a sin + b cos).
 
     Pair i is (x[2i], x[2i+1]) in the interleaved layout and (x[i], x[i + Dh/2]) in the half layout.
-    x [B,H,T,Dh]; angles in float32 or better, which broadcast to [B,H,T,Dh/2]: [T,Dh/2] for all heads alike,
+    x [B,H,T,Dh]; angles, taken in float32 or better, which broadcast to [B,H,T,Dh/2]: [T,Dh/2] for all heads alike,
     [H,T,Dh/2] by head, [B,1,T,Dh/2] by row; magnitude a number or a tensor that broadcasts like angles
     -> [B,H,T,Dh] in x's type, computed in the finer type of x and angles. Raises ValueError for an unknown layout.
     """
+    angles = angles.to(angle_dtype(angles.dtype))
     a, b = _pairs(x.to(torch.promote_types(x.dtype, angles.dtype)), layout)
     cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
     return _unpair(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
@@ -50,6 +71,7 @@ def rotate_complex(
     x: Tensor, angles: Tensor, *, layout: Layout = "interleaved", magnitude: float | Tensor = 1.0
 ) -> Tensor:
     """The same as `rotate_real`, as a product of complex numbers: (a + ib) magnitude exp(i angle)."""
+    angles = angles.to(angle_dtype(angles.dtype))
     exact = x.to(torch.promote_types(x.dtype, angles.dtype))
     factors = torch.polar(magnitude * torch.ones_like(angles), angles)
     if layout == "interleaved":
@@ -116,7 +138,7 @@ class Rotary(AttentionPosition):
         self.rope_dim = rope_dim
         self.layout: Layout = layout
         self.scaling = scaling
-        self.apply_rotation = rotate_real if form == "real" else rotate_complex
+        self.form: Literal["real", "complex"] = form
 
     def rotated_dim(self, x: Tensor) -> int:
         """Over how many dimensions the frequencies of x [B,H,T,Dh] are spread."""
@@ -125,8 +147,7 @@ class Rotary(AttentionPosition):
     def turn(self, x: Tensor, positions: Tensor, theta: Tensor, magnitude: float | Tensor = 1.0) -> Tensor:
         """Rotate x [B,H,T,Dh] by positions [T] times theta [dim/2] or, by row, [B,dim/2]."""
         by_head = theta.unflatten(-1, (-1, 1, x.shape[3] // 2))  # [..., 1 or H, 1, Dh/2]
-        angles = positions.to(theta.dtype)[:, None] * by_head
-        return self.apply_rotation(x, angles, layout=self.layout, magnitude=magnitude)
+        return rotate(x, positions, by_head, layout=self.layout, magnitude=magnitude, form=self.form)
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
         theta = self.scaling.frequencies(

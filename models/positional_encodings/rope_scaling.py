@@ -30,7 +30,7 @@ def linear_frequencies(
     Returns [dim/2]. Raises ValueError for an odd dim and for factor < 1.
     """
     _check_factor(factor)
-    return inverse_frequencies(dim, base=base, dtype=dtype, device=device) / factor
+    return (inverse_frequencies(dim, base=base, dtype=angle_dtype(dtype), device=device) / factor).to(dtype)
 
 
 def ntk_frequencies(
@@ -47,8 +47,9 @@ def ntk_frequencies(
     an odd dim, for dim = 2, and for factor < 1.
     """
     _check_factor(factor)
-    theta = inverse_frequencies(dim, base=base, dtype=dtype, device=device)
-    return theta * torch.pow(factor, _ntk_exponents(dim, dtype, device))
+    exact = angle_dtype(dtype)
+    theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
+    return (theta * torch.pow(factor, _ntk_exponents(dim, exact, device))).to(dtype)
 
 
 def dynamic_ntk_frequencies(
@@ -69,11 +70,12 @@ def dynamic_ntk_frequencies(
     """
     _check_factor(factor)
     _check_length(trained_length)
-    theta = inverse_frequencies(dim, base=base, dtype=dtype, device=device)
+    exact = angle_dtype(dtype)
+    theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
     past = (torch.as_tensor(length, device=device) - trained_length).clamp(min=0)
     # s l/L - (s - 1), in a form that is exactly 1 up to the trained length
-    growth = 1 + factor * past.to(dtype) / trained_length
-    return theta * growth[..., None].pow(_ntk_exponents(dim, dtype, device))
+    growth = 1 + factor * past.to(exact) / trained_length
+    return (theta * growth[..., None].pow(_ntk_exponents(dim, exact, device))).to(dtype)
 
 
 def yarn_frequencies(
@@ -94,17 +96,18 @@ def yarn_frequencies(
     beta_fast > beta_slow > 0.
     """
     _check_factor(factor)
-    theta = inverse_frequencies(dim, base=base, dtype=dtype, device=device)
+    exact = angle_dtype(dtype)
+    theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
     ramp = yarn_index_ramp(
         dim,
         base=base,
         trained_length=trained_length,
         beta_fast=beta_fast,
         beta_slow=beta_slow,
-        dtype=dtype,
+        dtype=exact,
         device=device,
     )
-    return theta * (1 - ramp) + theta / factor * ramp
+    return (theta * (1 - ramp) + theta / factor * ramp).to(dtype)
 
 
 def yarn_index_ramp(
@@ -134,8 +137,8 @@ def yarn_index_ramp(
     low = max(math.floor(index_of(beta_fast)), 0)
     # Never a ramp of no width or one that falls: where no pair turns even beta_slow times, all but pair 0 is 1.
     high = max(min(math.ceil(index_of(beta_slow)), dim - 1), low + 0.001)
-    index = torch.arange(dim // 2, dtype=dtype, device=device)
-    return ((index - low) / (high - low)).clamp(0, 1)
+    index = torch.arange(dim // 2, dtype=angle_dtype(dtype), device=device)
+    return ((index - low) / (high - low)).clamp(0, 1).to(dtype)
 
 
 def yarn_attention_factor(factor: float) -> float:
