@@ -21,6 +21,7 @@ from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 from x_transformers.x_transformers import AlibiPositionalBias, RelativePositionBias
 
+from models.attention.multi_head import SelfAttention
 from models.positional_encodings.alibi import Alibi, alibi_bias, alibi_slopes
 from models.positional_encodings.base import AttentionPosition, Places
 from models.positional_encodings.fire import Fire, fire_bias, fire_ratio
@@ -286,16 +287,23 @@ def test_alibi_equals_other_implementations(n_heads: int) -> None:
     close(ours[:, -1], build_mpt_alibi_tensor(n_heads, length)[:, 0], 1e-6)
 
 
-def test_asymmetric_alibi_is_that_of_the_randomized_positions_code() -> None:
-    """Its bias is made of triangular matrices: -1 for each step apart, and 0.5 on the lower triangle."""
+def check_asymmetry(bias: BiasOf) -> None:
+    """The bias of the code for randomized positions, in its triangular matrices: -1 for each step apart, and 0.5 on the
+    lower triangle."""
     n = 7
     steps = -sum(np.tri(n, k=-i) + np.tri(n, k=-i).T for i in range(1, n)) + 0.5 * np.tri(n, k=-1)
-    expected = alibi_slopes(H, dtype=DOUBLE)[:, None, None] * torch.from_numpy(steps)
+    close(whole(bias, n), alibi_slopes(H, dtype=DOUBLE)[:, None, None] * torch.from_numpy(steps))
+
+
+def check_nothing_is_added_behind_a_causal_mask(module: AttentionPosition) -> None:
+    """There is one side alone, and no symmetry to break."""
+    close(whole(bias_of(module, causal=True), 7), whole(bias_of(module_of("alibi")), 7))
+
+
+def test_asymmetric_alibi_is_that_of_the_randomized_positions_code() -> None:
     module = module_of("alibi_asymmetric")
-    close(whole(bias_of(module), n), expected)
-    assert (expected != expected.transpose(1, 2)).any()
-    # Behind a causal mask there is one side alone, and nothing to break.
-    close(whole(bias_of(module, causal=True), n), whole(bias_of(module_of("alibi")), n))
+    check_asymmetry(bias_of(module))
+    check_nothing_is_added_behind_a_causal_mask(module)
 
 
 def test_slopes_of_no_heads_are_refused() -> None:
@@ -344,6 +352,24 @@ def signed_distance(q_positions: Tensor, k_positions: Tensor) -> Tensor:
     return -alibi_slopes(H, dtype=DOUBLE)[:, None, None] * distance
 
 
+def with_bonus(side: Callable[[Tensor], Tensor], *, sloped: bool = True) -> BiasOf:
+    """Symmetric ALiBi and half a step for the distances i - j that `side` chooses."""
+
+    def bias(q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        distance, slopes = q_positions[:, None] - k_positions, alibi_slopes(H, dtype=DOUBLE)
+        scale = slopes[:, None, None] if sloped else 1.0
+        return alibi_bias(distance, slopes, causal=False) + 0.5 * scale * side(distance)
+
+    return bias
+
+
+class BonusBehindTheMask(Alibi):
+    """The encoder's asymmetry in the decoder."""
+
+    def bias(self, places: Places) -> Tensor:
+        return super().bias(Places(places.q_positions, places.k_positions))
+
+
 def rows_of(name: str) -> BiasOf:
     return bias_of(module_of(name))
 
@@ -354,6 +380,13 @@ ALIBI_MISTAKES: dict[str, Callable[[], None]] = {
     "signed_distance": lambda: check_near_keys_win(signed_distance),
     "sliced_from_the_front": lambda: check_rows_do_not_depend_on_the_other_queries(
         SlicedFromTheFront(rows_of("alibi"))
+    ),
+    "bonus_for_the_future": lambda: check_asymmetry(with_bonus(lambda distance: distance < 0)),
+    "bonus_for_the_own_place_too": lambda: check_asymmetry(with_bonus(lambda distance: distance >= 0)),
+    "bonus_for_both_sides": lambda: check_asymmetry(with_bonus(lambda distance: distance != 0)),
+    "bonus_without_the_slope": lambda: check_asymmetry(with_bonus(lambda distance: distance > 0, sloped=False)),
+    "bonus_in_the_decoder": lambda: check_nothing_is_added_behind_a_causal_mask(
+        BonusBehindTheMask(n_heads=H, asymmetry=0.5).double()
     ),
     "slopes_scaled_in_place": lambda: check_calls_agree(ScaledInPlace()),
     "slopes_of_a_power_of_two_for_any_number": lambda: check_slopes(
@@ -366,6 +399,7 @@ ALIBI_MISTAKES: dict[str, Callable[[], None]] = {
 # --------------------------------------------------------------------------------------------------------------- T5
 
 SETTINGS = [(32, 128), (32, 256), (16, 128), (8, 20), (64, 512), (4, 5), (12, 96), (10, 40)]
+T5_HEAD_DIM = 4
 BucketsOf = Callable[[Tensor, int, int, bool], Tensor]
 
 
@@ -458,6 +492,45 @@ def test_every_bucket_but_an_impossible_one_is_trained() -> None:
         assert (module.table.grad.abs().amax(dim=1) == 0).nonzero().flatten().tolist() == idle
 
 
+def check_t5_attention(make: Callable[[bool], T5Bias], *, scaled: bool) -> None:
+    """A whole self-attention of ours, on either side, returns what T5's does with the same weights.
+
+    T5 leaves out 1/sqrt(Dh); divided queries put it back, beside a bias that stays as it is.
+    """
+    n, d_model = 9, H * T5_HEAD_DIM
+    x = torch.randn(2, n, d_model, dtype=DOUBLE, generator=torch.Generator().manual_seed(5))
+    positions = torch.arange(n)
+    for bidirectional in (True, False):
+        torch.manual_seed(4)
+        module = make(bidirectional).double()
+        torch.nn.init.normal_(module.table)
+        config = T5Config(
+            d_model=d_model, d_kv=T5_HEAD_DIM, num_heads=H, is_decoder=not bidirectional, dropout_rate=0.0
+        )
+        theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double()
+        attention = SelfAttention(
+            d_model=d_model, n_heads=H, dropout=0.0, bias=False, kind="encoder" if bidirectional else "decoder", layer=0
+        ).double()
+        with torch.no_grad():
+            theirs.relative_attention_bias.weight.copy_(module.table)
+            attention.qkv_proj.weight.copy_(torch.cat((theirs.q.weight, theirs.k.weight, theirs.v.weight)))
+            attention.out_proj.weight.copy_(theirs.o.weight)
+            if scaled:
+                theirs.q.weight /= math.sqrt(T5_HEAD_DIM)
+            mask = None if bidirectional else torch.full((n, n), -torch.inf, dtype=DOUBLE).triu(1)[None, None]
+            places = Places(positions, positions, causal=not bidirectional)
+            close(attention(x, position=module, places=places), theirs(x, mask=mask)[0])
+
+
+def our_t5(scaled: bool, cls: type[T5Bias] = T5Bias) -> Callable[[bool], T5Bias]:
+    return lambda bidirectional: cls(n_heads=H, bidirectional=bidirectional, scaled=scaled)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_an_attention_with_the_t5_bias_is_t5s(scaled: bool) -> None:
+    check_t5_attention(our_t5(scaled), scaled=scaled)
+
+
 def test_t5_may_leave_the_logits_unscaled() -> None:
     assert T5Bias(n_heads=2, bidirectional=True).logit_scale(64) == 1 / 8
     assert T5Bias(n_heads=2, bidirectional=True, scaled=False).logit_scale(64) == 1.0
@@ -488,6 +561,20 @@ def float_buckets(rel: Tensor, n_buckets: int, max_distance: int, bidirectional:
     return torch.where(n < exact, n, far) + (side * (rel > 0) if bidirectional else 0)
 
 
+class BiasTimesTheRoot(T5Bias):
+    """q.k / sqrt(Dh) + bias sqrt(Dh), the reading of x-transformers."""
+
+    def bias(self, places: Places) -> Tensor:
+        return super().bias(places) * math.sqrt(T5_HEAD_DIM)
+
+
+class BiasDivided(T5Bias):
+    """(q.k + bias) / sqrt(Dh)."""
+
+    def bias(self, places: Places) -> Tensor:
+        return super().bias(places) / math.sqrt(T5_HEAD_DIM)
+
+
 T5_MISTAKES: dict[str, Callable[[], None]] = {
     "logarithms_in_floating_point": lambda: check_buckets(float_buckets),
     "past_and_future_swapped": lambda: check_bucket_invariants(
@@ -498,6 +585,12 @@ T5_MISTAKES: dict[str, Callable[[], None]] = {
             our_buckets(-rel.abs(), n // 2, far, False) if both else our_buckets(rel, n, far, both)
         )
     ),
+    "logits_divided_by_the_root_where_t5_does_not": lambda: check_t5_attention(our_t5(scaled=True), scaled=False),
+    "logits_not_divided_where_they_should_be": lambda: check_t5_attention(our_t5(scaled=False), scaled=True),
+    "bias_times_the_root_in_place_of_unscaled_logits": lambda: check_t5_attention(
+        our_t5(True, BiasTimesTheRoot), scaled=False
+    ),
+    "bias_divided_by_the_root_too": lambda: check_t5_attention(our_t5(True, BiasDivided), scaled=True),
     "encoders_buckets_in_the_decoder": lambda: check_bucket_invariants(
         lambda rel, n, far, both: our_buckets(rel, n, far, True)
     ),
@@ -868,3 +961,4 @@ def test_the_made_mistakes_are_the_only_fault() -> None:
     check_kernel_is_trained(lambda distance, a, p: kerple_log_bias(distance, p, a))
     check_near_keys_win(lambda q, k: alibi_bias(q[:, None] - k, alibi_slopes(H, dtype=DOUBLE), causal=False))
     check_near_keys_win(lambda q, k: kerple_power_bias(q[:, None] - k, torch.ones(2), torch.ones(2)))
+    check_asymmetry(with_bonus(lambda distance: distance > 0))

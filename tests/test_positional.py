@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -20,15 +22,23 @@ from tiny_models import (
     tiny_config,
     tiny_model,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from configs.errors import UserError
 from configs.schema import Learnable, Rope, Sinusoidal
 from models.build import build_scheme
-from models.positional_encodings.base import AttentionPosition, InputPosition, Places, PositionScheme
+from models.positional_encodings.base import (
+    AttentionPosition,
+    AttentionScheme,
+    InputPosition,
+    Places,
+    PositionScheme,
+    Role,
+)
 from models.positional_encodings.learnable import LearnableScheme
 from models.positional_encodings.rope import Rotary, inverse_frequencies, rotate_complex, rotate_real
 from models.positional_encodings.sinusoidal import SinusoidalInput, sinusoid_table
+from models.transformer import TranslationTransformer
 
 DOUBLE = torch.float64
 
@@ -275,6 +285,63 @@ def test_rope_in_cross_attention_gives_q_and_k_their_own_positions() -> None:
     close(out[0], cross.out_proj(torch.cat(heads, dim=-1)))
 
 
+def check_cross_attention_has_no_positions(model: TranslationTransformer) -> None:
+    """Each layer's is softmax(q k^T / sqrt(Dh)) v at any places, and a decoder takes the memory in any order."""
+    torch.manual_seed(1)
+    x, memory = torch.randn(1, 3, D_MODEL, dtype=DOUBLE), torch.randn(1, 5, D_MODEL, dtype=DOUBLE)
+    places = Places(torch.tensor([4, 5, 6]), torch.arange(5))
+    for number, layer in enumerate(model.decoder.layers):
+        cross, position = layer.cross_attention, model.scheme.attention("cross", number)
+        keys, values = cross.project_memory(memory, position=position, k_positions=places.k_positions)
+        out = cross(x, keys, values, position=position, places=places)
+        q, k, v = (
+            part.unflatten(-1, (N_HEADS, -1)).transpose(1, 2)
+            for part in (cross.q_proj(x), *cross.kv_proj(memory).split(D_MODEL, dim=-1))
+        )
+        mixed = (q @ k.mT / math.sqrt(D_MODEL // N_HEADS)).softmax(-1) @ v
+        close(out, cross.out_proj(mixed.transpose(1, 2).flatten(-2)))
+    encoded = model.encode(sources(6))
+    permuted = replace(encoded, states=encoded.states[:, [3, 0, 5, 1, 4, 2]])
+    close(model.decode(targets(1, 4), permuted), model.decode(targets(1, 4), encoded))
+
+
+@pytest.mark.parametrize("name", [name for name in POSITIONS if name != "rope_cross"])
+def test_cross_attention_has_no_positions_in_any_scheme(name: str) -> None:
+    check_cross_attention_has_no_positions(model_with(name))
+
+
+class QueriesAlone(Rotary):
+    """Rotated queries over keys as they are (one attention for both, as in T5Gemma 2, unless it is told apart)."""
+
+    def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
+        return super().rotate(x, positions, role) if role == "query" else x
+
+
+def with_cross(name: str, *modules: AttentionPosition) -> TranslationTransformer:
+    """The model of a scheme whose decoder's modules, or the given ones, stand in cross-attention too."""
+    model = model_with(name)
+    model.scheme.cross = nn.ModuleList(modules or model.scheme.decoder)
+    return model
+
+
+CROSS_MISTAKES: dict[str, Callable[[], TranslationTransformer]] = {
+    **{
+        f"{name} in cross-attention": partial(with_cross, name)
+        for name in POSITIONS
+        if isinstance(build_scheme(tiny_config(POSITIONS[name])), AttentionScheme) and name != "rope_cross"
+    },
+    "rope asked for": lambda: model_with("rope_cross"),
+    "rope on queries alone": lambda: with_cross("rope", QueriesAlone(base=10000.0, form="real", rope_dim="head")),
+}
+
+
+@pytest.mark.parametrize("mistake", CROSS_MISTAKES)
+def test_a_position_in_cross_attention_is_caught(mistake: str) -> None:
+    model = CROSS_MISTAKES[mistake]()
+    with pytest.raises(AssertionError, match="not close"):
+        check_cross_attention_has_no_positions(model)
+
+
 def test_a_rope_scheme_hands_out_rotation_by_kind() -> None:
     x = torch.randn(1, 1, 2, 4, dtype=DOUBLE)
     scheme = build_scheme(tiny_config(Rope()))
@@ -310,9 +377,9 @@ def test_learnable_source_and_target_tables_are_separate_in_the_model() -> None:
 def test_past_a_table_the_error_names_the_side_the_length_and_the_table() -> None:
     model = tiny_model(Learnable(max_positions=5))
     model(sources(5), targets(1, 5))
-    with pytest.raises(UserError, match=r"source of 6 tokens.*table of 5.*model\.position\.max_positions"):
+    with pytest.raises(UserError, match=r"source of 6 tokens.*table of 5.*larger max_positions"):
         model(sources(6), targets(1, 5))
-    with pytest.raises(UserError, match=r"target of 6 tokens.*table of 5.*model\.position\.max_positions"):
+    with pytest.raises(UserError, match=r"target of 6 tokens.*table of 5.*larger max_positions"):
         model(sources(5), targets(1, 6))
     state = model.init_state(model.encode(sources(5)), beam_size=2, max_len=8)
     for _ in range(5):

@@ -39,7 +39,7 @@ from models.positional_encodings.rope_scaling import (
     yarn_frequencies,
     yarn_index_ramp,
 )
-from models.positional_encodings.sinusoidal import SinusoidalInput, SinusoidalScheme, sinusoid_table
+from models.positional_encodings.sinusoidal import SinusoidalInput, SinusoidalScheme, SinusoidLayout, sinusoid_table
 from models.positional_encodings.xpos import XPos, xpos_scale, xpos_scores
 
 DOUBLE = torch.float64
@@ -47,8 +47,10 @@ LAYOUTS = ("interleaved", "half")
 FORMS = ("real", "complex")
 
 Table = Callable[[Tensor, int], Tensor]  # positions [T], d -> [T,d]
+BaseTable = Callable[[Tensor, int, float], Tensor]  # positions [T], d, base -> [T,d]
 Turn = Callable[[Tensor, Tensor], Tensor]  # x [B,H,T,Dh], positions [T] -> x, turned
 Frequencies = Callable[..., Tensor]
+OfAngles = Callable[[Tensor], Tensor]
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-11) -> None:
@@ -146,23 +148,82 @@ def test_a_known_mistake_is_caught_sinusoids(mistake: str) -> None:
         check_table(SINUSOID_MISTAKES[mistake])
 
 
-def test_the_half_layout_is_that_of_marian_and_xlnet() -> None:
+def check_half(table: BaseTable) -> None:
+    """Marian's table, and XLNet's of distances that are negative too."""
     marian = MarianSinusoidalPositionalEmbedding(60, 16)
-    ours = sinusoid_table(torch.arange(60), 16, layout="half", dtype=DOUBLE)
-    torch.testing.assert_close(ours.float(), marian.create_weight(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(table(torch.arange(60), 16, 10000.0).float(), marian.create_weight(), rtol=0, atol=1e-7)
     distances = torch.arange(9, -9, -1)
-    xlnet = XLNetModel.positional_embedding(distances.double(), 1 / 10000 ** (torch.arange(0, 16, 2).double() / 16))
-    close(sinusoid_table(distances, 16, layout="half", dtype=DOUBLE), xlnet[:, 0])
+    xlnet = XLNetModel.positional_embedding(distances.double(), 1 / 500 ** (torch.arange(0, 16, 2).double() / 16))
+    close(table(distances, 16, 500.0), xlnet[:, 0])
+
+
+def check_t2t(table: BaseTable) -> None:
+    """M2M100's table, and the formula with another base at some positions."""
+    theirs = M2M100SinusoidalPositionalEmbedding.get_embedding(60, 16)
+    ours = table(torch.arange(60), 16, 10000.0)
+    torch.testing.assert_close(ours.float(), theirs, rtol=0, atol=2e-5)  # theirs are angles of float32
+    expected = [[f(t * 500.0 ** (-i / 4)) for f in (math.sin, math.cos) for i in range(5)] for t in (0, 3, 50)]
+    close(table(torch.tensor([0, 3, 50]), 10, 500.0), torch.tensor(expected, dtype=DOUBLE))
+
+
+def our_table(layout: SinusoidLayout) -> BaseTable:
+    return lambda positions, d, base: sinusoid_table(positions, d, base=base, layout=layout, dtype=DOUBLE)
+
+
+def test_the_half_layout_is_that_of_marian_and_xlnet() -> None:
+    check_half(our_table("half"))
 
 
 def test_the_t2t_layout_is_that_of_m2m100_and_of_the_formula() -> None:
-    theirs = M2M100SinusoidalPositionalEmbedding.get_embedding(60, 16)
-    ours = sinusoid_table(torch.arange(60), 16, layout="t2t", dtype=DOUBLE)
-    torch.testing.assert_close(ours.float(), theirs, rtol=0, atol=2e-5)  # theirs are angles of float32
-    expected = [[f(t * 500.0 ** (-i / 4)) for f in (math.sin, math.cos) for i in range(5)] for t in (0, 3, 50)]
-    table = sinusoid_table(torch.tensor([0, 3, 50]), 10, base=500.0, layout="t2t", dtype=DOUBLE)
-    close(table, torch.tensor(expected, dtype=DOUBLE))
-    assert (ours - sinusoid_table(torch.arange(60), 16, layout="half", dtype=DOUBLE)).abs().max() > 0.5
+    check_t2t(our_table("t2t"))
+
+
+def _halves(exponents: Callable[[int], Tensor], first: OfAngles = torch.sin, second: OfAngles = torch.cos) -> BaseTable:
+    """first of all angles, then second; exponents of the base for n frequencies."""
+
+    def table(positions: Tensor, d: int, base: float) -> Tensor:
+        angles = positions[:, None] * base ** -exponents(d // 2)
+        return torch.cat((first(angles), second(angles)), dim=-1)
+
+    return table
+
+
+def _of_half(n: int) -> Tensor:
+    return torch.arange(n, dtype=DOUBLE) / n
+
+
+def _of_t2t(n: int) -> Tensor:
+    return torch.arange(n, dtype=DOUBLE) / (n - 1)
+
+
+LAYOUT_MISTAKES: dict[str, tuple[Callable[[BaseTable], None], BaseTable]] = {
+    "half: the paper's order": (check_half, our_table("interleaved")),
+    "half: cosines first": (check_half, _halves(_of_half, torch.cos, torch.sin)),
+    "half: exponents over d/2 - 1": (check_half, _halves(_of_t2t)),
+    "half: the last frequencies first": (check_half, _halves(lambda n: _of_half(n).flip(0))),
+    "half: distances without their sign": (check_half, lambda p, d, base: our_table("half")(p.abs(), d, base)),
+    "t2t: the paper's order": (
+        check_t2t,
+        lambda p, d, base: our_table("t2t")(p, d, base)[:, torch.arange(d).view(2, -1).T.flatten()],
+    ),
+    "t2t: cosines first": (check_t2t, _halves(_of_t2t, torch.cos, torch.sin)),
+    "t2t: exponents over d/2": (check_t2t, _halves(_of_half)),
+    "t2t: exponents over d - 1": (check_t2t, _halves(lambda n: 2 * torch.arange(n, dtype=DOUBLE) / (2 * n - 1))),
+    # Where padding has id 1, fairseq and its heirs give the first token position 2.
+    "t2t: counted from the padding": (check_t2t, lambda p, d, base: our_table("t2t")(p + 2, d, base)),
+}
+
+
+@pytest.mark.parametrize("mistake", LAYOUT_MISTAKES)
+def test_a_known_mistake_is_caught_layouts(mistake: str) -> None:
+    check, mistaken = LAYOUT_MISTAKES[mistake]
+    with pytest.raises(AssertionError, match="not close"):
+        check(mistaken)
+
+
+def test_the_made_mistakes_of_layouts_are_the_only_fault() -> None:
+    check_half(_halves(_of_half))
+    check_t2t(_halves(_of_t2t))
 
 
 def test_the_half_layout_is_the_papers_in_another_order() -> None:
