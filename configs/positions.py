@@ -321,6 +321,7 @@ EncoderPosition = (
 class _CausalOnly(PositionSection):
     """Defined in a causal attention alone, and therefore paired with another scheme in the encoder."""
 
+    kind: ClassVar[str]
     encoder: EncoderPosition = Rope()
 
     def _check(self) -> None:

@@ -483,3 +483,32 @@ def test_grids_stand_side_by_side_with_one_scale():
     assert left[:, 2].max() < right[:, 0].min()
     assert left[:, 3].max() == pytest.approx(right[:, 3].max(), abs=1)  # upper edges level
     np.testing.assert_array_equal(maps[4].images[0].get_array(), b[0, 0])
+
+
+@pytest.mark.parametrize(("n_queries", "titles"), [(12, 3), (12, 1), (1, 1), (40, 3)])
+def test_grids_side_by_side_begin_level_with_rows_of_one_height_whatever_their_titles(n_queries, titles):
+    def run(n: int, heads: int, title: str) -> AttentionMaps:
+        return AttentionMaps(
+            weights(2, heads, n, 5),
+            pieces(n),
+            pieces(5),
+            title=title,
+            layers=[1, 2],
+            heads=range(1, heads + 1),
+            query_name="target token predicted (query)",
+        )
+
+    long = "cross-attention (a run with quite a name, epoch 10)"
+    figure = attention_grid(run(n_queries, 2, " ".join([long] * titles)), run(11, 3, "right"))
+    texts = dict(draw(figure))
+    assert_legible(figure)
+    left_title = next(text for text in texts if text.startswith("cross"))
+    assert left_title.count("\n") >= titles - 1
+    assert texts[left_title].y1 == pytest.approx(texts["right"].y1, abs=0.1)
+    maps = panels(figure)
+    boxes = np.array([axes.get_window_extent().extents for axes in maps])
+    left, right = boxes[:4], boxes[4:]
+    np.testing.assert_allclose(left[[0, 2], 3], right[[0, 3], 3], atol=0.01)  # layers begin at one height
+    rows = [(box[3] - box[1]) / len(axes.images[0].get_array()) for axes, box in zip(maps, boxes)]
+    np.testing.assert_allclose(rows, rows[0])
+    assert min(rows) > 7 / 72 * figure.dpi  # a row has room for its token

@@ -56,6 +56,14 @@ def titles(figure) -> list[str]:
     return [axes.get_title().replace("\n", " ") for axes in figure.axes if axes.axison and axes.get_title()]
 
 
+def suptitle(figure) -> str:
+    return figure.get_suptitle().replace("\n", " ")
+
+
+def bar_labels(figure) -> list[str]:
+    return [axes.get_ylabel() for axes in figure.axes if axes.get_label() == "<colorbar>"]
+
+
 def lines(figure) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
     """{panel: {name in the legend: (x, y)}}."""
     legend = [text.get_text() for text in figure.legends[0].get_texts()] if figure.legends else []
@@ -125,10 +133,11 @@ def test_scalings_and_magnitudes_are_drawn() -> None:
 
 
 def test_a_length_dependent_scaling_says_that_it_is_more_than_the_picture() -> None:
-    figures = dict(visuals.encoding_figures(subject(Rope(scaling=DynamicNtkScaling()))))
-    assert "longer sequences change the logits" in figures["rope_cos"].get_suptitle().replace("\n", " ")
-    plain = dict(visuals.encoding_figures(subject(Rope())))
-    assert "longer sequences" not in plain["rope_cos"].get_suptitle().replace("\n", " ")
+    scaled, plain = subject(Rope(scaling=DynamicNtkScaling(trained_length=24))), subject(Rope())
+    said = "; frequencies up to L=24; beyond, the logits are corrected"
+    for picture, name in ((visuals.encoding_figures, "rope_cos"), (visuals.rotation_figures, "rope")):
+        assert suptitle(dict(picture(scaled, 40))[name]).endswith(said)
+        assert "L=" not in suptitle(dict(picture(plain, 40))[name])
 
 
 def test_randomized_positions_are_drawn_where_they_stand() -> None:
@@ -137,6 +146,43 @@ def test_randomized_positions_are_drawn_where_they_stand() -> None:
     fixed = made.scheme.positions("source", 0, 50, torch.device("cpu"))
     assert not torch.equal(fixed, torch.arange(50))
     np.testing.assert_array_equal(drawn(figure)[0], sinusoid_table(fixed, 16, dtype=torch.float64).numpy())
+
+
+def test_axes_of_randomized_schemes_count_tokens_and_those_of_others_positions() -> None:
+    for scheme, label in ((Rope(), "position"), (Randomized(scheme=Rope()), "token (at a drawn position)")):
+        made = subject(scheme, "made")
+        assert {f.axes[0].get_ylabel() for _, f in visuals.encoding_figures(made)} == {label}
+        [(_, rotation)] = visuals.rotation_figures(made)
+        assert bar_labels(rotation) == [label]
+    table = Randomized(scheme=Sinusoidal())
+    [(_, figure)] = visuals.encoding_figures(subject(table))
+    assert figure.axes[0].get_ylabel() == "token (at a drawn position)"
+    assert list(lines(dict(similarity_figures([subject(table)], 9))["randomized_by_offset"])) == [
+        "randomized, by token: dot product",
+        "randomized, by token: cosine",
+    ]
+    assert "of randomized, by token" in suptitle(dict(projection_figures(subject(table), None, 9))["randomized_curves"])
+
+
+def test_the_bias_of_randomized_positions_is_drawn_by_their_distance() -> None:
+    made = subject(Randomized(scheme=Alibi(), spread=300, max_positions=12))
+    figures = dict(visuals.bias_figures(made))
+    matrix = figures["randomized_encoder_matrices"]
+    assert (matrix.get_supxlabel(), matrix.get_supylabel()) == (
+        "key token (at a drawn position)",
+        "query token (at a drawn position)",
+    )
+    fixed = made.scheme.positions("source", 0, 12, torch.device("cpu")).numpy()
+    slopes = alibi_slopes(2).double().numpy()
+    for stack, query in (("encoder", 6), ("decoder", 11)):
+        figure = figures[f"randomized_{stack}_curves"]
+        [curves] = lines(figure).values()
+        x, y = curves["head 1"]
+        keys = fixed if stack == "encoder" else fixed[:12]
+        np.testing.assert_array_equal(x, keys - fixed[query])
+        np.testing.assert_allclose(y, -slopes[0] * np.abs(x), rtol=1e-6)
+        stands = f"(the query stands at {fixed[query]} of {fixed[0]} .. {fixed[-1]})"
+        assert figure.axes[0].get_xlabel().endswith(stands)
 
 
 def test_shaws_tables_stand_by_distance_and_layer() -> None:
@@ -327,6 +373,30 @@ def test_the_decay_of_sinusoids_and_rope_is_a_mean_of_cosines() -> None:
     [(_, figure)] = decay_figures([subject(Randomized(scheme=Rope(), spread=300, max_positions=50))])
     for panel, expected in zip(lines(figure).values(), (product, bound)):
         np.testing.assert_allclose(panel["randomized (heads of 8)"][1], expected["rope (heads of 8)"][1], atol=1e-12)
+    [(_, figure)] = decay_figures([subject(Randomized(scheme=Sinusoidal(), spread=300, max_positions=50))])
+    [panel] = lines(figure).values()
+    sinusoids = product["sinusoidal (16 dimensions)"][1]
+    np.testing.assert_allclose(panel["randomized (16 dimensions)"][1], sinusoids, atol=1e-12)
+
+
+def test_the_panel_of_products_is_titled_by_what_it_shows() -> None:
+    def title(*positions: Position) -> str:
+        [(_, figure)] = decay_figures([subject(position) for position in positions], 20)
+        return titles(figure)[0]
+
+    table = "mean cosine of position vectors (of sinusoids: the mean of cos(k w))"
+    rotation = "q.k of unit vectors of equal entries (without magnitudes: the mean of cos(k w))"
+    assert title(Learnable()) == title(Sinusoidal()) == table
+    for position in (Rope(), XPos(), Rope(scaling=YarnScaling())):
+        assert title(position) == rotation
+    assert title(Sinusoidal(), Rope(), Learnable(), XPos()) == f"{table}; {rotation}"
+
+
+def test_the_sides_of_a_table_keep_their_names_in_the_legend_of_decay() -> None:
+    [(_, figure)] = decay_figures([fresh_subject("learnable", ModelConfig(position=Learnable()))], 9)
+    source, target = (text.get_text() for text in figure.legends[0].get_texts())
+    assert source.startswith("learnable, untrained, source")
+    assert target.startswith("learnable, untrained, target")
 
 
 def test_the_bound_holds_for_real_products_and_is_met() -> None:
@@ -428,8 +498,22 @@ def test_the_rotation_goes_round_the_circle_by_each_frequency() -> None:
         points = axes.collections[0].get_offsets()
         expected = np.stack((np.cos(np.arange(20) * omega), np.sin(np.arange(20) * omega)), axis=1)
         np.testing.assert_allclose(points, expected, atol=1e-12)
-    assert [name for name, _ in visuals.rotation_figures(subject(XPos()), 20)] == ["xpos_encoder", "xpos_decoder"]
+    xpos = dict(visuals.rotation_figures(subject(XPos()), 20))
+    assert list(xpos) == ["xpos_encoder", "xpos_decoder"]
+    said = "; shown for queries, keys have the inverse magnitudes"
+    assert [suptitle(picture).endswith(said) for picture in xpos.values()] == [False, True]
+    [(_, yarn)] = visuals.rotation_figures(subject(Rope(scaling=YarnScaling())), 20)
+    assert "queries" not in suptitle(yarn)  # both have the same magnitude
     assert [name for name, _ in visuals.rotation_figures(subject(Cope()), 20)] == ["cope_encoder"]
+
+
+def test_periods_are_counted_in_positions_wherever_tokens_stand() -> None:
+    [(_, plain)] = visuals.rotation_figures(subject(Rope(base=100.0)))
+    for spread, max_positions in ((40, 30), (3000, 20), (20, 1)):
+        made = subject(Randomized(scheme=Rope(base=100.0), spread=spread, max_positions=max_positions))
+        [(_, figure)] = visuals.rotation_figures(made)
+        assert titles(figure) == titles(plain)
+        assert len(figure.axes[0].collections[0].get_offsets()) == min(32, max_positions)
 
 
 # ------------------------------------------------------------------------------------------------------------- maps

@@ -38,7 +38,7 @@ def similarity_figures(subjects: Sequence[Subject], n_positions: int | None = No
     for subject in subjects:
         n = subject.n_positions(n_positions, 64)
         for side, table in need_tables(subject, n).items():
-            tables[f"{subject.label}{place_of(side, ' side')}"] = table
+            tables[f"{subject.label}{place_of(side, ' side')}{_by_token(subject, n)}"] = table
     for subject in subjects:
         n = subject.n_positions(n_positions, 64)
         references = []
@@ -80,6 +80,11 @@ def similarity_figures(subjects: Sequence[Subject], n_positions: int | None = No
     )
 
 
+def _by_token(subject: Subject, n: int) -> str:
+    """The end of a label where distances are numbers of tokens, since these stand at drawn positions."""
+    return "" if arrays.token_axis(subject.scheme, n) == "position" else ", by token"
+
+
 def _with_sinusoids(model: ModelConfig) -> ModelConfig:
     return ModelConfig(position=Sinusoidal(), d_model=model.d_model, n_heads=model.n_heads)
 
@@ -99,14 +104,26 @@ def decay_figures(subjects: Sequence[Subject], n_positions: int | None = None) -
     Raises UserError for a scheme that does neither.
     """
     products: dict[str, Curve] = {}
+    shown: dict[str, None] = {}  # what the products are, each once
     bounds: dict[str, Curve] = {}
     for subject in subjects:
         n = subject.n_positions(n_positions, 256)
         head_dim = subject.model.d_model // subject.model.n_heads
-        for side, table in subject.tables(n).items():
+        for side in subject.tables(n):
+            # By distance, wherever the scheme puts its tokens.
+            table = arrays.input_table(
+                subject.scheme,
+                "target" if side == "target" else "source",
+                subject.model.d_model,
+                n,
+                positions=torch.arange(n),
+            )
+            assert table is not None  # `tables` has it
             mean, _, _ = arrays.by_offset(arrays.cosines(table))
-            label = f"{subject.label} ({subject.model.d_model} dimensions{place_of(side, ' side')})"
-            products[label] = Curve(np.arange(n), mean)
+            products[f"{subject.label}{place_of(side, '')} ({subject.model.d_model} dimensions)"] = Curve(
+                np.arange(n), mean
+            )
+            shown["mean cosine of position vectors (of sinusoids: the mean of cos(k w))"] = None
         turns = subject.turns(n)
         if turns:
             stack = list(turns)[-1]  # the decoder, where the stacks differ and it turns at all
@@ -115,6 +132,7 @@ def decay_figures(subjects: Sequence[Subject], n_positions: int | None = None) -
             logits = arrays.equal_vector_logits(module, n, n_heads=subject.model.n_heads, head_dim=head_dim)
             label = f"{subject.label} (heads of {head_dim}{place_of(stack, '')})"
             products[label] = Curve(np.arange(n), logits)
+            shown["q.k of unit vectors of equal entries (without magnitudes: the mean of cos(k w))"] = None
             turned = arrays.rotation(module, torch.arange(n), n_heads=subject.model.n_heads, head_dim=head_dim)
             if turned is not None and np.allclose(np.abs(turned), 1.0) and not arrays.depends_on_content(module):
                 bounds[label] = Curve(np.arange(n), arrays.decay_bound(turned[0]))
@@ -123,7 +141,7 @@ def decay_figures(subjects: Sequence[Subject], n_positions: int | None = None) -
                 f"the position scheme {subject.name!r} adds nothing to embeddings and turns nothing, so nothing decays "
                 "there; `bias` draws a bias by distance"
             )
-    panels = {"product of equal vectors at distance k, relative: the mean of cos(k w) over the frequencies w": products}
+    panels = {"; ".join(shown): products}
     if bounds:
         panels["RoFormer's upper bound of |q.k|, relative: the mean of |exp(i k w_1) + ... + exp(i k w_j)| over j"] = (
             bounds
@@ -154,7 +172,7 @@ def projection_figures(subject: Subject, encoder: nn.Module | None, n_positions:
     if encoder is not None:
         weights["trained"] = arrays.encoder_projections(encoder)
     products = {name: arrays.projected_products(table, *pair, model.n_heads) for name, pair in weights.items()}
-    of = f"{subject.label}{place_of(side, ' side')}{subject.about}"
+    of = f"{subject.label}{place_of(side, ' side')}{_by_token(subject, n)}{subject.about}"
     titles = {
         "no projection": "no projection",
         "random": "random W_q, W_k (Xavier-uniform)",

@@ -39,6 +39,7 @@ def map_figures(subject: Subject, n_positions: int | None = None) -> Iterator[tu
             x_label="first coordinate",
             y_label="second coordinate",
             columns=2,
+            bar_label=arrays.token_axis(subject.scheme, min(len(table) for table in tables.values())),
         ),
     )
 
@@ -73,6 +74,7 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
             y_label="second direction",
             columns=len(frame),
             limit=limit,
+            bar_label=arrays.token_axis(last.scheme, n),
         )
         for (when, _), frame in zip(states, moved)
     ]

@@ -187,11 +187,13 @@ def point_panels(
     side: float = 3.4,
     limit: float | None = None,
     circle: bool = False,
+    bar_label: str = "position",
 ) -> Figure:
     """Points [T, 2] of the positions 0 .. T-1, one panel for each name: joined by a line, coloured by position.
 
     Every panel is square and centred at 0; `limit` is the length of its half axes (None: what its points need).
-    circle: the unit circle is drawn behind the points, and position 0 is joined to the centre.
+    circle: the unit circle is drawn behind the points, and position 0 is joined to the centre. bar_label: what the
+    numbers 0 .. T-1 are, where they are not positions.
     """
     from matplotlib.colors import Normalize
     from matplotlib.patches import Circle
@@ -217,7 +219,7 @@ def point_panels(
     for place in axes.flat[len(panels) :]:
         place.set_axis_off()
     bar = figure.colorbar(dots, ax=axes, pad=0.02, aspect=30)
-    write_text(bar.ax.yaxis.label, "position")
+    write_text(bar.ax.yaxis.label, bar_label)
     return figure
 
 

@@ -28,17 +28,28 @@ def positions_of(scheme: PositionScheme, side: Side, n: int) -> Tensor:
     return scheme.positions(side, 0, n, torch.device("cpu"))
 
 
+def token_axis(scheme: PositionScheme, n: int) -> str:
+    """What the numbers 0 .. n-1 of tokens are on an axis: their positions, unless the scheme puts them elsewhere."""
+    plain = torch.equal(positions_of(scheme, "source", n), torch.arange(n))
+    return "position" if plain else "token (at a drawn position)"
+
+
 # ------------------------------------------------------------------------------------------ added to the embeddings
 
 
 @torch.inference_mode()
-def input_table(scheme: PositionScheme, side: Side, d_model: int, n: int) -> np.ndarray | None:
-    """What is added to the embeddings of the tokens 0 .. n-1 of one side, [n,D]; None where nothing is."""
+def input_table(
+    scheme: PositionScheme, side: Side, d_model: int, n: int, positions: Tensor | None = None
+) -> np.ndarray | None:
+    """What is added to the embeddings of n tokens of one side, [n,D]; None where nothing is.
+
+    positions [n]: where they stand (None: where the scheme puts the tokens 0 .. n-1).
+    """
     module = scheme.input(side)
     if type(module).forward is InputPosition.forward:
         return None
     zeros = torch.zeros(1, n, d_model, dtype=torch.float64)
-    return module(zeros, positions_of(scheme, side, n))[0].numpy()
+    return module(zeros, positions_of(scheme, side, n) if positions is None else positions)[0].numpy()
 
 
 def dot_products(table: np.ndarray) -> np.ndarray:

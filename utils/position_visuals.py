@@ -9,16 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import nn
 
 from configs.errors import UserError
-from models.positional_encodings.base import Kind, Role
+from models.positional_encodings.base import AttentionPosition, Kind, Role
+from models.positional_encodings.rope_scaling import DynamicNtkRotary
 from models.positional_encodings.shaw import Shaw
 from utils import position_arrays as arrays
 from utils.distance_visuals import decay_figures, projection_figures, similarity_figures
 from utils.map_visuals import map_figures
 from utils.plots import Curve, curve_panels, encoding_heatmap, matrix_panels, point_panels
-from utils.position_subjects import STACKS, Subject, file_name, need_turns, place_of
+from utils.position_subjects import SIDES, STACKS, Subject, file_name, need_turns, place_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,17 +38,19 @@ def encoding_figures(subject: Subject, n_positions: int | None = None) -> Figure
     stack, is drawn once for each. Raises UserError for a scheme that has none of them.
     """
     n = subject.n_positions(n_positions, 128)
+    y_label = arrays.token_axis(subject.scheme, n)
     pictures = 0
     for side, table in subject.tables(n).items():
         pictures += 1
         title = f"{subject.label}: added to embeddings of {subject.model.d_model} dimensions{place_of(side, ' side')}"
-        yield file_name(subject.name, side), encoding_heatmap(table, title=title + subject.about)
+        yield file_name(subject.name, side), encoding_heatmap(table, title=title + subject.about, y_label=y_label)
     for stack, turned in subject.turns(n).items():
         for name, table, title in _rotation_tables(subject, stack, turned):
             pictures += 1
             alike = table.shape[1] == turned.shape[2]
             x_label = f"rotated pair of dimensions{' (fast to slow)' if alike else ', head by head'}"
-            yield name, encoding_heatmap(table, title=title, x_label=x_label, centre=float("magnitude" in name))
+            centre = float("magnitude" in name)
+            yield name, encoding_heatmap(table, title=title, x_label=x_label, y_label=y_label, centre=centre)
     for name, figure in _shaw_figures(subject):
         pictures += 1
         yield name, figure
@@ -62,10 +66,7 @@ def _rotation_tables(subject: Subject, stack: str, turned: np.ndarray) -> Iterat
     alike = bool((turned == turned[:1]).all())
     head_dim = subject.model.d_model // subject.model.n_heads
     heads = "each head" if alike else f"{len(turned)} heads"
-    where = f"{heads} of {head_dim} dimensions{place_of(stack, '')}"
-    kind: Kind = "decoder" if stack == "decoder" else "encoder"
-    if arrays.depends_on_content(subject.scheme.attention(kind, 0)):
-        where += "; longer sequences change the logits beside it"
+    where = f"{heads} of {head_dim} dimensions{place_of(stack, '')}{_correction(_module_of(subject, stack))}"
 
     def flat(table: np.ndarray) -> np.ndarray:
         return table[0] if alike else np.concatenate(list(table), axis=1)
@@ -85,6 +86,19 @@ def _rotation_tables(subject: Subject, stack: str, turned: np.ndarray) -> Iterat
     for what, magnitude in magnitudes.items():
         title = f"{subject.label}: by what the {what} are multiplied beside the rotation, {where}{subject.about}"
         yield file_name(subject.name, stack, "magnitude", what), flat(magnitude), title
+
+
+def _module_of(subject: Subject, stack: str) -> AttentionPosition:
+    """The module of the first layer of a key of `Subject.turns`."""
+    kind: Kind = "decoder" if stack == "decoder" else "encoder"
+    return subject.scheme.attention(kind, 0)
+
+
+def _correction(module: AttentionPosition) -> str:
+    """The end of a title of rotations that a longer sequence leaves as they are, while its logits change."""
+    if not isinstance(module, DynamicNtkRotary):
+        return ""
+    return f"; frequencies up to L={module.trained_length}; beyond, the logits are corrected"
 
 
 def _shaw_figures(subject: Subject) -> Figures:
@@ -125,8 +139,9 @@ def bias_figures(subject: Subject, n_positions: int | None = None) -> Figures:
     Raises UserError for a scheme whose logits have no term that depends on positions alone.
     """
     n = subject.n_positions(n_positions, 64)
+    tokens = arrays.token_axis(subject.scheme, n)
     drawn = 0
-    for stack in STACKS:
+    for stack, side in zip(STACKS, SIDES):
         matrices = arrays.bias_matrices(subject.scheme, stack, subject.model, n)
         if matrices is None:
             continue
@@ -142,13 +157,14 @@ def bias_figures(subject: Subject, n_positions: int | None = None) -> Figures:
                 title=f"Bias {of}",
                 rows=layers,
                 columns=heads,
-                x_label="key position",
-                y_label="query position",
+                x_label=f"key {tokens}",
+                y_label=f"query {tokens}",
                 bar_label="added to the logit" + (" (grey: the future)" if causal else ""),
             ),
         )
         query = n - 1 if causal else n // 2
-        offsets = np.arange(n)[: query + 1 if causal else n] - query
+        positions = arrays.positions_of(subject.scheme, side, n).numpy()
+        offsets = positions[: query + 1 if causal else n] - positions[query]
         panels = {
             layer: {head: Curve(offsets, matrix[query, : len(offsets)]) for head, matrix in zip(heads, by_head)}
             for layer, by_head in zip(layers or [""], matrices)
@@ -158,7 +174,8 @@ def bias_figures(subject: Subject, n_positions: int | None = None) -> Figures:
             curve_panels(
                 panels,
                 title=f"Bias by distance {of}",
-                x_label=f"key position - query position (the query stands at {query} of 0 .. {n - 1})",
+                x_label="key position - query position "
+                f"(the query stands at {positions[query]} of {positions[0]} .. {positions[-1]})",
                 y_label="added to the logit",
                 columns=min(3, len(panels)),
                 size=(6.5, 4.2) if len(panels) == 1 else (3.2, 2.6),
@@ -186,10 +203,14 @@ def rotation_figures(subject: Subject, n_positions: int | None = None) -> Figure
     n_positions None: 32. Eight pairs of the first head, from the fastest to the slowest; queries, where queries and
     keys differ. Raises UserError for a scheme that turns nothing.
     """
-    n = max(2, subject.n_positions(n_positions, 32))
+    n = subject.n_positions(n_positions, 32)
     for stack, turned in need_turns(subject, n).items():
         planes = turned[0]
-        step = np.angle(planes[1] / planes[0])
+        step = _steps(subject, stack)
+        remark = _correction(_module_of(subject, stack))
+        magnitude = np.abs(turned)
+        if not np.allclose(magnitude, 1) and np.allclose(magnitude * np.abs(subject.turns(n, "key")[stack]), 1):
+            remark += "; shown for queries, keys have the inverse magnitudes"
         chosen = np.unique(np.linspace(0, planes.shape[1] - 1, 8).round().astype(int))
         panels = {
             f"pair {pair}: period {_digits(2 * np.pi / abs(step[pair]))}": np.stack(
@@ -202,15 +223,29 @@ def rotation_figures(subject: Subject, n_positions: int | None = None) -> Figure
             point_panels(
                 panels,
                 title=f"{subject.label}: the vector (1, 0) of a pair of dimensions, turned by position "
-                f"(period: of a whole turn){place_of(stack, '')}{subject.about}",
+                f"(period: of a whole turn){place_of(stack, '')}{remark}{subject.about}",
                 x_label="first dimension of the pair",
                 y_label="second dimension of the pair",
                 columns=4,
                 side=2.5,
                 limit=1.15 * max(1.0, float(np.abs(planes[:, chosen]).max())),
                 circle=True,
+                bar_label=arrays.token_axis(subject.scheme, n),
             ),
         )
+
+
+def _steps(subject: Subject, stack: str) -> np.ndarray:
+    """The angles [P] by which the pairs of the first head turn from one position to the next.
+
+    Measured from 0 to 1: tokens at drawn positions can be more than a turn apart.
+    """
+    heads = subject.model.n_heads
+    turned = arrays.rotation(
+        _module_of(subject, stack), torch.arange(2), n_heads=heads, head_dim=subject.model.d_model // heads
+    )
+    assert turned is not None  # `stack` turns
+    return np.angle(turned[0, 1] / turned[0, 0])
 
 
 def _digits(number: float) -> str:
