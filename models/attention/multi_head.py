@@ -23,6 +23,7 @@ class KeyValueCache:
     def __init__(self, n_rows: int, n_heads: int, max_len: int, head_dim: int, like: Tensor) -> None:
         self.k = like.new_empty(n_rows, n_heads, max_len, head_dim)
         self.v = torch.empty_like(self.k)
+        self.spare: tuple[Tensor, Tensor] | None = None
         self.state: Tensor | None = None
         self.length = 0
 
@@ -45,12 +46,16 @@ class KeyValueCache:
 
     def take(self, rows: Tensor) -> None:
         """Keep the given rows [M], in their order, with repetition."""
-        n = self.length
         if rows.shape[0] == self.k.shape[0]:
-            self.k[:, :, :n] = self.k[rows, :, :n]
-            self.v[:, :, :n] = self.v[rows, :, :n]
+            # Into a second pair of buffers and back at the next step: a copy in place would be made twice.
+            if self.spare is None:
+                self.spare = torch.empty_like(self.k), torch.empty_like(self.v)
+            old = self.k, self.v
+            for held, other in zip(old, self.spare):
+                torch.index_select(held[:, :, : self.length], 0, rows, out=other[:, :, : self.length])
+            (self.k, self.v), self.spare = self.spare, old
         else:
-            self.k, self.v = self.k[rows], self.v[rows]
+            self.k, self.v, self.spare = self.k[rows], self.v[rows], None
         if self.state is not None:
             self.state = self.state[rows]
 
