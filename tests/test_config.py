@@ -324,7 +324,8 @@ def test_position_and_overrides_are_checked_together():
     changed = apply_overrides(CONFIG, ["model.position.base=7"], position="rope")
     assert changed.model.position == Rope(base=7.0)
     with pytest.raises(
-        ConfigError, match=r"model.position.max_positions = 100: allows for 100 tokens on the source side; data.max_len = "
+        ConfigError,
+        match=r"model.position.max_positions = 100: allows for 100 tokens on the source side; data.max_len = ",
     ):
         apply_overrides(CONFIG, ["model.position.max_positions=100"], position="learnable")
 

@@ -20,7 +20,7 @@ def provenance() -> dict[str, str]:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         commit = "unknown"
-    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu_name()
+    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_name()
     return {
         "commit": commit,
         "python": platform.python_version(),
@@ -29,7 +29,7 @@ def provenance() -> dict[str, str]:
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

@@ -1,0 +1,1 @@
+"""Speed and memory, measured: scripts that are run from the root of the repository."""

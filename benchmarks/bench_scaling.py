@@ -1,0 +1,345 @@
+"""How the cost of our training step and of greedy decoding grows: `python benchmarks/bench_scaling.py`.
+
+Along four axes: tokens in a sentence, sentences in a batch, CPU threads, entries of the vocabulary. For each a table
+and the growth: the exponent b of cost = a x^b, by least squares on the logarithms, over all points and over the upper
+half of the range (on a logarithmic scale), where what does not grow matters least. --fast takes half a minute.
+
+"train" is one update of utils/engines.py on a batch of random ids without padding, source and target of equal length;
+"decode" is greedy search in float32 over a batch of such sources, made to give as many tokens as the source has.
+Written into --output_dir: bench_scaling.md, bench_scaling.json, bench_scaling.png.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if not __package__:  # run as a file: the root of the repository is where imports begin, not this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from benchmarks.common import DTYPES, Report, figure, in_turn, spread, use_machine
+from benchmarks.train_models import Ours
+from benchmarks.train_setup import BOS, EOS, PAD, SIZES, Setup
+from configs.errors import UserError
+from configs.positions import POSITIONS
+from data.batching import Batch, collate
+from data.cache import TokenizedSplit
+from experiments.common import markdown_table
+from models.decoding.greedy import greedy_search
+from utils.arguments import Parser, positive
+from utils.cli import run_main
+from utils.plots import panel_figure, panel_title, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = {"train": "training step", "decode": "greedy decoding"}
+AXES = {"length": "tokens in a sentence", "sentences": "sentences", "threads": "threads", "vocabulary": "vocabulary"}
+SENTENCES_BY_LENGTH = 8  # of a batch whose sentences may have 1,024 tokens
+NOTHING = "–"
+READING = "1 is growth in proportion; by threads, -1 is as fast as so many threads can be."
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a cost is measured at."""
+
+    length: int = 32
+    sentences: int = 32
+    threads: int = 1
+    vocabulary: int = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The values of each axis, and how often each is measured."""
+
+    length: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)
+    sentences: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
+    vocabulary: tuple[int, ...] = (2_000, 4_000, 8_000, 16_000, 32_000, 64_000)
+    rounds: int = 5
+
+
+FAST = Ranges(length=(32, 64, 128), sentences=(1, 4, 16), vocabulary=(2_000, 8_000, 32_000), rounds=2)
+
+
+def several(text: str) -> tuple[int, ...]:
+    """ "32,64" -> (32, 64), increasing."""
+    return tuple(sorted({positive(part) for part in text.split(",")}))
+
+
+def parse_args(argv: Sequence[str] | None = None) -> Namespace:
+    parser = Parser(description="Measure how the cost of training and of greedy decoding grows, and fit the growth.")
+    parser.add_argument("--fast", action="store_true", help="fewer values and rounds: half a minute")
+    parser.add_argument("--size", choices=SIZES, default="small", help="of the model (default: small)")
+    parser.add_argument(
+        "--position", choices=POSITIONS, metavar="NAME", default="sinusoidal", help="default: %(default)s"
+    )
+    parser.add_argument("--precision", choices=DTYPES, default="float32", help="of training (default: float32)")
+    for flag, what in (
+        ("--lengths", AXES["length"]),
+        ("--sentences", "sentences in a batch"),
+        ("--thread_counts", "CPU threads (default: 1, 2, 4 and so on to the cores)"),
+        ("--vocabularies", "entries of the vocabulary"),
+    ):
+        parser.add_argument(flag, type=several, metavar="N,...", help=what)
+    parser.add_argument("--rounds", type=positive, metavar="N", help="default: 5")
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="where they do not vary (default: torch's choice)"
+    )
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/bench_scaling"), metavar="DIR")
+    args = parser.parse_args(argv)
+    if args.vocabularies and args.vocabularies[0] < EOS + 2:
+        raise UserError(f"--vocabularies {args.vocabularies[0]}: at least {EOS + 2}, for the special ids and a word")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse_args(argv)
+    device = use_machine(args.device, args.threads)
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+    report = Report(args.output_dir, "bench_scaling", title="Growth of cost", device=device, settings=settings)
+    bench = Bench(args.size, args.position, args.precision, device)
+    rounds = args.rounds or (FAST if args.fast else Ranges()).rounds
+    measured = {}
+    for axis, at in chosen_points(args, bench.setup).items():
+        measured[axis] = {kind: costs(bench, kind, axis, at, rounds) for kind in KINDS}
+        body = axis_markdown(axis, at[0], measured[axis])
+        report.add(AXES[axis].capitalize(), body, {"axis": axis, **measured[axis]})
+    drawn = draw(measured, title=f"Growth of cost: {args.size}, {args.position}")
+    picture = save_figure(drawn, args.output_dir / "bench_scaling.png")
+    body = f"{growth_table(measured)}\n{READING} Drawn in {picture.name}.\n"
+    report.add("All growths", body, {"picture": picture.name})
+
+
+def chosen_points(args: Namespace, setup: Setup) -> dict[str, list[Point]]:
+    """The points of each axis. A GPU does not care for CPU threads: there this axis is left out."""
+    ranges = FAST if args.fast else Ranges()
+    base = Point(threads=setup.threads, vocabulary=setup.size.vocab_size)
+    smaller = dataclasses.replace(base, sentences=SENTENCES_BY_LENGTH)
+    axes = {
+        "length": points(smaller, "length", args.lengths or ranges.length),
+        "sentences": points(base, "sentences", args.sentences or ranges.sentences),
+        "threads": points(base, "threads", args.thread_counts or thread_counts(cores())),
+        "vocabulary": points(base, "vocabulary", args.vocabularies or ranges.vocabulary),
+    }
+    if setup.device != "cpu":
+        del axes["threads"]
+    return axes
+
+
+def cores() -> int:
+    """That this process may use; not every system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_counts(cores: int) -> tuple[int, ...]:
+    """1, 2, 4 and so on, and the cores."""
+    return tuple(sorted({*(2**i for i in range(cores.bit_length())), cores}))
+
+
+def points(base: Point, axis: str, values: Sequence[int]) -> list[Point]:
+    return [dataclasses.replace(base, **{axis: value}) for value in values]
+
+
+# ------------------------------------------------------------------------------------------------------- measuring
+
+
+class Bench:
+    """Our model, one for each vocabulary, and what is done with it at a point."""
+
+    def __init__(self, size: str, position: str, precision: str, device: torch.device) -> None:
+        self.position = POSITIONS[position]
+        self.device = device
+        self.setup = Setup(
+            size=SIZES[size],
+            precision=precision,
+            device=str(device),
+            threads=torch.get_num_threads(),
+            batch_tokens=0,
+            rounds=0,
+            warmup=0,
+            steps=1,
+            seed=0,
+            compile=False,
+        )
+
+    def model(self, vocabulary: int) -> Ours:
+        size = dataclasses.replace(self.setup.size, vocab_size=vocabulary)
+        return Ours(dataclasses.replace(self.setup, size=size), position=self.position)
+
+    def runs(self, kind: str, at: Sequence[Point]) -> dict[str, Callable[[int], object]]:
+        """What to time at each point, by a name. Points of one vocabulary share a model."""
+        make = cache(self.model)
+        prepare = self.train if kind == "train" else self.decode
+        return {str(point): self._with_threads(point.threads, prepare(make(point.vocabulary), point)) for point in at}
+
+    def _with_threads(self, threads: int, run: Callable[[], object]) -> Callable[[int], object]:
+        def timed(number: int) -> None:
+            torch.set_num_threads(threads)
+            try:
+                run()
+            finally:
+                torch.set_num_threads(self.setup.threads)
+
+        return timed
+
+    def train(self, ours: Ours, point: Point) -> Callable[[], object]:
+        batch = random_batch(point)
+        return lambda: ours.train([batch])
+
+    def decode(self, ours: Ours, point: Point) -> Callable[[], object]:
+        model = ours.learner.model.eval()
+        with torch.no_grad():
+            # The end then has the logit 0, and among thousands of others it never is the highest.
+            model.output.weight[EOS] = 0
+        src = random_batch(point).src.to(self.device)
+
+        def run() -> None:
+            found = greedy_search(model, src, bos_id=BOS, eos_id=EOS, max_len=point.length, max_len_ratio=1.0)
+            if any(len(hypothesis.ids) != point.length for hypothesis in found):
+                raise RuntimeError(f"a translation ended before {point.length} tokens: its time means nothing")
+
+        return run
+
+
+def random_batch(point: Point) -> Batch:
+    """Pairs of random ids, all of the point's length with the end, so that nothing is padded."""
+    ids = np.random.default_rng(0).integers(EOS + 1, point.vocabulary, (2, point.sentences, point.length), np.int32)
+    ids[:, :, -1] = EOS
+    offsets = np.arange(point.sentences + 1) * point.length
+    src, tgt = ids.reshape(2, -1)
+    rows = np.arange(point.sentences)
+    split = TokenizedSplit(src, offsets, tgt, offsets, kept=rows, n_skipped={})
+    return collate(split, rows.tolist(), pad_id=PAD, bos_id=BOS)
+
+
+def costs(bench: Bench, kind: str, axis: str, at: Sequence[Point], rounds: int) -> dict[str, Any]:
+    """Seconds at every point in every round, and how their median grows along the axis."""
+    seconds = in_turn(bench.runs(kind, at), rounds=rounds, warmup=1, device=bench.device)
+    xs = [getattr(point, axis) for point in at]
+    ys = [spread(taken).median for taken in seconds.values()]
+    rows = [
+        {"at": dataclasses.asdict(point), "seconds": taken, "us_per_token": 1e6 * y / (point.sentences * point.length)}
+        for point, taken, y in zip(at, seconds.values(), ys)
+    ]
+    return {"rows": rows, "growth": as_dict(fit(xs, ys)), "upper_half": as_dict(fit(*upper_half(xs, ys)))}
+
+
+# ------------------------------------------------------------------------------------------------------- the growth
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """cost = factor * x ** exponent."""
+
+    factor: float
+    exponent: float
+
+    def __call__(self, x: float) -> float:
+        return self.factor * x**self.exponent
+
+
+def fit(xs: Sequence[float], ys: Sequence[float]) -> Growth | None:
+    """The line through (log x, log y) by least squares; None for less than two different x. All must be positive."""
+    if len(set(xs)) < 2:
+        return None
+    x, y = np.log(np.asarray(xs, np.float64)), np.log(np.asarray(ys, np.float64))
+    away = x - x.mean()
+    exponent = float(away @ y / (away @ away))
+    return Growth(factor=float(np.exp(y.mean() - exponent * x.mean())), exponent=exponent)
+
+
+def upper_half(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The points at and above the geometric middle of the range of x."""
+    middle = (min(xs) * max(xs)) ** 0.5
+    kept = [(x, y) for x, y in zip(xs, ys, strict=True) if x >= middle * (1 - 1e-9)]
+    return [x for x, _ in kept], [y for _, y in kept]
+
+
+def as_dict(growth: Growth | None) -> dict[str, float] | None:
+    return None if growth is None else dataclasses.asdict(growth)
+
+
+# --------------------------------------------------------------------------------------------- tables and picture
+
+
+def exponent(growth: Mapping[str, float] | None) -> str:
+    return NOTHING if growth is None else f"{growth['exponent']:.2f}"
+
+
+def axis_markdown(axis: str, base: Point, measured: Mapping[str, Mapping[str, Any]]) -> str:
+    """The table of one axis, with what was held fixed above it and the growth below."""
+    rows = []
+    for one in zip(*(found["rows"] for found in measured.values())):
+        cells = [f"{one[0]['at'][axis]:,}"]
+        for row in one:
+            cells += [str(spread([1e3 * s for s in row["seconds"]])), f"{row['us_per_token']:,.1f}"]
+        rows.append(cells)
+    header = [AXES[axis], *(part for kind in measured for part in (f"{kind}, ms", f"{kind}, µs a target token"))]
+    fixed = ", ".join(f"{AXES[name]} {getattr(base, name):,}" for name in AXES if name != axis)
+    growths = "; ".join(
+        f"{KINDS[kind]} {exponent(found['growth'])} (upper half {exponent(found['upper_half'])})"
+        for kind, found in measured.items()
+    )
+    return f"Fixed: {fixed}. Medians, quartiles in brackets.\n\n{markdown_table(header, rows)}\nExponents: {growths}.\n"
+
+
+def growth_table(measured: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    rows = [
+        [AXES[axis], *(exponent(found[part]) for found in kinds.values() for part in ("growth", "upper_half"))]
+        for axis, kinds in measured.items()
+    ]
+    header = [part for name in KINDS.values() for part in (name, "upper half")]
+    return markdown_table(("exponent of cost by", *header), rows)
+
+
+def draw(measured: Mapping[str, Mapping[str, Mapping[str, Any]]], *, title: str) -> Figure:
+    """A row of panels for each kind of cost, a column for each axis: the quartiles, the medians, the fits."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    side = 3.1
+    picture, axes = panel_figure(
+        len(KINDS),
+        len(measured),
+        size=(side, 2.7),
+        title=f"{title}; exponents of all points (dotted) and of the upper half (solid)",
+        x_label="",
+        y_label="milliseconds",
+        room=0.4,
+        sharey="row",
+    )
+    for column, (axis, kinds) in enumerate(measured.items()):
+        for place, (kind, found) in zip(axes[:, column], kinds.items()):
+            xs = [row["at"][axis] for row in found["rows"]]
+            spreads = [spread([1e3 * s for s in row["seconds"]]) for row in found["rows"]]
+            place.fill_between(xs, [s.low for s in spreads], [s.high for s in spreads], alpha=0.25, linewidth=0)
+            place.plot(xs, [s.median for s in spreads], marker="o", markersize=3.5, linewidth=0)
+            for part, among, style in (("growth", xs, ":"), ("upper_half", upper_half(xs, xs)[0], "-")):
+                if found[part] is not None:
+                    line = [1e3 * Growth(**found[part])(x) for x in among]
+                    place.plot(among, line, style, color="C3", linewidth=1.2)
+            place.set(xscale="log", yscale="log", xlabel=AXES[axis])
+            place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            place.yaxis.set_major_formatter(FuncFormatter(lambda y, _: figure(y)))
+            place.set_xticks(xs, [f"{x:,}" for x in xs], rotation=45, fontsize=8)
+            place.minorticks_off()
+            place.grid(alpha=0.3)
+            name = f"{KINDS[kind]}: {exponent(found['growth'])}, {exponent(found['upper_half'])}"
+            panel_title(place, name, side - 0.3)
+    return picture
+
+
+if __name__ == "__main__":
+    run_main(main)

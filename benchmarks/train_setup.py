@@ -1,0 +1,137 @@
+"""What every model of a training benchmark shares: sizes, the setup, made-up batches, and the FLOPs of an update.
+
+Model FLOPs of one update (forward, and twice that backward), for real tokens without padding:
+6 * (source tokens * [n_enc (4 D^2 + 2 D F) + n_dec 2 D^2] + target tokens * [n_dec (6 D^2 + 2 D F) + D V]
++ 2 D * sum over sentences of [n_enc S^2 + n_dec (T^2 + T S)]): the multiply-adds of all matrices that a token meets,
+and of both products of attention (a causal one counted whole, as is usual).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from benchmarks.common import DTYPES
+from data.batching import Batch, collate, form_batches, padded_tokens
+from data.cache import TokenizedSplit
+
+UNK, PAD, BOS, EOS = range(4)
+LONGEST = 120  # tokens of a sentence, either side
+POOL = 20_000  # pairs at least: batches of few pairs would have far more padding than those of a corpus
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The sizes of a model, and how many tokens (padding included) the longer side of a batch may have."""
+
+    d_model: int
+    n_heads: int
+    d_ff: int
+    n_layers: int  # in the encoder, and as many in the decoder
+    vocab_size: int
+    batch_tokens: int
+
+
+SIZES = {
+    "tiny": Size(64, 2, 128, 2, 500, 256),  # for trying the script out
+    "small": Size(256, 4, 1024, 3, 8_000, 4096),
+    "base": Size(512, 8, 2048, 6, 32_000, 2048),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all models of one comparison share."""
+
+    size: Size
+    precision: str
+    device: str
+    threads: int
+    batch_tokens: int
+    rounds: int
+    warmup: int
+    steps: int  # updates in a round
+    seed: int
+    compile: bool  # ours
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.precision]
+
+
+def model_flops(size: Size, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:
+    """FLOPs of an update on sentences of these lengths: the formula at the head of this file."""
+    d, f = size.d_model, size.d_ff
+    s, t = (np.asarray(lengths, dtype=np.float64) for lengths in (src_lengths, tgt_lengths))
+    by_source = size.n_layers * (4 * d * d + 2 * d * f) + size.n_layers * 2 * d * d
+    by_target = size.n_layers * (6 * d * d + 2 * d * f) + d * size.vocab_size
+    attention = 2 * d * size.n_layers * (s * s + t * t + t * s)
+    return float(6 * (s * by_source + t * by_target + attention).sum())
+
+
+# -------------------------------------------------------------------------------------------------------- batches
+
+
+def made_up_split(n: int, vocab_size: int, seed: int) -> TokenizedSplit:
+    """n pairs of random ids that end in EOS. Targets have about 20 tokens, log-normal, and sources follow them."""
+    rng = np.random.default_rng(seed)
+    tgt = np.clip(np.exp(rng.normal(math.log(20), 0.5, n)), 3, LONGEST)
+    src = np.clip(tgt * np.exp(rng.normal(0.1, 0.2, n)), 3, LONGEST)
+
+    def side(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        offsets = np.concatenate(([0], np.cumsum(lengths.astype(np.int64))))
+        ids = rng.integers(EOS + 1, vocab_size, offsets[-1], dtype=np.int32)
+        ids[offsets[1:] - 1] = EOS
+        return ids, offsets
+
+    return TokenizedSplit(*side(src), *side(tgt), kept=np.arange(n), n_skipped={})
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The batches of all rounds, warm-up first: `steps` of them a round, different ones in each."""
+
+    split: TokenizedSplit
+    rows: list[list[int]]
+    made: list[Batch]
+    warmup: int
+    steps: int
+
+    def places(self, number: int) -> slice:
+        """Where the batches of a round stand; the rounds -warmup to -1 are the warm-up."""
+        first = (number + self.warmup) * self.steps
+        return slice(first, first + self.steps)
+
+    def of_round(self, number: int) -> list[Batch]:
+        return self.made[self.places(number)]
+
+    def n_tokens(self, number: int) -> int:
+        """Target tokens of a round, without padding."""
+        return sum(batch.n_tokens for batch in self.of_round(number))
+
+    def flops(self, size: Size, number: int) -> float:
+        rows = np.concatenate(self.rows[self.places(number)])
+        return model_flops(size, self.split.src_lengths[rows], self.split.tgt_lengths[rows])
+
+    def padding(self) -> float:
+        """The share of both sides that is padding."""
+        real = sum(batch.n_tokens + batch.n_src_tokens for batch in self.made)
+        padded = padded_tokens([np.array(rows) for rows in self.rows], self.split.src_lengths, self.split.tgt_lengths)
+        return 1 - real / padded
+
+
+def make_batches(setup: Setup) -> Batches:
+    """Batches formed as in training, and a draw of as many as the rounds need."""
+    n = (setup.warmup + setup.rounds) * setup.steps
+    n_pairs = max(POOL, n * setup.batch_tokens // 8)
+    split = made_up_split(n_pairs, setup.size.vocab_size, setup.seed)
+    formed = form_batches(
+        split.src_lengths, split.tgt_lengths, batch_by="tokens", batch_size=setup.batch_tokens, seed=setup.seed
+    )
+    chosen = np.random.default_rng(setup.seed).permutation(len(formed))[:n]
+    rows = [formed[i].tolist() for i in chosen]
+    made = [collate(split, r, pad_id=PAD, bos_id=BOS) for r in rows]
+    return Batches(split, rows, made, setup.warmup, setup.steps)
