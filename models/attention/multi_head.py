@@ -52,7 +52,8 @@ class KeyValueCache:
                 self.spare = torch.empty_like(self.k), torch.empty_like(self.v)
             old = self.k, self.v
             for held, other in zip(old, self.spare):
-                torch.index_select(held[:, :, : self.length], 0, rows, out=other[:, :, : self.length])
+                # detached: `out` knows no gradient, and a search needs none
+                torch.index_select(held.detach()[:, :, : self.length], 0, rows, out=other.detach()[:, :, : self.length])
             (self.k, self.v), self.spare = self.spare, old
         else:
             self.k, self.v, self.spare = self.k[rows], self.v[rows], None

@@ -58,11 +58,11 @@ def beam_search(
     """src [B,S] -> for each sentence up to n_best hypotheses, best score first.
 
     Each step extends the K live hypotheses of a sentence to the 2K best candidates. Those among the first K that end in
-    EOS go to a pool of finished hypotheses, and the best K others live on. A sentence is done when its pool is full and
-    no live hypothesis can still overtake its worst: log-probabilities only fall, so a live one ends at most at its
-    present sum over the penalty of the longest length. A single beam ends with its first EOS, so that it is greedy
-    search: the runner-up of that step was never its hypothesis. Hypotheses cut off at the length limit rank behind
-    finished ones.
+    EOS go to a pool of finished hypotheses, and the best K others live on. A sentence is done when n_best are finished
+    and no live hypothesis can still overtake the last of these: log-probabilities only fall, so a live one ends at most
+    at its present sum over the penalty of the longest length. A single beam ends with its first EOS, so that it is
+    greedy search: the runner-up of that step was never its hypothesis. Hypotheses cut off at the length limit rank
+    behind finished ones.
     Raises ValueError for n_best > beam_size.
     """
     if n_best > beam_size:
@@ -109,7 +109,7 @@ def beam_search(
         best_ahead = live[:, 0] / length_penalty(limits[alive].double(), alpha)
         if beam_size == 1:
             best_ahead = torch.where(ends[:, 0], -torch.inf, best_ahead)
-        done = at_limit | (pool.scores[alive, -1] >= best_ahead)
+        done = at_limit | (pool.scores[alive, n_best - 1] >= best_ahead)
         keep = (~done).nonzero().squeeze(1)
         if len(keep) == 0:
             break
