@@ -2,6 +2,8 @@
 
     runs/<name>_<YYYYMMDD_HHMMSS>/config.json, tokenizer/, checkpoints/, logs/, results/
 
+A folder that export.py wrote is a run without checkpoints/, with its weights in model.safetensors.
+
 A checkpoint is a dict of tensors and plain values: nothing in it is ever executed (`weights_only=True`).
 """
 
@@ -21,6 +23,7 @@ from configs.errors import UserError
 from configs.schema import Config
 from configs.serialize import from_dict
 
+WEIGHTS = "model.safetensors"  # of an exported run
 FORMAT = 1  # of a checkpoint's keys; raised when an older program could not read it
 BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_loss=(?P<score>-?[\d.]+)\.pt")
 REGULAR = re.compile(r"regular_checkpoint_(?P<epoch>\d+)\.pt")
@@ -123,11 +126,14 @@ def resolve_checkpoint(path: str | Path | None, *, runs_dir: str | Path, prefer:
     else:
         given = Path(path)
         if given.is_file():
-            return given, Run(given.resolve().parent.parent)
+            folder = given.resolve().parent
+            return given, Run(folder if given.name == WEIGHTS else folder.parent)
         if not given.is_dir():
             raise UserError(f"{given}: no such checkpoint or run folder")
         run = Run(given.parent if given.name == "checkpoints" else given)
     found = (run.best() or run.newest()) if prefer == "best" else run.newest()
+    if found is None and prefer == "best" and (run.path / WEIGHTS).is_file():
+        found = run.path / WEIGHTS
     if found is None:
         raise UserError(f"{run.path}: no checkpoint in {run.checkpoints}; give the folder of a run that has saved one")
     return found, run
@@ -153,6 +159,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
     Raises UserError for a file that is missing, damaged, of another kind, or of a newer format.
     """
+    if path.name == WEIGHTS:
+        from utils.export import read_safetensors
+
+        return read_safetensors(path)
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

@@ -1,0 +1,60 @@
+"""Write a trained model for use elsewhere: `python export.py --format safetensors --output_dir DIR`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from configs.errors import UserError
+from utils.arguments import Parser
+from utils.cli import run_main
+
+# Of CTranslate2's weights.
+QUANTIZATIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = Parser(description="Write a trained model as safetensors, or as a CTranslate2 model.")
+    parser.add_argument(
+        "--model_path",
+        metavar="RUN_OR_CHECKPOINT",
+        type=Path,
+        help="a run's folder or a checkpoint (default: newest run)",
+    )
+    parser.add_argument(
+        "--runs_dir", metavar="DIR", type=Path, default=Path("runs"), help="where the newest run is sought"
+    )
+    parser.add_argument("--format", choices=("safetensors", "ctranslate2"), required=True)
+    parser.add_argument("--output_dir", metavar="DIR", type=Path, required=True, help="a folder that is new or empty")
+    parser.add_argument("--quantization", choices=QUANTIZATIONS, help="of a CTranslate2 model (default: float32)")
+    args = parser.parse_args(argv)
+    if args.quantization is not None and args.format != "ctranslate2":
+        raise UserError(f"--quantization {args.quantization} is for --format ctranslate2")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    from utils.export import TOKENIZER, new_folder, write_safetensors
+    from utils.translation import load_run
+
+    if args.format == "ctranslate2":
+        from utils.export_ctranslate2 import convert, require_ctranslate2
+
+        require_ctranslate2()
+    with new_folder(args.output_dir) as folder:
+        loaded = load_run(args.model_path, runs_dir=args.runs_dir)
+        if args.format == "safetensors":
+            write_safetensors(loaded, folder)
+        else:
+            quantization = args.quantization or "float32"
+            convert(loaded.model, loaded.config.model, loaded.tokenizer, folder, quantization=quantization)
+            loaded.tokenizer.save(folder / TOKENIZER)
+    print(f"{loaded.checkpoint}: epoch {loaded.epoch}, update {loaded.step}")
+    for path in sorted(args.output_dir.iterdir()):
+        size = f"{path.stat().st_size / 1e6:,.2f} MB" if path.is_file() else "folder"
+        print(f"{path} ({size})")
+
+
+if __name__ == "__main__":
+    run_main(main)
