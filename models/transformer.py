@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import torch.nn.functional as F
@@ -13,11 +14,14 @@ from models.attention.tap import AttentionTap
 from models.dropout import Dropout
 from models.masks import key_padding_mask
 from models.positional_encodings.base import PositionScheme, Side
+from models.projection import search_projection
 from models.transformer_backend import Memory
 
 
 class SearchState(Protocol):
     """What a search may do with a decoding state."""
+
+    project: Callable[[Tensor], Tensor]  # hidden states to logits
 
     @property
     def length(self) -> int: ...
@@ -129,7 +133,9 @@ class TranslationTransformer(nn.Module):
     def init_state(self, memory: Memory, *, beam_size: int, max_len: int) -> SearchState:
         """An empty decoding state of beam_size hypotheses for each sentence, at most max_len tokens long."""
         decoder = cast(Any, self.decoder)
-        return decoder.init_state(memory, scheme=self.scheme, beam_size=beam_size, max_len=max_len)
+        state: SearchState = decoder.init_state(memory, scheme=self.scheme, beam_size=beam_size, max_len=max_len)
+        state.project = search_projection(self.output.weight, rows=memory.states.shape[0] * beam_size)
+        return state
 
     def decode_step(self, tokens: Tensor, state: SearchState) -> Tensor:
         """The next token of every hypothesis, tokens [B,K], or the next T, [B,K,T] -> logits [B,K,V] or [B,K,T,V]."""
@@ -137,4 +143,4 @@ class TranslationTransformer(nn.Module):
         y, positions = self._embed(tokens.reshape(batch * beams, -1), "target", start=state.length)
         decoder = cast(Any, self.decoder)
         hidden = decoder.step(y, state, scheme=self.scheme, positions=positions)
-        return self.project(hidden).view(*tokens.shape, -1)
+        return state.project(hidden).view(*tokens.shape, -1)

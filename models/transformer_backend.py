@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -138,6 +139,8 @@ class DecodeState:
 
     The memory is never repeated for the beams: they fold into the query axis of cross-attention.
     """
+
+    project: Callable[[Tensor], Tensor]  # the model's part
 
     def __init__(
         self, caches: list[KeyValueCache], memory_kv: list[tuple[Tensor, Tensor]], memory: Memory, beam_size: int

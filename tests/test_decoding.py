@@ -22,6 +22,7 @@ from models.decoding.hypothesis import (
     never_generated,
 )
 from models.decoding.scoring import score_targets
+from models.projection import search_projection
 from models.transformer import TranslationTransformer
 
 IDS = {"bos_id": BOS, "eos_id": EOS}
@@ -374,3 +375,17 @@ def test_forced_scores_sum_the_log_probabilities_of_real_tokens() -> None:
         (log_probs[1, 0, 5] + log_probs[1, 1, EOS]).item(),
     ]
     assert score_targets(model, src, tgt_in, tgt_out).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 40])
+def test_the_projection_of_a_search_is_the_plain_one(rows: int) -> None:
+    torch.manual_seed(0)
+    weight, hidden = torch.randn(70, 16), torch.randn(rows, 3, 16)
+    expected = hidden @ weight.T
+    with torch.inference_mode():
+        project = search_projection(weight, rows)
+        assert (project(hidden) - expected).abs().max() < 1e-5
+        assert (project(hidden[:1].mT.contiguous().mT) - expected[:1]).abs().max() < 1e-5  # fewer rows, other strides
+        exact = search_projection(weight.double(), rows)(hidden.double())
+        assert (exact - hidden.double() @ weight.double().T).abs().max() < 1e-12
+    assert search_projection(weight.requires_grad_(), rows)(hidden).requires_grad
