@@ -23,7 +23,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -36,6 +36,7 @@ import torch
 
 from benchmarks import common
 from benchmarks.common import DTYPES, Report, figure
+from benchmarks.ctranslate2_process import TranslatorProcess
 from benchmarks.train_setup import SIZES
 from configs.errors import UserError
 from configs.schema import (
@@ -222,8 +223,8 @@ def marian_weights(model: TranslationTransformer) -> dict[str, torch.Tensor]:
     return renamed
 
 
-def ctranslate2(subject: Subject, precision: str, folder: Path) -> Translate:
-    """`folder` holds the converted model; it is converted where the folder is empty."""
+def ctranslate2(subject: Subject, precision: str, folder: Path, stack: ExitStack) -> Translate:
+    """`folder` holds the converted model; it is converted where the folder is empty. `stack` ends its process."""
     tokenizer, device = subject.tokenizer, subject.device
     try:
         library = require_ctranslate2()
@@ -233,18 +234,15 @@ def ctranslate2(subject: Subject, precision: str, folder: Path) -> Translate:
         raise LeftOut(str(error)) from error
     if precision not in library.get_supported_compute_types(device.type):
         raise LeftOut(f"it does not compute in {precision} on this machine")
-    translator = library.Translator(
-        str(folder),
-        device=device.type,
-        compute_type=precision,
-        inter_threads=1,
-        intra_threads=torch.get_num_threads(),
+    translator = TranslatorProcess(
+        str(folder), device=device.type, compute_type=precision, threads=torch.get_num_threads()
     )
+    stack.callback(translator.close)
     pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))
     ids = {piece: i for i, piece in enumerate(tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size)))}
 
     def translate(batch: Sequence[Sequence[int]], search: Search) -> list[list[int]]:
-        found = translator.translate_batch(
+        found = translator.translate(
             [[pieces[i] for i in sentence] for sentence in batch],
             beam_size=search.beam_size,
             length_penalty=0,
@@ -252,7 +250,7 @@ def ctranslate2(subject: Subject, precision: str, folder: Path) -> Translate:
             min_decoding_length=0,
             max_input_length=0,
         )
-        return [[ids[piece] for piece in result.hypotheses[0]] for result in found]
+        return [[ids[piece] for piece in best] for best in found]
 
     return translate
 
@@ -275,11 +273,11 @@ def systems_of(
     subject: Subject, peers: Sequence[str], precisions: Sequence[str]
 ) -> Iterator[tuple[dict[tuple[str, str], Translate], dict[str, str]]]:
     """What takes part, by name and precision (ours in float32 always, and first), and why the others do not."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         makers: dict[str, Callable[[str], Translate]] = {
             "ours": lambda precision: ours(subject, precision),
             "transformers": lambda precision: hugging_face(subject, precision),
-            "ctranslate2": lambda precision: ctranslate2(subject, precision, Path(folder)),
+            "ctranslate2": lambda precision: ctranslate2(subject, precision, Path(folder), stack),
         }
         made: dict[tuple[str, str], Translate] = {}
         left_out: dict[str, str] = {}

@@ -20,6 +20,7 @@ from experiments.common import markdown_table, write_text
 from utils.devices import computes_bf16, resolve_device
 from utils.provenance import cpu_name, provenance
 
+REST_S = 0.3  # before each run: threads of another library's runtime wait for work in a loop for a while
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -115,6 +116,7 @@ def in_turn(
         for name, run in runs.items():
             say(f"round {number + 1}/{rounds}: {name}")
             synchronize(device)
+            time.sleep(REST_S)
             start = time.perf_counter()
             run(number)
             synchronize(device)
@@ -153,6 +155,7 @@ def matrix_rate(dtype: torch.dtype, device: torch.device, *, most_s: float = 1.0
         best, spent = float("inf"), 0.0
         for repeat in range(20):  # the first one warms up
             synchronize(device)
+            time.sleep(REST_S)
             start = time.perf_counter()
             torch.matmul(a, b)
             synchronize(device)
@@ -183,7 +186,7 @@ class Report:
         self.data: dict[str, Any] = {
             "benchmark": name,
             "environment": environment(device),
-            "settings": dict(settings),
+            "settings": {key: value for key, value in settings.items() if key != "output_dir"},
             "sections": [],
         }
         rows = [(key, value) for key, value in self.data["environment"].items()]

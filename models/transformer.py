@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.errors import UserError
 from models.attention.tap import AttentionTap
 from models.dropout import Dropout
+from models.linear import linear
 from models.masks import key_padding_mask
 from models.positional_encodings.base import PositionScheme, Side
-from models.projection import search_projection
 from models.transformer_backend import Memory
 
 
 class SearchState(Protocol):
     """What a search may do with a decoding state."""
-
-    project: Callable[[Tensor], Tensor]  # hidden states to logits
 
     @property
     def length(self) -> int: ...
@@ -109,7 +105,7 @@ class TranslationTransformer(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden [...,D] -> logits [...,V]."""
-        return F.linear(hidden, self.output.weight)
+        return linear(hidden, self.output.weight)
 
     def forward(
         self,
@@ -134,7 +130,6 @@ class TranslationTransformer(nn.Module):
         """An empty decoding state of beam_size hypotheses for each sentence, at most max_len tokens long."""
         decoder = cast(Any, self.decoder)
         state: SearchState = decoder.init_state(memory, scheme=self.scheme, beam_size=beam_size, max_len=max_len)
-        state.project = search_projection(self.output.weight, rows=memory.states.shape[0] * beam_size)
         return state
 
     def decode_step(self, tokens: Tensor, state: SearchState) -> Tensor:
@@ -143,4 +138,4 @@ class TranslationTransformer(nn.Module):
         y, positions = self._embed(tokens.reshape(batch * beams, -1), "target", start=state.length)
         decoder = cast(Any, self.decoder)
         hidden = decoder.step(y, state, scheme=self.scheme, positions=positions)
-        return state.project(hidden).view(*tokens.shape, -1)
+        return self.project(hidden).view(*tokens.shape, -1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from models.attention.multi_head import CrossAttention, KeyValueCache, SelfAttention
 from models.attention.tap import AttentionTap
 from models.dropout import Dropout
+from models.linear import Linear
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import Kind, Places, PositionScheme
 
@@ -33,8 +33,8 @@ class FeedForward(nn.Module):
         self, *, d_model: int, d_ff: int, dropout: float, activation: Literal["relu", "gelu"], bias: bool
     ) -> None:
         super().__init__()
-        self.linear1 = nn.Linear(d_model, d_ff, bias=bias)
-        self.linear2 = nn.Linear(d_ff, d_model, bias=bias)
+        self.linear1 = Linear(d_model, d_ff, bias=bias)
+        self.linear2 = Linear(d_ff, d_model, bias=bias)
         self.activation = F.relu if activation == "relu" else F.gelu
         self.dropout = Dropout(dropout)
 
@@ -139,8 +139,6 @@ class DecodeState:
 
     The memory is never repeated for the beams: they fold into the query axis of cross-attention.
     """
-
-    project: Callable[[Tensor], Tensor]  # the model's part
 
     def __init__(
         self, caches: list[KeyValueCache], memory_kv: list[tuple[Tensor, Tensor]], memory: Memory, beam_size: int
@@ -278,9 +276,10 @@ class Decoder(nn.Module):
         """An empty state for up to max_len target tokens of beam_size hypotheses a sentence."""
         states = memory.states
         n_rows = states.shape[0] * beam_size
+        projected = [layer.project_memory(memory, scheme=scheme) for layer in self._layers()]
         return DecodeState(
             caches=[KeyValueCache(n_rows, self.n_heads, max_len, self.head_dim, like=states) for _ in self._layers()],
-            memory_kv=[layer.project_memory(memory, scheme=scheme) for layer in self._layers()],
+            memory_kv=[(k.contiguous(), v.contiguous()) for k, v in projected],  # read at every step
             memory=memory,
             beam_size=beam_size,
         )

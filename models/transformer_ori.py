@@ -5,7 +5,6 @@ It has no place for positions inside attention and keeps no key-value cache: a d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -48,8 +47,6 @@ class TorchEncoder(nn.Module):
 
 class PrefixState:
     """The embedded prefixes [B*K,t,D] and the memory; what a decoder without a cache has to remember."""
-
-    project: Callable[[Tensor], Tensor]  # the model's part
 
     def __init__(self, memory: Memory, beam_size: int) -> None:
         self.memory = memory

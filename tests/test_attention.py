@@ -97,6 +97,34 @@ def test_is_causal_needs_as_many_queries_as_keys(need_weights: bool) -> None:
         attend(*qkv(1, 5), is_causal=True, scale=1.0, need_weights=need_weights)
 
 
+@pytest.mark.parametrize(("queries", "kernel"), [(1, "eager"), (5, "eager"), (17, "fused")])
+def test_many_rows_of_few_queries_take_the_eager_kernel(
+    queries: int, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+
+    def spy(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            used.append(name)
+            return kernel(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(kernels, "attend_eager", spy("eager", attend_eager))
+    monkeypatch.setattr(kernels, "attend_sdpa", spy("fused", attend_sdpa))
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(150, 2, n, DH, dtype=DOUBLE) for n in (queries, 9, 9))
+    mask = (torch.arange(9) < torch.arange(1, 151)[:, None])[:, None, None]
+    with torch.inference_mode():
+        fast, none = attend(q, k, v, mask=mask, scale=0.5)
+    assert none is None
+    with_gradients, _ = attend(q, k, v, mask=mask, scale=0.5)
+    few, _ = attend(q[:20], k[:20], v[:20], mask=mask[:20], scale=0.5)
+    assert used == [kernel, "fused", "fused"]
+    close(fast, with_gradients)
+    close(fast[:20], few)
+
+
 def test_weights_are_returned_before_dropout() -> None:
     q, k, v = qkv()
     torch.manual_seed(0)

@@ -17,12 +17,12 @@ from models.decoding.greedy import greedy_search
 from models.decoding.hypothesis import (
     Hypothesis,
     allowed_log_probs,
+    best_tokens,
     length_limits,
     length_penalty,
     never_generated,
 )
 from models.decoding.scoring import score_targets
-from models.projection import search_projection
 from models.transformer import TranslationTransformer
 
 IDS = {"bos_id": BOS, "eos_id": EOS}
@@ -377,15 +377,14 @@ def test_forced_scores_sum_the_log_probabilities_of_real_tokens() -> None:
     assert score_targets(model, src, tgt_in, tgt_out).tolist() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 40])
-def test_the_projection_of_a_search_is_the_plain_one(rows: int) -> None:
-    torch.manual_seed(0)
-    weight, hidden = torch.randn(70, 16), torch.randn(rows, 3, 16)
-    expected = hidden @ weight.T
-    with torch.inference_mode():
-        project = search_projection(weight, rows)
-        assert (project(hidden) - expected).abs().max() < 1e-5
-        assert (project(hidden[:1].mT.contiguous().mT) - expected[:1]).abs().max() < 1e-5  # fewer rows, other strides
-        exact = search_projection(weight.double(), rows)(hidden.double())
-        assert (exact - hidden.double() @ weight.double().T).abs().max() < 1e-12
-    assert search_projection(weight.requires_grad_(), rows)(hidden).requires_grad
+@pytest.mark.parametrize("n", [1, 3, 10])
+@pytest.mark.parametrize("vocab_size", [12, 400, 1234, 6000])
+def test_the_best_tokens_are_those_of_topk(n: int, vocab_size: int) -> None:
+    log_probs = torch.randn(3, 4, vocab_size, generator=torch.Generator().manual_seed(n))
+    log_probs[0, :, vocab_size // 2 :] = -torch.inf
+    log_probs[1, 0, -5:] += 10.0  # in what no whole part holds
+    for rows in (log_probs, log_probs[1]):
+        values, ids = best_tokens(rows, n)
+        expected = rows.topk(n, dim=-1)
+        assert torch.equal(values, expected.values)
+        assert torch.equal(ids, expected.indices)

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from models.masks import as_bias
 
+_SHORT, _MANY = 16, 256  # queries of a head; queries of all heads and rows
+
 
 def attend_eager(
     q: Tensor,
@@ -73,6 +75,19 @@ def attend_sdpa(
     return F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale)
 
 
+def _many_short(q: Tensor) -> bool:
+    """Whether this is a search step on a CPU over many rows.
+
+    The fused kernel makes its blocks for many queries a head: a step of beam search spends twice as long in it.
+    """
+    return (
+        q.device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and q.shape[-2] <= _SHORT
+        and q.shape[:-1].numel() >= _MANY
+    )
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -98,7 +113,7 @@ def attend(
     """
     if is_causal and q.shape[-2] != k.shape[-2]:
         raise ValueError(f"is_causal needs as many queries as keys: {q.shape[-2]} against {k.shape[-2]}")
-    if need_weights or value_term is not None:
+    if need_weights or value_term is not None or _many_short(q):
         out, weights = attend_eager(
             q, k, v, mask=mask, bias=bias, is_causal=is_causal, scale=scale, dropout_p=dropout_p, value_term=value_term
         )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from models.attention.kernels import attend
 from models.attention.tap import AttentionTap
+from models.linear import Linear
 from models.masks import as_bias
 from models.positional_encodings.base import AttentionPosition, Kind, Places
 
@@ -72,7 +73,7 @@ class _MultiHead(nn.Module):
         self.n_heads = n_heads
         self.head_dim = d_model // n_heads
         self.dropout = dropout
-        self.out_proj = nn.Linear(d_model, d_model, bias=bias)
+        self.out_proj = Linear(d_model, d_model, bias=bias)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)  # [B,T,D] -> [B,H,T,Dh]
@@ -137,7 +138,7 @@ class SelfAttention(_MultiHead):
 
     def __init__(self, *, d_model: int, n_heads: int, dropout: float, bias: bool, kind: Kind, layer: int) -> None:
         super().__init__(d_model=d_model, n_heads=n_heads, dropout=dropout, bias=bias)
-        self.qkv_proj = nn.Linear(d_model, 3 * d_model, bias=bias)
+        self.qkv_proj = Linear(d_model, 3 * d_model, bias=bias)
         self.kind: Kind = kind
         self.layer = layer
 
@@ -166,8 +167,8 @@ class CrossAttention(_MultiHead):
 
     def __init__(self, *, d_model: int, n_heads: int, dropout: float, bias: bool, layer: int) -> None:
         super().__init__(d_model=d_model, n_heads=n_heads, dropout=dropout, bias=bias)
-        self.q_proj = nn.Linear(d_model, d_model, bias=bias)
-        self.kv_proj = nn.Linear(d_model, 2 * d_model, bias=bias)
+        self.q_proj = Linear(d_model, d_model, bias=bias)
+        self.kv_proj = Linear(d_model, 2 * d_model, bias=bias)
         self.layer = layer
 
     def project_memory(

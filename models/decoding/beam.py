@@ -8,6 +8,7 @@ from torch import Tensor
 from models.decoding.hypothesis import (
     Hypothesis,
     allowed_log_probs,
+    best_tokens,
     length_limits,
     length_penalty,
     never_generated,
@@ -85,7 +86,7 @@ def beam_search(
         log_probs = allowed_log_probs(model.decode_step(tokens, state), never)
         # The best 2K of a sentence are among the best 2K of each of its beams: a float64 [K,V] is never made.
         n_each = min(2 * beam_size, log_probs.shape[-1])
-        top_log_probs, top_tokens = log_probs.topk(n_each, dim=-1)
+        top_log_probs, top_tokens = best_tokens(log_probs, n_each)
         candidates = (live[:, :, None] + top_log_probs).flatten(1)
         scores, flat = candidates.topk(min(2 * beam_size, candidates.shape[1]), dim=1)
         origin, token = flat // n_each, top_tokens.flatten(1).gather(1, flat)

@@ -8,6 +8,7 @@ from torch import Tensor
 from models.decoding.hypothesis import (
     Hypothesis,
     allowed_log_probs,
+    best_tokens,
     length_limits,
     length_penalty,
     never_generated,
@@ -40,7 +41,8 @@ def greedy_search(
     alive = torch.arange(batch, device=device)  # sentence behind each row of the state
     tokens = torch.full((batch, 1), bos_id, device=device)
     for step in range(longest):
-        best, choice = allowed_log_probs(model.decode_step(tokens, state)[:, 0], never).max(dim=-1)
+        log_probs = allowed_log_probs(model.decode_step(tokens, state)[:, 0], never)
+        best, choice = (top.squeeze(1) for top in best_tokens(log_probs, 1))
         log_prob[alive] += best
         ids[alive, step] = choice
         lengths[alive] = step + 1
