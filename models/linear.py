@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 _FEW = 256  # rows
+_WORTH = 2_000_000  # multiplications: below them oneDNN takes longer to begin than torch to finish
 
 # A weight laid out for oneDNN, with the place and the version of the weight that it was made of.
 _laid_out = WeakTensorKeyDictionary()
@@ -21,7 +22,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     float32 on a CPU without gradients.
     """
     rows = x.shape[:-1].numel()
-    if not 0 < rows <= _FEW or not _serves(x, weight):
+    if rows > _FEW or rows * weight.numel() < _WORTH or not _serves(x, weight):
         return F.linear(x, weight, bias)
     place = weight.data_ptr(), weight._version
     held = _laid_out.get(weight)

@@ -19,14 +19,16 @@ def difference(module: Linear, x: torch.Tensor) -> float:
 
 
 @pytest.fixture
-def module() -> Linear:
+def module(monkeypatch: pytest.MonkeyPatch) -> Linear:
+    monkeypatch.setattr(models.linear, "_WORTH", 1)
     torch.manual_seed(0)
     return Linear(16, 70)
 
 
 @pytest.mark.parametrize("shape", [(1, 16), (5, 1, 16), (8, 32, 16), (3, 300, 16), (0, 16)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_equals_the_plain_product(shape: tuple[int, ...], bias: bool) -> None:
+def test_equals_the_plain_product(shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models.linear, "_WORTH", 1)
     torch.manual_seed(0)
     module, x = Linear(16, 70, bias=bias), torch.randn(shape)
     with torch.inference_mode():
@@ -80,3 +82,11 @@ def test_leaves_other_precisions_to_torch(module: Linear) -> None:
         assert torch.equal(linear(x, frozen), F.linear(x, frozen))
         frozen.zero_()
         assert torch.equal(linear(x, frozen), torch.zeros(4, 70))
+
+
+@pytest.mark.parametrize(("rows", "laid_out"), [(1, False), (7, False), (8, True), (256, True), (257, False)])
+def test_few_rows_and_many_products_are_worth_it(rows: int, laid_out: bool) -> None:
+    module = Linear(512, 512)  # 262,144 products a row
+    with torch.inference_mode():
+        module(torch.randn(rows, 512))
+    assert (module.weight in models.linear._laid_out) == laid_out

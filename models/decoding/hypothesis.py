@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
 _WIDTH = 100  # tokens in a part of the vocabulary, see `best_tokens`
 
 
