@@ -329,6 +329,7 @@ class TrainConfig(Section):
     checkpoint_every_steps: int | None = number(None, ge=1)
     keep_regular: int = number(2, ge=2)
     keep_best: int = number(2, ge=2)
+    ema_decay: float | None = number(None, gt=0, lt=1)  # of the weights' moving average, 0.999 say: it is evaluated
     patience: int | None = number(None, ge=1)  # evaluations without a better validation loss before stopping
     log_attention: bool = True  # attention maps of one sentence in TensorBoard at each evaluation
 
