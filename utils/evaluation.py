@@ -142,6 +142,12 @@ def evaluate_split(
     )
 
 
+def references_of(loaded: LoadedRun, split: str, limit: int | None) -> tuple[list[str], TokenizedSplit]:
+    """The references of a split, or of its first `limit` pairs, and the ids of both sides."""
+    text, ids = _load(loaded, split, limit)
+    return [text.tgt[int(i)] for i in ids.kept], ids
+
+
 def teacher_forced(loaded: LoadedRun, translator: Translator, ids: TokenizedSplit) -> tuple[float, float]:
     """Loss (nats a target token) and accuracy of predicting each token of the reference from those before it."""
     pad_id, bos_id = loaded.tokenizer.pad_id, loaded.tokenizer.bos_id
