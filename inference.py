@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.errors import UserError
-from configs.schema import Config
+from configs.schema import Config, DecodeConfig
 from utils.arguments import (
+    SEARCHES,
     Parser,
     add_decode_arguments,
     add_model_arguments,
     apply_decode_overrides,
     check_decode_overrides,
+    choose_search,
     load_from_arguments,
 )
 from utils.cli import run_main
@@ -38,18 +40,21 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     parser.add_argument("--output", type=Path, metavar="FILE", help="write one translation a line there")
     parser.add_argument("--json", action="store_true", help="one JSON object a sentence, with all hypotheses")
     parser.add_argument(
-        "--search", choices=("greedy", "beam", "both"), help="default: both where both are shown, else beam"
+        "--search",
+        choices=("greedy", *SEARCHES, "both"),
+        help="both: greedy and that of the config (decode.search), a beam; default: both where both are shown, else "
+        "that of the config",
     )
     parser.add_argument(
         "--config", metavar="FILE", help="a config that must fit the model; its decode settings are used"
     )
     add_decode_arguments(parser)
-    add_model_arguments(parser)
+    add_model_arguments(parser, ensemble=True)
     args = parser.parse_args(argv)
     check_decode_overrides(args.overrides)
     args.one_a_line = not args.json and (args.src_text is None or args.output is not None)
-    if args.search is None:
-        args.search = "both" if args.src_text is not None and not args.one_a_line else "beam"
+    if args.search is None and args.src_text is not None and not args.one_a_line:
+        args.search = "both"
     elif args.search == "both" and args.one_a_line:
         raise UserError("--search both has two translations for a line: choose greedy or beam, or add --json")
     for text in args.src_text or ():
@@ -58,14 +63,19 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     return args
 
 
-def block(item: Translated, *, title: bool) -> str:
-    """What both searches found for one sentence, for a human reader."""
+def beam_title(decode: DecodeConfig) -> str:
+    title = {"beam": "beam search", "diverse": "diverse beam search", "sample": "samples"}[decode.search.kind]
+    return title + (f", minimum Bayes risk ({decode.mbr})" if decode.mbr is not None else "")
+
+
+def block(item: Translated, beam: str, *, title: bool) -> str:
+    """What the searches found for one sentence, for a human reader; `beam` is the second one's title."""
     parts = []
     if item.greedy is not None:
         parts.append(f"=== greedy search ===\n{as_line(item.greedy.text)}\n")
     if item.beam:
         ranked = "".join(f"{found.score:.4f} {as_line(found.text)}\n" for found in item.beam)
-        parts.append(f"=== beam search ===\n{ranked}")
+        parts.append(f"=== {beam} ===\n{ranked}")
     return (f">>> {as_line(item.src)}\n" if title else "") + "\n".join(parts)
 
 
@@ -75,7 +85,7 @@ def as_json(item: Translated) -> str:
 
 def watched(texts: Iterable[str], where: str, translator: Translator, max_len: int, beyond: list[int]) -> Iterator[str]:
     """The texts, with a UserError for one too long for the model; `beyond` takes lengths that training never saw."""
-    most = translator.model.scheme.max_length("source")
+    most = translator.longest_source
     for number, text in enumerate(texts, start=1):
         length = len(translator.encode([text])[0])
         if most is not None and length > most:
@@ -103,7 +113,7 @@ def main(argv: list[str] | None = None) -> None:
             if given is not None:
                 require_same_model(config, given, where=args.config)
                 config = dataclasses.replace(config, decode=given.decode)
-            return apply_decode_overrides(config, args.overrides)
+            return apply_decode_overrides(choose_search(config, args.search), args.overrides)
 
         loaded, translator = load_from_arguments(args, change)
         beyond: list[int] = []
@@ -111,7 +121,7 @@ def main(argv: list[str] | None = None) -> None:
         found = translator.translate_stream(
             watched(texts, where, translator, max_len, beyond),
             chunk=1 if args.src_text is None and args.src_file is None and sys.stdin.isatty() else CHUNK,
-            greedy=args.search != "beam",
+            greedy=args.search in ("greedy", "both"),
             beam=args.search != "greedy",
         )
         show = args.src_file is not None and sys.stderr.isatty()
@@ -123,7 +133,8 @@ def main(argv: list[str] | None = None) -> None:
                 elif args.one_a_line:
                     write([as_line(item.best.text) for item in items])
                 else:
-                    write(["\n".join(block(item, title=several) for item in items).rstrip("\n")])
+                    title = beam_title(translator.decode)
+                    write(["\n".join(block(item, title, title=several) for item in items).rstrip("\n")])
                 bar.update(len(items))
     if beyond:
         many = f"{len(beyond):,} sentences of up to" if len(beyond) > 1 else "a sentence of"

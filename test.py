@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from utils.arguments import Parser, add_model_arguments, load_from_arguments, positive
+from utils.arguments import SEARCHES, Parser, add_model_arguments, load_from_arguments, positive
 from utils.cli import run_main
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
@@ -22,7 +22,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="a config that must fit the model; its data, evaluate and decode settings are used",
     )
     parser.add_argument("--split", metavar="NAME", help="one split of the corpus (default: every test split)")
-    parser.add_argument("--search", choices=("greedy", "beam"), default="beam")
+    parser.add_argument(
+        "--search", choices=("greedy", *SEARCHES), help="default: that of the run's config (decode.search), a beam"
+    )
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pairs of a split")
     parser.add_argument(
         "--char_bleu", action="store_true", help="BLEU of characters too: the figure that the original project reported"
@@ -36,6 +38,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="paired bootstrap against another run on the same text; repeatable",
     )
     parser.add_argument(
+        "--mbr",
+        choices=("chrf", "bleu"),
+        help="minimum Bayes risk among the decode.n_best translations of the search",
+    )
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -43,7 +50,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         metavar="SECTION.FIELD=VALUE",
         help="change one field of data, evaluate or decode; repeatable",
     )
-    add_model_arguments(parser)
+    add_model_arguments(parser, ensemble=True)
     return parser.parse_args(argv)
 
 
@@ -51,16 +58,15 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     import logging
 
-    from configs.serialize import parse_override
     from data.corpora.build import build_corpus
     from utils import evaluation
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    evaluation.check_overrides(args.overrides)
-    if "decode.n_best" not in {parse_override(text)[0] for text in args.overrides}:
-        args.overrides.insert(0, "decode.n_best=1")  # one translation is scored
-    loaded, translator = load_from_arguments(args, evaluation.change_config(args.config, args.overrides))
-    config = loaded.config
+    overrides = [*args.overrides, *([f"decode.mbr={args.mbr}"] if args.mbr else [])]
+    evaluation.check_overrides(overrides)
+    change = evaluation.change_config(args.config, overrides, args.search)
+    loaded, translator = load_from_arguments(args, change)
+    config, greedy = loaded.config, args.search == "greedy"
 
     def like_a(other: Config) -> Config:
         """Another run on the same text with the same search; lengths and languages stay its own."""
@@ -74,16 +80,16 @@ def main(argv: list[str] | None = None) -> None:
         args.model_path = path
         others.append(load_from_arguments(args, like_a))
 
-    print(f"{loaded.checkpoint}: epoch {loaded.epoch}, update {loaded.step}")
+    print(loaded.about())
     for split in evaluation.choose_splits(build_corpus(config.data), args.split):
         result = evaluation.evaluate_split(
-            loaded, translator, split, search=args.search, limit=args.limit, char_bleu=args.char_bleu
+            loaded, translator, split, greedy=greedy, limit=args.limit, char_bleu=args.char_bleu
         )
         scores = evaluation.write_results(result, loaded)
         print(f"\n{result.block()}\nwritten: {scores}", flush=True)
         for other, other_translator in others:
             hypotheses = evaluation.hypotheses_of_other(
-                other, other_translator, split, result, search=args.search, limit=args.limit
+                other, other_translator, split, result, greedy=greedy, limit=args.limit
             )
             paired = evaluation.compare(result, hypotheses, samples=config.evaluate.bootstrap_samples)
             print(evaluation.comparison_line(result, other, paired), flush=True)

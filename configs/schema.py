@@ -329,6 +329,7 @@ class TrainConfig(Section):
     checkpoint_every_steps: int | None = number(None, ge=1)
     keep_regular: int = number(2, ge=2)
     keep_best: int = number(2, ge=2)
+    ema_decay: float | None = number(None, gt=0, lt=1)  # of the weights' moving average, 0.999 say: it is evaluated
     patience: int | None = number(None, ge=1)  # evaluations without a better validation loss before stopping
     log_attention: bool = True  # attention maps of one sentence in TensorBoard at each evaluation
 
@@ -349,20 +350,61 @@ class EvaluateConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Beam(Section):
+    """Beam search: the beam_size hypotheses that are most probable so far."""
+
+    kind: ClassVar[str] = "beam"
+    section: ClassVar[str] = "decode.search"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiverseBeam(Section):
+    """Diverse beam search (Vijayakumar et al. 2016): groups that avoid each other's tokens, for n-best lists."""
+
+    kind: ClassVar[str] = "diverse"
+    section: ClassVar[str] = "decode.search"
+    groups: int | None = number(None, ge=1)  # share out beam_size; None: every hypothesis is a group
+    strength: float = number(0.5, ge=0)  # taken off a log-probability for each earlier group's use of the token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling(Section):
+    """n_best translations drawn from the model: with temperature, from the top_k tokens, from the nucleus top_p."""
+
+    kind: ClassVar[str] = "sample"
+    section: ClassVar[str] = "decode.search"
+    temperature: float = number(1.0, gt=0)  # divides the log-probabilities
+    top_k: int | None = number(None, ge=1)  # the most probable tokens of a step (Fan et al. 2018); None: all
+    top_p: float | None = number(None, gt=0)  # the fewest of these that have this probability (Holtzman et al. 2020)
+    seed: int = number(0, ge=0)
+
+    def _check(self) -> None:
+        if self.top_p is not None and self.top_p > 1:
+            self._fail("top_p", "allowed: None, a number > 0 and <= 1")
+
+
+Search = Beam | DiverseBeam | Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig(Section):
     """Search. A hypothesis has at most min(max_len, max_len_ratio * source tokens + 10) tokens with EOS."""
 
     section: ClassVar[str] = "decode"
+    search: Search = Beam()
     beam_size: int = number(5, ge=1)
     length_penalty: float = number(0.6, ge=0)  # alpha of ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)
     max_len: int = number(256, ge=1)
     max_len_ratio: float = number(2.0, gt=0)
     n_best: int = number(5, ge=1)
+    mbr: Literal["chrf", "bleu"] | None = None  # minimum Bayes risk among the n_best (Kumar and Byrne 2004)
     batch_size: int = number(32, ge=1)  # sentences
 
     def _check(self) -> None:
-        if self.n_best > self.beam_size:
+        if self.n_best > self.beam_size and not isinstance(self.search, Sampling):
             self._fail("n_best", f"at most decode.beam_size = {self.beam_size}")
+        if isinstance(self.search, DiverseBeam) and self.beam_size % (self.search.groups or 1):
+            self._fail("search.groups", f"must divide decode.beam_size = {self.beam_size}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from configs.errors import UserError
-from configs.schema import Config
-from configs.serialize import apply_overrides, parse_override
+from configs.schema import Config, Search
+from configs.serialize import apply_overrides, kinds, parse_override
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
     from utils.translation import LoadedRun, Translator
+
+
+SEARCHES = tuple(kinds(Search))  # of decode.search
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,14 +37,20 @@ def positive(text: str) -> int:
     return value
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --model_path, --runs_dir, --device and --threads."""
-    parser.add_argument(
-        "--model_path",
-        metavar="RUN_OR_CHECKPOINT",
-        type=Path,
-        help="a run's folder or a checkpoint (default: newest run)",
-    )
+def add_model_arguments(parser: argparse.ArgumentParser, *, ensemble: bool = False) -> None:
+    """Add --model_path (with `ensemble` one or more: a list of paths), --runs_dir, --device and --threads."""
+    what = "a run's folder or a checkpoint (default: newest run)"
+    if ensemble:
+        parser.add_argument(
+            "--model_path",
+            metavar="RUN_OR_CHECKPOINT",
+            type=Path,
+            nargs="+",
+            action="extend",
+            help=f"{what}; several translate together, as an ensemble",
+        )
+    else:
+        parser.add_argument("--model_path", metavar="RUN_OR_CHECKPOINT", type=Path, help=what)
     parser.add_argument(
         "--runs_dir", metavar="DIR", type=Path, default=Path("runs"), help="where the newest run is sought"
     )
@@ -61,13 +70,20 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for field, metavar, what in (
         ("beam_size", "N", "hypotheses kept by beam search"),
-        ("n_best", "N", "translations shown for each sentence, at most beam_size"),
+        ("n_best", "N", "translations found for each sentence; at most beam_size, but any number of samples"),
         ("length_penalty", "A", "alpha of the GNMT length penalty; 0: none"),
+        ("mbr", "chrf|bleu", "rank the n_best by minimum Bayes risk under this metric"),
         ("batch_size", "N", "sentences translated at once"),
         ("max_len", "N", "tokens of a translation at most"),
+        ("search.groups", "N", "of --search diverse: groups that share out the beam (default: one a hypothesis)"),
+        ("search.strength", "X", "of --search diverse: how strongly the groups avoid each other's tokens"),
+        ("search.temperature", "X", "of --search sample: divides the log-probabilities"),
+        ("search.top_k", "N", "of --search sample: only the N most probable tokens of a step"),
+        ("search.top_p", "P", "of --search sample: only the fewest tokens that have probability P"),
+        ("search.seed", "N", "of --search sample"),
     ):
         parser.add_argument(
-            f"--{field}",
+            f"--{field.removeprefix('search.')}",
             action="append",
             dest="overrides",
             type=f"decode.{field}={{}}".format,
@@ -82,6 +98,16 @@ def check_decode_overrides(overrides: Sequence[str]) -> None:
         key, _ = parse_override(text)
         if not key.startswith("decode."):
             raise UserError(f"--set {text}: {key} was fixed by training; only decode.* can be set here")
+
+
+def choose_search(config: Config, name: str | None) -> Config:
+    """`config` with the search of this kind, with its defaults unless it is of this kind already.
+
+    None and words that name no kind (greedy, both) leave it.
+    """
+    if name not in SEARCHES or name == config.decode.search.kind:
+        return config
+    return apply_overrides(config, [f"decode.search={name}"])
 
 
 def apply_decode_overrides(config: Config, overrides: Sequence[str]) -> Config:
@@ -100,7 +126,7 @@ def load_from_arguments(
     import torch
 
     from utils.devices import resolve_device
-    from utils.translation import load_run
+    from utils.translation import load_runs
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
@@ -110,5 +136,6 @@ def load_from_arguments(
         device = None
     if device is None or (device.index or 0) >= max(1, torch.cuda.device_count()):
         raise UserError(f"--device {args.device}: not on this machine; allowed: auto, cpu, cuda, cuda:N")
-    loaded = load_run(args.model_path, runs_dir=args.runs_dir, change=change)
+    paths = args.model_path if isinstance(args.model_path, list) else [args.model_path]
+    loaded = load_runs(paths, runs_dir=args.runs_dir, change=change)
     return loaded, loaded.translator(device)

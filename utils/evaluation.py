@@ -11,28 +11,30 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
 from tqdm import tqdm
 
 from configs.errors import UserError
-from configs.schema import Config
-from configs.serialize import apply_overrides, parse_override, to_dict
+from configs.schema import Config, DecodeConfig, Sampling
+from configs.serialize import parse_override, to_dict
 from data.batching import make_eval_loader
 from data.cache import TokenizedSplit
 from data.corpora.base import CorpusReader, ParallelText
 from data.corpora.build import build_corpus
 from data.loaders import load_split
+from models.transformer import TranslationTransformer
+from utils.arguments import apply_decode_overrides, choose_search
 from utils.config import load_config
 from utils.engines import create_evaluator
 from utils.metrics import CorpusScores, PairedResult, format_scores, paired_bootstrap, score_corpus
 from utils.provenance import provenance
 from utils.runs import Run
+from utils.search import search_name
 from utils.translation import LoadedRun, Translator, require_same_model
 
 MAY_BE_SET = ("data.", "evaluate.", "decode.")
-Search = Literal["greedy", "beam"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,12 @@ def check_overrides(overrides: list[str]) -> None:
             )
 
 
-def change_config(file: str | None, overrides: list[str]) -> Callable[[Config], Config]:
+def change_config(file: str | None, overrides: list[str], search: str | None = None) -> Callable[[Config], Config]:
     """What `load_run` does with a checkpoint's config: data, evaluate and decode come from `file`, then overrides.
 
-    The change raises UserError where the file describes another model than the checkpoint's.
+    `search` is the kind of decode.search, as in `choose_search`. One translation is scored: where risk does not choose
+    it and decode.n_best is not set in the overrides, no more are asked for. The change raises UserError where the file
+    describes another model than the checkpoint's.
     """
 
     def change(trained: Config) -> Config:
@@ -80,7 +84,9 @@ def change_config(file: str | None, overrides: list[str]) -> Callable[[Config], 
             given = load_config(file)
             require_same_model(trained, given, where=file)
             config = dataclasses.replace(trained, data=given.data, evaluate=given.evaluate, decode=given.decode)
-        config = apply_overrides(config, overrides)
+        config = apply_decode_overrides(choose_search(config, search), overrides)
+        if config.decode.mbr is None and "decode.n_best" not in {parse_override(text)[0] for text in overrides}:
+            config = dataclasses.replace(config, decode=dataclasses.replace(config.decode, n_best=1))
         for name in ("src_lang", "tgt_lang"):
             if getattr(config.data, name) != getattr(trained.data, name):
                 raise UserError(
@@ -103,15 +109,15 @@ def choose_splits(corpus: CorpusReader, wanted: str | None) -> tuple[str, ...]:
 
 
 def evaluate_split(
-    loaded: LoadedRun, translator: Translator, split: str, *, search: Search, limit: int | None, char_bleu: bool
+    loaded: LoadedRun, translator: Translator, split: str, *, greedy: bool, limit: int | None, char_bleu: bool
 ) -> SplitResult:
     """Loss and accuracy with the reference at hand, then a search and the scores of what it finds.
 
     limit: only so many pairs from the start of the split. Computed in float32 whatever the training's precision was.
     """
     text, ids = _load(loaded, split, limit)
-    loss, accuracy = teacher_forced(loaded, ids, translator.device)
-    hypotheses, seconds = translate_split(translator, ids, search)
+    loss, accuracy = teacher_forced(loaded, translator, ids)
+    hypotheses, seconds = translate_split(translator, ids, greedy=greedy)
     config = loaded.config.evaluate
     sources, references = ([side[int(i)] for i in ids.kept] for side in (text.src, text.tgt))
     scores = score_corpus(
@@ -124,8 +130,8 @@ def evaluate_split(
     )
     return SplitResult(
         run=loaded.run,
-        name=result_name(split, search, limit),
-        identity=_identity(loaded, text, search, limit),
+        name=result_name(loaded, split, greedy=greedy, limit=limit),
+        identity=_identity(loaded, text, greedy, limit),
         sources=sources,
         references=references,
         hypotheses=hypotheses,
@@ -136,21 +142,29 @@ def evaluate_split(
     )
 
 
-def teacher_forced(loaded: LoadedRun, ids: TokenizedSplit, device: torch.device) -> tuple[float, float]:
+def references_of(loaded: LoadedRun, split: str, limit: int | None) -> tuple[list[str], TokenizedSplit]:
+    """The references of a split, or of its first `limit` pairs, and the ids of both sides."""
+    text, ids = _load(loaded, split, limit)
+    return [text.tgt[int(i)] for i in ids.kept], ids
+
+
+def teacher_forced(loaded: LoadedRun, translator: Translator, ids: TokenizedSplit) -> tuple[float, float]:
     """Loss (nats a target token) and accuracy of predicting each token of the reference from those before it."""
     pad_id, bos_id = loaded.tokenizer.pad_id, loaded.tokenizer.bos_id
     loader = make_eval_loader(ids, batch_size=loaded.config.evaluate.batch_size, pad_id=pad_id, bos_id=bos_id)
-    evaluator = create_evaluator(loaded.model.to(device), pad_id=pad_id, device=device, dtype=torch.float32)
+    model = cast(TranslationTransformer, translator.model)  # an ensemble offers what is used of it
+    evaluator = create_evaluator(model, pad_id=pad_id, device=translator.device, dtype=torch.float32)
     metrics = evaluator.run(loader).metrics
     return metrics["loss"], metrics["accuracy"]
 
 
-def translate_split(translator: Translator, ids: TokenizedSplit, search: Search) -> tuple[list[str], float]:
+def translate_split(translator: Translator, ids: TokenizedSplit, *, greedy: bool) -> tuple[list[str], float]:
     """The best hypothesis of every sentence as one line of text, and the seconds that it took."""
     began = time.perf_counter()
-    with tqdm(total=len(ids), unit="sentence", desc=search, leave=False, disable=not sys.stderr.isatty()) as bar:
+    name = search_name(translator.decode, greedy=greedy)
+    with tqdm(total=len(ids), unit="sentence", desc=name, leave=False, disable=not sys.stderr.isatty()) as bar:
         found = translator.search_ids(
-            [ids.src(i).tolist() for i in range(len(ids))], greedy=search == "greedy", progress=bar.update
+            [ids.src(i).tolist() for i in range(len(ids))], greedy=greedy, progress=bar.update
         )
     seconds = time.perf_counter() - began
     return [" ".join(translator.tokenizer.decode(hypotheses[0].ids).split()) for hypotheses in found], seconds
@@ -185,7 +199,7 @@ def write_results(result: SplitResult, loaded: LoadedRun) -> Path:
 
 
 def hypotheses_of_other(
-    other: LoadedRun, translator: Translator, split: str, result: SplitResult, *, search: Search, limit: int | None
+    other: LoadedRun, translator: Translator, split: str, result: SplitResult, *, greedy: bool, limit: int | None
 ) -> list[str]:
     """Translations of the same pairs by another run: those that test.py wrote before, if nothing has changed since.
 
@@ -196,8 +210,9 @@ def hypotheses_of_other(
         raise UserError(
             f"{other.run.path} was given other pairs of {split}: compare on one corpus, with --config or --set"
         )
-    stored = _stored_hypotheses(other.run, result_name(split, search, limit), _identity(other, text, search, limit))
-    return stored if stored is not None else translate_split(translator, ids, search)[0]
+    name = result_name(other, split, greedy=greedy, limit=limit)
+    stored = _stored_hypotheses(other.run, name, _identity(other, text, greedy, limit))
+    return stored if stored is not None else translate_split(translator, ids, greedy=greedy)[0]
 
 
 def compare(result: SplitResult, hypotheses: list[str], *, samples: int, seed: int = 0) -> PairedResult:
@@ -215,10 +230,14 @@ def comparison_line(result: SplitResult, other: LoadedRun, paired: PairedResult)
     )
 
 
-def result_name(split: str, search: Search, limit: int | None) -> str:
-    """Of the files of a result. A part of a split has a name of its own, so that it never passes for the whole."""
+def result_name(loaded: LoadedRun, split: str, *, greedy: bool, limit: int | None) -> str:
+    """Of the files of a result. A part of a split has a name of its own, so that it never passes for the whole.
+
+    So has an ensemble, which never passes for its first model.
+    """
     part = "" if limit is None else f"_first{limit}"
-    return f"{split.replace(os.sep, '_')}{part}_{search}"
+    several = f"_ensemble{len(loaded.members)}" if loaded.partners else ""
+    return f"{split.replace(os.sep, '_')}{part}_{search_name(loaded.config.decode, greedy=greedy)}{several}"
 
 
 def _load(loaded: LoadedRun, split: str, limit: int | None) -> tuple[ParallelText, TokenizedSplit]:
@@ -230,21 +249,37 @@ def _load(loaded: LoadedRun, split: str, limit: int | None) -> tuple[ParallelTex
     return text, ids
 
 
-def _identity(loaded: LoadedRun, text: ParallelText, search: Search, limit: int | None) -> dict[str, Any]:
+def _identity(loaded: LoadedRun, text: ParallelText, greedy: bool, limit: int | None) -> dict[str, Any]:
     """All that decides the translations of a split."""
     config = loaded.config
-    used = ["max_len", "max_len_ratio", "length_penalty", *(["beam_size"] if search == "beam" else [])]
-    with loaded.checkpoint.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    partners = {"partners": [_checkpoint(partner) for partner in loaded.partners]} if loaded.partners else {}
     return {
-        "checkpoint": loaded.checkpoint.name,
-        "checkpoint_sha256": digest,
+        **_checkpoint(loaded),
+        **partners,
         "data_fingerprint": text.fingerprint(),
         "limit": limit,
         "max_len": config.data.max_len,
         "eval_long": config.data.eval_long,
-        "search": {"kind": search, **{name: getattr(config.decode, name) for name in used}},
+        "search": _search_identity(config.decode, greedy),
     }
+
+
+def _checkpoint(loaded: LoadedRun) -> dict[str, str]:
+    with loaded.checkpoint.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"checkpoint": loaded.checkpoint.name, "checkpoint_sha256": digest}
+
+
+def _search_identity(decode: DecodeConfig, greedy: bool) -> dict[str, Any]:
+    """The search with the settings that decide what it finds first."""
+    used = ["max_len", "max_len_ratio", "length_penalty"]
+    if greedy:
+        return {"kind": "greedy", **{name: getattr(decode, name) for name in used}}
+    sampled = isinstance(decode.search, Sampling)
+    used += [] if sampled else ["beam_size"]
+    used += ["n_best"] if sampled or decode.mbr is not None else []
+    used += ["mbr"] if decode.mbr is not None else []
+    return {**to_dict(decode.search), **{name: getattr(decode, name) for name in used}}
 
 
 def _stored_hypotheses(run: Run, name: str, identity: dict[str, Any]) -> list[str] | None:

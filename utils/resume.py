@@ -24,7 +24,7 @@ MAY_CHANGE = (
     "data.corpus.path",
     "data.corpus.root",
 )
-MAY_NOT_CHANGE = ("train.seed", "train.precision")
+MAY_NOT_CHANGE = ("train.seed", "train.precision", "train.ema_decay")
 
 
 @dataclass(slots=True)
@@ -61,6 +61,11 @@ def open_run(config: Config, resume: Path | None) -> Start:
     if resume is not None:
         checkpoint, run = resolve_checkpoint(resume, runs_dir=config.train.runs_dir, prefer="newest")
         payload = read_checkpoint(checkpoint)
+        if "optimizer" not in payload:  # averaged or exported
+            raise UserError(
+                f"{checkpoint} holds weights to translate with, and nothing to go on training from: give --resume the "
+                "run's folder, or one of its best, regular or step checkpoints"
+            )
         check_resume(config, payload, checkpoint)
         return Start(run, checkpoint, payload)
     path = ""

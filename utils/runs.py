@@ -2,6 +2,9 @@
 
     runs/<name>_<YYYYMMDD_HHMMSS>/config.json, tokenizer/, checkpoints/, logs/, results/
 
+A run stands for its best checkpoint, or for its newest where it goes on. What average.py writes into checkpoints/ is
+never meant by a run's name: it is used where it is named itself.
+
 A folder that export.py wrote is a run without checkpoints/, with its weights in model.safetensors.
 
 A checkpoint is a dict of tensors and plain values: nothing in it is ever executed (`weights_only=True`).
@@ -63,10 +66,14 @@ class Run:
         found = [(m, p) for p in self.checkpoints.iterdir() if (m := pattern.fullmatch(p.name))]
         return [path for _, path in sorted(found, key=lambda item: int(item[0][1]))]
 
+    def best_first(self) -> list[Path]:
+        """The best checkpoints, lowest validation loss first, by their names; of two equals the newer first."""
+        newest_first = self.files(BEST)[::-1]
+        return sorted(newest_first, key=lambda path: -float(BEST.fullmatch(path.name)["score"]))  # type: ignore[index]
+
     def best(self) -> Path | None:
-        """The checkpoint with the lowest validation loss, by its name; the newer of two equals."""
-        ranked = [(float(BEST.fullmatch(p.name)["score"]), p) for p in self.files(BEST)]  # type: ignore[index]
-        return max(reversed(ranked), key=lambda item: item[0])[1] if ranked else None
+        """The checkpoint with the lowest validation loss."""
+        return next(iter(self.best_first()), None)
 
     def by_age(self) -> list[Path]:
         """All checkpoints, the one that was written last at the end."""

@@ -33,6 +33,7 @@ from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
 from utils.config import write_config_json
 from utils.devices import resolve_precision
+from utils.ema import WeightAverage
 from utils.engines import create_evaluator, create_trainer
 from utils.handlers import Checkpoints, Constant, ProgressBar, StopSignals
 from utils.logs import RunLog, flatten
@@ -43,6 +44,8 @@ from utils.runs import FORMAT, Run
 from utils.schedules import build_optimizer, build_scheduler
 from utils.translation import Translator, check_tokenizer, load_weights
 from utils.validation import require_finite, validate, validation_loader
+
+LAST_WEIGHTS = "last_weights"  # in a checkpoint whose `model` is a moving average: those that training goes on from
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +72,22 @@ class TrainingData:
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What the updates change. `shared` is the model with its gradients averaged over the processes."""
+    """What the updates change. `shared` is the model with its gradients averaged over the processes.
+
+    `average` is the moving average of its weights, where the config has one.
+    """
 
     model: TranslationTransformer
     shared: nn.Module
     optimizer: Optimizer
     scheduler: LambdaLR
     scaler: torch.amp.GradScaler
+    average: WeightAverage | None
+
+    @property
+    def product(self) -> TranslationTransformer:
+        """The model that is evaluated, and saved to translate with."""
+        return self.model if self.average is None else self.average.model
 
 
 def train(config: Config, *, resume: Path | None = None, say: Callable[[str], None] = print) -> Result:
@@ -127,7 +139,7 @@ class Training:
             seed=config.train.seed,
         )
         self.evaluator = create_evaluator(
-            self.learner.model, pad_id=self.tokenizer.pad_id, device=self.device, dtype=self.dtype
+            self.learner.product, pad_id=self.tokenizer.pad_id, device=self.device, dtype=self.dtype
         )
         for engine in (self.trainer, self.evaluator):
             engine.logger.setLevel(logging.CRITICAL)  # errors are reported once, by the script
@@ -150,6 +162,7 @@ class Training:
         # Handlers run in the order in which they are attached. At an epoch's end: the schedule, validation with the
         # best checkpoint, the regular checkpoint, and only then a stop.
         self._attach_position()
+        self._attach_average()
         self._attach_train_log()
         self._attach_validation()
         self._attach_checkpoints()
@@ -201,7 +214,8 @@ class Training:
             "config": Constant(to_dict(self.config)),
             "tokenizer": Constant(about_tokenizer),
             "data": Constant({"fingerprint": self.data.fingerprint}),
-            "model": learner.model,
+            "model": learner.product,
+            **({} if learner.average is None else {LAST_WEIGHTS: learner.model}),
             "optimizer": learner.optimizer,
             "scheduler": learner.scheduler,
             "scaler": learner.scaler,
@@ -265,6 +279,13 @@ class Training:
         if self.by_epoch:
             self.trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda _: self.learner.scheduler.step())
 
+    def _attach_average(self) -> None:
+        average = self.learner.average
+        if average is not None:
+            self.trainer.add_event_handler(
+                Events.ITERATION_COMPLETED, lambda engine: average.update(engine.state.iteration)
+            )
+
     def _attach_train_log(self) -> None:
         log, bar = self.log, self.bar
         if log is None or bar is None:
@@ -288,7 +309,7 @@ class Training:
         """Validation at the ends of epochs. The best checkpoint knows its own loss and the state of early stopping."""
         config = self.config
         decode = replace(config.decode, batch_size=config.evaluate.batch_size)
-        translator = Translator(self.learner.model, self.tokenizer, decode, self.device)
+        translator = Translator(self.learner.product, self.tokenizer, decode, self.device)
         loader = validation_loader(self.data.validation_ids, self.tokenizer, batch_size=config.evaluate.batch_size)
 
         @self.evaluator.on(Events.COMPLETED)
@@ -435,10 +456,15 @@ def build_learner(
     if start.payload is not None and start.checkpoint is not None:
         load_weights(model, dict(start.payload), start.checkpoint)
     model = model.to(device)
+    average = None if config.train.ema_decay is None else WeightAverage(model, config.train.ema_decay)
+    if average is not None and start.payload is not None and start.checkpoint is not None:
+        # What has just been loaded is the average; training goes on from the weights beside it.
+        load_weights(model, {"model": start.payload[LAST_WEIGHTS]}, start.checkpoint)
     if config.train.compile:
         # In place: the state_dict keeps its names.
-        model.encoder.compile(dynamic=True)
-        model.decoder.compile(dynamic=True)
+        for each in (model,) if average is None else (model, average.model):
+            each.encoder.compile(dynamic=True)
+            each.decoder.compile(dynamic=True)
     optimizer = build_optimizer(model.parameters(), config.optim, config.model)
     return Learner(
         model=model,
@@ -446,4 +472,5 @@ def build_learner(
         optimizer=optimizer,
         scheduler=build_scheduler(optimizer, config.optim, total_steps=total_steps),
         scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
+        average=average,
     )

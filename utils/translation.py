@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +16,23 @@ from configs.serialize import diff
 from data.corpora.text import normalize_whitespace
 from models.attention.tap import AttentionTap
 from models.build import build_model
-from models.decoding.beam import beam_search
-from models.decoding.greedy import greedy_search
+from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis
 from models.positional_encodings.base import Kind
 from models.transformer import TranslationTransformer
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.build import load_tokenizer
+from utils.mbr import candidate_weights, minimum_bayes_risk
 from utils.runs import Run, checkpoint_config, read_checkpoint, resolve_checkpoint
+from utils.search import search_batch
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """One hypothesis as text; `score` is its log-probability over the length penalty."""
+    """One hypothesis as text.
+
+    `score` is its log-probability over the length penalty; its expected utility where decode.mbr chose among them.
+    """
 
     text: str
     score: float
@@ -41,7 +45,10 @@ NOTHING = Translation("", score=0.0, log_prob=0.0, finished=True)  # of a text w
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A source text with what the searches found: `greedy` None and `beam` empty where they were not asked for."""
+    """A source text with what the searches found: `greedy` None and `beam` empty where they were not asked for.
+
+    `beam` holds what decode.search found, whichever search that is.
+    """
 
     src: str
     greedy: Translation | None
@@ -65,50 +72,58 @@ def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
 
 
 class Translator:
-    """A model with its tokenizer. The translation of a sentence does not depend on what is translated beside it."""
+    """A model, or an ensemble of them, with its tokenizer.
+
+    The translation of a sentence does not depend on what is translated beside it.
+    """
 
     def __init__(
-        self, model: TranslationTransformer, tokenizer: BaseTokenizer, decode: DecodeConfig, device: torch.device
+        self,
+        model: TranslationTransformer | Ensemble,
+        tokenizer: BaseTokenizer,
+        decode: DecodeConfig,
+        device: torch.device,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.decode = decode
         self.device = device
 
-    def _search(self, sources: Sequence[Sequence[int]], greedy: bool) -> list[list[Hypothesis]]:
+    @property
+    def longest_source(self) -> int | None:
+        """The tokens that every model's table of source positions has room for; None where no model has a table."""
+        models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
+        bounds = [model.scheme.max_length("source") for model in models]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    def _search(self, sources: Sequence[Sequence[int]], numbers: Sequence[int], greedy: bool) -> list[list[Hypothesis]]:
         self.model.eval()
         src = pad_sources(sources, self.tokenizer.pad_id).to(self.device)
-        bos_id, eos_id, decode = self.tokenizer.bos_id, self.tokenizer.eos_id, self.decode
-        if greedy:
-            best = greedy_search(
-                self.model,
-                src,
-                bos_id=bos_id,
-                eos_id=eos_id,
-                max_len=decode.max_len,
-                max_len_ratio=decode.max_len_ratio,
-                alpha=decode.length_penalty,
-            )
-            return [[hypothesis] for hypothesis in best]
-        return beam_search(
-            self.model,
-            src,
-            bos_id=bos_id,
-            eos_id=eos_id,
-            beam_size=decode.beam_size,
-            n_best=decode.n_best,
-            alpha=decode.length_penalty,
-            max_len=decode.max_len,
-            max_len_ratio=decode.max_len_ratio,
-        )
+        ids = {"bos_id": self.tokenizer.bos_id, "eos_id": self.tokenizer.eos_id}
+        return search_batch(self.model, src, self.decode, numbers=numbers, greedy=greedy, **ids)
+
+    def _least_risk_first(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """The candidates of one sentence by expected utility, which becomes their score."""
+        assert self.decode.mbr is not None
+        texts = self.tokenizer.decode_batch([h.ids for h in hypotheses])
+        weights = candidate_weights(hypotheses, self.decode.search)
+        ranked = minimum_bayes_risk(texts, weights, self.decode.mbr)
+        return [replace(hypotheses[index], score=utility) for index, utility in ranked]
 
     def search_ids(
-        self, sources: Sequence[Sequence[int]], *, greedy: bool, progress: Callable[[int], None] | None = None
+        self,
+        sources: Sequence[Sequence[int]],
+        *,
+        greedy: bool,
+        progress: Callable[[int], None] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
         """Source ids (each with EOS) -> hypotheses in the order of the input, best first.
 
         Batches hold sentences of like length; `progress` is told how many sentences each finished batch had.
+        `numbers` are the sentences' own (default: their places), from which sampling draws.
         """
+        numbers = range(len(sources)) if numbers is None else numbers
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
         found: list[list[Hypothesis]] = [[] for _ in sources]
         start = 0
@@ -116,7 +131,7 @@ class Translator:
             budget = _TOKENS_OF_A_SENTENCE * self.decode.batch_size // len(sources[order[start]])
             rows = order[start : start + max(1, min(budget, self.decode.batch_size))]
             try:
-                batch = self._search([sources[i] for i in rows], greedy)
+                batch = self._search([sources[i] for i in rows], [numbers[i] for i in rows], greedy)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -125,7 +140,8 @@ class Translator:
                     "at once: lower decode.batch_size or decode.beam_size, or split the longest sentences"
                 ) from error
             for row, hypotheses in zip(rows, batch):
-                found[row] = hypotheses
+                by_risk = self.decode.mbr is not None and not greedy
+                found[row] = self._least_risk_first(hypotheses) if by_risk else hypotheses
             start += len(rows)
             if progress is not None:
                 progress(len(rows))
@@ -136,11 +152,20 @@ class Translator:
         return self.tokenizer.encode_src_batch([normalize_whitespace(text) for text in texts])
 
     def translate(
-        self, texts: Sequence[str], *, greedy: bool = False, progress: Callable[[int], None] | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        greedy: bool = False,
+        progress: Callable[[int], None] | None = None,
+        first: int = 0,
     ) -> list[list[Translation]]:
-        """Sentences -> for each its n-best translations, best first (one if greedy). A blank text gives a blank one."""
+        """Sentences -> for each its n-best translations, best first (one if greedy). A blank text gives a blank one.
+
+        `first` is the number of the first text, where these are a part of more.
+        """
         spoken = [i for i, text in enumerate(texts) if text.strip()]
-        found = self.search_ids(self.encode([texts[i] for i in spoken]), greedy=greedy, progress=progress)
+        sources, numbers = self.encode([texts[i] for i in spoken]), [first + i for i in spoken]
+        found = self.search_ids(sources, greedy=greedy, progress=progress, numbers=numbers)
         translations = [[NOTHING] for _ in texts]
         for i, hypotheses in zip(spoken, found):
             decoded = self.tokenizer.decode_batch([h.ids for h in hypotheses])
@@ -168,10 +193,11 @@ class Translator:
         self, lines: Iterable[str], *, chunk: int, greedy: bool = False, beam: bool = True
     ) -> Iterator[list[Translated]]:
         """Any number of lines in bounded memory and in their order: `chunk` at a time are read and translated."""
-        rest = iter(lines)
+        rest, done = iter(lines), 0
         while texts := list(itertools.islice(rest, chunk)):
             greedily = [best for [best] in self.translate(texts, greedy=True)] if greedy else [None] * len(texts)
-            beams = self.translate(texts) if beam else [[] for _ in texts]
+            beams = self.translate(texts, first=done) if beam else [[] for _ in texts]
+            done += len(texts)
             yield [Translated(*found) for found in zip(texts, greedily, beams)]
 
 
@@ -182,7 +208,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """What a checkpoint and its run make together."""
+    """What a checkpoint and its run make together. `partners`: the runs that translate with it, as an ensemble."""
 
     checkpoint: Path
     run: Run
@@ -191,9 +217,21 @@ class LoadedRun:
     model: TranslationTransformer
     epoch: int
     step: int
+    partners: tuple[LoadedRun, ...] = ()
+
+    @property
+    def members(self) -> tuple[LoadedRun, ...]:
+        """This run and its partners."""
+        return (self, *self.partners)
 
     def translator(self, device: torch.device) -> Translator:
-        return Translator(self.model.to(device), self.tokenizer, self.config.decode, device)
+        """Translates with the model of this run, or with those of all members together."""
+        model = Ensemble([member.model for member in self.members]) if self.partners else self.model
+        return Translator(model.to(device), self.tokenizer, self.config.decode, device)
+
+    def about(self) -> str:
+        """What was loaded, a line for each checkpoint."""
+        return "\n".join(f"{m.checkpoint}: epoch {m.epoch}, update {m.step}" for m in self.members)
 
 
 def load_run(
@@ -223,6 +261,31 @@ def load_run(
         epoch=progress.get("epoch", 0),
         step=progress.get("step", 0),
     )
+
+
+def load_runs(
+    model_paths: Sequence[str | Path | None],
+    *,
+    runs_dir: str | Path,
+    change: Callable[[Config], Config] | None = None,
+) -> LoadedRun:
+    """The first run as `load_run` loads it, with the others as its partners, which search as its config says.
+
+    Raises UserError as `load_run`, and where a partner has another tokenizer or no room for the search.
+    """
+    first = load_run(model_paths[0], runs_dir=runs_dir, change=change)
+
+    def like_the_first(config: Config) -> Config:
+        return replace(config, decode=first.config.decode)
+
+    partners = tuple(load_run(path, runs_dir=runs_dir, change=like_the_first) for path in model_paths[1:])
+    for partner in partners:
+        if partner.tokenizer.fingerprint() != first.tokenizer.fingerprint():
+            raise UserError(
+                f"{partner.checkpoint} has another tokenizer than {first.checkpoint}: an ensemble needs one "
+                "vocabulary; give runs that were trained with the same tokenizer"
+            )
+    return replace(first, partners=partners)
 
 
 def check_tokenizer(tokenizer: BaseTokenizer, payload: dict, *, where: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -13,11 +15,11 @@ from models.decoding.hypothesis import (
     length_penalty,
     never_generated,
 )
-from models.transformer import TranslationTransformer
+from models.decoding.search_model import SearchModel
 
 
-class _Pool:
-    """The best finished hypotheses of each sentence, apart from the live ones: at most K, best first."""
+class Pool:
+    """The best finished hypotheses of each beam, apart from the live ones: at most K, best first."""
 
     def __init__(self, batch: int, beam_size: int, longest: int, eos_id: int, device: torch.device) -> None:
         self.scores = torch.full((batch, beam_size), -torch.inf, dtype=torch.float64, device=device)
@@ -26,7 +28,7 @@ class _Pool:
         self.ids = torch.full((batch, beam_size, longest), eos_id, device=device)
 
     def add(self, rows: Tensor, scores: Tensor, log_probs: Tensor, length: int, ids: Tensor) -> None:
-        """Offer candidates of the sentences `rows` [B']: scores, log_probs [B',N] (-inf = none), ids [B',N,T].
+        """Offer candidates of the beams `rows` [B']: scores, log_probs [B',N] (-inf = none), ids [B',N,T].
 
         `length` counts EOS. Every candidate is normalised once, here by its caller, and never again.
         """
@@ -43,9 +45,61 @@ class _Pool:
         self.ids[rows] = all_ids.gather(1, index[:, :, None].expand(-1, -1, all_ids.shape[2]))
 
 
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """What one step makes of the K hypotheses of each sentence, [B,K] each: sums of log-probabilities, best first.
+
+    ended: of those that end in EOS, -inf elsewhere; live: of those that go on, each from its `origin` with its `token`.
+    """
+
+    ended: Tensor
+    ended_origin: Tensor
+    live: Tensor
+    origin: Tensor
+    token: Tensor
+
+    def ended_ids(self, ids: Tensor) -> Tensor:
+        """ids [B,K,T] of the hypotheses before the step -> those of the ended ones, without EOS."""
+        return ids.gather(1, self.ended_origin[:, :, None].expand(-1, -1, ids.shape[2]))
+
+    def live_ids(self, ids: Tensor) -> Tensor:
+        """ids [B,K,T] of the hypotheses before the step -> those of the live ones, [B,K,T+1]."""
+        before = ids.gather(1, self.origin[:, :, None].expand(-1, -1, ids.shape[2]))
+        return torch.cat((before, self.token[:, :, None]), dim=2)
+
+
+def extend(live: Tensor, log_probs: Tensor, eos_id: int, *, deduction: Tensor | None = None) -> Extension:
+    """live [B,K], log_probs [B,K,V] of the next token -> of the 2K best candidates those that end, and K that go on.
+
+    Those that end count where they are among the first K. `deduction` [B,1,V] is taken off the log-probabilities where
+    candidates are ranked, and there alone.
+    """
+    beam_size = live.shape[1]
+    ranked_by = log_probs if deduction is None else log_probs - deduction
+    # The best 2K of a sentence are among the best 2K of each of its beams: a float64 [K,V] is never made.
+    n_each = min(2 * beam_size, log_probs.shape[-1])
+    top, top_tokens = best_tokens(ranked_by, n_each)
+    candidates = (live[:, :, None] + top).flatten(1)
+    ranks, flat = candidates.topk(min(2 * beam_size, candidates.shape[1]), dim=1)
+    scores = ranks
+    if deduction is not None:
+        scores = (live[:, :, None] + log_probs.gather(2, top_tokens)).flatten(1).gather(1, flat)
+    origin, token = flat // n_each, top_tokens.flatten(1).gather(1, flat)
+    ends = token == eos_id
+    # EOS sinks to the end of the (sorted) list.
+    _, index = ranks.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
+    return Extension(
+        ended=scores[:, :beam_size].masked_fill(~ends[:, :beam_size], -torch.inf),
+        ended_origin=origin[:, :beam_size],
+        live=scores.masked_fill(ends, -torch.inf).gather(1, index),
+        origin=origin.gather(1, index),
+        token=token.gather(1, index),
+    )
+
+
 @torch.inference_mode()
 def beam_search(
-    model: TranslationTransformer,
+    model: SearchModel,
     src: Tensor,
     *,
     bos_id: int,
@@ -74,8 +128,8 @@ def beam_search(
     longest = int(limits.max())
     state = model.init_state(model.encode(src), beam_size=beam_size, max_len=longest)
 
-    pool = _Pool(batch, beam_size, longest, eos_id, device)
-    cut_off = _Pool(batch, beam_size, longest, eos_id, device)
+    pool = Pool(batch, beam_size, longest, eos_id, device)
+    cut_off = Pool(batch, beam_size, longest, eos_id, device)
     alive = torch.arange(batch, device=device)  # sentence behind each row of the state
     live = torch.full((batch, beam_size), -torch.inf, dtype=torch.float64, device=device)
     live[:, 0] = 0.0  # one hypothesis at the start: the others would only repeat it
@@ -84,24 +138,10 @@ def beam_search(
     for step in range(longest):
         length = step + 1
         log_probs = allowed_log_probs(model.decode_step(tokens, state), never)
-        # The best 2K of a sentence are among the best 2K of each of its beams: a float64 [K,V] is never made.
-        n_each = min(2 * beam_size, log_probs.shape[-1])
-        top_log_probs, top_tokens = best_tokens(log_probs, n_each)
-        candidates = (live[:, :, None] + top_log_probs).flatten(1)
-        scores, flat = candidates.topk(min(2 * beam_size, candidates.shape[1]), dim=1)
-        origin, token = flat // n_each, top_tokens.flatten(1).gather(1, flat)
-        ends = token == eos_id
+        chosen = extend(live, log_probs, eos_id)
         penalty = length_penalty(torch.tensor(float(length), dtype=torch.float64, device=device), alpha)
-
-        top = slice(None, beam_size)
-        ended = scores[:, top].masked_fill(~ends[:, top], -torch.inf)
-        ended_ids = ids.gather(1, origin[:, top, None].expand(-1, -1, step))
-        pool.add(alive, ended / penalty, ended, length, ended_ids)
-
-        # The best K candidates that go on: EOS sinks to the end of the (sorted) list.
-        live, index = scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
-        origin, token = origin.gather(1, index), token.gather(1, index)
-        ids = torch.cat((ids.gather(1, origin[:, :, None].expand(-1, -1, step)), token[:, :, None]), dim=2)
+        pool.add(alive, chosen.ended / penalty, chosen.ended, length, chosen.ended_ids(ids))
+        live, ids, tokens = chosen.live, chosen.live_ids(ids), chosen.token
 
         at_limit = length >= limits[alive]
         if at_limit.any():
@@ -109,24 +149,24 @@ def beam_search(
             cut_off.add(alive[rows], live[rows] / penalty, live[rows], length, ids[rows])
         best_ahead = live[:, 0] / length_penalty(limits[alive].double(), alpha)
         if beam_size == 1:
-            best_ahead = torch.where(ends[:, 0], -torch.inf, best_ahead)
+            best_ahead = torch.where(chosen.ended[:, 0] > -torch.inf, -torch.inf, best_ahead)
         done = at_limit | (pool.scores[alive, n_best - 1] >= best_ahead)
         keep = (~done).nonzero().squeeze(1)
         if len(keep) == 0:
             break
-        state.reorder(origin)
+        state.reorder(chosen.origin)
         if len(keep) < len(alive):
             state.select(keep)
-            alive, live, ids, token = alive[keep], live[keep], ids[keep], token[keep]
-        tokens = token
+            alive, live, ids, tokens = alive[keep], live[keep], ids[keep], tokens[keep]
 
     return [
-        (_collect(pool, sentence, finished=True) + _collect(cut_off, sentence, finished=False))[:n_best]
+        (collect(pool, sentence, finished=True) + collect(cut_off, sentence, finished=False))[:n_best]
         for sentence in range(batch)
     ]
 
 
-def _collect(pool: _Pool, sentence: int, *, finished: bool) -> list[Hypothesis]:
+def collect(pool: Pool, sentence: int, *, finished: bool) -> list[Hypothesis]:
+    """What a pool holds in one of its rows."""
     rows = zip(
         pool.ids[sentence].tolist(),
         pool.lengths[sentence].tolist(),

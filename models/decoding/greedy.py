@@ -13,12 +13,12 @@ from models.decoding.hypothesis import (
     length_penalty,
     never_generated,
 )
-from models.transformer import TranslationTransformer
+from models.decoding.search_model import SearchModel
 
 
 @torch.inference_mode()
 def greedy_search(
-    model: TranslationTransformer,
+    model: SearchModel,
     src: Tensor,
     *,
     bos_id: int,

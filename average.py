@@ -1,0 +1,53 @@
+"""Average the weights of a run's checkpoints: `python average.py --model_path RUN --best 2`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from configs.errors import UserError
+from utils.arguments import Parser, positive
+from utils.cli import run_main
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = Parser(
+        description="Write a checkpoint whose weights are the mean of those of several checkpoints of one run."
+    )
+    parser.add_argument("files", nargs="*", type=Path, metavar="CHECKPOINT", help="the checkpoints to average")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--best", type=positive, metavar="K", help="of the run: the K best by validation loss")
+    which.add_argument("--last", type=positive, metavar="K", help="of the run: the last K regular checkpoints")
+    parser.add_argument("--model_path", type=Path, metavar="RUN", help="a run's folder (default: newest run)")
+    parser.add_argument(
+        "--runs_dir", metavar="DIR", type=Path, default=Path("runs"), help="where the newest run is sought"
+    )
+    args = parser.parse_args(argv)
+    if args.files and (args.best or args.last or args.model_path):
+        raise UserError("checkpoints are named one by one, or chosen with --model_path, --best and --last: not both")
+    if not (args.files or args.best or args.last):
+        raise UserError("which checkpoints? Give --best K, --last K, or the files")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    from utils.averaging import average_checkpoints, choose_checkpoints, write_average
+    from utils.runs import resolve_checkpoint
+
+    if args.files:
+        found = [resolve_checkpoint(path, runs_dir=args.runs_dir, prefer="best") for path in args.files]
+        paths, run, how = [path for path, _ in found], found[0][1], f"files{len(found)}"
+    else:
+        _, run = resolve_checkpoint(args.model_path, runs_dir=args.runs_dir, prefer="best")
+        paths = choose_checkpoints(run, best=args.best, last=args.last)
+        how = f"best{args.best}" if args.best else f"last{args.last}"
+    payload = average_checkpoints(paths)
+    written = write_average(run, payload, how=how)
+    for path, source in zip(paths, payload["averaged"]):
+        print(f"{path}: epoch {source['epoch']}, update {source['step']}")
+    print(f"written: {written}; use it with --model_path")
+
+
+if __name__ == "__main__":
+    run_main(main)
