@@ -1,6 +1,6 @@
 """The whole configuration as frozen dataclasses, validated when they are made. Standard library only.
 
-A choice between alternatives (position, corpus, tokenizer, schedule) is a union of dataclasses, so that each
+A choice between alternatives (position, corpus, tokenizer, schedule, objective) is a union of dataclasses, so that each
 alternative has its own fields and no others. `configs/serialize.py` turns a Config into JSON and back.
 """
 
@@ -11,6 +11,18 @@ from operator import attrgetter
 from typing import ClassVar, Literal
 
 from configs.errors import ConfigError
+from configs.objectives import (
+    CrossEntropy as CrossEntropy,
+)
+from configs.objectives import (
+    Objective as Objective,
+)
+from configs.objectives import (
+    RDrop as RDrop,
+)
+from configs.objectives import (
+    SimCut as SimCut,
+)
 from configs.positions import (
     POSITIONS as POSITIONS,
 )
@@ -18,7 +30,7 @@ from configs.positions import (
     T5 as T5,
 )
 
-# A config file needs one import: the positions stand in a file of their own, and are at hand here too.
+# A config file needs one import: positions and objectives stand in files of their own, and are at hand here too.
 from configs.positions import (
     Alibi as Alibi,
 )
@@ -92,7 +104,12 @@ from configs.section import Section, number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(Section):
-    """Shape of the Transformer. backend="torch" runs torch.nn.Transformer under the same protocol."""
+    """Shape of the Transformer, and what it drops in training.
+
+    backend="torch" runs torch.nn.Transformer under the same protocol. word_dropout takes its embedding from a token
+    of the source or of the target input, each for itself (Sennrich et al. 2016, section 2.4, after Gal & Ghahramani
+    2016, who drop all tokens of a word at once). stochastic_depth is 1 - p_L of Huang et al. 2016, equation 4.
+    """
 
     section: ClassVar[str] = "model"
     position: Position = Sinusoidal()
@@ -103,6 +120,9 @@ class ModelConfig(Section):
     n_decoder_layers: int = number(6, ge=1)
     d_ff: int = number(2048, ge=1)
     dropout: float = number(0.1, ge=0, lt=1)  # embeddings and residual branches
+    embedding_dropout: float | None = number(None, ge=0, lt=1)  # embeddings; None: as dropout
+    word_dropout: float = number(0.0, ge=0, lt=1)  # whole tokens of both sides lose their embedding
+    stochastic_depth: float = number(0.0, ge=0, lt=1)  # whole branches: so often in the last layer, less in the first
     attention_dropout: float = number(0.0, ge=0, lt=1)  # attention weights
     activation_dropout: float = number(0.0, ge=0, lt=1)  # inside the feed-forward
     activation: Literal["relu", "gelu"] = "relu"
@@ -129,6 +149,8 @@ class ModelConfig(Section):
                     'model.backend = "torch" has one dropout: set dropout, attention_dropout '
                     "and activation_dropout alike",
                 )
+            if self.stochastic_depth:
+                self._fail("stochastic_depth", 'model.backend = "torch" has none: set 0, or backend="scratch"')
 
 
 # ---------------------------------------------------------------------------------------------- tokenizer
@@ -306,6 +328,7 @@ class OptimConfig(Section):
     eps: float = number(1e-8, gt=0)
     weight_decay: float = number(0.0, ge=0)
     schedule: Schedule = InverseSqrt()
+    objective: Objective = CrossEntropy()
     grad_clip: float | None = number(1.0, gt=0)  # maximum norm of the whole gradient
     accumulate: int = number(1, ge=1)  # micro-batches in one optimizer update
     label_smoothing: float = number(0.1, ge=0, lt=1)

@@ -32,6 +32,7 @@ def build_model(config: ModelConfig, tokenizer: BaseTokenizer) -> TranslationTra
         activation=config.activation,
         norm=config.norm,
         bias=config.bias,
+        stochastic_depth=config.stochastic_depth,
     )
     encoder: nn.Module
     decoder: nn.Module
@@ -49,6 +50,7 @@ def build_model(config: ModelConfig, tokenizer: BaseTokenizer) -> TranslationTra
         src_vocab_size=tokenizer.src_vocab_size,
         tgt_vocab_size=tokenizer.tgt_vocab_size,
         pad_id=tokenizer.pad_id,
-        dropout=config.dropout,
+        dropout=config.dropout if config.embedding_dropout is None else config.embedding_dropout,
+        word_dropout=config.word_dropout,
         tie_embeddings=config.tie_embeddings,
     )

@@ -16,7 +16,7 @@ SCRIPTS = ("train", "inference", "test", "visualize", "export")
 FLOORS = [
     ("configs",),
     ("tokenizer", "models.masks"),
-    ("models.dropout", "models.projection", "models.positional_encodings", "data"),
+    ("models.dropout", "models.linear", "models.positional_encodings", "data"),
     ("models.attention", "models.schemes"),
     ("models.transformer_backend",),
     ("models.transformer", "models.transformer_ori"),

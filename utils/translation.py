@@ -245,7 +245,15 @@ def load_weights(model: TranslationTransformer, payload: dict, checkpoint: Path)
 
 
 # Fields of the model section that shape neither its weights nor what it answers.
-_TRAINING_ONLY = {"model.dropout", "model.attention_dropout", "model.activation_dropout", "model.position.form"}
+_TRAINING_ONLY = {
+    "model.dropout",
+    "model.embedding_dropout",
+    "model.word_dropout",
+    "model.attention_dropout",
+    "model.activation_dropout",
+    "model.stochastic_depth",
+    "model.position.form",
+}
 
 
 def require_same_model(trained: Config, given: Config, *, where: str | Path) -> None:
