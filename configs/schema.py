@@ -343,6 +343,7 @@ class TrainConfig(Section):
     max_epochs: int = number(20, ge=1)
     max_steps: int | None = number(None, ge=1)  # stops earlier, in the middle of an epoch too
     seed: int = number(0, ge=0)
+    init_from: str | None = None  # a run or checkpoint whose weights and tokenizer this run begins with
     device: str = "auto"  # auto: CUDA where there is one
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 where the device computes in it
     compile: bool = False
