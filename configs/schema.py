@@ -109,6 +109,8 @@ class ModelConfig(Section):
     backend="torch" runs torch.nn.Transformer under the same protocol. word_dropout takes its embedding from a token
     of the source or of the target input, each for itself (Sennrich et al. 2016, section 2.4, after Gal & Ghahramani
     2016, who drop all tokens of a word at once). stochastic_depth is 1 - p_L of Huang et al. 2016, equation 4.
+    norm="deepnorm" is post-norm with a scaled residual and an initialisation of its own (Wang et al. 2022, DeepNet).
+    init="depth_scaled" begins with smaller weights in higher layers (Zhang et al. 2019).
     """
 
     section: ClassVar[str] = "model"
@@ -126,7 +128,8 @@ class ModelConfig(Section):
     attention_dropout: float = number(0.0, ge=0, lt=1)  # attention weights
     activation_dropout: float = number(0.0, ge=0, lt=1)  # inside the feed-forward
     activation: Literal["relu", "gelu"] = "relu"
-    norm: Literal["pre", "post"] = "pre"
+    norm: Literal["pre", "post", "deepnorm"] = "pre"
+    init: Literal["xavier", "depth_scaled"] = "xavier"
     bias: bool = True
     tie_embeddings: Literal["none", "target", "all"] = "none"  # target: with the output; all: source, target, output
 
@@ -136,6 +139,8 @@ class ModelConfig(Section):
         if self.d_model % 2:
             self._fail("d_model", "must be even")
         self.position.check_shape(self.d_model, self.n_heads)
+        if self.norm == "deepnorm" and self.init != "xavier":
+            self._fail("init", 'model.norm = "deepnorm" has an initialisation of its own: leave init = "xavier"')
         if self.backend == "torch":
             if self.position.inside_attention:
                 self._fail(
@@ -149,8 +154,9 @@ class ModelConfig(Section):
                     'model.backend = "torch" has one dropout: set dropout, attention_dropout '
                     "and activation_dropout alike",
                 )
-            if self.stochastic_depth:
-                self._fail("stochastic_depth", 'model.backend = "torch" has none: set 0, or backend="scratch"')
+            for name, plain in (("stochastic_depth", (0,)), ("norm", ("pre", "post")), ("init", ("xavier",))):
+                if getattr(self, name) not in plain:
+                    self._fail(name, f'model.backend = "torch" has {" or ".join(map(repr, plain))} alone')
 
 
 # ---------------------------------------------------------------------------------------------- tokenizer
@@ -317,7 +323,27 @@ class Cosine(Section):
     final_fraction: float = number(0.0, ge=0, lt=1)
 
 
-Schedule = Constant | EpochDecay | Noam | InverseSqrt | Cosine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plateau(Section):
+    """Linear warm-up to lr at warmup_steps, then times `factor` whenever the validation loss no longer falls.
+
+    That is: at every `patience`th evaluation in a row without a new lowest loss. It never falls below min_lr.
+    """
+
+    kind: ClassVar[str] = "plateau"
+    section: ClassVar[str] = "optim.schedule"
+    lr: float = number(5e-4, gt=0)
+    warmup_steps: int = number(400, ge=1)
+    factor: float = number(0.5, gt=0, lt=1)
+    patience: int = number(2, ge=1)
+    min_lr: float = number(1e-6, ge=0)
+
+    def _check(self) -> None:
+        if self.min_lr > self.lr:
+            self._fail("min_lr", f"at most optim.schedule.lr = {self.lr}")
+
+
+Schedule = Constant | EpochDecay | Noam | InverseSqrt | Cosine | Plateau
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,6 +353,7 @@ class OptimConfig(Section):
     betas: tuple[float, float] = number((0.9, 0.98), ge=0, lt=1)
     eps: float = number(1e-8, gt=0)
     weight_decay: float = number(0.0, ge=0)
+    decay: Literal["all", "matrices"] = "all"  # what decays; matrices: maps and embeddings, no bias, norm or scalar
     schedule: Schedule = InverseSqrt()
     objective: Objective = CrossEntropy()
     grad_clip: float | None = number(1.0, gt=0)  # maximum norm of the whole gradient

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from configs.errors import ConfigError
 from configs.schema import ModelConfig
+from models.initialisation import DeepNorm, deepnorm_constants, initialise_deepnorm, scale_by_depth
 from models.schemes import build_scheme as build_scheme
 from models.transformer import TranslationTransformer
 from models.transformer_backend import Decoder, Encoder, LayerShape
@@ -34,15 +37,18 @@ def build_model(config: ModelConfig, tokenizer: BaseTokenizer) -> TranslationTra
         bias=config.bias,
         stochastic_depth=config.stochastic_depth,
     )
+    in_encoder, in_decoder = (DeepNorm(alpha=1.0, beta=1.0),) * 2
+    if config.norm == "deepnorm":
+        in_encoder, in_decoder = deepnorm_constants(config.n_encoder_layers, config.n_decoder_layers)
     encoder: nn.Module
     decoder: nn.Module
     if config.backend == "scratch":
-        encoder = Encoder(shape, n_layers=config.n_encoder_layers)
-        decoder = Decoder(shape, n_layers=config.n_decoder_layers)
+        encoder = Encoder(replace(shape, residual_scale=in_encoder.alpha), n_layers=config.n_encoder_layers)
+        decoder = Decoder(replace(shape, residual_scale=in_decoder.alpha), n_layers=config.n_decoder_layers)
     else:
         encoder = TorchEncoder(shape, n_layers=config.n_encoder_layers)
         decoder = TorchDecoder(shape, n_layers=config.n_decoder_layers)
-    return TranslationTransformer(
+    model = TranslationTransformer(
         encoder=encoder,
         decoder=decoder,
         scheme=build_scheme(config),
@@ -54,3 +60,10 @@ def build_model(config: ModelConfig, tokenizer: BaseTokenizer) -> TranslationTra
         word_dropout=config.word_dropout,
         tie_embeddings=config.tie_embeddings,
     )
+    if config.norm == "deepnorm":
+        initialise_deepnorm(encoder, beta=in_encoder.beta)
+        initialise_deepnorm(decoder, beta=in_decoder.beta)
+    if config.init == "depth_scaled":
+        scale_by_depth(encoder)
+        scale_by_depth(decoder)
+    return model

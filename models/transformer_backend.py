@@ -54,9 +54,10 @@ class LayerShape:
     attention_dropout: float
     activation_dropout: float
     activation: Literal["relu", "gelu"]
-    norm: Literal["pre", "post"]
+    norm: Literal["pre", "post", "deepnorm"]
     bias: bool
     stochastic_depth: float = 0.0
+    residual_scale: float = 1.0  # what x counts in the sums of DeepNorm
 
     def self_attention(self, *, kind: Kind, layer: int) -> SelfAttention:
         return SelfAttention(
@@ -86,14 +87,15 @@ class LayerShape:
         return nn.LayerNorm(self.d_model, bias=self.bias)
 
     def final_norm(self) -> nn.Module:
-        """Pre-norm stacks leave their residual stream unnormalised and end in a norm; post-norm stacks need none."""
+        """Pre-norm stacks leave their residual stream unnormalised and end in a norm; the others need none."""
         return self.layer_norm() if self.norm == "pre" else nn.Identity()
 
 
 class Layer(nn.Module):
     """What layers of both stacks share: how a branch (attention or feed-forward) joins the residual stream.
 
-    Norm before the branch (pre) or after the sum (post). Dropout on the branch; and stochastic depth (Huang et al.
+    Norm before the branch (pre) or after the sum (post); DeepNorm (Wang et al. 2022, equation 1) is post-norm with x
+    counting residual_scale times in the sum. Dropout on the branch; and stochastic depth (Huang et al.
     2016), which drops the whole branch of a sentence in training: layer l of L, from 1, keeps its branches with
     p_l = 1 - l/L * stochastic_depth (equation 4). Where the paper scales by p_l in evaluation (equation 5), here a
     kept branch is divided by p_l in training.
@@ -103,6 +105,7 @@ class Layer(nn.Module):
         super().__init__()
         self.layer = layer
         self.pre_norm = shape.norm == "pre"
+        self.residual_scale = shape.residual_scale
         self.dropout = Dropout(shape.dropout)
         self.branch_dropout = JointDropout(shape.stochastic_depth * (layer + 1) / n_layers, shared=2)
 
@@ -110,11 +113,12 @@ class Layer(nn.Module):
         """x [B,T,D] with a branch added -> [B,T,D]."""
         if self.pre_norm:
             return x + self.branch_dropout(self.dropout(branch(norm(x))))
-        return norm(x + self.branch_dropout(self.dropout(branch(x))))
+        kept = x if self.residual_scale == 1 else self.residual_scale * x
+        return norm(kept + self.branch_dropout(self.dropout(branch(x))))
 
 
 class EncoderLayer(Layer):
-    """Self-attention and feed-forward, each with dropout, residual and norm (pre or post)."""
+    """Self-attention and feed-forward, each with dropout, residual and norm; see Layer."""
 
     def __init__(self, shape: LayerShape, *, layer: int, n_layers: int) -> None:
         super().__init__(shape, layer=layer, n_layers=n_layers)
@@ -201,7 +205,7 @@ class DecodeState:
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, cross-attention and feed-forward, each with dropout, residual and norm (pre or post)."""
+    """Causal self-attention, cross-attention and feed-forward, each with dropout, residual and norm; see Layer."""
 
     def __init__(self, shape: LayerShape, *, layer: int, n_layers: int) -> None:
         super().__init__(shape, layer=layer, n_layers=n_layers)

@@ -19,7 +19,7 @@ FLOORS = [
     ("models.dropout", "models.linear", "models.positional_encodings", "data"),
     ("models.attention", "models.schemes"),
     ("models.transformer_backend",),
-    ("models.transformer", "models.transformer_ori"),
+    ("models.transformer", "models.transformer_ori", "models.initialisation"),
     ("models.build", "models.decoding"),
     ("utils",),
     ("experiments",),

@@ -150,7 +150,7 @@ def test_stochastic_depth_is_for_training_alone() -> None:
 
 
 def test_the_other_backend_refuses_stochastic_depth_and_has_the_rest() -> None:
-    with pytest.raises(ConfigError, match=r'model\.stochastic_depth = 0\.1: model\.backend = "torch" has none'):
+    with pytest.raises(ConfigError, match=r'model\.stochastic_depth = 0\.1: model\.backend = "torch" has 0 alone'):
         tiny_config(backend="torch", stochastic_depth=0.1)
     model = tiny_model(backend="torch", word_dropout=0.4, embedding_dropout=0.2).train()
     src, tgt_in = sources(6, 3), targets(2, 4)

@@ -41,7 +41,7 @@ from utils.parent import Parent, find_parent
 from utils.provenance import provenance
 from utils.resume import Progress, Start, check_data, open_run
 from utils.runs import FORMAT, Run
-from utils.schedules import build_optimizer, build_scheduler
+from utils.schedules import PlateauLR, build_optimizer, build_scheduler
 from utils.translation import Translator, check_tokenizer, load_weights
 from utils.validation import require_finite, validate, validation_loader
 
@@ -297,7 +297,7 @@ class Training:
             log.scalars("train", figures, step=step, epoch=engine.state.epoch)
 
     def _attach_validation(self) -> None:
-        """Validation at the ends of epochs. The best checkpoint knows its own loss and the state of early stopping."""
+        """Validation at the ends of epochs. The best checkpoint knows its own loss and what followed from it."""
         config = self.config
         decode = replace(config.decode, batch_size=config.evaluate.batch_size)
         translator = Translator(self.learner.model, self.tokenizer, decode, self.device)
@@ -312,6 +312,11 @@ class Training:
 
         if self.stopping is not None:
             self.evaluator.add_event_handler(Events.COMPLETED, self.stopping)
+        scheduler = self.learner.scheduler
+        if isinstance(scheduler, PlateauLR):
+            self.evaluator.add_event_handler(
+                Events.COMPLETED, lambda engine: scheduler.observe(engine.state.metrics["loss"])
+            )
         self.evaluator.add_event_handler(Events.COMPLETED, self.checkpoints.best)
 
         @self.trainer.on(Events.EPOCH_COMPLETED(event_filter=self._due(config.evaluate.every_epochs)))

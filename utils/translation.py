@@ -252,6 +252,7 @@ TRAINING_ONLY = {
     "model.attention_dropout",
     "model.activation_dropout",
     "model.stochastic_depth",
+    "model.init",
     "model.position.form",
 }
 
