@@ -36,6 +36,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--nproc_per_node", type=positive, default=1, metavar="N", help="processes on this machine")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of each process")
     add_config_arguments(parser)
+    parser.add_argument(
+        "--init_from",
+        metavar="RUN_OR_CHECKPOINT",
+        action="append",
+        dest="overrides",
+        type="train.init_from={}".format,
+        help="begin a new run with the weights and the tokenizer of another one",
+    )
     return parser.parse_args(argv)
 
 

@@ -1,6 +1,6 @@
 """The whole configuration as frozen dataclasses, validated when they are made. Standard library only.
 
-A choice between alternatives (position, corpus, tokenizer, schedule) is a union of dataclasses, so that each
+A choice between alternatives (position, corpus, tokenizer, schedule, objective) is a union of dataclasses, so that each
 alternative has its own fields and no others. `configs/serialize.py` turns a Config into JSON and back.
 """
 
@@ -11,6 +11,18 @@ from operator import attrgetter
 from typing import ClassVar, Literal
 
 from configs.errors import ConfigError
+from configs.objectives import (
+    CrossEntropy as CrossEntropy,
+)
+from configs.objectives import (
+    Objective as Objective,
+)
+from configs.objectives import (
+    RDrop as RDrop,
+)
+from configs.objectives import (
+    SimCut as SimCut,
+)
 from configs.positions import (
     POSITIONS as POSITIONS,
 )
@@ -18,7 +30,7 @@ from configs.positions import (
     T5 as T5,
 )
 
-# A config file needs one import: the positions stand in a file of their own, and are at hand here too.
+# A config file needs one import: positions and objectives stand in files of their own, and are at hand here too.
 from configs.positions import (
     Alibi as Alibi,
 )
@@ -92,7 +104,14 @@ from configs.section import Section, number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(Section):
-    """Shape of the Transformer. backend="torch" runs torch.nn.Transformer under the same protocol."""
+    """Shape of the Transformer, and what it drops in training.
+
+    backend="torch" runs torch.nn.Transformer under the same protocol. word_dropout takes its embedding from a token
+    of the source or of the target input, each for itself (Sennrich et al. 2016, section 2.4, after Gal & Ghahramani
+    2016, who drop all tokens of a word at once). stochastic_depth is 1 - p_L of Huang et al. 2016, equation 4.
+    norm="deepnorm" is post-norm with a scaled residual and an initialisation of its own (Wang et al. 2022, DeepNet).
+    init="depth_scaled" begins with smaller weights in higher layers (Zhang et al. 2019).
+    """
 
     section: ClassVar[str] = "model"
     position: Position = Sinusoidal()
@@ -103,10 +122,14 @@ class ModelConfig(Section):
     n_decoder_layers: int = number(6, ge=1)
     d_ff: int = number(2048, ge=1)
     dropout: float = number(0.1, ge=0, lt=1)  # embeddings and residual branches
+    embedding_dropout: float | None = number(None, ge=0, lt=1)  # embeddings; None: as dropout
+    word_dropout: float = number(0.0, ge=0, lt=1)  # whole tokens of both sides lose their embedding
+    stochastic_depth: float = number(0.0, ge=0, lt=1)  # whole branches: so often in the last layer, less in the first
     attention_dropout: float = number(0.0, ge=0, lt=1)  # attention weights
     activation_dropout: float = number(0.0, ge=0, lt=1)  # inside the feed-forward
     activation: Literal["relu", "gelu"] = "relu"
-    norm: Literal["pre", "post"] = "pre"
+    norm: Literal["pre", "post", "deepnorm"] = "pre"
+    init: Literal["xavier", "depth_scaled"] = "xavier"
     bias: bool = True
     tie_embeddings: Literal["none", "target", "all"] = "none"  # target: with the output; all: source, target, output
 
@@ -116,6 +139,8 @@ class ModelConfig(Section):
         if self.d_model % 2:
             self._fail("d_model", "must be even")
         self.position.check_shape(self.d_model, self.n_heads)
+        if self.norm == "deepnorm" and self.init != "xavier":
+            self._fail("init", 'model.norm = "deepnorm" has an initialisation of its own: leave init = "xavier"')
         if self.backend == "torch":
             if self.position.inside_attention:
                 self._fail(
@@ -129,6 +154,9 @@ class ModelConfig(Section):
                     'model.backend = "torch" has one dropout: set dropout, attention_dropout '
                     "and activation_dropout alike",
                 )
+            for name, plain in (("stochastic_depth", (0,)), ("norm", ("pre", "post")), ("init", ("xavier",))):
+                if getattr(self, name) not in plain:
+                    self._fail(name, f'model.backend = "torch" has {" or ".join(map(repr, plain))} alone')
 
 
 # ---------------------------------------------------------------------------------------------- tokenizer
@@ -295,7 +323,27 @@ class Cosine(Section):
     final_fraction: float = number(0.0, ge=0, lt=1)
 
 
-Schedule = Constant | EpochDecay | Noam | InverseSqrt | Cosine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plateau(Section):
+    """Linear warm-up to lr at warmup_steps, then times `factor` whenever the validation loss no longer falls.
+
+    That is: at every `patience`th evaluation in a row without a new lowest loss. It never falls below min_lr.
+    """
+
+    kind: ClassVar[str] = "plateau"
+    section: ClassVar[str] = "optim.schedule"
+    lr: float = number(5e-4, gt=0)
+    warmup_steps: int = number(400, ge=1)
+    factor: float = number(0.5, gt=0, lt=1)
+    patience: int = number(2, ge=1)
+    min_lr: float = number(1e-6, ge=0)
+
+    def _check(self) -> None:
+        if self.min_lr > self.lr:
+            self._fail("min_lr", f"at most optim.schedule.lr = {self.lr}")
+
+
+Schedule = Constant | EpochDecay | Noam | InverseSqrt | Cosine | Plateau
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +353,9 @@ class OptimConfig(Section):
     betas: tuple[float, float] = number((0.9, 0.98), ge=0, lt=1)
     eps: float = number(1e-8, gt=0)
     weight_decay: float = number(0.0, ge=0)
+    decay: Literal["all", "matrices"] = "all"  # what decays; matrices: maps and embeddings, no bias, norm or scalar
     schedule: Schedule = InverseSqrt()
+    objective: Objective = CrossEntropy()
     grad_clip: float | None = number(1.0, gt=0)  # maximum norm of the whole gradient
     accumulate: int = number(1, ge=1)  # micro-batches in one optimizer update
     label_smoothing: float = number(0.1, ge=0, lt=1)
@@ -320,6 +370,7 @@ class TrainConfig(Section):
     max_epochs: int = number(20, ge=1)
     max_steps: int | None = number(None, ge=1)  # stops earlier, in the middle of an epoch too
     seed: int = number(0, ge=0)
+    init_from: str | None = None  # a run or checkpoint whose weights and tokenizer this run begins with
     device: str = "auto"  # auto: CUDA where there is one
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 where the device computes in it
     compile: bool = False

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from configs.errors import ConfigError
 from configs.schema import ModelConfig
+from models.initialisation import DeepNorm, deepnorm_constants, initialise_deepnorm, scale_by_depth
 from models.schemes import build_scheme as build_scheme
 from models.transformer import TranslationTransformer
 from models.transformer_backend import Decoder, Encoder, LayerShape
@@ -32,16 +35,20 @@ def build_model(config: ModelConfig, tokenizer: BaseTokenizer) -> TranslationTra
         activation=config.activation,
         norm=config.norm,
         bias=config.bias,
+        stochastic_depth=config.stochastic_depth,
     )
+    in_encoder, in_decoder = (DeepNorm(alpha=1.0, beta=1.0),) * 2
+    if config.norm == "deepnorm":
+        in_encoder, in_decoder = deepnorm_constants(config.n_encoder_layers, config.n_decoder_layers)
     encoder: nn.Module
     decoder: nn.Module
     if config.backend == "scratch":
-        encoder = Encoder(shape, n_layers=config.n_encoder_layers)
-        decoder = Decoder(shape, n_layers=config.n_decoder_layers)
+        encoder = Encoder(replace(shape, residual_scale=in_encoder.alpha), n_layers=config.n_encoder_layers)
+        decoder = Decoder(replace(shape, residual_scale=in_decoder.alpha), n_layers=config.n_decoder_layers)
     else:
         encoder = TorchEncoder(shape, n_layers=config.n_encoder_layers)
         decoder = TorchDecoder(shape, n_layers=config.n_decoder_layers)
-    return TranslationTransformer(
+    model = TranslationTransformer(
         encoder=encoder,
         decoder=decoder,
         scheme=build_scheme(config),
@@ -49,6 +56,14 @@ def build_model(config: ModelConfig, tokenizer: BaseTokenizer) -> TranslationTra
         src_vocab_size=tokenizer.src_vocab_size,
         tgt_vocab_size=tokenizer.tgt_vocab_size,
         pad_id=tokenizer.pad_id,
-        dropout=config.dropout,
+        dropout=config.dropout if config.embedding_dropout is None else config.embedding_dropout,
+        word_dropout=config.word_dropout,
         tie_embeddings=config.tie_embeddings,
     )
+    if config.norm == "deepnorm":
+        initialise_deepnorm(encoder, beta=in_encoder.beta)
+        initialise_deepnorm(decoder, beta=in_decoder.beta)
+    if config.init == "depth_scaled":
+        scale_by_depth(encoder)
+        scale_by_depth(decoder)
+    return model

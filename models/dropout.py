@@ -1,4 +1,4 @@
-"""Dropout whose random numbers do not cost more than the layer they follow."""
+"""Dropout of single elements, cheap to draw, and of whole tokens or sentences."""
 
 from __future__ import annotations
 
@@ -35,3 +35,28 @@ class Dropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+class JointDropout(nn.Module):
+    """Dropout that keeps or drops together all elements along the last `shared` dimensions; no draw for p = 0.
+
+    Of x [B,T,D], shared=1 drops tokens and shared=2 sentences. What is kept is divided by 1 - p in training, so that
+    evaluation needs no change. A dropped branch is multiplied by 0: it keeps its place in the graph, and every
+    parameter its gradient. Raises ValueError for p outside [0, 1).
+    """
+
+    def __init__(self, p: float, *, shared: int) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"dropout p = {p}: allowed: 0 <= p < 1")
+        self.p = p
+        self.shared = shared
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        keep = torch.rand(x.shape[: -self.shared], device=x.device) >= self.p
+        return x * (keep.to(x.dtype) / (1 - self.p))[(..., *[None] * self.shared)]
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, shared={self.shared}"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from configs.errors import UserError
 from models.attention.tap import AttentionTap
-from models.dropout import Dropout
+from models.dropout import Dropout, JointDropout
 from models.linear import linear
 from models.masks import key_padding_mask
 from models.positional_encodings.base import PositionScheme, Side
@@ -46,6 +46,7 @@ class TranslationTransformer(nn.Module):
         tgt_vocab_size: int,
         pad_id: int,
         dropout: float,
+        word_dropout: float,
         tie_embeddings: str,
     ) -> None:
         super().__init__()
@@ -61,6 +62,7 @@ class TranslationTransformer(nn.Module):
         self.scheme = scheme
         self.output = nn.Linear(d_model, tgt_vocab_size, bias=False)
         self.dropout = Dropout(dropout)
+        self.word_dropout = JointDropout(word_dropout, shared=1)
         self._initialise()
         if tie_embeddings != "none":
             self.output.weight = self.tgt_embedding.weight
@@ -77,8 +79,11 @@ class TranslationTransformer(nn.Module):
             nn.init.normal_(embedding.weight, std=self.d_model**-0.5)
         nn.init.xavier_uniform_(self.output.weight)
 
-    def _embed(self, ids: Tensor, side: Side, start: int = 0) -> tuple[Tensor, Tensor]:
-        """ids [B,T] whose first column stands at position `start` -> embeddings [B,T,D], positions [T]."""
+    def _embed(self, ids: Tensor, side: Side, *, start: int = 0, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """ids [B,T] whose first column stands at position `start` -> embeddings [B,T,D], positions [T].
+
+        keep [B,T] bool: elsewhere the embedding of the token is 0; its position stays, as with word dropout.
+        """
         end = start + ids.shape[1]
         limit = self.scheme.max_length(side)
         if limit is not None and end > limit:
@@ -88,19 +93,23 @@ class TranslationTransformer(nn.Module):
             )
         positions = self.scheme.positions(side, start, end, ids.device)
         embedding = self.src_embedding if side == "source" else self.tgt_embedding
-        x = embedding(ids) * math.sqrt(self.d_model)
+        x = self.word_dropout(embedding(ids) * math.sqrt(self.d_model))
+        if keep is not None:
+            x = x * keep[:, :, None].to(x.dtype)
         return self.dropout(self.scheme.input(side)(x, positions)), positions
 
-    def encode(self, src: Tensor, *, tap: AttentionTap | None = None) -> Memory:
-        """src [B,S] -> Memory."""
+    def encode(self, src: Tensor, *, tap: AttentionTap | None = None, keep: Tensor | None = None) -> Memory:
+        """src [B,S] -> Memory. keep [B,S]: see `forward`."""
         padding = key_padding_mask(src, self.pad_id)
-        x, positions = self._embed(src, "source")
+        x, positions = self._embed(src, "source", keep=keep)
         states = self.encoder(x, scheme=self.scheme, positions=positions, padding=padding, tap=tap)
         return Memory(states, padding, positions)
 
-    def decode(self, tgt_in: Tensor, memory: Memory, *, tap: AttentionTap | None = None) -> Tensor:
-        """tgt_in [B,T] -> hidden states [B,T,D] that see their own and earlier tokens."""
-        y, positions = self._embed(tgt_in, "target")
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, *, tap: AttentionTap | None = None, keep: Tensor | None = None
+    ) -> Tensor:
+        """tgt_in [B,T] -> hidden states [B,T,D] that see their own and earlier tokens. keep [B,T]: see `forward`."""
+        y, positions = self._embed(tgt_in, "target", keep=keep)
         return self.decoder(y, memory, scheme=self.scheme, positions=positions, tap=tap)
 
     def project(self, hidden: Tensor) -> Tensor:
@@ -115,13 +124,16 @@ class TranslationTransformer(nn.Module):
         select: Tensor | None = None,
         project: bool = True,
         tap: AttentionTap | None = None,
+        keep: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """src [B,S], tgt_in [B,T] -> logits [B,T,V]; with select [B,T] bool only there, [N,V] in row order.
 
         project=False leaves the hidden states, [...,D]: the training loss makes its logits some rows at a time.
+        keep, bool of the shapes of src and tgt_in: elsewhere a token counts with its position, without its embedding.
         Raises UserError for a sequence past a table of positions.
         """
-        hidden = self.decode(tgt_in, self.encode(src, tap=tap), tap=tap)
+        keep_src, keep_tgt = (None, None) if keep is None else keep
+        hidden = self.decode(tgt_in, self.encode(src, tap=tap, keep=keep_src), tap=tap, keep=keep_tgt)
         if select is not None:
             hidden = hidden[select]
         return self.project(hidden) if project else hidden

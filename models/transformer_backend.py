@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from models.attention.multi_head import CrossAttention, KeyValueCache, SelfAttention
 from models.attention.tap import AttentionTap
-from models.dropout import Dropout
+from models.dropout import Dropout, JointDropout
 from models.linear import Linear
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import Kind, Places, PositionScheme
@@ -53,8 +54,10 @@ class LayerShape:
     attention_dropout: float
     activation_dropout: float
     activation: Literal["relu", "gelu"]
-    norm: Literal["pre", "post"]
+    norm: Literal["pre", "post", "deepnorm"]
     bias: bool
+    stochastic_depth: float = 0.0
+    residual_scale: float = 1.0  # what x counts in the sums of DeepNorm
 
     def self_attention(self, *, kind: Kind, layer: int) -> SelfAttention:
         return SelfAttention(
@@ -84,21 +87,44 @@ class LayerShape:
         return nn.LayerNorm(self.d_model, bias=self.bias)
 
     def final_norm(self) -> nn.Module:
-        """Pre-norm stacks leave their residual stream unnormalised and end in a norm; post-norm stacks need none."""
+        """Pre-norm stacks leave their residual stream unnormalised and end in a norm; the others need none."""
         return self.layer_norm() if self.norm == "pre" else nn.Identity()
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each with dropout, residual and norm (pre or post)."""
+class Layer(nn.Module):
+    """What layers of both stacks share: how a branch (attention or feed-forward) joins the residual stream.
 
-    def __init__(self, shape: LayerShape, *, layer: int) -> None:
+    Norm before the branch (pre) or after the sum (post); DeepNorm (Wang et al. 2022, equation 1) is post-norm with x
+    counting residual_scale times in the sum. Dropout on the branch; and stochastic depth (Huang et al.
+    2016), which drops the whole branch of a sentence in training: layer l of L, from 1, keeps its branches with
+    p_l = 1 - l/L * stochastic_depth (equation 4). Where the paper scales by p_l in evaluation (equation 5), here a
+    kept branch is divided by p_l in training.
+    """
+
+    def __init__(self, shape: LayerShape, *, layer: int, n_layers: int) -> None:
         super().__init__()
         self.layer = layer
         self.pre_norm = shape.norm == "pre"
+        self.residual_scale = shape.residual_scale
+        self.dropout = Dropout(shape.dropout)
+        self.branch_dropout = JointDropout(shape.stochastic_depth * (layer + 1) / n_layers, shared=2)
+
+    def add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Tensor:
+        """x [B,T,D] with a branch added -> [B,T,D]."""
+        if self.pre_norm:
+            return x + self.branch_dropout(self.dropout(branch(norm(x))))
+        kept = x if self.residual_scale == 1 else self.residual_scale * x
+        return norm(kept + self.branch_dropout(self.dropout(branch(x))))
+
+
+class EncoderLayer(Layer):
+    """Self-attention and feed-forward, each with dropout, residual and norm; see Layer."""
+
+    def __init__(self, shape: LayerShape, *, layer: int, n_layers: int) -> None:
+        super().__init__(shape, layer=layer, n_layers=n_layers)
         self.self_attention = shape.self_attention(kind="encoder", layer=layer)
         self.feed_forward = shape.feed_forward()
         self.norm1, self.norm2 = shape.layer_norm(), shape.layer_norm()
-        self.dropout = Dropout(shape.dropout)
 
     def forward(self, x: Tensor, *, scheme: PositionScheme, places: Places, tap: AttentionTap | None) -> Tensor:
         position = scheme.attention("encoder", self.layer)
@@ -106,11 +132,8 @@ class EncoderLayer(nn.Module):
         def attention(y: Tensor) -> Tensor:
             return self.self_attention(y, position=position, places=places, tap=tap)
 
-        if self.pre_norm:
-            x = x + self.dropout(attention(self.norm1(x)))
-            return x + self.dropout(self.feed_forward(self.norm2(x)))
-        x = self.norm1(x + self.dropout(attention(x)))
-        return self.norm2(x + self.dropout(self.feed_forward(x)))
+        x = self.add(x, self.norm1, attention)
+        return self.add(x, self.norm2, self.feed_forward)
 
 
 class Encoder(nn.Module):
@@ -118,7 +141,7 @@ class Encoder(nn.Module):
 
     def __init__(self, shape: LayerShape, *, n_layers: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(shape, layer=i) for i in range(n_layers))
+        self.layers = nn.ModuleList(EncoderLayer(shape, layer=i, n_layers=n_layers) for i in range(n_layers))
         self.norm = shape.final_norm()
 
     def forward(
@@ -181,18 +204,15 @@ class DecodeState:
         self.memory_mask = self.memory_mask[alive]
 
 
-class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention and feed-forward, each with dropout, residual and norm (pre or post)."""
+class DecoderLayer(Layer):
+    """Causal self-attention, cross-attention and feed-forward, each with dropout, residual and norm; see Layer."""
 
-    def __init__(self, shape: LayerShape, *, layer: int) -> None:
-        super().__init__()
-        self.layer = layer
-        self.pre_norm = shape.norm == "pre"
+    def __init__(self, shape: LayerShape, *, layer: int, n_layers: int) -> None:
+        super().__init__(shape, layer=layer, n_layers=n_layers)
         self.self_attention = shape.self_attention(kind="decoder", layer=layer)
         self.cross_attention = shape.cross_attention(layer=layer)
         self.feed_forward = shape.feed_forward()
         self.norm1, self.norm2, self.norm3 = shape.layer_norm(), shape.layer_norm(), shape.layer_norm()
-        self.dropout = Dropout(shape.dropout)
 
     def project_memory(self, memory: Memory, *, scheme: PositionScheme) -> tuple[Tensor, Tensor]:
         """This layer's keys and values [B,H,S,Dh]."""
@@ -230,13 +250,9 @@ class DecoderLayer(nn.Module):
             out = self.cross_attention(folded, k, v, position=cross_position, places=cross_places, tap=tap)
             return out.view(n_rows, length, d_model)
 
-        if self.pre_norm:
-            y = y + self.dropout(attention(self.norm1(y)))
-            y = y + self.dropout(cross(self.norm2(y)))
-            return y + self.dropout(self.feed_forward(self.norm3(y)))
-        y = self.norm1(y + self.dropout(attention(y)))
-        y = self.norm2(y + self.dropout(cross(y)))
-        return self.norm3(y + self.dropout(self.feed_forward(y)))
+        y = self.add(y, self.norm1, attention)
+        y = self.add(y, self.norm2, cross)
+        return self.add(y, self.norm3, self.feed_forward)
 
 
 class Decoder(nn.Module):
@@ -244,7 +260,7 @@ class Decoder(nn.Module):
 
     def __init__(self, shape: LayerShape, *, n_layers: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(shape, layer=i) for i in range(n_layers))
+        self.layers = nn.ModuleList(DecoderLayer(shape, layer=i, n_layers=n_layers) for i in range(n_layers))
         self.norm = shape.final_norm()
         self.n_heads = shape.n_heads
         self.head_dim = shape.d_model // shape.n_heads

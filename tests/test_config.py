@@ -337,7 +337,7 @@ def test_an_unknown_position_lists_the_kinds():
 
 def test_kinds_are_unique_in_every_union():
     assert kinds(Position)["rope"] is Rope
-    assert list(kinds(Schedule)) == ["constant", "epoch_decay", "noam", "inverse_sqrt", "cosine"]
+    assert list(kinds(Schedule)) == ["constant", "epoch_decay", "noam", "inverse_sqrt", "cosine", "plateau"]
 
 
 def test_diff_names_kinds_and_fields():

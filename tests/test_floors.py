@@ -16,10 +16,10 @@ SCRIPTS = ("train", "inference", "test", "visualize", "export", "average", "tune
 FLOORS = [
     ("configs",),
     ("tokenizer", "models.masks"),
-    ("models.dropout", "models.projection", "models.positional_encodings", "data"),
+    ("models.dropout", "models.linear", "models.positional_encodings", "data"),
     ("models.attention", "models.schemes"),
     ("models.transformer_backend",),
-    ("models.transformer", "models.transformer_ori"),
+    ("models.transformer", "models.transformer_ori", "models.initialisation"),
     ("models.build", "models.decoding"),
     ("utils",),
     ("experiments",),

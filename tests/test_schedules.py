@@ -8,9 +8,24 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from toy_runs import content, log_of, run_here, same, toy_config
 
-from configs.schema import Constant, Cosine, EpochDecay, InverseSqrt, ModelConfig, Noam, OptimConfig, Schedule
-from utils.schedules import base_lr, build_optimizer, build_scheduler, lr_factor
+from configs.errors import ConfigError
+from configs.schema import (
+    Config,
+    Constant,
+    Cosine,
+    EpochDecay,
+    InverseSqrt,
+    ModelConfig,
+    Noam,
+    OptimConfig,
+    Plateau,
+    Schedule,
+)
+from configs.serialize import apply_overrides
+from utils.runs import Run
+from utils.schedules import PlateauLR, base_lr, build_optimizer, build_scheduler, lr_factor
 
 MODEL = ModelConfig()  # d_model 512
 
@@ -95,3 +110,98 @@ def test_the_optimizer_takes_its_settings_from_the_config(name: Any, cls: type) 
     group = optimizer.param_groups[0]
     assert type(optimizer) is cls
     assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.5, (0.8, 0.9), 1e-6, 0.01)
+
+
+# ------------------------------------------------------------------------------------------------------- plateau
+
+
+@pytest.fixture(scope="module")
+def plateau_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Run]:
+    """Four epochs of four updates. The rate is far too low for the loss to fall: it is cut after epochs 2 and 3."""
+    schedule = ("optim.schedule=plateau", "optim.schedule.lr=1e-25", "optim.schedule.warmup_steps=2")
+    patience = ("optim.schedule.patience=1", "optim.schedule.min_lr=0", "optim.decay=matrices")
+    decay = ("optim.optimizer=adamw", "optim.weight_decay=0.01", "optim.accumulate=7", "train.max_epochs=4")
+    config = toy_config(tmp_path_factory.mktemp("plateau"), *schedule, *patience, *decay)
+    return config, run_here(config).run
+
+
+def plateau(schedule: Plateau) -> tuple[torch.optim.Optimizer, PlateauLR]:
+    config = OptimConfig(schedule=schedule, decay="matrices", weight_decay=0.1)  # two groups of parameters
+    optimizer = build_optimizer([nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1, 1))], config, MODEL)
+    scheduler = build_scheduler(optimizer, config, total_steps=1)
+    assert isinstance(scheduler, PlateauLR)
+    return optimizer, scheduler
+
+
+def test_plateau_falls_at_every_so_many_evaluations_without_a_new_lowest_loss() -> None:
+    optimizer, scheduler = plateau(Plateau(lr=8.0, warmup_steps=1, factor=0.5, patience=2, min_lr=1.5))
+    losses = [3.0, 2.0, 2.0, 2.5, 1.9, 1.95, 1.91, 1.92, 1.93, 1.94, 1.95, 1.0]
+    expected = [8.0, 8.0, 8.0, 4.0, 4.0, 4.0, 2.0, 2.0, 1.5, 1.5, 1.5, 1.5]
+    seen = []
+    for loss in losses:
+        scheduler.observe(loss)
+        seen.append({group["lr"] for group in optimizer.param_groups})
+        optimizer.step()
+        scheduler.step()  # an update changes nothing
+        assert {group["lr"] for group in optimizer.param_groups} == seen[-1]
+    assert seen == [{rate} for rate in expected]
+
+
+def test_plateau_warms_up_like_the_others_and_can_fall_meanwhile() -> None:
+    assert rates(Plateau(lr=2.0, warmup_steps=4), 6) == pytest.approx([0.5, 1.0, 1.5, 2.0, 2.0, 2.0])
+    optimizer, scheduler = plateau(Plateau(lr=2.0, warmup_steps=4, factor=0.5, patience=1))
+    scheduler.observe(1.0)
+    optimizer.step()
+    scheduler.step()
+    scheduler.observe(1.0)
+    assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0] == pytest.approx(0.5)
+
+
+def test_the_smallest_rate_of_plateau_is_below_its_first() -> None:
+    with pytest.raises(ConfigError, match=r"optim\.schedule\.min_lr = 2\.0: at most optim\.schedule\.lr = 1\.0"):
+        Plateau(lr=1.0, min_lr=2.0)
+
+
+@pytest.mark.parametrize("step", [8, 11])
+def test_plateau_goes_on_where_it_was(step: int, plateau_run: tuple[Config, Run]) -> None:
+    config, whole = plateau_run
+    log = log_of(whole)
+    assert [log[n]["learning_rate"] * 1e25 for n in (1, 2, 8, 9, 12, 13)] == pytest.approx([0.5, 1, 1, 0.5, 0.5, 0.25])
+    stopped = run_here(apply_overrides(config, [f"train.max_steps={step}"])).run
+    run_here(config, resume=stopped.path)
+    assert log_of(stopped) == log
+    last = [content(run.checkpoints / "regular_checkpoint_4.pt") for run in (whole, stopped)]
+    for part in ("model", "optimizer", "scheduler", "progress"):
+        assert same(last[0][part], last[1][part]), part
+
+
+# ----------------------------------------------------------------------------------------------- weight decay
+
+
+def test_decay_reaches_matrices_alone_where_it_is_asked_to() -> None:
+    """A step with a gradient of zero moves exactly what decays: AdamW takes lr * weight_decay of it."""
+    for decay, moved in (("all", {"weight", "bias", "norm"}), ("matrices", {"weight"})):
+        config = OptimConfig(
+            optimizer="adamw",
+            weight_decay=0.1,
+            decay=decay,
+            schedule=Constant(lr=0.5),  # type: ignore[arg-type]
+        )
+        parameters = {
+            name: nn.Parameter(torch.full(shape, 2.0))
+            for name, shape in (("weight", (2, 3)), ("bias", (2,)), ("norm", (3,)))
+        }
+        optimizer = build_optimizer(parameters.values(), config, MODEL)
+        assert sum(len(group["params"]) for group in optimizer.param_groups) == 3
+        for parameter in parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        for name, parameter in parameters.items():
+            expected = 2.0 * (1 - 0.5 * 0.1) if name in moved else 2.0
+            assert torch.allclose(parameter, torch.full_like(parameter, expected), atol=1e-7), (decay, name)
+
+
+def test_all_that_decays_is_one_group_as_it_always_was() -> None:
+    parameters = [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1, 1))]
+    [group] = build_optimizer(parameters, OptimConfig(weight_decay=0.1), MODEL).param_groups
+    assert group["params"] == parameters

@@ -18,7 +18,7 @@ from configs.schema import Config
 from configs.serialize import apply_overrides, from_dict, kinds, to_dict
 
 CONFIGS_DIR = Path(__file__).resolve().parents[1] / "configs"
-_NOT_EXPERIMENTS = {"__init__", "errors", "positions", "schema", "section", "serialize"}
+_NOT_EXPERIMENTS = {"__init__", "errors", "objectives", "positions", "schema", "section", "serialize"}
 
 
 def config_files() -> list[Path]:

@@ -22,6 +22,7 @@ from configs.schema import OptimConfig
 from data.batching import Batch
 from models.transformer import TranslationTransformer
 from utils.loss import token_sums
+from utils.objectives import build_objective
 
 
 class NonFiniteError(UserError):
@@ -65,6 +66,7 @@ def create_trainer(
     plain = model.module if isinstance(model, DistributedDataParallel) else model
     weight = cast(TranslationTransformer, plain).output.weight
     max_norm = config.grad_clip if config.grad_clip is not None else math.inf
+    objective = build_objective(config.objective)
 
     def update(engine: Engine, group: list[Batch]) -> dict[str, float]:
         model.train()
@@ -82,8 +84,7 @@ def create_trainer(
             wait = nullcontext() if last or world_size == 1 else model.no_sync()  # type: ignore[operator]
             with wait:
                 with autocast(device, dtype):
-                    hidden = model(batch.src, batch.tgt_in, select=targets, project=False)
-                    sums = token_sums(hidden, weight, batch.tgt_out[targets], label_smoothing=config.label_smoothing)
+                    sums = objective(model, batch, targets, weight, config.label_smoothing)
                 # DistributedDataParallel takes the mean over processes: the factor turns it back into the sum.
                 scaler.scale(sums.objective * (world_size / n_tokens)).backward()
             nll += sums.nll

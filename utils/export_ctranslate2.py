@@ -81,6 +81,8 @@ def build_spec(specs: Any, model: TranslationTransformer, config: ModelConfig) -
         raise UserError(
             f'model.backend = "{config.backend}" cannot be exported to CTranslate2; --format safetensors can'
         )
+    if config.norm == "deepnorm":
+        raise UserError('model.norm = "deepnorm" cannot be exported to CTranslate2; --format safetensors can')
     shape = {
         "num_heads": config.n_heads,
         "pre_norm": config.norm == "pre",

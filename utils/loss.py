@@ -85,6 +85,12 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total += torch.mm(a, b)
 
 
+def product_dtype(weight: Tensor) -> torch.dtype:
+    """What products with `weight` are made in: autocast's type where that is on."""
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
 def token_sums(hidden: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float) -> TokenSums:
     """hidden [N,D], output weight [V,D], targets [N] (no padding among them) -> sums over the N tokens.
 
@@ -93,7 +99,6 @@ def token_sums(hidden: Tensor, weight: Tensor, targets: Tensor, *, label_smoothi
     torch's cross_entropy with label_smoothing=eps. Under autocast the products are made in its dtype; the sums are
     float32 or better.
     """
-    device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-    with torch.autocast(device, enabled=False):
+    dtype = product_dtype(weight)
+    with torch.autocast(hidden.device.type, enabled=False):
         return TokenSums(*_ProjectedCrossEntropy.apply(hidden, weight, targets, label_smoothing, dtype))

@@ -24,7 +24,7 @@ MAY_CHANGE = (
     "data.corpus.path",
     "data.corpus.root",
 )
-MAY_NOT_CHANGE = ("train.seed", "train.precision", "train.ema_decay")
+MAY_NOT_CHANGE = ("train.seed", "train.precision", "train.ema_decay", "train.init_from")
 
 
 @dataclass(slots=True)

@@ -1,15 +1,16 @@
-"""Learning-rate schedules as factors for torch's LambdaLR."""
+"""Learning-rate schedules as factors for torch's LambdaLR, and the optimizer that they steer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from torch import nn
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from configs.schema import Constant, Cosine, EpochDecay, InverseSqrt, ModelConfig, Noam, OptimConfig, Schedule
+from configs.schema import Constant, Cosine, EpochDecay, InverseSqrt, ModelConfig, Noam, OptimConfig, Plateau, Schedule
 
 
 def base_lr(schedule: Schedule, model: ModelConfig) -> float:
@@ -48,13 +49,60 @@ def lr_factor(schedule: Schedule, *, total_steps: int) -> Callable[[int], float]
                 return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done))
 
             return cosine
+        case Plateau(warmup_steps=warmup, factor=factor, patience=patience):
+            return PlateauFactor(warmup=warmup, factor=factor, patience=patience, lowest=schedule.min_lr / schedule.lr)
+
+
+class PlateauFactor:
+    """The factor of a Plateau schedule. What it has seen of the validation is its state; LambdaLR saves it."""
+
+    def __init__(self, *, warmup: int, factor: float, patience: int, lowest: float) -> None:
+        self.warmup = warmup
+        self.factor = factor
+        self.patience = patience
+        self.lowest = lowest
+        self.best: float | None = None
+        self.n_without = 0  # evaluations in a row without a new lowest loss
+        self.scale = 1.0
+
+    def __call__(self, n: int) -> float:
+        return min(1.0, (n + 1) / self.warmup) * self.scale
+
+    def observe(self, loss: float) -> None:
+        if self.best is None or loss < self.best:
+            self.best, self.n_without = loss, 0
+            return
+        self.n_without += 1
+        if self.n_without == self.patience:
+            self.scale, self.n_without = max(self.lowest, self.scale * self.factor), 0
+
+
+class PlateauLR(LambdaLR):
+    """LambdaLR with a PlateauFactor: stepped after every update like the others, and told every validation loss."""
+
+    def observe(self, loss: float) -> None:
+        """Take note of a validation loss; the next update has the rate that follows from it."""
+        cast(PlateauFactor, self.lr_lambdas[0]).observe(loss)  # one factor serves all groups
+        self._last_lr = [base * factor(self.last_epoch) for base, factor in zip(self.base_lrs, self.lr_lambdas)]
+        for group, lr in zip(self.optimizer.param_groups, self._last_lr):
+            group["lr"] = lr
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, model: ModelConfig) -> Optimizer:
-    """Adam or AdamW at the schedule's base rate."""
+    """Adam or AdamW at the schedule's base rate.
+
+    One group of parameters, which all decay; or with decay="matrices" two: those of two dimensions or more, which
+    are linear maps and tables (embeddings, positions), and the rest (biases, norms, scalars), which does not decay.
+    """
     cls = Adam if config.optimizer == "adam" else AdamW
+    groups: list[Any] = list(parameters)
+    if config.decay == "matrices":
+        groups = [
+            {"params": [p for p in groups if p.dim() > 1]},
+            {"params": [p for p in groups if p.dim() <= 1], "weight_decay": 0.0},
+        ]
     return cls(
-        parameters,
+        groups,
         lr=base_lr(config.schedule, model),
         betas=config.betas,
         eps=config.eps,
@@ -65,4 +113,5 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, mod
 
 def build_scheduler(optimizer: Optimizer, config: OptimConfig, *, total_steps: int) -> LambdaLR:
     """LambdaLR to be stepped after every update, or after every epoch for EpochDecay."""
-    return LambdaLR(optimizer, lr_factor(config.schedule, total_steps=total_steps))
+    cls = PlateauLR if isinstance(config.schedule, Plateau) else LambdaLR
+    return cls(optimizer, lr_factor(config.schedule, total_steps=total_steps))

@@ -38,10 +38,11 @@ from utils.engines import create_evaluator, create_trainer
 from utils.handlers import Checkpoints, Constant, ProgressBar, StopSignals
 from utils.logs import RunLog, flatten
 from utils.parallel import process_device, share_gradients
+from utils.parent import Parent, find_parent
 from utils.provenance import provenance
 from utils.resume import Progress, Start, check_data, open_run
 from utils.runs import FORMAT, Run
-from utils.schedules import build_optimizer, build_scheduler
+from utils.schedules import PlateauLR, build_optimizer, build_scheduler
 from utils.translation import Translator, check_tokenizer, load_weights
 from utils.validation import require_finite, validate, validation_loader
 
@@ -95,9 +96,12 @@ def train(config: Config, *, resume: Path | None = None, say: Callable[[str], No
 
     Raises UserError for input that cannot be trained on, and NonFiniteError where the loss breaks down.
     """
+    parent = find_parent(config) if resume is None else None
+    if parent is not None:
+        config = parent.adopt(config)
     start = open_run(config, resume)
     try:
-        training = Training(config, start, say)
+        training = Training(config, start, say, parent)
     except BaseException:
         if start.payload is None and idist.get_rank() == 0:
             shutil.rmtree(start.run.path, ignore_errors=True)  # a run that never began leaves nothing behind
@@ -108,9 +112,10 @@ def train(config: Config, *, resume: Path | None = None, say: Callable[[str], No
 class Training:
     """The parts of one run, built in order, and what hangs on its engine. `say` prints a line for the user."""
 
-    def __init__(self, config: Config, start: Start, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, start: Start, say: Callable[[str], None], parent: Parent | None = None) -> None:
         self.config = config
         self.start = start
+        self.parent = parent
         self.say = say
         self.main = idist.get_rank() == 0  # this process speaks and writes
         self.device = process_device(config.train.device)
@@ -118,12 +123,18 @@ class Training:
         self.by_epoch = isinstance(config.optim.schedule, EpochDecay)
 
         corpus = build_corpus(config.data)
-        self.tokenizer = prepare_tokenizer(config, corpus, self.start)
+        self.tokenizer = prepare_tokenizer(config, corpus, self.start, parent)
         self.data = prepare_data(config, corpus, self.tokenizer, pin_memory=self.device.type == "cuda")
         self.progress = Progress(epoch_length=len(self.data.loader))
         self.total_steps = min(config.train.max_epochs * self.progress.epoch_length, config.train.max_steps or 10**12)
         self.learner = build_learner(
-            config, self.tokenizer, self.start, device=self.device, dtype=self.dtype, total_steps=self.total_steps
+            config,
+            self.tokenizer,
+            self.start,
+            parent,
+            device=self.device,
+            dtype=self.dtype,
+            total_steps=self.total_steps,
         )
         check_lengths(self.learner.model, self.data.validation_ids, config)
         self.trainer = create_trainer(
@@ -259,6 +270,7 @@ class Training:
             f"{self.progress.epoch_length} updates an epoch, {self.device.type} {dtype}"
             + (f", {world_size} processes" if world_size > 1 else "")
             + (f"; going on after update {self.progress.step} ({checkpoint})" if checkpoint else "")
+            + (f"; weights of {self.parent.checkpoint}" if self.parent else "")
         )
 
     # ------------------------------------------------------------------------------------------------- handlers
@@ -306,7 +318,7 @@ class Training:
             log.scalars("train", figures, step=step, epoch=engine.state.epoch)
 
     def _attach_validation(self) -> None:
-        """Validation at the ends of epochs. The best checkpoint knows its own loss and the state of early stopping."""
+        """Validation at the ends of epochs. The best checkpoint knows its own loss and what followed from it."""
         config = self.config
         decode = replace(config.decode, batch_size=config.evaluate.batch_size)
         translator = Translator(self.learner.product, self.tokenizer, decode, self.device)
@@ -321,6 +333,11 @@ class Training:
 
         if self.stopping is not None:
             self.evaluator.add_event_handler(Events.COMPLETED, self.stopping)
+        scheduler = self.learner.scheduler
+        if isinstance(scheduler, PlateauLR):
+            self.evaluator.add_event_handler(
+                Events.COMPLETED, lambda engine: scheduler.observe(engine.state.metrics["loss"])
+            )
         self.evaluator.add_event_handler(Events.COMPLETED, self.checkpoints.best)
 
         @self.trainer.on(Events.EPOCH_COMPLETED(event_filter=self._due(config.evaluate.every_epochs)))
@@ -387,8 +404,10 @@ class Training:
 # -------------------------------------------------------------------------------------------------- building
 
 
-def prepare_tokenizer(config: Config, corpus: CorpusReader, start: Start) -> BaseTokenizer:
-    """The run's tokenizer: made and saved by the first process, then loaded by all from the run."""
+def prepare_tokenizer(
+    config: Config, corpus: CorpusReader, start: Start, parent: Parent | None = None
+) -> BaseTokenizer:
+    """The run's tokenizer: made (or the parent's) and saved by the first process, then loaded by all from the run."""
     folder = start.run.tokenizer
     if start.payload is None and idist.get_rank() == 0:
 
@@ -397,7 +416,8 @@ def prepare_tokenizer(config: Config, corpus: CorpusReader, start: Start) -> Bas
             return [*text.src, *text.tgt]
 
         languages = {"src_lang": config.data.src_lang, "tgt_lang": config.data.tgt_lang}
-        build_tokenizer(config.tokenizer, texts, **languages).save(folder)
+        tokenizer = parent.tokenizer() if parent else build_tokenizer(config.tokenizer, texts, **languages)
+        tokenizer.save(folder)
     if idist.get_world_size() > 1:
         idist.barrier()
     tokenizer = load_tokenizer(folder)
@@ -445,16 +465,19 @@ def build_learner(
     config: Config,
     tokenizer: BaseTokenizer,
     start: Start,
+    parent: Parent | None = None,
     *,
     device: torch.device,
     dtype: torch.dtype,
     total_steps: int,
 ) -> Learner:
-    """Model (with the weights to go on from, if there are), optimizer and schedule on the device."""
+    """Model (with the weights to go on from, or a parent's, if there are), optimizer and schedule on the device."""
     torch.manual_seed(config.train.seed)
     model = build_model(config.model, tokenizer)
     if start.payload is not None and start.checkpoint is not None:
         load_weights(model, dict(start.payload), start.checkpoint)
+    elif parent is not None:
+        parent.give_weights(model, config)
     model = model.to(device)
     average = None if config.train.ema_decay is None else WeightAverage(model, config.train.ema_decay)
     if average is not None and start.payload is not None and start.checkpoint is not None:

@@ -308,7 +308,16 @@ def load_weights(model: TranslationTransformer, payload: dict, checkpoint: Path)
 
 
 # Fields of the model section that shape neither its weights nor what it answers.
-_TRAINING_ONLY = {"model.dropout", "model.attention_dropout", "model.activation_dropout", "model.position.form"}
+TRAINING_ONLY = {
+    "model.dropout",
+    "model.embedding_dropout",
+    "model.word_dropout",
+    "model.attention_dropout",
+    "model.activation_dropout",
+    "model.stochastic_depth",
+    "model.init",
+    "model.position.form",
+}
 
 
 def require_same_model(trained: Config, given: Config, *, where: str | Path) -> None:
@@ -322,7 +331,7 @@ def require_same_model(trained: Config, given: Config, *, where: str | Path) -> 
         f"{key} is {a!r} in the checkpoint and {b!r} in the file"
         for key, a, b in differing
         if key.startswith(("model.", "tokenizer", "data.src_lang", "data.tgt_lang"))
-        and key not in _TRAINING_ONLY
+        and key not in TRAINING_ONLY
         and not key.startswith(kinds)
     ]
     if different:
