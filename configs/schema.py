@@ -136,12 +136,22 @@ class ModelConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subword(Section):
-    """A joint subword vocabulary trained on both sides of the training split."""
+    """A joint subword vocabulary trained on both sides of the training split.
+
+    sampling > 0 draws the segmentation of both sides of the training split anew in each epoch, and changes nothing
+    else: for "bpe" it is the probability with which a merge is left out (BPE-dropout, Provilkov et al. 2020), for
+    "unigram" the exponent alpha of the model's probabilities (Kudo 2018), where smaller is wilder.
+    """
 
     kind: ClassVar[str] = "subword"
     section: ClassVar[str] = "tokenizer"
     algorithm: Literal["bpe", "unigram"] = "bpe"
     vocab_size: int = number(8000, ge=64)
+    sampling: float = number(0.0, ge=0)
+
+    def _check(self) -> None:
+        if self.algorithm == "bpe" and self.sampling >= 1:
+            self._fail("sampling", 'a probability below 1 for tokenizer.algorithm = "bpe"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

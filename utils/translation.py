@@ -244,8 +244,14 @@ def load_weights(model: TranslationTransformer, payload: dict, checkpoint: Path)
         raise UserError(f"{checkpoint}: the weights do not fit the configured model: {detail[:200]}") from error
 
 
-# Fields of the model section that shape neither its weights nor what it answers.
-_TRAINING_ONLY = {"model.dropout", "model.attention_dropout", "model.activation_dropout", "model.position.form"}
+# Fields of the model and tokenizer sections that shape neither the weights nor what is answered.
+_TRAINING_ONLY = {
+    "model.dropout",
+    "model.attention_dropout",
+    "model.activation_dropout",
+    "model.position.form",
+    "tokenizer.sampling",
+}
 
 
 def require_same_model(trained: Config, given: Config, *, where: str | Path) -> None:
