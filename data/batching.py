@@ -231,21 +231,32 @@ class _Groups(Dataset[list[Batch]]):
 
 
 class _ResampledGroups(Dataset[list[Batch]]):
-    """An epoch and a list of lists of rows to a list of batches, in the segmentation drawn for that epoch."""
+    """An epoch and a list of lists of rows to a list of batches, in the segmentation drawn for that epoch.
 
-    def __init__(self, batches: _Batches, resampler: Resampler) -> None:
-        self.batches = batches
+    Drawn sequences are longer, and of uneven lengths within a batch: the rows of the group are cut into batches anew,
+    so that the budget holds and little is padding. What is learned from a group is a sum over its rows.
+    """
+
+    def __init__(self, plain: _Batches, resampler: Resampler, config: DataConfig, world_size: int) -> None:
+        self.plain = plain
         self.resampler = resampler
+        self.batch_by = config.batch_by
+        self.batch_size = -(-config.batch_size // world_size)  # a process has its share of every batch
 
     def __getitem__(self, item: tuple[int, list[list[int]]]) -> list[Batch]:
         epoch, group = item
-        return [self._batch(rows, epoch) if rows else self.batches[rows] for rows in group]
-
-    def _batch(self, rows: list[int], epoch: int) -> Batch:
+        rows = [row for batch in group for row in batch]
+        if not rows:
+            return [self.plain[[]]]
         drawn = self.resampler.draw(rows, epoch)
-        batch = collate(drawn, range(len(rows)), pad_id=self.batches.pad_id, bos_id=self.batches.bos_id)
-        batch.indices = torch.tensor(rows)
-        return batch
+        lengths = drawn.src_lengths, drawn.tgt_lengths
+        parts = form_batches(*lengths, batch_by=self.batch_by, batch_size=self.batch_size, seed=0)
+        batches = []
+        for part in parts:
+            batch = collate(drawn, part.tolist(), pad_id=self.plain.pad_id, bos_id=self.plain.bos_id)
+            batch.indices = torch.tensor(rows)[batch.indices]
+            batches.append(batch)
+        return batches
 
 
 def make_train_loader(
@@ -263,8 +274,8 @@ def make_train_loader(
 ) -> DataLoader[list[Batch]]:
     """A loader of groups of batches; `loader.sampler` is a GroupSampler. The batches do not depend on num_workers.
 
-    With a resampler the rows of a batch are the same, formed from the lengths in `split`, and their ids are drawn anew
-    in each epoch: a batch may then hold more tokens than config.batch_size.
+    With a resampler a group has the same rows, and their ids are drawn anew in each epoch; it may then be of more
+    batches, each within the budget.
     """
     batches = form_batches(
         split.src_lengths, split.tgt_lengths, batch_by=config.batch_by, batch_size=config.batch_size, seed=seed
@@ -272,7 +283,7 @@ def make_train_loader(
     plain = _Batches(split, pad_id=pad_id, bos_id=bos_id)
     sampler = GroupSampler if resampler is None else EpochGroupSampler
     return DataLoader(
-        _Groups(plain) if resampler is None else _ResampledGroups(plain, resampler),
+        _Groups(plain) if resampler is None else _ResampledGroups(plain, resampler, config, world_size),
         sampler=sampler(batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size),
         batch_size=None,  # the sampler yields whole groups
         num_workers=config.num_workers,
