@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,8 @@ from configs.schema import Subword
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.common import begin_save, finish_save, require_unicode
 from tokenizer.sampling import BpeDropout, SegmentationSampler, UnigramSampling, WordSampler
+
+logger = logging.getLogger(__name__)
 
 PAD, BOS, EOS, UNK = SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -70,7 +73,14 @@ class SubwordTokenizer(BaseTokenizer):
         if not any(text.strip() for text in corpus):
             raise UserError("there is no text to train the tokenizer on: the training split is empty")
         learn = {"bpe": _learn_bpe, "unigram": _learn_unigram}[config.algorithm]
-        return cls(_pipeline(learn(corpus, room, reserved)))
+        tokenizer = cls(_pipeline(learn(corpus, room, reserved)))
+        if tokenizer.src_vocab_size < config.vocab_size:
+            logger.info(
+                "tokenizer.vocab_size = %s, but the text gives no more than %s pieces",
+                f"{config.vocab_size:,}",
+                f"{tokenizer.src_vocab_size:,}",
+            )
+        return tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> SubwordTokenizer:
