@@ -164,12 +164,22 @@ class ModelConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subword(Section):
-    """A joint subword vocabulary trained on both sides of the training split."""
+    """A joint subword vocabulary trained on both sides of the training split.
+
+    sampling > 0 draws the segmentation of both sides of the training split anew in each epoch, and changes nothing
+    else: for "bpe" it is the probability with which a merge is left out (BPE-dropout, Provilkov et al. 2020), for
+    "unigram" the exponent alpha of the model's probabilities (Kudo 2018), where smaller is wilder.
+    """
 
     kind: ClassVar[str] = "subword"
     section: ClassVar[str] = "tokenizer"
     algorithm: Literal["bpe", "unigram"] = "bpe"
     vocab_size: int = number(8000, ge=64)
+    sampling: float = number(0.0, ge=0)
+
+    def _check(self) -> None:
+        if self.algorithm == "bpe" and self.sampling >= 1:
+            self._fail("sampling", 'a probability below 1 for tokenizer.algorithm = "bpe"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +242,88 @@ class Iwslt2017(Section):
     check_sizes: bool = True  # the official split sizes are asserted
 
 
-Corpus = Phrasebook | ParallelFiles | Iwslt2017
+SingleCorpus = Phrasebook | ParallelFiles | Iwslt2017
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighted(Section):
+    """A corpus in a mixture. `name` stands for it in messages and before the names of its splits; None: its number."""
+
+    section: ClassVar[str] = "data.corpus.parts"
+    corpus: SingleCorpus = ParallelFiles()
+    weight: float = number(1.0, gt=0)
+    name: str | None = None
+
+    def _check(self) -> None:
+        if self.name is not None and not (self.name and all(c.isalnum() or c in "_-" for c in self.name)):
+            self._fail("name", "letters, digits, '_' and '-' alone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture(Section):
+    """The training pairs of several corpora together, each pair as often as its part's weight says.
+
+    temperature None: an epoch has every pair of a part `weight` times, and of a fraction a draw by seed. temperature
+    T: an epoch has as many pairs as all parts together, a part's share is proportional to weight * pairs^(1/T)
+    (Arivazhagan et al. 2019): 1 leaves the sizes, a high T levels them. The list of pairs is the same in every epoch.
+    Validation and bare test splits are those of the part `evaluate` (None: the first); `NAME.SPLIT` is another part's.
+    """
+
+    kind: ClassVar[str] = "mixture"
+    section: ClassVar[str] = "data.corpus"
+    parts: tuple[Weighted, ...] = ()
+    temperature: float | None = number(None, gt=0)
+    evaluate: str | None = None
+    seed: int = number(0, ge=0)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the parts, in their order."""
+        return tuple(part.name or str(i) for i, part in enumerate(self.parts))
+
+    def _check(self) -> None:
+        if not self.parts:
+            self._fail("parts", "name the corpora in a config file: Mixture(parts=(Weighted(corpus=...), ...))")
+        if len(set(self.names)) < len(self.names):
+            self._fail("parts", "each part needs a name of its own")
+        if self.evaluate is not None and self.evaluate not in self.names:
+            self._fail("evaluate", f"allowed: {', '.join(self.names)}")
+
+
+Corpus = SingleCorpus | Mixture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoCleaning(Section):
+    """The training pairs as the corpus has them."""
+
+    kind: ClassVar[str] = "none"
+    section: ClassVar[str] = "data.clean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaning(Section):
+    """Training pairs that are left out: by length, as duplicates, as untranslated, in the wrong language.
+
+    Evaluation splits are never cleaned. A part of a mixture is cleaned by itself.
+    """
+
+    kind: ClassVar[str] = "rules"
+    section: ClassVar[str] = "data.clean"
+    max_ratio: float | None = number(3.0, gt=1)  # of the longer side to the shorter one
+    ratio_of: Literal["words", "chars"] = "chars"
+    min_words: int = number(1, ge=1)  # either side
+    max_words: int | None = number(None, ge=1)  # either side
+    duplicates: bool = True  # of two equal pairs the first stays
+    identical: bool = True  # both sides are the same but for case: not translated
+    language: bool = True  # letters of another script, or the other language's stop words (French and English alone)
+
+    def _check(self) -> None:
+        if self.max_words is not None and self.max_words < self.min_words:
+            self._fail("max_words", f"at least data.clean.min_words = {self.min_words}")
+
+
+Clean = NoCleaning | Cleaning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +332,14 @@ class DataConfig(Section):
 
     batch_size counts padded tokens of the longer side (batch_by="tokens") or sentences. It is the batch of one
     micro-step over all processes: with several processes each takes its share of every batch.
+    directions="both" trains on every pair in both directions (Ding et al. 2021), for a model to be fine-tuned forward;
+    validation and tests stay forward.
     """
 
     section: ClassVar[str] = "data"
     corpus: Corpus = Phrasebook()
+    clean: Clean = NoCleaning()
+    directions: Literal["forward", "both"] = "forward"
     src_lang: str = "fr"
     tgt_lang: str = "en"
     max_len: int = number(256, ge=2)  # tokens with EOS, either side; longer training pairs are dropped
@@ -259,8 +354,14 @@ class DataConfig(Section):
             self._fail("tgt_lang", "must differ from data.src_lang")
         if self.batch_by == "tokens" and self.batch_size < self.max_len:
             self._fail("batch_size", f"a budget of tokens must hold one sentence of data.max_len = {self.max_len}")
-        if not isinstance(self.corpus, ParallelFiles) and {self.src_lang, self.tgt_lang} != {"fr", "en"}:
-            self._fail("src_lang", f"the {self.corpus.kind} corpus has French (fr) and English (en)")
+        corpora = [part.corpus for part in self.corpus.parts] if isinstance(self.corpus, Mixture) else [self.corpus]
+        if {self.src_lang, self.tgt_lang} == {"fr", "en"}:
+            return
+        for corpus in corpora:
+            if not isinstance(corpus, ParallelFiles):
+                self._fail("src_lang", f"the {corpus.kind} corpus has French (fr) and English (en)")
+        if isinstance(self.clean, Cleaning) and self.clean.language:
+            self._fail("clean.language", "the check knows French (fr) and English (en)")
 
 
 # -------------------------------------------------------------------------------------------------- optim
@@ -474,6 +575,8 @@ class Config(Section):
     def _check(self) -> None:
         if not self.name or not all(c.isalnum() or c in "_-." for c in self.name):
             self._fail("name", "letters, digits, '_', '-' and '.' alone (it becomes a folder)")
+        if self.data.directions == "both" and not isinstance(self.tokenizer, Subword):
+            self._fail("data.directions", 'one vocabulary must segment both languages: use tokenizer = "subword"')
         lengths: tuple[tuple[str, int, Literal["source", "target"]], ...] = (
             ("data.max_len", self.data.max_len, "source"),
             ("data.max_len", self.data.max_len, "target"),

@@ -22,7 +22,9 @@ def kinds(union: Any) -> dict[str, type[Section]]:
 
 
 def to_dict(config: Section) -> dict[str, Any]:
-    """Nested dict of JSON values. A member of a union begins with its "kind"; tuples become lists."""
+    """Nested dict of JSON values. A member of a union begins with its "kind"; tuples become lists, of dicts where they
+    hold sections.
+    """
     kind = getattr(config, "kind", None)
     data: dict[str, Any] = {} if kind is None else {"kind": kind}
     for f in dataclasses.fields(config):
@@ -30,7 +32,7 @@ def to_dict(config: Section) -> dict[str, Any]:
         if isinstance(value, Section):
             value = to_dict(value)
         elif isinstance(value, tuple):
-            value = list(value)
+            value = [to_dict(item) if isinstance(item, Section) else item for item in value]
         data[f.name] = value
     return data
 
@@ -116,6 +118,8 @@ def _leaves(data: Mapping[str, Any], path: str) -> Iterable[tuple[str, Any]]:
             yield path, value
         elif isinstance(value, Mapping):
             yield from _leaves(value, _join(path, key))
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            yield from _leaves({str(i): item for i, item in enumerate(value)}, _join(path, key))
         else:
             yield _join(path, key), value
 
@@ -129,6 +133,12 @@ def _sections(hint: Any) -> tuple[Any, ...]:
     return tuple(member for member in members(hint) if isinstance(member, type) and issubclass(member, Section))
 
 
+def _item(hint: Any) -> Any:
+    """The annotation of one item, for a tuple of sections; None for anything else."""
+    inner = get_args(hint)[0] if get_origin(hint) is tuple else None
+    return inner if _sections(inner) else None
+
+
 def _by_likeness(word: str, names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, word.lower(), name.lower()).ratio())
 
@@ -140,6 +150,7 @@ def _places(key: str, hint: Any, path: str) -> Iterable[str]:
             if name == key:
                 yield _join(path, name)
             yield from _places(key, inner, _join(path, name))
+            yield from _places(key, _item(inner), _join(path, f"{name}.NUMBER"))
 
 
 def _unknown(path: str, key: str, cls: Any, hint: Any) -> ConfigError:
@@ -181,6 +192,9 @@ def _build(hint: Any, data: Any, path: str) -> Section:
             raise _unknown(path, str(key), cls, hint)
         if _sections(hints[key]):
             value = _build(hints[key], value, _join(path, key))
+        elif isinstance(value, list) and _item(hints[key]):
+            place = _join(path, key)
+            value = tuple(_build(_item(hints[key]), item, f"{place}.{i}") for i, item in enumerate(value))
         elif isinstance(value, list):
             value = tuple(value)
         values[key] = value
@@ -191,17 +205,26 @@ def _set(data: dict[str, Any], key: str, text: str) -> None:
     """Set one dotted key in the dict of a whole configuration."""
     hint: Any = Config
     cls: Any = Config
-    node, path = data, ""
+    node: Any = data
+    path = ""
     *outer, last = key.split(".")
     for part in outer:
+        if isinstance(node, list):
+            path = _join(path, part)
+            if not part.isdecimal() or int(part) >= len(node):
+                raise ConfigError(f"unknown key {key!r}: {path} is none of 0 to {len(node) - 1}")
+            node = node[int(part)]
+            continue
         cls = _member(hint, node, path)
         hints = type_hints(cls)
         if part not in hints:
             raise _unknown(path, part, cls, hint)
         path = _join(path, part)
-        if not _sections(hints[part]):
+        if not _sections(hints[part]) and not _item(hints[part]):
             raise ConfigError(f"unknown key {key!r}: {path} is a single value, it has no fields")
-        hint, node = hints[part], node[part]
+        hint, node = _item(hints[part]) or hints[part], node[part]
+    if isinstance(node, list):
+        raise ConfigError(f"{key} = {text!r}: an item of {path} is a section; set its fields: {_fields(hint)}")
     cls = _member(hint, node, path)
     hints = type_hints(cls)
     if last not in hints:
@@ -210,13 +233,22 @@ def _set(data: dict[str, Any], key: str, text: str) -> None:
     if len(sections) > 1:
         node[last] = {"kind": _parse_kind(key, hints[last], text)}
     elif sections:
-        raise ConfigError(f"{key} = {text!r}: {key} is a section; set its fields: {', '.join(type_hints(sections[0]))}")
+        raise ConfigError(f"{key} = {text!r}: {key} is a section; set its fields: {_fields(hints[last])}")
+    elif _item(hints[last]):
+        raise ConfigError(
+            f"{key} = {text!r}: {key} is a list of sections, which a config file makes; set fields of one, for example "
+            f"{key}.0.FIELD: {_fields(_item(hints[last]))}"
+        )
     else:
         metadata = next(f.metadata for f in dataclasses.fields(cls) if f.name == last)
         try:
             node[last] = _parse(hints[last], text)
         except ValueError:
             raise ConfigError(f"{key} = {text!r}: allowed: {describe(hints[last], metadata)}") from None
+
+
+def _fields(hint: Any) -> str:
+    return ", ".join(type_hints(_sections(hint)[0]))
 
 
 def _parse_kind(key: str, union: Any, text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from configs.schema import DataConfig
 from data.cache import TokenizedSplit
+from data.resampling import Resampler
 
 BANDS = (2, 3, 4, 6, 8, 12, 16)  # widths, in batches, of the length bands that `form_batches` tries
 
@@ -160,6 +161,15 @@ class GroupSampler(Sampler[list[list[int]]]):
             yield [self.batches[i][self.rank :: self.world_size].tolist() for i in group]
 
 
+class EpochGroupSampler(GroupSampler):
+    """The same groups, each with the number of its epoch: for data that are drawn anew in every epoch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self.epoch
+        for group in super().__iter__():
+            yield epoch, group
+
+
 # ---------------------------------------------------------------------------------------------- loaders
 
 
@@ -220,6 +230,35 @@ class _Groups(Dataset[list[Batch]]):
         return [self.batches[rows] for rows in group]
 
 
+class _ResampledGroups(Dataset[list[Batch]]):
+    """An epoch and a list of lists of rows to a list of batches, in the segmentation drawn for that epoch.
+
+    Drawn sequences are longer, and of uneven lengths within a batch: the rows of the group are cut into batches anew,
+    so that the budget holds and little is padding. What is learned from a group is a sum over its rows.
+    """
+
+    def __init__(self, plain: _Batches, resampler: Resampler, config: DataConfig, world_size: int) -> None:
+        self.plain = plain
+        self.resampler = resampler
+        self.batch_by = config.batch_by
+        self.batch_size = -(-config.batch_size // world_size)  # a process has its share of every batch
+
+    def __getitem__(self, item: tuple[int, list[list[int]]]) -> list[Batch]:
+        epoch, group = item
+        rows = [row for batch in group for row in batch]
+        if not rows:
+            return [self.plain[[]]]
+        drawn = self.resampler.draw(rows, epoch)
+        lengths = drawn.src_lengths, drawn.tgt_lengths
+        parts = form_batches(*lengths, batch_by=self.batch_by, batch_size=self.batch_size, seed=0)
+        batches = []
+        for part in parts:
+            batch = collate(drawn, part.tolist(), pad_id=self.plain.pad_id, bos_id=self.plain.bos_id)
+            batch.indices = torch.tensor(rows)[batch.indices]
+            batches.append(batch)
+        return batches
+
+
 def make_train_loader(
     split: TokenizedSplit,
     config: DataConfig,
@@ -231,14 +270,21 @@ def make_train_loader(
     rank: int = 0,
     world_size: int = 1,
     pin_memory: bool = False,
+    resampler: Resampler | None = None,
 ) -> DataLoader[list[Batch]]:
-    """A loader of groups of batches; `loader.sampler` is a GroupSampler. The batches do not depend on num_workers."""
+    """A loader of groups of batches; `loader.sampler` is a GroupSampler. The batches do not depend on num_workers.
+
+    With a resampler a group has the same rows, and their ids are drawn anew in each epoch; it may then be of more
+    batches, each within the budget.
+    """
     batches = form_batches(
         split.src_lengths, split.tgt_lengths, batch_by=config.batch_by, batch_size=config.batch_size, seed=seed
     )
+    plain = _Batches(split, pad_id=pad_id, bos_id=bos_id)
+    sampler = GroupSampler if resampler is None else EpochGroupSampler
     return DataLoader(
-        _Groups(_Batches(split, pad_id=pad_id, bos_id=bos_id)),
-        sampler=GroupSampler(batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size),
+        _Groups(plain) if resampler is None else _ResampledGroups(plain, resampler, config, world_size),
+        sampler=sampler(batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size),
         batch_size=None,  # the sampler yields whole groups
         num_workers=config.num_workers,
         persistent_workers=config.num_workers > 0,

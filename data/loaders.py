@@ -18,10 +18,13 @@ def load_split(
 ) -> tuple[ParallelText, TokenizedSplit]:
     """The text of a split and its ids; `ids.kept[i]` is the row of pair i in the text.
 
-    Pairs longer than config.max_len are dropped in training; in evaluation config.eval_long decides. What was left
-    out is counted in one log line. UserError: as the corpus and the cache say.
+    Training takes the pairs in the directions that the config says, evaluation forward alone. Pairs longer than
+    config.max_len are dropped in training; in evaluation config.eval_long decides. What was left out is counted in one
+    log line. UserError: as the corpus and the cache say.
     """
     text = corpus.load(split)
+    if training and config.directions == "both":
+        text = text.both_ways()
     ids = tokenize_split(
         text,
         tokenizer,

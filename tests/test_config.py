@@ -347,6 +347,7 @@ def test_diff_names_kinds_and_fields():
         ("tokenizer", "subword", "marian"),
         ("tokenizer.algorithm", "bpe", None),
         ("tokenizer.vocab_size", 8000, None),
+        ("tokenizer.sampling", 0.0, None),
         ("data.corpus.n_train", 20000, 5),
         ("tokenizer.name_or_path", None, "Helsinki-NLP/opus-mt-fr-en"),
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = ("train", "inference", "test", "visualize", "export", "average", "tune")
+SCRIPTS = ("train", "inference", "test", "visualize", "export", "average", "tune", "back_translate")
 # From the ground up. Names on one floor do not import each other; inside a name everything may.
 FLOORS = [
     ("configs",),

@@ -527,3 +527,16 @@ def test_a_save_that_stops_half_way_counts_as_incomplete(marian, tmp_path):
         marian.save(tmp_path)
     with pytest.raises(UserError, match="incomplete"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_vocabulary_beyond_what_the_text_gives_is_smaller_and_says_so(algorithm: str, caplog) -> None:
+    caplog.set_level("INFO", logger="tokenizer.subword_tokenizer")
+    large = SubwordTokenizer.train(TEXTS, Subword(algorithm=algorithm, vocab_size=32_000))
+    said = f"tokenizer.vocab_size = 32,000, but the text gives no more than {large.src_vocab_size} pieces"
+    assert said in caplog.text
+    assert large.src_vocab_size < 1000
+    assert large.decode_batch(large.encode_src_batch(TEXTS)) == [unicodedata.normalize("NFC", text) for text in TEXTS]
+    caplog.clear()
+    assert SubwordTokenizer.train(TEXTS, Subword(algorithm=algorithm, vocab_size=100)).src_vocab_size == 100
+    assert caplog.text == ""

@@ -10,6 +10,7 @@ from configs.schema import Subword, TokenizerConfig
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.common import read_kind
 from tokenizer.fr_en_tokenizer import FrEnTokenizer
+from tokenizer.sampling import SegmentationSampler
 from tokenizer.subword_tokenizer import SubwordTokenizer
 
 _LOADERS: dict[str, Callable[[Path], BaseTokenizer]] = {
@@ -28,6 +29,13 @@ def build_tokenizer(
     if isinstance(config, Subword):
         return SubwordTokenizer.train(texts(), config)
     return FrEnTokenizer.from_pretrained(config.name_or_path, src_lang=src_lang, tgt_lang=tgt_lang)
+
+
+def build_sampler(config: TokenizerConfig, tokenizer: BaseTokenizer) -> SegmentationSampler | None:
+    """The random segmentations of training, where the config asks for them."""
+    if isinstance(config, Subword) and isinstance(tokenizer, SubwordTokenizer) and config.sampling:
+        return tokenizer.sampler(config.sampling)
+    return None
 
 
 def load_tokenizer(folder: Path) -> BaseTokenizer:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,12 @@ from configs.errors import UserError
 from configs.schema import Subword
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.common import begin_save, finish_save, require_unicode
+from tokenizer.sampling import BpeDropout, SegmentationSampler, UnigramSampling, WordSampler
+
+logger = logging.getLogger(__name__)
 
 PAD, BOS, EOS, UNK = SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 # The 256 byte pieces cost slots. In a vocabulary of at least this size, characters without a piece are spelled in
 # bytes and nothing is unknown; in a smaller one they become <unk>, and no byte pieces are made.
@@ -62,14 +67,20 @@ class SubwordTokenizer(BaseTokenizer):
 
         Raises UserError where there is no text.
         """
-        byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)] if config.vocab_size >= MIN_VOCAB_FOR_BYTES else []
-        reserved = [*SPECIALS, *byte_pieces]
+        reserved = [*SPECIALS, *(BYTE_PIECES if config.vocab_size >= MIN_VOCAB_FOR_BYTES else ())]
         room = config.vocab_size - len(reserved)
         corpus = _frequent_characters([unicodedata.normalize("NFC", text) for text in texts], room // 2)
         if not any(text.strip() for text in corpus):
             raise UserError("there is no text to train the tokenizer on: the training split is empty")
         learn = {"bpe": _learn_bpe, "unigram": _learn_unigram}[config.algorithm]
-        return cls(_pipeline(learn(corpus, room, reserved)))
+        tokenizer = cls(_pipeline(learn(corpus, room, reserved)))
+        if tokenizer.src_vocab_size < config.vocab_size:
+            logger.info(
+                "tokenizer.vocab_size = %s, but the text gives no more than %s pieces",
+                f"{config.vocab_size:,}",
+                f"{tokenizer.src_vocab_size:,}",
+            )
+        return tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> SubwordTokenizer:
@@ -88,6 +99,35 @@ class SubwordTokenizer(BaseTokenizer):
 
     def encode_tgt_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self.encode_src_batch(texts)
+
+    def cut(self, text: str) -> list[str]:
+        """The words of a text: what is segmented into pieces, each by itself. Joined they are the normalised text."""
+        normal = self._backend.normalizer.normalize_str(text)
+        return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(normal)]
+
+    def sampler(self, strength: float) -> SegmentationSampler:
+        """Segmentations drawn at random, for training: strength > 0 is BPE's probability to leave a merge out, or
+        Unigram's alpha. The ids of `encode_*` are not touched by it.
+        """
+        model = json.loads(self._backend.to_str())["model"]
+        make = {"BPE": self._bpe_sampler, "Unigram": self._unigram_sampler}[model["type"]]
+        return SegmentationSampler(self.cut, make(model, strength), eos_id=self.eos_id)
+
+    def _bpe_sampler(self, model: dict[str, Any], strength: float) -> WordSampler:
+        vocab = model["vocab"]
+        merges = {
+            (vocab[left], vocab[right]): (rank, vocab[left + right])
+            for rank, (left, right) in enumerate(model["merges"])
+        }
+        spell = _Spelling(vocab, byte_fallback=model["byte_fallback"], unk_id=self.unk_id)
+        return BpeDropout(spell, merges, unk_id=self.unk_id, probability=strength)
+
+    def _unigram_sampler(self, model: dict[str, Any], strength: float) -> WordSampler:
+        reserved = {*SPECIALS, *BYTE_PIECES}
+        ids = {piece: i for i, (piece, _) in enumerate(model["vocab"])}
+        pieces = {piece: (ids[piece], score) for piece, score in model["vocab"] if piece not in reserved}
+        spell = _Spelling(ids, byte_fallback=model["byte_fallback"], unk_id=self.unk_id)
+        return UnigramSampling(spell, pieces, unk_id=self.unk_id, alpha=strength)
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         cut = []
@@ -121,6 +161,22 @@ class SubwordTokenizer(BaseTokenizer):
     def fingerprint(self) -> str:
         canonical = json.dumps(json.loads(self._backend.to_str()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class _Spelling:
+    """A character to its id, to those of its bytes, or to the unknown id."""
+
+    def __init__(self, vocab: Mapping[str, int], *, byte_fallback: bool, unk_id: int) -> None:
+        self._vocab = vocab
+        self._byte_fallback = byte_fallback
+        self._unk_id = unk_id
+
+    def __call__(self, char: str) -> tuple[int, ...]:
+        if char in self._vocab:
+            return (self._vocab[char],)
+        if self._byte_fallback:
+            return tuple(self._vocab[BYTE_PIECES[byte]] for byte in char.encode())
+        return (self._unk_id,)
 
 
 def _frequent_characters(texts: list[str], most: int) -> list[str]:

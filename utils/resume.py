@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ MAY_CHANGE = (
     "data.corpus.path",
     "data.corpus.root",
 )
+_PART = re.compile(r"(?<=^data\.corpus\.)parts\.\d+\.corpus\.")  # of a mixture: its places may change as others do
 MAY_NOT_CHANGE = ("train.seed", "train.precision", "train.ema_decay", "train.init_from")
 
 
@@ -79,7 +81,7 @@ def open_run(config: Config, resume: Path | None) -> Start:
 def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -> None:
     """Raises UserError where going on with `config` would not continue the run, or where the run is over."""
     for name, old, new in diff(checkpoint_config(payload), config):
-        if name in MAY_NOT_CHANGE or not name.startswith(MAY_CHANGE):
+        if name in MAY_NOT_CHANGE or not _PART.sub("", name).startswith(MAY_CHANGE):
             raise UserError(
                 f"{name} = {new!r}, but {checkpoint} was trained with {old!r}: a run goes on as it began; leave the "
                 "change out, or start a new run without --resume"

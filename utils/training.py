@@ -26,11 +26,12 @@ from data.cache import TokenizedSplit
 from data.corpora.base import CorpusReader, ParallelText
 from data.corpora.build import build_corpus
 from data.loaders import load_split
+from data.resampling import Resampler
 from models.build import build_model
 from models.positional_encodings.base import Side
 from models.transformer import TranslationTransformer
 from tokenizer.base_tokenizer import BaseTokenizer
-from tokenizer.build import build_tokenizer, load_tokenizer
+from tokenizer.build import build_sampler, build_tokenizer, load_tokenizer
 from utils.config import write_config_json
 from utils.devices import resolve_precision
 from utils.ema import WeightAverage
@@ -435,6 +436,10 @@ def prepare_data(config: Config, corpus: CorpusReader, tokenizer: BaseTokenizer,
     validation_text, validation_ids = load_split(config.data, corpus, corpus.validation, tokenizer, training=False)
     if rank == 0 and world_size > 1:
         idist.barrier()
+    sampler = build_sampler(config.tokenizer, tokenizer)
+    resampler = None
+    if sampler is not None:
+        resampler = Resampler(text, ids, sampler, seed=config.train.seed, max_len=config.data.max_len)
     loader = make_train_loader(
         ids,
         config.data,
@@ -445,6 +450,7 @@ def prepare_data(config: Config, corpus: CorpusReader, tokenizer: BaseTokenizer,
         rank=rank,
         world_size=world_size,
         pin_memory=pin_memory,
+        resampler=resampler,
     )
     return TrainingData(loader, len(ids), text.fingerprint(), validation_text, validation_ids)
 

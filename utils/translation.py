@@ -307,7 +307,7 @@ def load_weights(model: TranslationTransformer, payload: dict, checkpoint: Path)
         raise UserError(f"{checkpoint}: the weights do not fit the configured model: {detail[:200]}") from error
 
 
-# Fields of the model section that shape neither its weights nor what it answers.
+# Fields of the model and tokenizer sections that shape neither the weights nor what is answered.
 TRAINING_ONLY = {
     "model.dropout",
     "model.embedding_dropout",
@@ -317,6 +317,7 @@ TRAINING_ONLY = {
     "model.stochastic_depth",
     "model.init",
     "model.position.form",
+    "tokenizer.sampling",
 }
 
 

@@ -23,6 +23,10 @@ class ParallelText:
     def __len__(self) -> int:
         return len(self.src)
 
+    def both_ways(self) -> ParallelText:
+        """All pairs in both directions: the forward ones, then the same pairs turned round."""
+        return ParallelText([*self.src, *self.tgt], [*self.tgt, *self.src], self.skipped)
+
     def fingerprint(self) -> str:
         """A hash of the text itself, so that a cache never outlives a change of the corpus."""
         digest = hashlib.sha256()

@@ -1,0 +1,76 @@
+"""Several corpora as one: their training pairs mixed by weights, their other splits side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from configs.errors import UserError
+from configs.schema import Mixture
+from data.corpora.base import CorpusReader, ParallelText
+
+
+class MixtureCorpus:
+    """The training split holds every part's pairs as often as the weights say, part after part."""
+
+    train = "train"
+
+    def __init__(self, config: Mixture, parts: Sequence[CorpusReader]) -> None:
+        self.config = config
+        self.parts = dict(zip(config.names, parts))
+        self._evaluated = config.evaluate or config.names[0]
+        main = self.parts[self._evaluated]
+        self.validation = main.validation
+        others = [f"{name}.{split}" for name, part in self.parts.items() if part is not main for split in part.test]
+        self.test = (*main.test, *others)
+
+    def load(self, split: str) -> ParallelText:
+        """The mixed training pairs for "train"; else a split of the part to evaluate, or `NAME.SPLIT` of another."""
+        if split == self.train:
+            return self._mixed()
+        name, dot, rest = split.partition(".")
+        if dot and name in self.parts and split not in (self.validation, *self.parts[self._evaluated].test):
+            return self._load(name, rest)
+        return self._load(self._evaluated, split)
+
+    def _load(self, name: str, split: str) -> ParallelText:
+        """A part's split. UserError: with the part's name, and with keys as they are for a part."""
+        place = f"data.corpus.parts.{self.config.names.index(name)}.corpus."
+        try:
+            return self.parts[name].load(split)
+        except UserError as error:
+            raise UserError(f"part {name} of the mixture: {str(error).replace('data.corpus.', place)}") from error
+
+    def _mixed(self) -> ParallelText:
+        texts = [self._load(name, part.train) for name, part in self.parts.items()]
+        counts = epoch_counts(self.config, [len(text) for text in texts])
+        src: list[str] = []
+        tgt: list[str] = []
+        skipped: dict[str, int] = {}
+        for number, (name, text, count) in enumerate(zip(self.parts, texts, counts)):
+            rows = _rows(len(text), count, seed=[self.config.seed, number])
+            src += [text.src[row] for row in rows]
+            tgt += [text.tgt[row] for row in rows]
+            skipped |= {f"{name}.{reason}": n for reason, n in text.skipped.items()}
+        if not src:
+            raise UserError("data.corpus.parts: the weights leave no pair of any part; raise them")
+        return ParallelText(src, tgt, skipped)
+
+
+def epoch_counts(config: Mixture, sizes: Sequence[int]) -> list[int]:
+    """Pairs of each part in an epoch: weight * size, or of all pairs the share that weight * size^(1/T) has."""
+    weights = [part.weight for part in config.parts]
+    if config.temperature is None:
+        return [round(weight * size) for weight, size in zip(weights, sizes)]
+    shares = np.array([weight * size ** (1 / config.temperature) for weight, size in zip(weights, sizes)])
+    return [round(share) for share in (sum(sizes) * shares / shares.sum()).tolist()]
+
+
+def _rows(size: int, count: int, *, seed: list[int]) -> list[int]:
+    """`count` rows of `size`, in their order: all as often as possible, the rest drawn."""
+    repeats, rest = divmod(count, size) if size else (0, 0)
+    extra = np.random.default_rng(seed).permutation(size)[:rest]
+    times = np.full(size, repeats)
+    times[extra] += 1
+    return np.repeat(np.arange(size), times).tolist()

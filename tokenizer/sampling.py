@@ -1,0 +1,188 @@
+"""Segmentations drawn at random: BPE-dropout, and sampling from a unigram model.
+
+Both work on one word at a time (what the pre-tokenizer cuts off) and take their randomness from numbers handed in, so
+that a draw can be repeated. Where the draws of a word lead is remembered, up to REMEMBERED entries.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, Protocol
+
+import numpy as np
+
+REMEMBERED = 300_000  # words, or states of words: some hundred bytes each
+UNKNOWN_PENALTY = 10.0  # an unknown character scores so much below the worst piece, as it does without sampling
+
+Spell = Callable[[str], tuple[int, ...]]  # a character to its id, to those of its bytes, or to the unknown id
+
+
+class WordSampler(Protocol):
+    """Draws the segmentation of a word."""
+
+    def draws(self, n: int, rng: np.random.Generator) -> list[Any]:
+        """n random numbers of the kind that `segment` takes."""
+        ...
+
+    def segment(self, word: str, draws: Iterator[Any]) -> tuple[int, ...]:
+        """The ids of the pieces. At most len(word) draws are taken."""
+        ...
+
+
+class SegmentationSampler:
+    """Text to ids in a segmentation that the text and `rng` decide; `cut` gives the words of a text."""
+
+    def __init__(self, cut: Callable[[str], list[str]], words: WordSampler, *, eos_id: int) -> None:
+        self.cut = cut
+        self.words = words
+        self.eos_id = eos_id
+
+    def sample(self, text: str, rng: np.random.Generator) -> list[int]:
+        """Ids ending in eos_id."""
+        words = self.cut(text)
+        draws = iter(self.words.draws(sum(map(len, words)), rng))
+        return [*(i for word in words for i in self.words.segment(word, draws)), self.eos_id]
+
+
+class _State:
+    """A word half merged: its ids, the places of possible merges (best first), and the states that these lead to."""
+
+    __slots__ = ("following", "ids", "places")
+
+    def __init__(self, ids: tuple[int, ...], places: list[int]) -> None:
+        self.ids = ids
+        self.places = places
+        self.following: list[_State | None] = [None] * len(places)
+
+
+class BpeDropout:
+    """BPE-dropout (Provilkov et al. 2020, algorithm 1).
+
+    At each step every possible merge is left out with a probability of its own draw, and the best of the rest is done;
+    the word is finished when none is left. The best that remains is number k (from 0) with probability p^k (1 - p), so
+    that one geometric draw a step stands for all of them.
+
+    merges: (left id, right id) -> (rank, id of the merged piece).
+    """
+
+    def __init__(
+        self, spell: Spell, merges: Mapping[tuple[int, int], tuple[int, int]], *, unk_id: int, probability: float
+    ) -> None:
+        self._spell = spell
+        self._merges = merges
+        self._unk_id = unk_id
+        self._log_probability = math.log(probability)
+        self._first: dict[str, _State] = {}
+        self._room = REMEMBERED
+
+    def draws(self, n: int, rng: np.random.Generator) -> list[int]:
+        """How many merges in turn are left out: k with probability p^k (1 - p)."""
+        return np.floor(np.log1p(-rng.random(n)) / self._log_probability).astype(np.int64).tolist()
+
+    def segment(self, word: str, draws: Iterator[int]) -> tuple[int, ...]:
+        state = self._first.get(word) or self._begin(word)
+        while state.places:
+            k = next(draws)
+            if k >= len(state.places):
+                break
+            state = state.following[k] or self._follow(state, k)
+        return state.ids
+
+    def _begin(self, word: str) -> _State:
+        ids = _fused([i for char in word for i in self._spell(char)], self._unk_id)
+        state = _State(ids, self._places(ids))
+        if self._room:
+            self._room -= 1
+            self._first[word] = state
+        return state
+
+    def _follow(self, state: _State, k: int) -> _State:
+        """The state after merge number k of `state`."""
+        ids, place = state.ids, state.places[k]
+        _, merged = self._merges[ids[place], ids[place + 1]]
+        ids = (*ids[:place], merged, *ids[place + 2 :])
+        following = _State(ids, self._places(ids))
+        if self._room:
+            self._room -= 1
+            state.following[k] = following
+        return following
+
+    def _places(self, ids: tuple[int, ...]) -> list[int]:
+        """Where two neighbours can be merged: the merge learned first comes first, and of equal ones the left one."""
+        found = [(self._merges[pair][0], i) for i, pair in enumerate(zip(ids, ids[1:])) if pair in self._merges]
+        return [i for _, i in sorted(found)]
+
+
+# The pieces that end at one place of a word: cumulative probabilities, where each begins, its ids.
+_Edges = tuple[list[float], list[int], list[tuple[int, ...]]]
+
+
+class UnigramSampling:
+    """A segmentation x of a word with probability P(x)^alpha / sum over all segmentations (Kudo 2018, section 3.2).
+
+    Drawn exactly, by filtering forwards over the lattice of all segmentations and sampling backwards.
+
+    pieces: piece -> (id, log-probability).
+    """
+
+    def __init__(self, spell: Spell, pieces: Mapping[str, tuple[int, float]], *, unk_id: int, alpha: float) -> None:
+        self._spell = spell
+        self._pieces = pieces
+        self._unk_id = unk_id
+        self._alpha = alpha
+        self._longest = max(map(len, pieces))
+        self._unknown = min(score for _, score in pieces.values()) - UNKNOWN_PENALTY
+        self._lattices: dict[str, list[_Edges]] = {}
+
+    def draws(self, n: int, rng: np.random.Generator) -> list[float]:
+        """Uniform on [0, 1)."""
+        return rng.random(n).tolist()
+
+    def segment(self, word: str, draws: Iterator[float]) -> tuple[int, ...]:
+        lattice = self._lattices.get(word)
+        if lattice is None:
+            lattice = self._lattice(word)
+            if len(self._lattices) < REMEMBERED:
+                self._lattices[word] = lattice
+        parts: list[tuple[int, ...]] = []
+        end = len(word)
+        while end:
+            cumulative, starts, ids = lattice[end - 1]
+            chosen = bisect_right(cumulative, next(draws)) if len(starts) > 1 else 0
+            parts.append(ids[chosen])
+            end = starts[chosen]
+        return _fused([i for part in reversed(parts) for i in part], self._unk_id)
+
+    def _lattice(self, word: str) -> list[_Edges]:
+        forward = [0.0]  # log of the summed weights of all segmentations of word[:end]
+        lattice = []
+        for end in range(1, len(word) + 1):
+            found = [
+                (forward[start] + self._alpha * score, start, ids)
+                for start in range(max(0, end - self._longest), end)
+                for score, ids in self._edge(word[start:end])
+            ]
+            highest = max(weight for weight, _, _ in found)
+            weights = np.exp([weight - highest for weight, _, _ in found])
+            forward.append(highest + math.log(weights.sum()))
+            cumulative = (weights.cumsum() / weights.sum()).tolist()
+            cumulative[-1] = 1.0  # whatever was rounded away
+            lattice.append((cumulative, [start for _, start, _ in found], [ids for _, _, ids in found]))
+        return lattice
+
+    def _edge(self, piece: str) -> list[tuple[float, tuple[int, ...]]]:
+        """Score and ids of a piece of the vocabulary or an unknown character; nothing for any other string."""
+        if piece in self._pieces:
+            i, score = self._pieces[piece]
+            return [(score, (i,))]
+        return [(self._unknown, self._spell(piece))] if len(piece) == 1 else []
+
+
+def _fused(ids: list[int], unk_id: int) -> tuple[int, ...]:
+    """A run of unknown ids as one, as the deterministic path has it."""
+    if unk_id not in ids:
+        return tuple(ids)
+    return tuple(i for key, run in groupby(ids) for i in ([key] if key == unk_id else run))
