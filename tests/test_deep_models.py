@@ -110,11 +110,10 @@ def test_gradients_reach_the_first_of_many_layers(norm: Any) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        ("model.norm=pre",),
         ("model.norm=pre", "model.init=depth_scaled", "model.stochastic_depth=0.2"),
         ("model.norm=deepnorm", "model.position=t5"),
     ],
-    ids=["pre", "depth_scaled", "deepnorm"],
+    ids=["depth_scaled", "deepnorm"],
 )
 def test_six_layers_above_one_train_and_translate(changes: tuple[str, ...], tmp_path: Path) -> None:
     shape = ("model.n_encoder_layers=6", "model.n_decoder_layers=1", "optim.accumulate=4", "train.max_epochs=2")

@@ -167,13 +167,13 @@ def test_the_scores_of_an_ensemble_have_a_name_of_their_own_and_name_every_model
 ) -> None:
     run = copy_run(trained_run, tmp_path)
     other = untrained_run(trained_run, tmp_path, d_ff=32)
-    args = ["--limit", "6", "--search", "greedy"]
+    args = ["--limit", "3", "--search", "greedy", "--set", "evaluate.bootstrap_samples=2"]
     test_script.main(["--model_path", str(run), *args])
     test_script.main(["--model_path", str(run), str(run), *args])
     test_script.main(["--model_path", str(run), str(run), str(other), *args])
     printed = capsys.readouterr().out
     alone, twice, three = (
-        json.loads((run / "results" / f"test_first6_greedy{suffix}_scores.json").read_text("utf-8"))
+        json.loads((run / "results" / f"test_first3_greedy{suffix}_scores.json").read_text("utf-8"))
         for suffix in ("", "_ensemble2", "_ensemble3")
     )
     assert twice["scores"] == alone["scores"]

@@ -295,8 +295,11 @@ def test_the_lists_of_schemes_leave_none_out() -> None:
     assert {*EXPORTABLE, *REFUSED, *alike} == set(POSITIONS)
 
 
-def test_another_backend_is_refused(tokenizer: SubwordTokenizer, tmp_path: Path) -> None:
-    config = ModelConfig(position=Sinusoidal(), backend="torch", **SHAPE)
+@pytest.mark.parametrize("changes", [{"backend": "torch"}, {"norm": "deepnorm"}], ids=["backend", "norm"])
+def test_another_backend_or_norm_is_refused(
+    changes: dict[str, Any], tokenizer: SubwordTokenizer, tmp_path: Path
+) -> None:
+    config = ModelConfig(position=Sinusoidal(), **changes, **SHAPE)
     with pytest.raises(UserError, match="cannot be exported to CTranslate2; --format safetensors can"):
         convert(build_model(config, tokenizer), config, tokenizer, tmp_path, quantization="float32")
 

@@ -107,13 +107,13 @@ def test_samples_do_not_depend_on_the_batch_and_stand_in_the_order_of_their_scor
 
 def test_a_scored_search_has_a_name_and_an_identity_of_its_own(trained_run: Path, tmp_path: Path) -> None:
     run = copy_run(trained_run, tmp_path)
-    common = ["--model_path", str(run), "--limit", "4"]
+    common = ["--model_path", str(run), "--limit", "2", "--set", "evaluate.bootstrap_samples=2"]
     test_script.main([*common, "--search", "sample", "--mbr", "chrf", "--set", "decode.n_best=6"])
     test_script.main([*common, "--search", "sample", "--set", "decode.search.temperature=0.5"])
     test_script.main([*common, "--search", "diverse"])
 
     def search_of(name: str) -> dict:
-        return json.loads((run / "results" / f"test_first4_{name}_scores.json").read_text("utf-8"))["search"]
+        return json.loads((run / "results" / f"test_first2_{name}_scores.json").read_text("utf-8"))["search"]
 
     assert search_of("sample_mbr_chrf")["n_best"] == 6
     assert search_of("sample_mbr_chrf")["mbr"] == "chrf"

@@ -37,7 +37,7 @@ def test_every_cell_is_the_score_of_test_py(
 ) -> None:
     run = copy_run(trained_run, tmp_path)
     table = tmp_path / "grid.md"
-    args = ("--beam", "3", "1", "--length_penalty", "0", "1.5", "--limit", "12", "--markdown", table)
+    args = ("--beam", "3", "1", "--length_penalty", "0", "1.5", "--limit", "4", "--markdown", table)
     ended = tuned("--model_path", run, *args)
     assert ended.code == 0, ended
     rows = [line for line in ended.out.splitlines() if line.startswith("|")]
@@ -47,11 +47,12 @@ def test_every_cell_is_the_score_of_test_py(
     found = {}
     for beam, *scores in figures:
         for penalty, score in zip((0, 1.5), scores):
-            settings = (f"decode.beam_size={beam:g}", f"decode.length_penalty={penalty}")
+            beam_and_penalty = (f"decode.beam_size={beam:g}", f"decode.length_penalty={penalty}")
+            settings = (*beam_and_penalty, "evaluate.bootstrap_samples=2")
             changes = [part for text in settings for part in ("--set", text)]
-            test_script.main(["--model_path", str(run), "--split", "validation", "--limit", "12", *changes])
+            test_script.main(["--model_path", str(run), "--split", "validation", "--limit", "4", *changes])
             capsys.readouterr()
-            record = json.loads((run / "results" / "validation_first12_beam_scores.json").read_text("utf-8"))
+            record = json.loads((run / "results" / "validation_first4_beam_scores.json").read_text("utf-8"))
             assert score == pytest.approx(record["scores"]["sacrebleu"], abs=0.00501)
             found[beam, penalty] = record["scores"]["sacrebleu"]
     named = re.search(r"test.py --set decode.beam_size=(\d+) --set decode.length_penalty=([\d.]+)", ended.out)

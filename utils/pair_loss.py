@@ -11,7 +11,7 @@ from torch import Tensor
 from utils.loss import TokenSums, product_dtype
 
 # Rows of logits of each pass that stand at once, half a dozen times: logits, probabilities, gradients.
-_ROWS_CPU, _ROWS = 128, 1024
+_ROWS_CPU, _ROWS = 256, 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
