@@ -19,11 +19,13 @@ from configs.errors import UserError
 from configs.schema import Config
 from data.corpora.text import normalize_whitespace
 from utils.arguments import (
+    SEARCHES,
     Parser,
     add_decode_arguments,
     add_model_arguments,
     apply_decode_overrides,
     check_decode_overrides,
+    choose_search,
     load_from_arguments,
 )
 from utils.cli import run_main
@@ -55,7 +57,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         action="store_true",
         help="translate from the target language, with a model of data.directions=both",
     )
-    parser.add_argument("--search", choices=("greedy", "beam"), default="beam")
+    parser.add_argument("--search", choices=("greedy", *SEARCHES), default="beam")
     add_decode_arguments(parser)
     add_model_arguments(parser)
     args = parser.parse_args(argv)
@@ -109,7 +111,9 @@ def main(argv: list[str] | None = None) -> None:
     total = None if args.src_file.suffix == ".gz" else count_lines(args.src_file)
     from tqdm import tqdm
 
-    loaded, translator = load_from_arguments(args, lambda config: apply_decode_overrides(config, args.overrides))
+    loaded, translator = load_from_arguments(
+        args, lambda config: apply_decode_overrides(choose_search(config, args.search), args.overrides)
+    )
     real, synthetic = (Path(f"{args.output}.{language}") for language in languages(loaded.config, reverse=args.reverse))
     dropped: Counter[str] = Counter()
     texts = usable(lines, lambda text: len(translator.encode([text])[0]), loaded.config.data.max_len, dropped)
