@@ -58,7 +58,20 @@ def test_it_begins_with_the_parents_best_weights_and_tokenizer(folder: Path, par
     assert training.progress.best_loss is None
     assert training.progress.epoch_length == 5  # of its own corpus
     training._begin()
+    assert len(said) == 1
     assert said[0].endswith(f"; weights of {found.checkpoint}")
+
+
+def test_it_says_where_weights_that_fit_were_trained_for_another_model(folder: Path, parent: Run) -> None:
+    config = child_config(folder, parent, "model.activation=gelu", "tokenizer.sampling=0.2")
+    found = find_parent(config)
+    assert found is not None
+    adopted = found.adopt(config)
+    assert isinstance(adopted.tokenizer, Subword)
+    assert (adopted.tokenizer.vocab_size, adopted.tokenizer.sampling) == (100, 0.2)
+    said: list[str] = []
+    Training(adopted, open_run(config, None), said.append, found)._begin()
+    assert said[1].endswith("trained for another model: model.activation is 'relu' there and 'gelu' here")
 
 
 def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent: Run) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from configs.schema import Config
+from configs.schema import Config, Subword
 from configs.serialize import diff
 from models.transformer import TranslationTransformer
 from tokenizer.base_tokenizer import BaseTokenizer
@@ -27,8 +27,22 @@ class Parent:
     payload: Mapping[str, Any]
 
     def adopt(self, config: Config) -> Config:
-        """`config` with the tokenizer section of the parent: its vocabulary is the one that the weights know."""
-        return replace(config, tokenizer=self.config.tokenizer)
+        """`config` with the tokenizer section of the parent: its vocabulary is the one that the weights know.
+
+        How segmentations are drawn in training is no part of a vocabulary, and stays as it is.
+        """
+        tokenizer = self.config.tokenizer
+        if isinstance(tokenizer, Subword) and isinstance(config.tokenizer, Subword):
+            tokenizer = replace(tokenizer, sampling=config.tokenizer.sampling)
+        return replace(config, tokenizer=tokenizer)
+
+    def differences(self, config: Config) -> list[str]:
+        """In what `config` describes another model than the parent's."""
+        return [
+            f"{key} is {there!r} there and {here!r} here"
+            for key, there, here in diff(self.config, config)
+            if key.startswith("model.") and key not in TRAINING_ONLY
+        ]
 
     def tokenizer(self) -> BaseTokenizer:
         """The parent's tokenizer. Raises UserError where it is not that of the checkpoint."""
@@ -41,11 +55,7 @@ class Parent:
         try:
             load_weights(model, dict(self.payload), self.checkpoint)
         except UserError as error:
-            different = [
-                f"{key} is {there!r} there and {here!r} here"
-                for key, there, here in diff(self.config, config)
-                if key.startswith("model.") and key not in TRAINING_ONLY
-            ]
+            different = self.differences(config)
             reason = "; ".join(different) if different else str(error)
             raise UserError(
                 f"train.init_from = {config.train.init_from!r}: its weights do not fit: {reason}. Set the model alike"

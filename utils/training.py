@@ -273,6 +273,8 @@ class Training:
             + (f"; going on after update {self.progress.step} ({checkpoint})" if checkpoint else "")
             + (f"; weights of {self.parent.checkpoint}" if self.parent else "")
         )
+        if self.parent is not None and (different := self.parent.differences(self.config)):
+            self.say(f"the weights fit, but they were trained for another model: {'; '.join(different)}")
 
     # ------------------------------------------------------------------------------------------------- handlers
 
