@@ -42,8 +42,7 @@ if not __package__:  # run as a file: the root of the repository is where import
 from benchmarks.common import Report, figure, in_turn, ratio, spread, status_mb, use_machine
 from configs.errors import UserError
 from configs.schema import Config, Phrasebook, Subword
-from data.batching import _cut as cut_into_batches
-from data.batching import form_batches, make_train_loader, padded_tokens
+from data.batching import cut_batches, form_batches, make_train_loader, padded_tokens
 from data.cache import CHUNK, TokenizedSplit, tokenize_split
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
@@ -286,7 +285,7 @@ def orders(split: TokenizedSplit, config: Config) -> dict[str, Callable[[], list
     data, seed = config.data, config.train.seed
 
     def cut(order: np.ndarray) -> list[np.ndarray]:
-        return cut_into_batches(order, np.maximum(src, tgt), data.batch_by, data.batch_size)
+        return cut_batches(order, np.maximum(src, tgt), data.batch_by, data.batch_size)
 
     def drawn() -> np.ndarray:
         return np.random.default_rng(seed).permutation(len(src))

@@ -69,7 +69,7 @@ def status_mb(field: str) -> float:
         lines = Path("/proc/self/status").read_text("utf-8").splitlines()
     except OSError as error:
         raise UserError(
-            "memory is read from /proc/self/status, and this system has none: leave --memory out"
+            "memory is read from /proc/self/status, and this system has none: --memory needs Linux"
         ) from error
     [kilobytes] = [int(line.split()[1]) for line in lines if line.startswith(f"{field}:")]
     return kilobytes * 1024 / 1e6

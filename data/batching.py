@@ -89,7 +89,7 @@ def form_batches(
     for width in BANDS:
         orders.append(banded(src_lengths, tgt_lengths, width))
         orders.append(banded(longest, src_lengths - tgt_lengths, width))
-    candidates = [_cut(order, longest, batch_by, batch_size) for order in orders]
+    candidates = [cut_batches(order, longest, batch_by, batch_size) for order in orders]
     return min(candidates, key=lambda batches: padded_tokens(batches, src_lengths, tgt_lengths))
 
 
@@ -98,7 +98,7 @@ def padded_tokens(batches: Sequence[np.ndarray], src_lengths: np.ndarray, tgt_le
     return sum(len(rows) * int(src_lengths[rows].max() + tgt_lengths[rows].max()) for rows in batches)
 
 
-def _cut(order: np.ndarray, longest: np.ndarray, batch_by: str, batch_size: int) -> list[np.ndarray]:
+def cut_batches(order: np.ndarray, longest: np.ndarray, batch_by: str, batch_size: int) -> list[np.ndarray]:
     """Cut an order of the rows into the fewest runs that keep the budget."""
     if batch_by == "sentences":
         return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
