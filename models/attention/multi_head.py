@@ -47,17 +47,17 @@ class KeyValueCache:
 
     def take(self, rows: Tensor) -> None:
         """Keep the given rows [M], in their order, with repetition."""
-        if rows.shape[0] == self.k.shape[0]:
-            # Into a second pair of buffers and back at the next step: a copy in place would be made twice.
-            if self.spare is None:
-                self.spare = torch.empty_like(self.k), torch.empty_like(self.v)
-            old = self.k, self.v
-            for held, other in zip(old, self.spare):
-                # detached: `out` knows no gradient, and a search needs none
-                torch.index_select(held.detach()[:, :, : self.length], 0, rows, out=other.detach()[:, :, : self.length])
-            (self.k, self.v), self.spare = self.spare, old
-        else:
-            self.k, self.v, self.spare = self.k[rows], self.v[rows], None
+        # Into a second pair of buffers, and back at the next step: a copy in place would be made twice. Only what is
+        # filled is copied.
+        as_many = rows.shape[0] == self.k.shape[0]
+        into = self.spare if as_many else None
+        if into is None:
+            into = self.k.new_empty(len(rows), *self.k.shape[1:]), self.v.new_empty(len(rows), *self.v.shape[1:])
+        for held, other in zip((self.k, self.v), into):
+            # detached: `out` knows no gradient, and a search needs none
+            torch.index_select(held.detach()[:, :, : self.length], 0, rows, out=other.detach()[:, :, : self.length])
+        self.spare = (self.k, self.v) if as_many else None
+        self.k, self.v = into
         if self.state is not None:
             self.state = self.state[rows]
 
