@@ -4,7 +4,7 @@ Every model trains on the same batches, in turn, round by round: target tokens a
 of the machine's matrix rate, with --memory the peak memory; the parts of our step. With --schemes also our model under
 position schemes, against none. Written into --output_dir: bench_train.md and bench_train.json.
 
-"ours" is the update of utils/engines.py on what utils/training.py builds. The peers share one plain loop: forward,
+"ours" is the update of utils/engines.py on what utils/preparation.py builds. The peers share one plain loop: forward,
 cross_entropy over all positions (padding ignored), backward, clipping, AdamW. All have fp32 weights, autocast for
 bfloat16, embeddings tied with the output, dropout 0.1 (where, is said below the table) and label smoothing 0.1.
 

@@ -28,10 +28,10 @@ from configs.schema import Config, Constant, ModelConfig, OptimConfig, TrainConf
 from data.batching import Batch, collate
 from tokenizer.base_tokenizer import BaseTokenizer
 from utils.engines import autocast, create_trainer
+from utils.preparation import build_learner
 from utils.resume import Start
 from utils.runs import Run
 from utils.schedules import build_optimizer
-from utils.training import build_learner
 
 DROPOUT = 0.1
 OPTIM = OptimConfig(

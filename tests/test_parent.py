@@ -15,9 +15,10 @@ from configs.schema import Config, Subword
 from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
 from utils.cli import run_main
+from utils.parent import find_parent
 from utils.resume import open_run
 from utils.runs import Run, checkpoint_config
-from utils.training import Training, find_parent
+from utils.training import Training
 
 
 @pytest.fixture(scope="module")
