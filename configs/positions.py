@@ -162,7 +162,7 @@ class Rope(PositionSection):
 
     kind: ClassVar[str] = "rope"
     base: float = number(10000.0, gt=1)
-    form: Literal["real", "complex"] = "real"
+    form: Literal["auto", "real", "complex"] = "auto"  # how it is computed; auto: the faster way here
     layout: Literal["interleaved", "half"] = "interleaved"
     rope_dim: Literal["head", "model"] = "head"
     cross: bool = False
@@ -191,7 +191,7 @@ class XPos(PositionSection):
     base: float = number(10000.0, gt=1)
     gamma: float = number(0.4, gt=0)
     scale_base: float = number(512.0, gt=0)
-    form: Literal["real", "complex"] = "real"
+    form: Literal["auto", "real", "complex"] = "auto"  # how it is computed; auto: the faster way here
 
     def bound(self, side: Side) -> Bound | None:
         # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most; four digits are left to the key itself.

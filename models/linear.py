@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-_FEW = 256  # rows
+_FEW, _SOME = 64, 256  # rows: of any weight; of one of at least _LARGE numbers, such as the output projection
+_LARGE = 1_000_000
 _WORTH = 2_000_000  # multiplications: below them oneDNN takes longer to begin than torch to finish
 
 # A weight laid out for oneDNN, with the place and the version of the weight that it was made of.
@@ -22,7 +23,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     float32 on a CPU without gradients.
     """
     rows = x.shape[:-1].numel()
-    if rows > _FEW or rows * weight.numel() < _WORTH or not _serves(x, weight):
+    worth = rows * weight.numel() >= _WORTH and rows <= (_SOME if weight.numel() >= _LARGE else _FEW)
+    if not worth or not _serves(x, weight):
         return F.linear(x, weight, bias)
     place = weight.data_ptr(), weight._version
     held = _laid_out.get(weight)

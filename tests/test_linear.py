@@ -25,7 +25,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Linear:
     return Linear(16, 70)
 
 
-@pytest.mark.parametrize("shape", [(1, 16), (5, 1, 16), (8, 32, 16), (3, 300, 16), (0, 16)])
+@pytest.mark.parametrize("shape", [(1, 16), (5, 1, 16), (8, 8, 16), (3, 300, 16), (0, 16)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_equals_the_plain_product(shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models.linear, "_WORTH", 1)
@@ -84,9 +84,20 @@ def test_leaves_other_precisions_to_torch(module: Linear) -> None:
         assert torch.equal(linear(x, frozen), torch.zeros(4, 70))
 
 
-@pytest.mark.parametrize(("rows", "laid_out"), [(1, False), (7, False), (8, True), (256, True), (257, False)])
-def test_few_rows_and_many_products_are_worth_it(rows: int, laid_out: bool) -> None:
-    module = Linear(512, 512)  # 262,144 products a row
+@pytest.mark.parametrize(
+    ("rows", "size", "laid_out"),
+    [
+        (7, 512, False),  # 262,144 products a row
+        (8, 512, True),
+        (64, 512, True),
+        (65, 512, False),
+        (1, 1500, True),
+        (256, 1500, True),
+        (257, 1500, False),
+    ],
+)
+def test_few_rows_and_many_products_are_worth_it(rows: int, size: int, laid_out: bool) -> None:
+    module = Linear(size, size)
     with torch.inference_mode():
-        module(torch.randn(rows, 512))
+        module(torch.randn(rows, size))
     assert (module.weight in models.linear._laid_out) == laid_out

@@ -140,7 +140,10 @@ def beam_search(
         log_probs = allowed_log_probs(model.decode_step(tokens, state), never)
         chosen = extend(live, log_probs, eos_id)
         penalty = length_penalty(torch.tensor(float(length), dtype=torch.float64, device=device), alpha)
-        pool.add(alive, chosen.ended / penalty, chosen.ended, length, chosen.ended_ids(ids))
+        rows = (chosen.ended > -torch.inf).any(dim=1).nonzero().squeeze(1)
+        if len(rows):
+            ended = chosen.ended[rows]
+            pool.add(alive[rows], ended / penalty, ended, length, chosen.ended_ids(ids)[rows])
         live, ids, tokens = chosen.live, chosen.live_ids(ids), chosen.token
 
         at_limit = length >= limits[alive]

@@ -12,6 +12,7 @@ from torch import Tensor
 from models.positional_encodings.base import AttentionPosition, Role
 
 Layout = Literal["interleaved", "half"]
+Form = Literal["auto", "real", "complex"]
 
 
 def inverse_frequencies(
@@ -38,15 +39,19 @@ def rotate(
     *,
     layout: Layout = "interleaved",
     magnitude: float | Tensor = 1.0,
-    form: Literal["real", "complex"] = "real",
+    form: Form = "auto",
 ) -> Tensor:
     """Turn pair i of every token of x [B,H,T,Dh], at positions [T], by position * theta_i: [B,H,T,Dh] in x's type.
 
     theta in radians a position: [Dh/2] (`inverse_frequencies`, or a scaling's), or [...,1,Dh/2] by head or by row.
-    layout, magnitude and the error raised: see `rotate_real`.
+    layout, magnitude and the error raised: see `rotate_real`. form "auto": the faster of the two, which on a CPU is the
+    complex one where the pairs lie side by side; torch's compiler takes real numbers alone.
     """
     exact = angle_dtype(theta.dtype)
     angles = positions.to(exact)[:, None] * theta.to(exact)
+    if form == "auto":
+        plain = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        form = "complex" if plain and layout == "interleaved" else "real"
     turn = rotate_real if form == "real" else rotate_complex
     return turn(x, angles, layout=layout, magnitude=magnitude)
 
@@ -128,7 +133,7 @@ class Rotary(AttentionPosition):
         self,
         *,
         base: float,
-        form: Literal["real", "complex"],
+        form: Form,
         rope_dim: Literal["head", "model"],
         layout: Layout = "interleaved",
         scaling: RopeScaling = NO_SCALING,
@@ -138,7 +143,7 @@ class Rotary(AttentionPosition):
         self.rope_dim = rope_dim
         self.layout: Layout = layout
         self.scaling = scaling
-        self.form: Literal["real", "complex"] = form
+        self.form: Form = form
 
     def rotated_dim(self, x: Tensor) -> int:
         """Over how many dimensions the frequencies of x [B,H,T,Dh] are spread."""

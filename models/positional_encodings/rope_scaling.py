@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from models.positional_encodings.base import Places
-from models.positional_encodings.rope import Layout, RopeScaling, Rotary, angle_dtype, inverse_frequencies
+from models.positional_encodings.rope import Form, Layout, RopeScaling, Rotary, angle_dtype, inverse_frequencies
 
 
 def linear_frequencies(
@@ -225,7 +225,7 @@ class DynamicNtkRotary(Rotary):
         self,
         *,
         base: float,
-        form: Literal["real", "complex"],
+        form: Form,
         rope_dim: Literal["head", "model"],
         layout: Layout = "interleaved",
         factor: float,

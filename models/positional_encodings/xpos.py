@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from models.positional_encodings.base import Role
-from models.positional_encodings.rope import Rotary, angle_dtype, inverse_frequencies
+from models.positional_encodings.rope import Form, Rotary, angle_dtype, inverse_frequencies
 
 
 def xpos_scale(
@@ -58,7 +56,7 @@ class XPos(Rotary):
     price is range: with the defaults the key factor leaves float16 past position 4,500 and float32 past 35,000.
     """
 
-    def __init__(self, *, base: float, gamma: float, scale_base: float, form: Literal["real", "complex"]) -> None:
+    def __init__(self, *, base: float, gamma: float, scale_base: float, form: Form) -> None:
         super().__init__(base=base, form=form, rope_dim="head")
         self.gamma = gamma
         self.scale_base = scale_base
