@@ -171,6 +171,11 @@ def matrix_rate(dtype: torch.dtype, device: torch.device, *, most_s: float = 1.0
 # -------------------------------------------------------------------------------------------------------- reports
 
 
+def _portable(value: Any) -> Any:
+    """A setting without the places of this machine."""
+    return Path(value).name if isinstance(value, (str, Path)) and Path(value).is_absolute() else value
+
+
 class Report:
     """A title, the machine, and sections of Markdown; beside it the same figures as JSON.
 
@@ -186,7 +191,7 @@ class Report:
         self.data: dict[str, Any] = {
             "benchmark": name,
             "environment": environment(device),
-            "settings": {key: value for key, value in settings.items() if key != "output_dir"},
+            "settings": {key: _portable(value) for key, value in settings.items() if key != "output_dir"},
             "sections": [],
         }
         rows = [(key, value) for key, value in self.data["environment"].items()]
