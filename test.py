@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from utils.arguments import SEARCHES, Parser, add_model_arguments, load_from_arguments, positive
+from utils.arguments import SEARCHES, Parser, add_model_arguments, add_set_argument, load_from_arguments, positive
 from utils.cli import run_main
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
@@ -42,14 +42,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         choices=("chrf", "bleu"),
         help="minimum Bayes risk among the decode.n_best translations of the search",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="SECTION.FIELD=VALUE",
-        help="change one field of data, evaluate or decode; repeatable",
-    )
+    add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
     add_model_arguments(parser, ensemble=True)
     return parser.parse_args(argv)
 

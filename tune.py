@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from configs.errors import UserError
-from utils.arguments import Parser, add_model_arguments, load_from_arguments, positive
+from utils.arguments import Parser, add_model_arguments, add_set_argument, load_from_arguments, positive
 from utils.cli import run_main
 
 
@@ -32,14 +32,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--split", metavar="NAME", help="default: the validation split")
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pairs of the split")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="SECTION.FIELD=VALUE",
-        help="change one field of data, evaluate or decode; repeatable",
-    )
+    add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
     add_model_arguments(parser, ensemble=True)
     return parser.parse_args(argv)
 

@@ -58,16 +58,21 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, ensemble: bool = Fal
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
 
 
-def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --set and its short forms for decode.*, all into `overrides`, in the order in which they were given."""
+def add_set_argument(parser: argparse.ArgumentParser, metavar: str, what: str) -> None:
+    """Add --set, repeatable, into `overrides`."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         dest="overrides",
-        metavar="decode.FIELD=VALUE",
-        help="change one decode setting; repeatable",
+        metavar=metavar,
+        help=f"change one {what}; repeatable",
     )
+
+
+def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --set and its short forms for decode.*, all into `overrides`, in the order in which they were given."""
+    add_set_argument(parser, "decode.FIELD=VALUE", "decode setting")
     for field, metavar, what in (
         ("beam_size", "N", "hypotheses kept by beam search"),
         ("n_best", "N", "translations found for each sentence; at most beam_size, but any number of samples"),
