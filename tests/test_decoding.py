@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from typing import cast
@@ -11,6 +12,7 @@ import torch
 from tiny_models import ALL_SCHEMES, BOS, EOS, PAD, VOCAB, model_with, sources, tiny_model, vocabulary
 from torch import Tensor
 
+import models.linear
 from configs.schema import Rope
 from models.decoding.beam import beam_search
 from models.decoding.greedy import greedy_search
@@ -388,3 +390,16 @@ def test_the_best_tokens_are_those_of_topk(n: int, vocab_size: int) -> None:
         expected = rows.topk(n, dim=-1)
         assert torch.equal(values, expected.values)
         assert torch.equal(ids, expected.indices)
+
+
+def test_a_search_after_an_update_has_the_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models.linear, "_WORTH", 1)
+    model, src = lively().float(), sources(4, 6)
+    before = greedy(model, src)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.3, fused=True)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    after = greedy(model, src)
+    assert after == greedy(copy.deepcopy(model), src)
+    assert [h.log_prob for h in after] != [h.log_prob for h in before]

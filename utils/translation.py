@@ -18,6 +18,7 @@ from models.attention.tap import AttentionTap
 from models.build import build_model
 from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis
+from models.linear import weights_fixed
 from models.positional_encodings.base import Kind
 from models.transformer import TranslationTransformer
 from tokenizer.base_tokenizer import BaseTokenizer
@@ -110,6 +111,7 @@ class Translator:
         ranked = minimum_bayes_risk(texts, weights, self.decode.mbr)
         return [replace(hypotheses[index], score=utility) for index, utility in ranked]
 
+    @weights_fixed()
     def search_ids(
         self,
         sources: Sequence[Sequence[int]],

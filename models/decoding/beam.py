@@ -16,6 +16,7 @@ from models.decoding.hypothesis import (
     never_generated,
 )
 from models.decoding.search_model import SearchModel
+from models.linear import weights_fixed
 
 
 class Pool:
@@ -98,6 +99,7 @@ def extend(live: Tensor, log_probs: Tensor, eos_id: int, *, deduction: Tensor | 
 
 
 @torch.inference_mode()
+@weights_fixed()
 def beam_search(
     model: SearchModel,
     src: Tensor,

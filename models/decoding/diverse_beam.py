@@ -14,9 +14,11 @@ from models.decoding.hypothesis import (
     never_generated,
 )
 from models.decoding.search_model import SearchModel
+from models.linear import weights_fixed
 
 
 @torch.inference_mode()
+@weights_fixed()
 def diverse_beam_search(
     model: SearchModel,
     src: Tensor,

@@ -16,6 +16,7 @@ from models.decoding.hypothesis import (
     never_generated,
 )
 from models.decoding.search_model import SearchModel
+from models.linear import weights_fixed
 
 
 def truncated(
@@ -54,6 +55,7 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
+@weights_fixed()
 def sample_search(
     model: SearchModel,
     src: Tensor,
