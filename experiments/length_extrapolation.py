@@ -28,6 +28,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -71,6 +72,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         default=",".join(SCALED),
         help="scalings of RoPE applied to the trained rope runs; '' for none",
     )
+    runs.add_positions_argument(parser)
     runs.add_trial_arguments(parser, config=None, output_dir=None)
     args = parser.parse_args(argv)
     args.config = args.config or CONFIGS[args.corpus]
@@ -213,7 +215,7 @@ class Extrapolation:
                     runs.bleu_by_length(trial, trial.splits, self.edges),
                     runs.bleu_by_length(trial, trial.splits, [self.args.max_words]),
                 )
-            found.setdefault(trial.position, []).append((trial, *self._scores[run]))
+            found.setdefault(trial.variant, []).append((trial, *self._scores[run]))
         return dict(sorted(found.items(), key=lambda item: -fmean(rest[1] or 0.0 for *_, rest in item[1])))
 
 
@@ -255,18 +257,18 @@ def csv_rows(extrapolation: Extrapolation) -> tuple[list[str], list[list[object]
     """Header and rows: each scheme, seed and bucket; what is not done has one row that says so."""
     header = ["position", "seed", "status", "reason", "from_words", "to_words", "sentences", "beyond", "sacrebleu"]
     scores = extrapolation.scores()
-    done = {(trial.position, trial.seed): buckets for found in scores.values() for trial, buckets, _ in found}
+    done = {(trial.variant, trial.seed): buckets for found in scores.values() for trial, buckets, _ in found}
     spans = list(zip([1, *(edge + 1 for edge in extrapolation.edges)], [*extrapolation.edges, ""]))
     rows: list[list[object]] = []
     for trial in extrapolation.trials:
-        buckets = done.get((trial.position, trial.seed))
+        buckets = done.get((trial.variant, trial.seed))
         if buckets is None:
             reason = extrapolation.failures.get(trial.title, "")
-            rows.append([trial.position, trial.seed, "failed" if reason else "not run", reason, *[""] * 5])
+            rows.append([trial.variant, trial.seed, "failed" if reason else "not run", reason, *[""] * 5])
             continue
         for (low, high), n, bleu in zip(spans, extrapolation.counts, buckets):
             beyond = int(low > extrapolation.args.max_words)
-            rows.append([trial.position, trial.seed, "done", "", low, high, n, beyond, "" if bleu is None else bleu])
+            rows.append([trial.variant, trial.seed, "done", "", low, high, n, beyond, "" if bleu is None else bleu])
     named = {trial.title for trial in extrapolation.trials}
     for name, reason in extrapolation.failures.items():
         if name not in named:
@@ -336,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seeds = runs.chosen_seeds(args.seeds)
     limits = limited_overrides(args)
     shared = Namespace(**{**vars(args), "overrides": [*args.overrides, *limits]})
-    configs, refused = runs.resolve_configs(shared, positions, seeds)
+    configs, refused = runs.resolve_configs(partial(runs.position_config, shared), positions, seeds)
     corpus = build_corpus(next(iter(configs.values())).data)
     more = (corpus.validation,) if args.corpus == "phrasebook" else ()
     sources = [line for split in (*corpus.test, *more) for line in corpus.load(split).src]
@@ -348,7 +350,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trained = [trial(name, seed, config) for (name, seed), config in configs.items()]
     pairs = []
     for source in trained:
-        if source.position == "rope" and isinstance(source.config.model.position, Rope):
+        if source.variant == "rope" and isinstance(source.config.model.position, Rope):
             for name in scaled:
                 position = scaled_position(source.config.model.position, name, args.max_words)
                 model = dataclasses.replace(source.config.model, position=position)

@@ -1,8 +1,8 @@
 """Many trainings of one config, by `train.py` and `test.py` in processes of their own: started, resumed, collected.
 
-A trial is one training with its scores: a position scheme, a seed and the whole config. It has a folder:
+A trial is one training with its scores: a variant (a position scheme, say), a seed and the whole config. In a folder:
 
-    <output_dir>/runs/<position>_seed<seed>_<digest of the config>/
+    <output_dir>/runs/<variant>_seed<seed>_<digest of the config>/
         config.json, config.py      the resolved config, and a config file that reads it
         <name>_<date>_<time>/       the run itself, as train.py makes it
         train.log, train.out        what train.py said; attempts.json: how long, how much memory
@@ -101,7 +101,7 @@ def training_digest(config: Config) -> str:
 class Trial:
     """One training and its scores. `tests`: the corpus's test splits; `more_splits` are scored as well."""
 
-    position: str
+    variant: str
     seed: int
     config: Config
     output_dir: Path
@@ -111,7 +111,7 @@ class Trial:
 
     @property
     def title(self) -> str:
-        return f"{self.position}, seed {self.seed}"
+        return f"{self.variant}, seed {self.seed}"
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ class Trial:
         Known by the config inside, so that a trial is found again when the schema has got a new field since.
         """
         wanted = training_digest(self.config)
-        label = f"{self.position}_seed{self.seed}_"
+        label = f"{self.variant}_seed{self.seed}_"
         parent = self.output_dir / "runs"
         own = parent / f"{label}{wanted}"
         for folder in [own, *sorted(parent.glob(f"{label}*"))]:
@@ -495,10 +495,7 @@ def add_trial_arguments(parser: Parser, *, config: str | None, output_dir: str |
     """The options of every experiment that trains translation models. None: the default is the experiment's affair."""
     parser.add_argument("--config", metavar="FILE", default=config, help="the config that all runs share")
     parser.add_argument(
-        "--positions", metavar="NAME,...", help="position schemes, separated by commas (names as for --position)"
-    )
-    parser.add_argument(
-        "--seeds", metavar="N,...", default="0", help="one training of each scheme for each (default: 0)"
+        "--seeds", metavar="N,...", default="0", help="one training of each variant for each (default: 0)"
     )
     parser.add_argument(
         "--set",
@@ -521,6 +518,13 @@ def add_trial_arguments(parser: Parser, *, config: str | None, output_dir: str |
     )
     parser.add_argument("--threads", metavar="N", type=positive, help="CPU threads of each run (default: cores / jobs)")
     parser.add_argument("--report_only", action="store_true", help="table and plots of what is done; nothing is run")
+
+
+def add_positions_argument(parser: Parser) -> None:
+    """`--positions`, as `chosen_positions` takes it."""
+    parser.add_argument(
+        "--positions", metavar="NAME,...", help="position schemes, separated by commas (names as for --position)"
+    )
 
 
 def chosen_positions(text: str | None, default: Sequence[str]) -> list[str]:
@@ -547,26 +551,32 @@ def chosen_seeds(text: str) -> list[int]:
 
 
 def resolve_configs(
-    args: argparse.Namespace, positions: Iterable[str], seeds: Sequence[int]
+    load: Callable[[str, list[str]], Config], variants: Iterable[str], seeds: Sequence[int]
 ) -> tuple[dict[tuple[str, int], Config], dict[str, str]]:
-    """The config of each (position, seed), seeds outermost; and the schemes that the config refuses, with the reason.
+    """The config of each (variant, seed), seeds outermost; and the variants that are refused, with the reason.
 
-    Raises ConfigError where it refuses all of them: then the fault lies with the config or the changes.
+    load: the config of a variant with more `--set` texts. Raises ConfigError where it refuses all of them: then the
+    fault lies with the config or the changes.
     """
     configs: dict[tuple[str, int], Config] = {}
     refused: dict[str, str] = {}
     error: ConfigError | None = None
     for seed in seeds:
-        for name in positions:
+        for name in variants:
             if name in refused:
                 continue
             try:
-                configs[name, seed] = load_config(args.config, [*args.overrides, f"train.seed={seed}"], name)
+                configs[name, seed] = load(name, [f"train.seed={seed}"])
             except ConfigError as caught:
                 error, refused[name] = caught, " ".join(str(caught).split())
     if error is not None and not configs:
         raise error
     return configs, refused
+
+
+def position_config(args: argparse.Namespace, name: str, more: list[str]) -> Config:
+    """The config of the command line under the position scheme `name`."""
+    return load_config(args.config, [*args.overrides, *more], name)
 
 
 def stated_changes(overrides: Iterable[str]) -> list[str]:

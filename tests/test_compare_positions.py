@@ -9,6 +9,7 @@ import csv
 import fcntl
 import json
 import os
+import re
 import signal
 import threading
 from argparse import Namespace
@@ -23,13 +24,15 @@ from toy_runs import toy_config, toy_settings
 
 from configs.errors import UserError
 from configs.positions import Rope, YarnScaling
+from configs.schema import Config, RDrop, Subword
+from configs.serialize import diff, from_dict
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
-from experiments import compare_positions, length_extrapolation, runs
+from experiments import compare_methods, compare_positions, comparison, length_extrapolation, runs
 from utils.metrics import paired_bootstrap
 from utils.translation import load_run
 
-WRITE_FIGURES = compare_positions.write_figures
+WRITE_FIGURES = comparison.write_figures
 
 # Writes what train.py writes. What it does is in the name of the seed: see `fates`.
 TRAIN = """
@@ -153,7 +156,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     made = StandIn(tmp_path)
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(runs, "POLL_S", 0.02)
-    monkeypatch.setattr(compare_positions, "write_figures", lambda comparison: None)  # slow, and no matter but in one
+    monkeypatch.setattr(comparison, "write_figures", lambda comparison: None)  # slow, and no matter but in one
     return made
 
 
@@ -179,7 +182,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_table_holds_what_was_measured(compared: Path) -> None:
     [row] = read_csv(compared / "comparison.csv")
-    assert [row[key] for key in ("position", "seed", "split", "status")] == ["rope", "0", "test", "done"]
+    assert [row[key] for key in ("scheme", "seed", "split", "status")] == ["rope", "0", "test", "done"]
     run = compared / row["run"]
     record = json.loads((run / "results" / "test_greedy_scores.json").read_text("utf-8"))
     scores = record["scores"]
@@ -273,7 +276,7 @@ def test_a_failing_scheme_does_not_stop_the_others(stand_in: StandIn) -> None:
     stand_in.fates(alibi="error")
     assert stand_in.compare("alibi,rope") == 1
     assert stand_in.calls() == [*("train sinusoidal", "test sinusoidal"), "train alibi", "train rope", "test rope"]
-    status = {row["position"]: (row["status"], row["reason"]) for row in stand_in.table()}
+    status = {row["scheme"]: (row["status"], row["reason"]) for row in stand_in.table()}
     assert status == {"sinusoidal": ("done", ""), "alibi": ("failed", "no such luck"), "rope": ("done", "")}
     assert "| alibi, seed 0 | failed: no such luck |" in (stand_in.output / "comparison.md").read_text("utf-8")
     stand_in.fates()
@@ -286,7 +289,7 @@ def test_a_scheme_that_the_config_refuses_is_named_and_the_others_go_on(stand_in
     assert stand_in.compare("rope,alibi", *odd_heads) == 1
     assert stand_in.calls() == ["train sinusoidal", "test sinusoidal", "train alibi", "test alibi"]
     [refused] = [row for row in stand_in.table() if row["status"] == "failed"]
-    assert refused["position"] == "rope"
+    assert refused["scheme"] == "rope"
     assert "even head size" in refused["reason"]
 
 
@@ -358,10 +361,10 @@ def test_several_runs_at_once_are_said_to_disturb_each_other(stand_in: StandIn) 
 def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare_positions, "write_figures", WRITE_FIGURES)
+    monkeypatch.setattr(comparison, "write_figures", WRITE_FIGURES)
     assert stand_in.compare("rope") == 0
     sinusoidal, rope = stand_in.table()  # the baseline first, although it was not named
-    assert [row["position"] for row in (sinusoidal, rope)] == ["sinusoidal", "rope"]
+    assert [row["scheme"] for row in (sinusoidal, rope)] == ["sinusoidal", "rope"]
     assert rope["tokens_per_second"] == "200.0"  # the median without the first update
     assert rope["validation_loss"] == "1.5"
     assert rope["parameters"] == "12345"
@@ -416,6 +419,45 @@ def test_a_mistake_gets_one_line_that_names_it(stand_in: StandIn, arguments: lis
         stand_in.compare("rope", *arguments)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert stand_in.calls() == []
+
+
+def test_methods_are_changes_of_the_config_alone_and_together(stand_in: StandIn) -> None:
+    methods = "plain_twice,r_drop+bpe_dropout,moving_average"
+    assert compare_methods.main(stand_in.arguments("--methods", methods, "--set", "train.max_epochs=2")) == 0
+    assert [row["method"] for row in stand_in.table()] == ["plain", *methods.split(",")]  # and in their order
+    assert {row["baseline"] for row in stand_in.table()} == {"", "plain"}
+
+    def trained(name: str) -> Config:
+        return from_dict(json.loads((stand_in.trial_folder(name) / "config.json").read_text("utf-8")))
+
+    plain = trained("plain")
+
+    def changes(name: str) -> dict[str, object]:
+        return {key: new for key, _, new in diff(plain, trained(name)) if key != "train.runs_dir"}
+
+    assert plain.train.max_epochs == 2
+    assert changes("plain_twice") == {"train.max_epochs": 4}
+    assert changes("moving_average") == {"train.ema_decay": 0.999}
+    both = trained("r_drop+bpe_dropout")
+    assert isinstance(both.tokenizer, Subword)
+    assert (both.optim.objective, both.tokenizer.sampling) == (RDrop(alpha=5.0), 0.1)
+    assert replace(both.optim, objective=plain.optim.objective) == plain.optim
+
+
+def test_every_method_fits_the_default_config() -> None:
+    args = compare_methods.parse_args([])
+    configs = {name: compare_methods.method_config(args, name, []) for name in compare_methods.METHODS}
+    same = [name for name, config in configs.items() if config == configs["plain"]]
+    assert same == ["plain"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"), [("plain,r_drop+luck", "no method 'luck': there are plain,"), (" ,", "name at least one")]
+)
+def test_a_method_that_there_is_not(stand_in: StandIn, methods: str, words: str) -> None:
+    with pytest.raises(UserError, match=re.escape(words)):
+        compare_methods.main(stand_in.arguments("--methods", methods))
     assert stand_in.calls() == []
 
 
