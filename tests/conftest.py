@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY = [
     "train.max_epochs=2",
     "train.device=cpu",
+    "train.log_attention=false",  # pictures take longer than the training; test_checkpoints.py has them
     "model.d_model=32",
     "model.n_heads=2",
     "model.d_ff=64",
@@ -53,8 +54,9 @@ def tiny_args(folder: Path, *overrides: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished tiny RoPE run on the embedded corpus. Tests must not change it."""
-    folder = tmp_path_factory.mktemp("trained")
-    done = run_script("train.py", "--config", "configs/demo.py", *tiny_args(folder))
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.strip().splitlines()[-1])
+    """The folder of a finished tiny RoPE run on the embedded corpus, made in this process. Tests must not change it."""
+    from utils.config import load_config
+    from utils.training import train
+
+    settings = tiny_args(tmp_path_factory.mktemp("trained"))[1::2]
+    return train(load_config("configs/demo.py", settings), say=lambda line: None).run.path

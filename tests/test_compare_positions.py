@@ -5,8 +5,10 @@ One comparison is real. The others run stand-ins for train.py and test.py, which
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import fcntl
+import io
 import json
 import os
 import re
@@ -165,18 +167,19 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder of one tiny training, its own baseline."""
+    """The output folder of one tiny comparison whose train.py and test.py are real, its own baseline."""
     folder = tmp_path_factory.mktemp("compared")
     small = ["train.max_epochs=1", "data.corpus.n_train=300", "data.corpus.n_test=12", "decode.max_len=8"]
-    small += ["train.log_every=1", "train.log_attention=false", "evaluate.bleu_every_epochs=0"]
+    small += ["train.log_every=1", "evaluate.bleu_every_epochs=0"]
     arguments = [*tiny_args(folder, *small), "--threads", "1"]
     arguments += ["--config", "configs/demo.py", "--search", "greedy", "--output_dir", str(folder / "out")]
-    names = ("--positions", "rope", "--baseline", "rope")
-    done = run_script("-m", "experiments.compare_positions", *names, *arguments, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "[1/1]" in done.stderr
-    assert "min | rope, seed 0: done in" in done.stderr
-    assert done.stdout == (folder / "out" / "comparison.md").read_text("utf-8")
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = compare_positions.main(["--positions", "rope", "--baseline", "rope", *arguments])
+    assert code == 0, err.getvalue()
+    assert "[1/1]" in err.getvalue()
+    assert "min | rope, seed 0: done in" in err.getvalue()
+    assert out.getvalue() == (folder / "out" / "comparison.md").read_text("utf-8")
     return folder / "out"
 
 

@@ -60,10 +60,12 @@ def test_a_sentence_gets_its_greedy_and_beam_blocks_from_the_newest_run(trained_
     assert [float(line.split()[0]) for line in ranked] == sorted(float(line.split()[0]) for line in ranked)[::-1]
 
 
-def test_standard_input_gives_a_line_for_each_line_and_a_closed_pipe_ends_quietly(trained_run: Path) -> None:
-    done = run_script("inference.py", "--model_path", trained_run, stdin="Le chat dort.\n\nIl y a un livre.")
-    assert done.returncode == 0, done.stderr
-    assert [bool(line) for line in lines_of(done.stdout)] == [True, False, True]
+def test_standard_input_gives_a_line_for_each_line_and_a_closed_pipe_ends_quietly(
+    infer: Scripts, trained_run: Path
+) -> None:
+    ended = infer("--model_path", trained_run, stdin=b"Le chat dort.\n\nIl y a un livre.")
+    assert ended.code == 0, ended.err
+    assert [bool(line) for line in lines_of(ended.out)] == [True, False, True]
 
     command = f"{sys.executable} inference.py --model_path {trained_run} --search greedy --max_len 3"
     script = f"{command} | head -n 1; exit ${{PIPESTATUS[0]}}"

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import run_script
 from test_training import PAD, Vocabulary, batch_of, difference, sentences, updated
 from tiny_models import tiny_model
 from torch import Tensor
-from toy_runs import log_of, run_here, toy_command, toy_config
+from toy_runs import log_of, run_here, toy_config
 
 from configs.errors import ConfigError
 from configs.schema import Config, CrossEntropy, OptimConfig, RDrop, SimCut
@@ -296,15 +295,3 @@ def test_a_run_with_the_objective_resumes_bit_for_bit(kind: str, tmp_path: Path)
     losses = [line["loss"] for line in log_of(whole).values()]
     assert losses[-1] < losses[0]
     assert all(map(math.isfinite, losses))
-
-
-def test_two_processes_with_an_objective_have_the_figures_of_one(tmp_path: Path) -> None:
-    """Without dropout and cuts nothing is drawn, and the processes' shares must add up to the whole."""
-    objective = ("optim.objective=sim_cut", "optim.objective.cut=0")
-    settings = (*objective, "model.dropout=0", "optim.accumulate=3", "train.max_steps=5")
-    one = run_here(toy_config(tmp_path, *settings)).run
-    done = run_script(*toy_command(tmp_path, *settings), "--nproc_per_node", "2", timeout=300)
-    assert done.returncode == 0, done.stderr
-    two = Path(done.stdout.splitlines()[-1])
-    for step, line in log_of(one).items():
-        assert log_of(two)[step] == pytest.approx(line, abs=1e-5)
