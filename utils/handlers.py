@@ -49,8 +49,10 @@ class AtomicSaver(BaseSaveHandler):
         _require_finite(checkpoint)
         if idist.get_rank() > 0:
             return
-        self.before()
-        write_aside(self.folder / filename, dict(checkpoint))
+        try:
+            self.before()
+        finally:  # whatever was wrong: the checkpoint is worth more
+            write_aside(self.folder / filename, dict(checkpoint))
         for name in self._replaced:
             if name != filename:
                 (self.folder / name).unlink(missing_ok=True)

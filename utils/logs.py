@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class RunLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self.run = run
+        # TensorBoard writes in a thread of its own: what fails there is raised here with the next event.
+        self._excepthook, threading.excepthook = threading.excepthook, lambda args: None
         path = run.logs / "metrics.jsonl"
         with self._errors():
             run.logs.mkdir(exist_ok=True)
@@ -43,7 +46,7 @@ class RunLog:
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
 
     def flush(self) -> None:
-        """Bring to the disk what has been logged; TensorBoard keeps events back for minutes."""
+        """Bring to the disk what has been logged; TensorBoard holds events back for minutes."""
         with self._errors():
             self.writer.flush()
             os.fsync(self.file.fileno())
@@ -73,6 +76,7 @@ class RunLog:
         self.writer.add_figure(tag, figure, step, close=False)
 
     def close(self) -> None:
+        threading.excepthook = self._excepthook
         with self._errors(), contextlib.closing(self.file), contextlib.closing(self.writer):
             pass
 
@@ -82,8 +86,8 @@ class RunLog:
             yield
         except OSError as error:
             raise UserError(
-                f"cannot write the log in {self.run.logs}: {error.strerror or error}; free some space, then go on with "
-                f"--resume {self.run.path}"
+                f"cannot write the log in {self.run.logs}: {error.strerror or error}; see that the folder is there and "
+                f"has space, then go on with --resume {self.run.path}"
             ) from error
 
 

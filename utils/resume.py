@@ -142,7 +142,8 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
 def check_data(payload: Mapping[str, Any], checkpoint: Path | None, *, epoch_length: int, fingerprint: str) -> None:
     """Raises UserError where the training data are no longer those that the run began with."""
     saved = payload["progress"]["epoch_length"]
-    if saved != epoch_length or payload["data"]["fingerprint"] != fingerprint:
+    text = payload["data"]["fingerprint"] if "data" in payload else fingerprint  # the first release did not note it
+    if saved != epoch_length or text != fingerprint:
         raise UserError(
             f"{checkpoint}: the training data have changed since (an epoch had {saved} updates, now {epoch_length}): "
             "start a new run without --resume"
