@@ -70,17 +70,21 @@ KILLS_OF_A_RUN = 5  # then it may come to its end
 
 
 def nursery() -> None:
-    """Read a life a line, live it in a forked process; print the process's number, then how it ended."""
+    """Read a life a line, live it in a forked process; print its number and, when asked by another line, how it ended.
+
+    Until then the number is not another process's, so that it may be killed.
+    """
 
     import train
     import utils.training  # noqa: F401
 
-    for line in sys.stdin:
+    while line := sys.stdin.readline():
         life = json.loads(line)
         pid = os.fork()
         if pid == 0:
             live(train, **life)
         print(pid, flush=True)
+        sys.stdin.readline()
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
@@ -210,7 +214,8 @@ class Campaign:
         pid = int(self.nursery.stdout.readline())
         if number is not None:
             time.sleep(self.draw.uniform(0, self.seconds))
-            os.kill(pid, number)  # where it has ended already it waits to be asked how: its number is not another's
+            os.kill(pid, number)
+        print(file=self.nursery.stdin, flush=True)
         return int(self.nursery.stdout.readline())
 
     def kill_until_done(self, subject: Path, *, most: int) -> None:
@@ -231,6 +236,7 @@ class Campaign:
                 break
             self._count(subject, code, number, call, said)
             kills += 1
+            print(f"kill {self.report.kills}: after update {self.report.updates[-1]}", file=sys.stderr, flush=True)
         self.report.runs += 1
         self._compare(subject)
 

@@ -105,7 +105,7 @@ def test_a_checkpoint_folder_that_vanishes_is_made_again_and_a_run_that_vanishes
     assert whole(run.start.run)[0] == "step_checkpoint_8.pt"
     gone = training(toy_config(tmp_path, *STEPS, "train.max_epochs=1"))
     at_update(gone, 6, lambda: shutil.rmtree(gone.start.run.path))
-    with pytest.raises(UserError, match=r"^cannot write .*/step_checkpoint_8.pt: .*No such file"):
+    with pytest.raises(UserError, match=r"^cannot write .*: .*No such file"):
         gone.run()
     assert not gone.start.run.path.exists()
 
