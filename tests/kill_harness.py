@@ -267,10 +267,10 @@ class Campaign:
         [whole], again = map(Run, (self.whole / "runs").glob("*")), self.run_of(subject)
         assert again is not None
         for kind in ("train", "validation"):
-            assert log_of(again, kind) == log_of(whole, kind), subject
+            assert log_of(again, kind) == log_of(whole, kind), (subject, kind)
         names = [path.name for path in whole.by_age()]
         found = [path.name for path in again.by_age()]
-        assert found == names if tidy else set(found) >= set(names), subject
+        assert found == names if tidy else set(found) >= set(names), (subject, found, names)
         for name in names:
             old, new = (content(run.checkpoints / name) for run in (whole, again))
             for part in ("model", "last_weights", "optimizer", "scheduler", "progress", "early_stopping"):

@@ -166,6 +166,20 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
     assert aside == sorted([newest.name, last_but_one.name])  # kept, and out of the way
 
 
+def test_a_run_killed_between_the_two_checkpoints_of_an_epoch_makes_up_for_the_second(
+    whole: dict[str, tuple[Config, Run]], tmp_path: Path
+) -> None:
+    config, run = whole["cosine"]
+    again = Run(copied(run, tmp_path))
+    [best] = again.checkpoints.glob("best_checkpoint_2_*")
+    (again.checkpoints / "regular_checkpoint_2.pt").unlink()
+    run_here(config, resume=best)
+    assert [path.name for path in again.by_age()] == [path.name for path in run.by_age()]
+    old, new = (content(each.checkpoints / "regular_checkpoint_2.pt") for each in (run, again))
+    for part in ("model", "optimizer", "scheduler", "progress", "early_stopping"):
+        assert same(old[part], new[part]), part
+
+
 def test_which_checkpoint_is_the_newest_does_not_depend_on_time_stamps(
     whole: dict[str, tuple[Config, Run]], tmp_path: Path
 ) -> None:

@@ -139,6 +139,9 @@ class Checkpoints:
         self.regular = handler("regular_checkpoint_{global_step}.{ext}", keep_regular, epoch)
         self.step = handler("step_checkpoint_{global_step}.{ext}", 2, iteration)
 
+    def has_regular(self, epoch: int) -> bool:
+        return (self.run.checkpoints / f"regular_checkpoint_{epoch}.pt").is_file()
+
     def save_epoch(self, trainer: Engine) -> None:
         """The regular checkpoint of the epoch that has just ended."""
         self.regular(trainer)

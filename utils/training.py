@@ -144,6 +144,7 @@ class Training:
         self._attach_checkpoints()
         stop = self._attach_limits()
         try:
+            self._make_up_for_a_kill()
             self.trainer.run(self.data.loader, max_epochs=self.config.train.max_epochs)
             if self.progress.step >= self.total_steps != self.validated:
                 self._validate_last()
@@ -234,6 +235,13 @@ class Training:
                 "max_epochs": self.config.train.max_epochs,
             }
         )
+
+    def _make_up_for_a_kill(self) -> None:
+        """Write the regular checkpoint of an epoch whose best one was the last thing that a killed process wrote."""
+        epoch, due = self.progress.epoch, self._due(self.config.train.checkpoint_every_epochs)
+        at_the_end = self.start.payload is not None and self.progress.step == epoch * self.progress.epoch_length
+        if at_the_end and due(self.trainer, epoch) and not self.checkpoints.has_regular(epoch):
+            self.checkpoints.save_epoch(self.trainer)
 
     def _begin(self) -> None:
         """Say and write down what is about to be trained."""
