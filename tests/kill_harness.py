@@ -32,7 +32,7 @@ if __name__ == "__main__":  # run as a file: the root of the repository is where
 from conftest import ROOT
 from toy_runs import content, log_of, same
 
-from utils.runs import Run, read_checkpoint
+from utils.runs import BEST, REGULAR, Run, read_checkpoint
 
 EPOCHS = 4
 SETTINGS = (
@@ -268,8 +268,8 @@ class Campaign:
         assert again is not None
         for kind in ("train", "validation"):
             assert log_of(again, kind) == log_of(whole, kind), (subject, kind)
-        names = [path.name for path in whole.by_age()]
-        found = [path.name for path in again.by_age()]
+        # A signal makes a checkpoint after the update at which it stops the run; those by epoch are the same.
+        names, found = ([path.name for p in (BEST, REGULAR) for path in run.files(p)] for run in (whole, again))
         assert found == names if tidy else set(found) >= set(names), (subject, found, names)
         for name in names:
             old, new = (content(run.checkpoints / name) for run in (whole, again))
