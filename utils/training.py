@@ -338,7 +338,6 @@ class Training:
             if isinstance(scheduler, PlateauLR):
                 scheduler.observe(engine.state.metrics["loss"])
 
-        self.evaluator.add_event_handler(Events.COMPLETED, self.checkpoints.best)
         due = Events.EPOCH_COMPLETED(event_filter=self._due(self.config.evaluate.every_epochs))
         self.trainer.add_event_handler(due, self._validate)
 
@@ -357,6 +356,8 @@ class Training:
             step=step,
             last=step >= self.total_steps,
         )
+        # After the log: what goes on from this checkpoint does not validate again.
+        self.checkpoints.best(self.evaluator)
         self.validated = step
         self._say(line)
 
