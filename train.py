@@ -47,14 +47,19 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def choose_config(args: argparse.Namespace) -> Config:
-    """The config file's, or that of the run that goes on, with the changes of the command line."""
-    if args.resume is None or args.config is not None:
-        return load_config(args.config or DEFAULT_CONFIG, args.overrides, args.position)
-    from utils.runs import checkpoint_config, read_checkpoint, resolve_checkpoint
+def choose_job(args: argparse.Namespace) -> Job:
+    """The config file's training, or that of the run that goes on, with the changes of the command line."""
+    if args.resume is None:
+        return Job(load_config(args.config or DEFAULT_CONFIG, args.overrides, args.position), None, args.threads)
+    from utils.resume import find_checkpoint
+    from utils.runs import checkpoint_config
 
-    checkpoint, _ = resolve_checkpoint(args.resume, runs_dir="runs", prefer="newest")
-    return apply_overrides(checkpoint_config(read_checkpoint(checkpoint)), args.overrides, position=args.position)
+    checkpoint, _, payload = find_checkpoint(args.resume)
+    if args.config is not None:
+        config = load_config(args.config, args.overrides, args.position)
+    else:
+        config = apply_overrides(checkpoint_config(payload), args.overrides, position=args.position)
+    return Job(config, checkpoint, args.threads)
 
 
 def work(local_rank: int, job: Job) -> None:
@@ -89,7 +94,7 @@ def work(local_rank: int, job: Job) -> None:
 
 def main() -> None:
     args = parse_args()
-    job = Job(config=choose_config(args), resume=args.resume, threads=args.threads)
+    job = choose_job(args)
     from utils.parallel import run_processes
 
     run_processes(work, job, nproc_per_node=args.nproc_per_node, device=job.config.train.device)

@@ -448,6 +448,26 @@ Schedule = Constant | EpochDecay | Noam | InverseSqrt | Cosine | Plateau
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopAtBadNumbers(Section):
+    """An update whose loss or gradient is no number ends the run, before it touches the weights."""
+
+    kind: ClassVar[str] = "stop"
+    section: ClassVar[str] = "optim.bad_numbers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipBadNumbers(Section):
+    """An update whose loss or gradient is no number is left out and counted; the `in_a_row`th in a row ends the run."""
+
+    kind: ClassVar[str] = "skip"
+    section: ClassVar[str] = "optim.bad_numbers"
+    in_a_row: int = number(10, ge=1)
+
+
+BadNumbers = StopAtBadNumbers | SkipBadNumbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OptimConfig(Section):
     section: ClassVar[str] = "optim"
     optimizer: Literal["adam", "adamw"] = "adam"
@@ -460,6 +480,7 @@ class OptimConfig(Section):
     grad_clip: float | None = number(1.0, gt=0)  # maximum norm of the whole gradient
     accumulate: int = number(1, ge=1)  # micro-batches in one optimizer update
     label_smoothing: float = number(0.1, ge=0, lt=1)
+    bad_numbers: BadNumbers = StopAtBadNumbers()  # NaN or infinity in loss or gradient
 
 
 # ------------------------------------------------------------------------------ train, evaluate, decode

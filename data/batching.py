@@ -46,6 +46,24 @@ class Batch:
         """The batch in page-locked memory; the DataLoader calls this by its name."""
         return self._map(Tensor.pin_memory)
 
+    def halves(self, pad_id: int) -> list[Batch]:
+        """Two batches with half of the rows each, and no more padding than they need."""
+        middle = len(self.indices) // 2
+        return [self._rows(rows, pad_id) for rows in (slice(middle), slice(middle, None))]
+
+    def _rows(self, rows: slice, pad_id: int) -> Batch:
+        src, tgt_out = self.src[rows], self.tgt_out[rows]
+        src_lengths, tgt_lengths = ((ids != pad_id).sum(dim=1) for ids in (src, tgt_out))
+        longest = int(tgt_lengths.max())
+        return Batch(
+            src=src[:, : int(src_lengths.max())],
+            tgt_in=self.tgt_in[rows, :longest],
+            tgt_out=tgt_out[:, :longest],
+            indices=self.indices[rows],
+            n_tokens=int(tgt_lengths.sum()),
+            n_src_tokens=int(src_lengths.sum()),
+        )
+
     def _map(self, move: Callable[[Tensor], Tensor]) -> Batch:
         return Batch(
             src=move(self.src),
@@ -223,11 +241,11 @@ class _Batches(Dataset[Batch]):
 class _Groups(Dataset[list[Batch]]):
     """A list of lists of rows to a list of batches."""
 
-    def __init__(self, batches: _Batches) -> None:
-        self.batches = batches
+    def __init__(self, plain: _Batches) -> None:
+        self.plain = plain
 
     def __getitem__(self, group: list[list[int]]) -> list[Batch]:
-        return [self.batches[rows] for rows in group]
+        return [self.plain[rows] for rows in group]
 
 
 class _ResampledGroups(Dataset[list[Batch]]):
@@ -291,6 +309,19 @@ def make_train_loader(
         pin_memory=pin_memory,
         worker_init_fn=_leave_signals_to_the_parent,
     )
+
+
+def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
+    """This process's rows of the batches of `make_train_loader` that take the most memory: the one with the most
+    padded tokens, and the one with the most pairs of tokens, which attention looks at. Often they are the same.
+    """
+    sampler: Any = loader.sampler
+    dataset: Any = loader.dataset
+    split: TokenizedSplit = dataset.plain.split
+    longest = np.maximum(split.src_lengths, split.tgt_lengths)
+    sizes = [(len(rows), int(longest[rows].max())) for rows in sampler.batches]
+    most = {max(range(len(sizes)), key=lambda i: sizes[i][0] * sizes[i][1] ** power) for power in (1, 2)}
+    return [dataset.plain[sampler.batches[i][sampler.rank :: sampler.world_size].tolist()] for i in sorted(most)]
 
 
 def make_eval_loader(

@@ -28,6 +28,7 @@ import numpy as np
 from configs.errors import UserError
 from data.corpora.base import ParallelText
 from tokenizer.base_tokenizer import BaseTokenizer
+from utils.files import sync
 
 logger = logging.getLogger(__name__)
 
@@ -187,15 +188,13 @@ def _write(split: TokenizedSplit, folder: Path) -> None:
         np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
         parts = header.getvalue(), values.data
         checksums[name] = zlib.crc32(parts[1], zlib.crc32(parts[0]))
-        with open(folder / f"{name}.npy", "wb") as file:
+        path = folder / f"{name}.npy"
+        with path.open("wb") as file:
             file.writelines(parts)  # np.save to a file says nothing when the disk is full
-            file.flush()
-            os.fsync(file.fileno())
-    with open(folder / MANIFEST, "w", encoding="utf-8") as file:
-        json.dump({"crc32": checksums, "n_skipped": dict(split.n_skipped)}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    _fsync_folder(folder)
+        sync(path)
+    (folder / MANIFEST).write_text(json.dumps({"crc32": checksums, "n_skipped": dict(split.n_skipped)}), "utf-8")
+    sync(folder / MANIFEST)
+    sync(folder)
 
 
 def _checksum(path: Path) -> int:
@@ -215,7 +214,7 @@ def _publish(partial: Path, final: Path) -> None:
                 return
             _set_aside(final)
         else:
-            _fsync_folder(final.parent)
+            sync(final.parent)
             return
 
 
@@ -264,11 +263,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,13 +6,13 @@ import csv
 import hashlib
 import io
 import json
-import os
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.errors import UserError
+from utils import files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 
 def write_text(path: Path, text: str) -> Path:
     """Write a whole file or nothing: aside, then renamed. The folder is made. Raises UserError where it cannot be."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, "utf-8")
-        aside.replace(path)
+        files.write_text(path, text)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     return path
 

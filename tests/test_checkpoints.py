@@ -163,7 +163,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     path = tmp_path / "regular_checkpoint_1.pt"
     write_aside(path, {"a": torch.ones(3)})
     with pytest.raises(UserError, match="cannot write"):
-        write_aside(tmp_path / "none" / "x.pt", {"a": 1})
+        write_aside(tmp_path / "no_run" / "checkpoints" / "x.pt", {"a": 1})
     with pytest.raises(AttributeError):
         write_aside(path, {"a": lambda: None})
     assert torch.equal(content(path)["a"], torch.ones(3))

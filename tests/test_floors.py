@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ("train", "inference", "test", "visualize", "export", "average", "tune", "back_translate")
 # From the ground up. Names on one floor do not import each other; inside a name everything may.
 FLOORS = [
-    ("configs",),
+    ("configs", "utils.files"),
     ("tokenizer", "models.masks"),
     ("models.dropout", "models.linear", "models.positional_encodings", "data"),
     ("models.attention", "models.schemes"),

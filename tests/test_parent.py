@@ -143,8 +143,8 @@ def test_a_tokenizer_that_is_not_the_checkpoints_is_refused(folder: Path, parent
 def test_on_the_command_line_it_is_one_flag(folder: Path, parent: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = parent.checkpoints / "regular_checkpoint_1.pt"
     args = script.parse_args(["--config", "configs/demo.py", "--init_from", str(checkpoint)])
-    assert script.choose_config(args).train.init_from == str(checkpoint)
-    assert isinstance(script.choose_config(args).tokenizer, Subword)
+    assert script.choose_job(args).config.train.init_from == str(checkpoint)
+    assert isinstance(script.choose_job(args).config.tokenizer, Subword)
     monkeypatch.setattr("sys.argv", ["train.py", "--resume", str(parent.path), "--init_from", str(checkpoint)])
     with pytest.raises(SystemExit) as ended:
         run_main(script.main)

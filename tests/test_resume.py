@@ -134,17 +134,65 @@ def test_changed_training_data_are_refused(whole: dict[str, tuple[Config, Run]],
         run_here(changed, resume=copied(run, tmp_path))
 
 
-def test_a_truncated_newest_checkpoint_names_the_one_before(
-    whole: dict[str, tuple[Config, Run]], tmp_path: Path
+def cut_in_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip_a_bit_in_the_middle(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 4  # of a weight, or of the optimizer: torch.load says nothing
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("damage", [cut_in_half, flip_a_bit_in_the_middle])
+def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
+    whole: dict[str, tuple[Config, Run]], tmp_path: Path, caplog: pytest.LogCaptureFixture, damage
 ) -> None:
     config, run = whole["cosine"]
     again = Run(Path(shutil.copytree(run.path, tmp_path / "run")))
-    *_, before, newest = again.by_age()
-    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
-    with pytest.raises(UserError) as caught:
-        run_here(apply_overrides(config, ["train.max_epochs=9"]), resume=again.path)
+    *_, before, last_but_one, newest = again.by_age()
+    for path in (last_but_one, newest):
+        damage(path)
+    with pytest.raises(UserError) as caught:  # the one that is named itself is meant
+        run_here(config, resume=newest)
     assert str(caught.value).startswith(f"{newest}: not a whole checkpoint")
-    assert str(caught.value).endswith(f"the one before it is {before}")
+    assert damage is flip_a_bit_in_the_middle or str(caught.value).endswith(f"the one before it is {before}")
+    run_here(config, resume=again.path)
+    assert f"damaged: {newest}, {last_but_one}; going on from the one before, {before}" in caplog.text
+    assert log_of(again) == log_of(run)
+    last = [content(each.checkpoints / "regular_checkpoint_3.pt") for each in (run, again)]
+    assert same(last[0]["model"], last[1]["model"])
+    aside = [path.name for path in sorted((again.checkpoints / "left_after_update_28").iterdir())]
+    assert aside == sorted([newest.name, last_but_one.name])  # kept, and out of the way
+
+
+def test_a_run_killed_between_the_two_checkpoints_of_an_epoch_makes_up_for_the_second(
+    whole: dict[str, tuple[Config, Run]], tmp_path: Path
+) -> None:
+    config, run = whole["cosine"]
+    again = Run(copied(run, tmp_path))
+    [best] = again.checkpoints.glob("best_checkpoint_2_*")
+    (again.checkpoints / "regular_checkpoint_2.pt").unlink()
+    run_here(config, resume=best)
+    assert [path.name for path in again.by_age()] == [path.name for path in run.by_age()]
+    old, new = (content(each.checkpoints / "regular_checkpoint_2.pt") for each in (run, again))
+    for part in ("model", "optimizer", "scheduler", "progress", "early_stopping"):
+        assert same(old[part], new[part]), part
+
+
+def test_which_checkpoint_is_the_newest_does_not_depend_on_time_stamps(
+    whole: dict[str, tuple[Config, Run]], tmp_path: Path
+) -> None:
+    _, run = whole["cosine"]
+    again = Run(Path(shutil.copytree(run.path, tmp_path / "run")))
+    names = [path.name for path in run.by_age()]
+    assert [content(path)["progress"]["step"] for path in run.by_age()] == sorted(
+        content(path)["progress"]["step"] for path in run.by_age()
+    )
+    for place, name in enumerate(names):
+        os.utime(again.checkpoints / name, (10**9 - place, 10**9 - place))  # as if written backwards
+    cut_in_half(again.checkpoints / names[0])
+    assert [path.name for path in again.by_age()] == names
 
 
 def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ from configs.serialize import apply_overrides
 from data.batching import Batch, collate
 from data.cache import TokenizedSplit
 from models.build import build_model
+from utils.bad_numbers import NonFiniteError
 from utils.devices import computes_bf16, resolve_device, resolve_precision
-from utils.engines import NonFiniteError, create_evaluator, create_trainer
+from utils.engines import create_evaluator, create_trainer
 from utils.handlers import ProgressBar
 from utils.schedules import build_scheduler
 

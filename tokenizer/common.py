@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from configs.errors import UserError
+from utils.files import write_text
 
 KIND_FILE = "tokenizer_kind.json"
 
@@ -30,9 +30,7 @@ def begin_save(folder: Path) -> None:
 
 def finish_save(folder: Path, kind: str, fingerprint: str) -> None:
     """Write the kind file, in one step and after all the others."""
-    aside = folder / f"{KIND_FILE}.{os.getpid()}.tmp"
-    aside.write_text(json.dumps({"kind": kind, "fingerprint": fingerprint}, indent=2) + "\n", encoding="utf-8")
-    os.replace(aside, folder / KIND_FILE)
+    write_text(folder / KIND_FILE, json.dumps({"kind": kind, "fingerprint": fingerprint}, indent=2) + "\n")
 
 
 def read_kind(folder: Path) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from configs.errors import UserError
 from configs.schema import Marian
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.common import begin_save, finish_save, require_unicode
+from utils.files import write_bytes
 
 REQUIRED_FILES = ("source.spm", "target.spm", "vocab.json")
 OPTIONAL_FILES = ("tokenizer_config.json", "special_tokens_map.json")
@@ -126,7 +127,7 @@ class FrEnTokenizer(BaseTokenizer):
         """Copy the files, so that the run needs neither hub nor source folder."""
         begin_save(folder)
         for name, content in self._files.items():
-            (folder / name).write_bytes(content)
+            write_bytes(folder / name, content)
         finish_save(folder, self.kind, self.fingerprint())
 
     def fingerprint(self) -> str:

@@ -18,6 +18,7 @@ from configs.schema import Subword
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.common import begin_save, finish_save, require_unicode
 from tokenizer.sampling import BpeDropout, SegmentationSampler, UnigramSampling, WordSampler
+from utils.files import write_text
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class SubwordTokenizer(BaseTokenizer):
     def save(self, folder: Path) -> None:
         """Write the Hugging Face format: transformers' AutoTokenizer reads the folder, with the same ids."""
         begin_save(folder)
-        self._backend.save(str(folder / _TOKENIZER_FILE))
+        write_text(folder / _TOKENIZER_FILE, self._backend.to_str(pretty=True))
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "pad_token": PAD,
@@ -155,7 +156,7 @@ class SubwordTokenizer(BaseTokenizer):
             "split_special_tokens": True,
             "clean_up_tokenization_spaces": False,
         }
-        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
         finish_save(folder, self.kind, self.fingerprint())
 
     def fingerprint(self) -> str:

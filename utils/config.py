@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import difflib
 import json
-import os
 import runpy
 import traceback
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from configs.errors import ConfigError
 from configs.positions import POSITIONS, Position
 from configs.schema import Config
 from configs.serialize import apply_overrides, from_dict, kinds, to_dict
+from utils.files import write_text
 
 CONFIGS_DIR = Path(__file__).resolve().parents[1] / "configs"
 _NOT_EXPERIMENTS = {"__init__", "errors", "objectives", "positions", "schema", "section", "serialize"}
@@ -63,10 +63,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write_config_json(config: Config, path: str | Path) -> None:
     """Write the whole config as JSON, in one step."""
-    path = Path(path)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    aside.write_text(json.dumps(to_dict(config), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    write_text(Path(path), json.dumps(to_dict(config), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_config_json(path: str | Path) -> Config:

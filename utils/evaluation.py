@@ -28,6 +28,7 @@ from models.transformer import TranslationTransformer
 from utils.arguments import apply_decode_overrides, choose_search
 from utils.config import load_config
 from utils.engines import create_evaluator
+from utils.files import write_text
 from utils.metrics import CorpusScores, PairedResult, format_scores, paired_bootstrap, score_corpus
 from utils.provenance import provenance
 from utils.runs import Run
@@ -188,9 +189,9 @@ def write_results(result: SplitResult, loaded: LoadedRun) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, lines in (("src", result.sources), ("ref", result.references), ("hyp", result.hypotheses)):
-            _replace(folder / f"{result.name}.{suffix}.txt", "".join(f"{line}\n" for line in lines))
+            write_text(folder / f"{result.name}.{suffix}.txt", "".join(f"{line}\n" for line in lines))
         path = folder / f"{result.name}_scores.json"  # last: where it stands, the rest is whole
-        _replace(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
         raise UserError(
             f"{folder}: the results cannot be written: {error.strerror}; make room or copy the run"
@@ -291,12 +292,3 @@ def _stored_hypotheses(run: Run, name: str, identity: dict[str, Any]) -> list[st
         return lines if same and len(lines) == record["scores"]["n"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from torch import Tensor
 from configs.errors import UserError
 from configs.serialize import to_dict
 from utils.config import read_config_json, write_config_json
+from utils.files import sync
 from utils.runs import FORMAT, WEIGHTS
 
 if TYPE_CHECKING:
@@ -40,7 +41,10 @@ def new_folder(path: Path) -> Iterator[Path]:
     try:
         aside.mkdir(parents=True)
         yield aside
+        for made in (*aside.rglob("*"), aside):
+            sync(made)
         os.replace(aside, path)
+        sync(path.parent)
     except OSError as error:
         raise UserError(f"--output_dir {path}: cannot be written: {error.strerror or error}") from error
     finally:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import ignite.distributed as idist
+import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint
 from ignite.handlers.checkpoint import BaseSaveHandler
 from tqdm import tqdm
 
-from utils.runs import BEST, REGULAR, STEP, Run, write_aside
+from utils.bad_numbers import NON_FINITE_REMEDY, NonFiniteError
+from utils.files import remove_leftovers
+from utils.runs import BEST, LAST_WEIGHTS, REGULAR, STEP, Run, write_aside
+
+logger = logging.getLogger(__name__)
 
 
 class Constant:
@@ -30,40 +36,86 @@ class Constant:
 
 
 class AtomicSaver(BaseSaveHandler):
-    """Writes checkpoints aside and renames them; one process writes."""
+    """Writes checkpoints aside and renames them; one process writes. What a new one replaces goes when it is there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, before: Callable[[], None]) -> None:
         self.folder = folder
+        self.before = before
+        self._replaced: list[str] = []
         if idist.get_rank() == 0:
-            for left in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
-                left.unlink(missing_ok=True)
+            remove_leftovers(folder)
 
     def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
-        if idist.get_rank() == 0:
+        _require_finite(checkpoint)
+        if idist.get_rank() > 0:
+            return
+        try:
+            self.before()
+        finally:  # whatever was wrong: the checkpoint is worth more
             write_aside(self.folder / filename, dict(checkpoint))
+        for name in self._replaced:
+            if name != filename:
+                (self.folder / name).unlink(missing_ok=True)
+        self._replaced.clear()
 
     def remove(self, filename: str) -> None:
-        if idist.get_rank() == 0:
-            (self.folder / filename).unlink(missing_ok=True)
+        """ignite asks for it before it saves; then the new checkpoint could fail and the old one be gone."""
+        self._replaced.append(filename)
+
+
+def _require_finite(checkpoint: Mapping[str, Any]) -> None:
+    """Raises NonFiniteError where a weight, or what the optimizer knows of one, is no number."""
+    parts = {name: checkpoint[name] for name in ("model", LAST_WEIGHTS) if name in checkpoint}
+    parts["optimizer"] = checkpoint["optimizer"]["state"]
+    tensors = {
+        f"{part} {name}": tensor
+        for part, values in parts.items()
+        for name, tensor in _tensors(values)
+        if tensor.is_floating_point()
+    }
+    finite = torch.stack([tensor.isfinite().all().cpu() for tensor in tensors.values()]).tolist()
+    broken = [name for name, whole in zip(tensors, finite) if not whole]
+    if broken:
+        raise NonFiniteError(
+            f"not a number in {', '.join(broken[:3])}{' ...' if len(broken) > 3 else ''}: the weights have broken "
+            f"down, and no checkpoint is made of them; the earlier ones are kept. {NON_FINITE_REMEDY}"
+        )
+
+
+def _tensors(values: Mapping[Any, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of nested dicts, by name."""
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            yield str(name), value
+        elif isinstance(value, Mapping):
+            yield from ((f"{name} {inner}", tensor) for inner, tensor in _tensors(value))
 
 
 class Checkpoints:
     """The three kinds of checkpoint of a run: best by validation loss, regular by epoch, and by step.
 
-    Files are found by their names when a run goes on, so that the numbers to keep hold across interruptions.
+    Files are found by their names when a run goes on, so that the numbers to keep hold across interruptions. `before`
+    is called before each is written.
     """
 
     def __init__(
-        self, run: Run, to_save: dict[str, Any], *, trainer: Engine, keep_best: int, keep_regular: int
+        self,
+        run: Run,
+        to_save: dict[str, Any],
+        *,
+        trainer: Engine,
+        keep_best: int,
+        keep_regular: int,
+        before: Callable[[], None],
     ) -> None:
-        saver = AtomicSaver(run.checkpoints)
+        self._saver = AtomicSaver(run.checkpoints, before)
         self.run = run
         self._last_step: int | None = None  # of the last regular or step checkpoint
 
         def handler(pattern: str, keep: int, step: Callable, score: Callable | None = None) -> Checkpoint:
             return Checkpoint(
                 to_save,
-                saver,
+                self._saver,
                 filename_pattern=pattern,
                 n_saved=keep,
                 global_step_transform=step,
@@ -87,6 +139,9 @@ class Checkpoints:
         self.regular = handler("regular_checkpoint_{global_step}.{ext}", keep_regular, epoch)
         self.step = handler("step_checkpoint_{global_step}.{ext}", 2, iteration)
 
+    def has_regular(self, epoch: int) -> bool:
+        return (self.run.checkpoints / f"regular_checkpoint_{epoch}.pt").is_file()
+
     def save_epoch(self, trainer: Engine) -> None:
         """The regular checkpoint of the epoch that has just ended."""
         self.regular(trainer)
@@ -106,16 +161,31 @@ class Checkpoints:
                 self.save_epoch(trainer)
 
     def adopt_files(self, *, epoch: int, step: int) -> None:
-        """Take up the files of a run that goes on after `epoch` epochs and `step` updates; leave later ones alone."""
-        Item = Checkpoint.Item
-        self.best._saved = sorted(
-            Item(float(m["score"]), p.name)
-            for p in self.run.files(BEST)
-            if (m := BEST.fullmatch(p.name)) and int(m["epoch"]) <= epoch
-        )
-        for kept, pattern, bound in ((self.regular, REGULAR, epoch), (self.step, STEP, step)):
-            numbers = [(int(m[1]), p.name) for p in self.run.files(pattern) if (m := pattern.fullmatch(p.name))]
-            kept._saved = [Item(number, name) for number, name in sorted(numbers) if number <= bound]
+        """Take up the files of a run that goes on after `epoch` epochs and `step` updates.
+
+        Later ones are of a course that the run may not take again: they are put into a folder of their own, the newest
+        first, so that at any time the newest that is left has all before it.
+        """
+        kinds = ((self.best, BEST, epoch), (self.regular, REGULAR, epoch), (self.step, STEP, step))
+        later: set[Path] = set()
+        for kept, pattern, bound in kinds:
+            found = [(m, p) for p in self.run.files(pattern) if (m := pattern.fullmatch(p.name))]
+            later.update(p for m, p in found if int(m[1]) > bound)
+            saved = sorted(
+                Checkpoint.Item(float(m["score"]) if pattern is BEST else int(m[1]), p.name)
+                for m, p in found
+                if int(m[1]) <= bound
+            )
+            kept._saved = saved[-kept.n_saved :]
+            for item in saved[: -kept.n_saved]:  # a process was killed before it could remove it
+                self._saver.remove(item.filename)
+        if later and idist.get_rank() == 0:
+            folder = self.run.checkpoints / f"left_after_update_{step}"
+            folder.mkdir(exist_ok=True)
+            for path in reversed(self.run.by_age()):
+                if path in later:
+                    os.replace(path, folder / path.name)
+            logger.warning("checkpoints after update %d are now in %s: going on will make others", step, folder)
 
 
 class StopSignals:

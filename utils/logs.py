@@ -2,39 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from configs.errors import UserError
+from utils.files import write_bytes
 from utils.runs import Run
+
+logger = logging.getLogger(__name__)
 
 
 class RunLog:
     """`logs/` of a run: events for `tensorboard --logdir runs`, and metrics.jsonl with one JSON object a line.
 
-    A line has kind ("train" or "validation"), step, epoch, and the figures that TensorBoard shows. A run that goes on
-    from an earlier checkpoint drops what came after it from both. One process writes.
+    A line has kind ("train", "validation" or "skipped"), step, epoch, and the figures that TensorBoard shows. A run
+    that goes on from an earlier checkpoint drops what came after it from both. One process writes.
     """
 
     def __init__(self, run: Run, *, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # purge_step is the first step to be forgotten.
-        self.writer = SummaryWriter(str(run.logs), purge_step=first_step + 1 if first_step else None)
+        self.run = run
+        # TensorBoard writes in a thread of its own: what fails there is raised here with the next event.
+        self._excepthook, threading.excepthook = threading.excepthook, lambda args: None
         path = run.logs / "metrics.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        # A process that was killed may have left half a line at the end.
-        kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= first_step]
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        aside.write_bytes(b"".join(kept))
-        os.replace(aside, path)
-        self.file = path.open("a", encoding="utf-8", buffering=1)  # a line at a time
+        with self._errors():
+            run.logs.mkdir(exist_ok=True)
+            # purge_step is the first step to be forgotten.
+            self.writer = SummaryWriter(str(run.logs), purge_step=first_step + 1 if first_step else None)
+            write_bytes(path, b"".join(_lines_until(path, first_step)))
+            self.file = path.open("a", encoding="utf-8", buffering=1)  # a line at a time
 
     def scalars(self, kind: str, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        for name, value in values.items():
-            self.writer.add_scalar(f"{kind}/{name}", value, step)
-        self.file.write(json.dumps({"kind": kind, "step": step, "epoch": epoch, **values}) + "\n")
+        with self._errors():
+            self.file.write(json.dumps({"kind": kind, "step": step, "epoch": epoch, **values}) + "\n")
+            for name, value in values.items():
+                self.writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def flush(self) -> None:
+        """Bring to the disk what has been logged; TensorBoard holds events back for minutes."""
+        with self._errors():
+            self.writer.flush()
+            os.fsync(self.file.fileno())
 
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
         """The flattened configuration, under HPARAMS and as a table under TEXT."""
@@ -61,8 +76,36 @@ class RunLog:
         self.writer.add_figure(tag, figure, step, close=False)
 
     def close(self) -> None:
-        self.writer.close()
-        self.file.close()
+        threading.excepthook = self._excepthook
+        with self._errors(), contextlib.closing(self.file), contextlib.closing(self.writer):
+            pass
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"cannot write the log in {self.run.logs}: {error.strerror or error}; see that the folder is there and "
+                f"has space, then go on with --resume {self.run.path}"
+            ) from error
+
+
+def _lines_until(path: Path, last_step: int) -> list[bytes]:
+    """The lines of a metrics.jsonl up to a step. What a crash left of a line is dropped, with a warning if whole
+    lines follow it.
+    """
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    kept, damaged = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line.endswith(b"\n") and json.loads(line)["step"] <= last_step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            damaged.append(str(number))
+    if damaged:
+        logger.warning("%s: left out damaged lines: %s", path, ", ".join(damaged))
+    return kept
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

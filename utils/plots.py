@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 
 from configs.errors import UserError
 from utils.figure_text import font_of, visible, width_of, wrap, write_text
+from utils.files import written_aside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -277,16 +277,12 @@ def save_animation(figures: Sequence[Figure], path: str | Path, *, seconds: floa
 @contextlib.contextmanager
 def _written_aside(path: Path) -> Iterator[Path]:
     """A name beside `path` that is renamed to it at the end; the folder is made. Raises UserError where that fails."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield aside
-        aside.replace(path)
+        with written_aside(path) as aside:
+            yield aside
     except OSError as error:
         raise UserError(f"cannot write {str(path)!r}: {error.strerror or error}; choose another path") from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
 
 
 # --------------------------------------------------------------------------------------------------- layout

@@ -27,10 +27,9 @@ from utils.ema import WeightAverage
 from utils.parallel import share_gradients
 from utils.parent import Parent
 from utils.resume import Start
+from utils.runs import LAST_WEIGHTS
 from utils.schedules import build_optimizer, build_scheduler
 from utils.translation import check_tokenizer, load_weights
-
-LAST_WEIGHTS = "last_weights"  # in a checkpoint whose `model` is a moving average: those that training goes on from
 
 
 @dataclass(frozen=True, slots=True)

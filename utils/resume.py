@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +14,16 @@ import ignite.distributed as idist
 from configs.errors import UserError
 from configs.schema import Config
 from configs.serialize import diff
-from utils.runs import Run, checkpoint_config, create_run, read_checkpoint, resolve_checkpoint
+from utils.runs import DamagedError, Run, checkpoint_config, create_run, read_checkpoint, resolve_checkpoint
+
+logger = logging.getLogger(__name__)
 
 # What a run that goes on may change: nothing that shapes the model, the data or the course of the updates.
 MAY_CHANGE = (
     "train.",
     "evaluate.",
     "decode.",
+    "optim.bad_numbers",
     "data.num_workers",
     "data.cache_dir",
     "data.corpus.path",
@@ -37,9 +41,17 @@ class Progress:
     epoch: int = 0  # whole epochs done
     epoch_length: int = 0
     best_loss: float | None = None
+    skipped: int = 0  # updates that were left out because of bad numbers
+    skipped_in_a_row: int = 0
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
+
+    def take_up(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what a checkpoint has; an older one may lack counters."""
+        for name in ("best_loss", "skipped", "skipped_in_a_row"):
+            setattr(self, name, saved.get(name, getattr(self, name)))
+        self.go_to(saved["step"])
 
     def go_to(self, step: int) -> None:
         self.step = step
@@ -55,14 +67,38 @@ class Start:
     payload: Mapping[str, Any] | None = None
 
 
+def find_checkpoint(path: Path) -> tuple[Path, Run, Mapping[str, Any]]:
+    """The checkpoint that --resume means, its run, and its content.
+
+    Of a run: the newest, or where that is damaged the one before, with a warning that names both. Raises UserError
+    where there is none, and DamagedError for a damaged one that is named itself.
+    """
+    checkpoint, run = resolve_checkpoint(path, runs_dir="runs", prefer="newest")
+    if path.is_file():
+        return checkpoint, run, read_checkpoint(checkpoint)
+    damaged: list[str] = []
+    first: DamagedError | None = None
+    for checkpoint in reversed(run.by_age()):
+        try:
+            payload = read_checkpoint(checkpoint)
+        except DamagedError as error:
+            damaged.append(str(checkpoint))
+            first = first or error
+            continue
+        if damaged:
+            logger.warning("warning: damaged: %s; going on from the one before, %s", ", ".join(damaged), checkpoint)
+        return checkpoint, run, payload
+    assert first is not None
+    raise first
+
+
 def open_run(config: Config, resume: Path | None) -> Start:
     """A new folder, made by the first process; or the checkpoint that `resume` means (of a run: the newest).
 
     Raises UserError where there is nothing to go on from, or where `config` would not continue it.
     """
     if resume is not None:
-        checkpoint, run = resolve_checkpoint(resume, runs_dir=config.train.runs_dir, prefer="newest")
-        payload = read_checkpoint(checkpoint)
+        checkpoint, run, payload = find_checkpoint(resume)
         if "optimizer" not in payload:  # averaged or exported
             raise UserError(
                 f"{checkpoint} holds weights to translate with, and nothing to go on training from: give --resume the "
@@ -106,7 +142,8 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
 def check_data(payload: Mapping[str, Any], checkpoint: Path | None, *, epoch_length: int, fingerprint: str) -> None:
     """Raises UserError where the training data are no longer those that the run began with."""
     saved = payload["progress"]["epoch_length"]
-    if saved != epoch_length or payload["data"]["fingerprint"] != fingerprint:
+    text = payload["data"]["fingerprint"] if "data" in payload else fingerprint  # the first release did not note it
+    if saved != epoch_length or text != fingerprint:
         raise UserError(
             f"{checkpoint}: the training data have changed since (an epoch had {saved} updates, now {epoch_length}): "
             "start a new run without --resume"

@@ -12,8 +12,8 @@ A checkpoint is a dict of tensors and plain values: nothing in it is ever execut
 
 from __future__ import annotations
 
-import os
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,12 +25,18 @@ import torch
 from configs.errors import UserError
 from configs.schema import Config
 from configs.serialize import from_dict
+from utils.files import written_aside
 
 WEIGHTS = "model.safetensors"  # of an exported run
 FORMAT = 1  # of a checkpoint's keys; raised when an older program could not read it
 BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_loss=(?P<score>-?[\d.]+)\.pt")
 REGULAR = re.compile(r"regular_checkpoint_(?P<epoch>\d+)\.pt")
+LAST_WEIGHTS = "last_weights"  # in a checkpoint whose `model` is a moving average: those that training goes on from
 STEP = re.compile(r"step_checkpoint_(?P<step>\d+)\.pt")
+
+
+class DamagedError(UserError):
+    """A checkpoint that is no longer what was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +81,31 @@ class Run:
         """The checkpoint with the lowest validation loss."""
         return next(iter(self.best_first()), None)
 
+    @property
+    def bad_batches(self) -> Path:
+        return self.path / "bad_batches"
+
     def by_age(self) -> list[Path]:
-        """All checkpoints, the one that was written last at the end."""
+        """All checkpoints by the update they were written after, the newest at the end.
+
+        Neither the time stamps of the files, which copying changes, nor damaged ones disturb that. Of one update the
+        checkpoints are alike, and the best comes first.
+        """
         files = [p for pattern in (BEST, REGULAR, STEP) for p in self.files(pattern)]
-        return sorted(files, key=lambda p: (p.stat().st_mtime_ns, p.name))
+        progress = [_progress(path) for path in files]
+        epoch_length = next((each["epoch_length"] for each in progress if each), 1)
+
+        def step(path: Path, saved: Mapping[str, int] | None) -> int:
+            if saved is not None:
+                return saved["step"]
+            number = int(re.findall(r"checkpoint_(\d+)", path.name)[0])
+            return number if STEP.fullmatch(path.name) else number * epoch_length
+
+        order = sorted(range(len(files)), key=lambda i: step(files[i], progress[i]))
+        return [files[i] for i in order]
 
     def newest(self) -> Path | None:
-        """The checkpoint that was written last: the one to go on from."""
+        """The checkpoint to go on from, whole or not."""
         files = self.by_age()
         return files[-1] if files else None
 
@@ -110,7 +134,7 @@ def newest_run(runs_dir: str | Path) -> Run:
     """The run under runs_dir that was begun last and has a checkpoint."""
     root = Path(runs_dir)
     folders = [p for p in root.iterdir() if p.is_dir()] if root.is_dir() else []
-    runs = [run for run in map(Run, folders) if run.newest() is not None]
+    runs = [run for run in map(Run, folders) if any(run.files(pattern) for pattern in (BEST, REGULAR, STEP))]
     if not runs:
         raise UserError(f"no run with a checkpoint in {root}/: train one first (python train.py), or give --model_path")
     # By the time stamp that ends the name: copying a run must not make it newer.
@@ -120,6 +144,15 @@ def newest_run(runs_dir: str | Path) -> Run:
 def _stamp(name: str) -> str:
     stamps = re.findall(r"\d{8}_\d{6}", name)
     return stamps[-1] if stamps else ""
+
+
+def _progress(path: Path) -> Mapping[str, int] | None:
+    """`progress` of a checkpoint, without reading its weights; None where it cannot be read."""
+    try:
+        progress = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["progress"]
+        return {name: int(progress[name]) for name in ("step", "epoch_length")}
+    except Exception:  # torch raises many kinds: zip, pickle, EOF, runtime
+        return None
 
 
 def resolve_checkpoint(path: str | Path | None, *, runs_dir: str | Path, prefer: str) -> tuple[Path, Run]:
@@ -147,18 +180,17 @@ def resolve_checkpoint(path: str | Path | None, *, runs_dir: str | Path, prefer:
 
 
 def write_aside(path: Path, payload: Any) -> None:
-    """torch.save under another name, synced, then renamed: a reader never sees half a file."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a whole checkpoint, or none. Where the folder has gone it is made again, unless the run has gone too."""
     try:
-        with aside.open("wb") as file:
+        path.parent.mkdir(exist_ok=True)
+        with written_aside(path) as aside, aside.open("wb") as file:
             torch.save(payload, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-        raise UserError(f"cannot write {path}: {error}; free some space: the earlier checkpoints are whole") from error
-    finally:
-        aside.unlink(missing_ok=True)
+        reason = str(error).splitlines()[0][:200]
+        raise UserError(
+            f"cannot write {path}: {reason}; see that the folder can be written and free some space: the earlier "
+            "checkpoints are whole"
+        ) from error
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -172,15 +204,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         return read_safetensors(path)
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
+        _require_checksums(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such checkpoint") from None
     except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if reason.startswith("Weights only load failed"):  # torch's long advice is not for this reader
             reason = "it is another kind of file, or holds more than tensors and plain values"
-        others = [other for other in Run(path.parent.parent).by_age() if other.name != path.name]
-        remedy = f"the one before it is {others[-1]}" if others else f"there is no other one in {path.parent}"
-        raise UserError(f"{path}: not a whole checkpoint ({reason[:120]}); {remedy}") from error
+        raise DamagedError(f"{path}: not a whole checkpoint ({reason[:120]}); {_instead_of(path)}") from error
     about = payload.get("format") if isinstance(payload, dict) else None
     version = about.get("version") if isinstance(about, dict) else None
     if not isinstance(version, int) or not {"config", "model", "tokenizer"} <= payload.keys():
@@ -188,6 +219,25 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if version > FORMAT:
         raise UserError(f"{path}: checkpoint format {version} is newer than this program's {FORMAT}: update the code")
     return payload
+
+
+def _instead_of(damaged: Path) -> str:
+    """What a user may take for a damaged checkpoint: the one before it, or else the first one after it."""
+    files = Run(damaged.parent.parent).by_age()
+    place = next((i for i, path in enumerate(files) if path.name == damaged.name), len(files))
+    before = [path for path in files[:place] if _progress(path)]
+    after = [path for path in files[place + 1 :] if _progress(path)]
+    if before:
+        return f"the one before it is {before[-1]}"
+    return f"the one after it is {after[0]}" if after else f"there is no other one in {damaged.parent}"
+
+
+def _require_checksums(path: Path) -> None:
+    """Raises BadZipFile where a bit of the file has changed: torch writes checksums, and does not look at them."""
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(f"wrong checksum of {damaged.partition('/')[2]}")
 
 
 def checkpoint_config(payload: Mapping[str, Any]) -> Config:

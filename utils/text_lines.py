@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from configs.errors import UserError
+from utils.files import sync
 
 STANDARD_INPUT = "standard input"
 
@@ -88,7 +89,12 @@ def writer(path: Path | None, *, never: Path | None = None) -> Iterator[Callable
         with file:
             yield write
         if not special:
-            os.replace(aside, path)
+            try:
+                sync(aside)
+                os.replace(aside, path)
+                sync(path.parent)
+            except OSError as error:
+                raise UserError(f"--output {path}: cannot be written: {error.strerror}") from None
     finally:
         if not special:
             aside.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,18 +17,21 @@ from ignite.handlers import EarlyStopping
 from configs.errors import UserError
 from configs.schema import Config, EpochDecay
 from configs.serialize import to_dict
+from data.batching import largest_batches
 from data.corpora.build import build_corpus
+from utils.bad_numbers import BadUpdates
 from utils.config import write_config_json
 from utils.devices import resolve_precision
 from utils.engines import create_evaluator, create_trainer
 from utils.handlers import Checkpoints, Constant, ProgressBar, StopSignals
 from utils.logs import RunLog, flatten
+from utils.memory import training_memory
 from utils.parallel import process_device
 from utils.parent import Parent, find_parent
-from utils.preparation import LAST_WEIGHTS, build_learner, check_lengths, prepare_data, prepare_tokenizer
+from utils.preparation import build_learner, check_lengths, prepare_data, prepare_tokenizer
 from utils.provenance import provenance
 from utils.resume import Progress, Start, check_data, open_run
-from utils.runs import FORMAT, Run
+from utils.runs import FORMAT, LAST_WEIGHTS, Run
 from utils.schedules import PlateauLR
 from utils.translation import Translator
 from utils.validation import require_finite, validate, validation_loader
@@ -53,13 +57,14 @@ def train(config: Config, *, resume: Path | None = None, say: Callable[[str], No
     if parent is not None:
         config = parent.adopt(config)
     start = open_run(config, resume)
-    try:
-        training = Training(config, start, say, parent)
-    except BaseException:
-        if start.payload is None and idist.get_rank() == 0:
-            shutil.rmtree(start.run.path, ignore_errors=True)  # a run that never began leaves nothing behind
-        raise
-    return training.run()
+    with training_memory(config):
+        try:
+            training = Training(config, start, say, parent)
+        except BaseException:
+            if start.payload is None and idist.get_rank() == 0:
+                shutil.rmtree(start.run.path, ignore_errors=True)  # a run that never began leaves nothing behind
+            raise
+        return training.run()
 
 
 class Training:
@@ -90,6 +95,7 @@ class Training:
             total_steps=self.total_steps,
         )
         check_lengths(self.learner.model, self.data.validation_ids, config)
+        self.bad_updates = BadUpdates(config.optim.bad_numbers, start.run, self.progress, self._say)
         self.trainer = create_trainer(
             self.learner.shared,
             self.learner.optimizer,
@@ -101,6 +107,8 @@ class Training:
             device=self.device,
             dtype=self.dtype,
             seed=config.train.seed,
+            on_bad_numbers=self.bad_updates,
+            largest=largest_batches(self.data.loader),
         )
         self.evaluator = create_evaluator(
             self.learner.product, pad_id=self.tokenizer.pad_id, device=self.device, dtype=self.dtype
@@ -114,11 +122,14 @@ class Training:
             trainer=self.trainer,
             keep_best=config.train.keep_best,
             keep_regular=config.train.keep_regular,
+            before=self._flush_log,
         )
         if self.start.payload is not None:
             self._go_on(self.start.payload)
         self.log = RunLog(self.start.run, first_step=self.progress.step) if self.main else None
         self.bar = ProgressBar(self.trainer, total_steps=self.total_steps) if self.main else None
+        self.validated: int | None = None  # the last update that was followed by a validation
+        self.over = False  # no update follows
 
     def run(self) -> Result:
         """Train until an end, a limit or a signal."""
@@ -127,13 +138,20 @@ class Training:
         # best checkpoint, the regular checkpoint, and only then a stop.
         self._attach_position()
         self._attach_average()
+        self._attach_counts()
         self._attach_train_log()
         self._attach_validation()
         self._attach_checkpoints()
         stop = self._attach_limits()
         try:
+            self._make_up_for_a_kill()
             self.trainer.run(self.data.loader, max_epochs=self.config.train.max_epochs)
-        except Exception as error:
+            if self.progress.step >= self.total_steps != self.validated:
+                self._validate_last()
+        except BaseException as error:
+            if self.log is not None:
+                with contextlib.suppress(UserError):  # the first error is the one to be reported
+                    self.log.close()
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 reason = str(error).strip().splitlines()[0][:200]
                 raise UserError(f"train.compile = True: {reason}; use --set train.compile=false") from error
@@ -142,8 +160,8 @@ class Training:
             stop.restore()
             if self.bar is not None:
                 self.bar.close()
-            if self.log is not None:
-                self.log.close()
+        if self.log is not None:
+            self.log.close()
         finished = self.progress.step >= self.total_steps
         signal = None if finished else stop.stopped
         return Result(
@@ -153,6 +171,16 @@ class Training:
             signal=signal,
             stopped_early=not finished and signal is None,
         )
+
+    def _say(self, line: str) -> None:
+        """Say a line while the bar is there."""
+        if self.bar is not None:
+            self.bar.say(line)
+
+    def _flush_log(self) -> None:
+        """What has been logged is to be on the disk before a checkpoint that follows it."""
+        if self.log is not None:
+            self.log.flush()
 
     # ------------------------------------------------------------------------------------------ saving, going on
 
@@ -198,8 +226,7 @@ class Training:
         self.learner.scaler.load_state_dict(payload["scaler"])
         if self.stopping is not None and "early_stopping" in payload:
             self.stopping.load_state_dict(payload["early_stopping"])
-        self.progress.go_to(payload["progress"]["step"])
-        self.progress.best_loss = payload["progress"]["best_loss"]
+        self.progress.take_up(payload["progress"])
         self.checkpoints.adopt_files(epoch=self.progress.epoch, step=self.progress.step)
         self.trainer.load_state_dict(
             {
@@ -208,6 +235,13 @@ class Training:
                 "max_epochs": self.config.train.max_epochs,
             }
         )
+
+    def _make_up_for_a_kill(self) -> None:
+        """Write the regular checkpoint of an epoch whose best one was the last thing that a killed process wrote."""
+        epoch, due = self.progress.epoch, self._due(self.config.train.checkpoint_every_epochs)
+        at_the_end = self.start.payload is not None and self.progress.step == epoch * self.progress.epoch_length
+        if at_the_end and due(self.trainer, epoch) and not self.checkpoints.has_regular(epoch):
+            self.checkpoints.save_epoch(self.trainer)
 
     def _begin(self) -> None:
         """Say and write down what is about to be trained."""
@@ -253,6 +287,18 @@ class Training:
                 Events.ITERATION_COMPLETED, lambda engine: average.update(engine.state.iteration)
             )
 
+    def _attach_counts(self) -> None:
+        """Updates that were left out, and those that were made."""
+        progress, log = self.progress, self.log
+
+        @self.trainer.on(Events.ITERATION_COMPLETED)
+        def count(engine: Engine) -> None:
+            if not engine.state.output["skipped"]:
+                self.bad_updates.went_well()
+            elif log is not None:
+                figures = {"total": progress.skipped, "in_a_row": progress.skipped_in_a_row}
+                log.scalars("skipped", figures, step=engine.state.iteration, epoch=engine.state.epoch)
+
     def _attach_train_log(self) -> None:
         log, bar = self.log, self.bar
         if log is None or bar is None:
@@ -261,7 +307,7 @@ class Training:
         @self.trainer.on(Events.ITERATION_COMPLETED)
         def write(engine: Engine) -> None:
             step, out = engine.state.iteration, engine.state.output
-            if step % self.config.train.log_every and step != 1:
+            if (step % self.config.train.log_every and step != 1) or out["skipped"]:
                 return
             figures = {
                 "loss": out["nll"] / out["n_tokens"],
@@ -274,10 +320,7 @@ class Training:
 
     def _attach_validation(self) -> None:
         """Validation at the ends of epochs. The best checkpoint knows its own loss and what followed from it."""
-        config = self.config
-        decode = replace(config.decode, batch_size=config.evaluate.batch_size)
-        translator = Translator(self.learner.product, self.tokenizer, decode, self.device)
-        loader = validation_loader(self.data.validation_ids, self.tokenizer, batch_size=config.evaluate.batch_size)
+        scheduler, stopping = self.learner.scheduler, self.stopping
 
         @self.evaluator.on(Events.COMPLETED)
         def remember_best(engine: Engine) -> None:
@@ -286,30 +329,45 @@ class Training:
             if self.progress.best_loss is None or loss < self.progress.best_loss:
                 self.progress.best_loss = loss
 
-        if self.stopping is not None:
-            self.evaluator.add_event_handler(Events.COMPLETED, self.stopping)
-        scheduler = self.learner.scheduler
-        if isinstance(scheduler, PlateauLR):
-            self.evaluator.add_event_handler(
-                Events.COMPLETED, lambda engine: scheduler.observe(engine.state.metrics["loss"])
-            )
-        self.evaluator.add_event_handler(Events.COMPLETED, self.checkpoints.best)
+        @self.evaluator.on(Events.COMPLETED)
+        def steer(engine: Engine) -> None:
+            if self.over:
+                return
+            if stopping is not None:
+                stopping(engine)
+            if isinstance(scheduler, PlateauLR):
+                scheduler.observe(engine.state.metrics["loss"])
 
-        @self.trainer.on(Events.EPOCH_COMPLETED(event_filter=self._due(config.evaluate.every_epochs)))
-        def validation(engine: Engine) -> None:
-            line = validate(
-                self.evaluator,
-                loader,
-                translator,
-                self.data.validation_text,
-                self.data.validation_ids,
-                config,
-                self.log,
-                epoch=engine.state.epoch,
-                step=engine.state.iteration,
-            )
-            if self.bar is not None:
-                self.bar.say(line)
+        due = Events.EPOCH_COMPLETED(event_filter=self._due(self.config.evaluate.every_epochs))
+        self.trainer.add_event_handler(due, self._validate)
+
+    def _validate(self, trainer: Engine) -> None:
+        config, step = self.config, trainer.state.iteration
+        decode = replace(config.decode, batch_size=config.evaluate.batch_size)
+        line = validate(
+            self.evaluator,
+            validation_loader(self.data.validation_ids, self.tokenizer, batch_size=config.evaluate.batch_size),
+            Translator(self.learner.product, self.tokenizer, decode, self.device),
+            self.data.validation_text,
+            self.data.validation_ids,
+            config,
+            self.log,
+            epoch=trainer.state.epoch,
+            step=step,
+            last=step >= self.total_steps,
+        )
+        # After the log: what goes on from this checkpoint does not validate again.
+        self.checkpoints.best(self.evaluator)
+        self.validated = step
+        self._say(line)
+
+    def _validate_last(self) -> None:
+        """Validate where train.max_steps ended the run between two validations, so that it has a best checkpoint.
+
+        What the run goes on from with a higher limit is saved already, and knows nothing of it.
+        """
+        self.over = True
+        self._validate(self.trainer)
 
     def _attach_checkpoints(self) -> None:
         train = self.config.train

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +25,11 @@ from models.transformer import TranslationTransformer
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.build import load_tokenizer
 from utils.mbr import candidate_weights, minimum_bayes_risk
+from utils.memory import is_out_of_memory, release_memory
 from utils.runs import Run, checkpoint_config, read_checkpoint, resolve_checkpoint
 from utils.search import search_batch
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,22 @@ class Translator:
         ids = {"bos_id": self.tokenizer.bos_id, "eos_id": self.tokenizer.eos_id}
         return search_batch(self.model, src, self.decode, numbers=numbers, greedy=greedy, **ids)
 
+    def _search_if_it_fits(
+        self, sources: Sequence[Sequence[int]], numbers: Sequence[int], greedy: bool
+    ) -> list[list[Hypothesis]] | None:
+        """None where the memory does not suffice for so many sentences. Raises UserError where one is too many."""
+        try:
+            return self._search(sources, numbers, greedy)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(sources) == 1:
+                raise UserError(
+                    f"not enough memory to translate one sentence of {len(sources[0]):,} tokens: lower "
+                    "decode.beam_size, or split the sentence"
+                ) from error
+        return None
+
     def _least_risk_first(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         """The candidates of one sentence by expected utility, which becomes their score."""
         assert self.decode.mbr is not None
@@ -122,25 +142,23 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Source ids (each with EOS) -> hypotheses in the order of the input, best first.
 
-        Batches hold sentences of like length; `progress` is told how many sentences each finished batch had.
-        `numbers` are the sentences' own (default: their places), from which sampling draws.
+        Batches hold sentences of like length; `progress` is told how many sentences each finished batch had. They get
+        smaller where the memory does not suffice. `numbers` are the sentences' own (default: their places), from which
+        sampling draws. Raises UserError where the memory does not suffice for one sentence.
         """
         numbers = range(len(sources)) if numbers is None else numbers
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
         found: list[list[Hypothesis]] = [[] for _ in sources]
-        start = 0
+        start, most = 0, self.decode.batch_size
         while start < len(order):
-            budget = _TOKENS_OF_A_SENTENCE * self.decode.batch_size // len(sources[order[start]])
-            rows = order[start : start + max(1, min(budget, self.decode.batch_size))]
-            try:
-                batch = self._search([sources[i] for i in rows], [numbers[i] for i in rows], greedy)
-            except (MemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
-                    raise
-                raise UserError(
-                    f"not enough memory to translate {len(rows)} sentences of up to {len(sources[rows[0]]):,} tokens "
-                    "at once: lower decode.batch_size or decode.beam_size, or split the longest sentences"
-                ) from error
+            budget = _TOKENS_OF_A_SENTENCE * most // len(sources[order[start]])
+            rows = order[start : start + max(1, min(budget, most))]
+            batch = self._search_if_it_fits([sources[i] for i in rows], [numbers[i] for i in rows], greedy)
+            if batch is None:
+                release_memory(self.device)
+                most = max(1, len(rows) // 2)
+                logger.warning("not enough memory to translate %d sentences at once: going on with %d", len(rows), most)
+                continue
             for row, hypotheses in zip(rows, batch):
                 by_risk = self.decode.mbr is not None and not greedy
                 found[row] = self._least_risk_first(hypotheses) if by_risk else hypotheses
@@ -201,11 +219,6 @@ class Translator:
             beams = self.translate(texts, first=done) if beam else [[] for _ in texts]
             done += len(texts)
             yield [Translated(*found) for found in zip(texts, greedily, beams)]
-
-
-def _out_of_memory(error: Exception) -> bool:
-    # The CPU allocator of torch has no exception class of its own.
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)
 
 
 @dataclass(frozen=True, slots=True)

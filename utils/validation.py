@@ -15,7 +15,7 @@ from data.batching import Batch, make_eval_loader
 from data.cache import TokenizedSplit
 from data.corpora.base import ParallelText
 from tokenizer.base_tokenizer import BaseTokenizer
-from utils.engines import NonFiniteError
+from utils.bad_numbers import NON_FINITE_REMEDY, NonFiniteError
 from utils.logs import RunLog
 from utils.metrics import sacrebleu_score
 from utils.translation import Translator
@@ -49,13 +49,17 @@ def validate(
     *,
     epoch: int,
     step: int,
+    last: bool,
 ) -> str:
-    """Run the evaluator, translate where it is due, write both to the log if there is one; the result in one line."""
+    """Run the evaluator, translate where it is due, write both to the log if there is one; the result in one line.
+
+    After the `last` update a translation is always due, unless the config wants none.
+    """
     metrics = evaluator.run(loader).metrics
     figures = {name: metrics[name] for name in ("loss", "accuracy", "perplexity")}
     line = f"epoch {epoch}: validation loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.4f}"
     every = config.evaluate.bleu_every_epochs
-    if every and (epoch % every == 0 or epoch == config.train.max_epochs):
+    if every and (epoch % every == 0 or last):
         rows = list(range(len(ids)))[: config.evaluate.bleu_sentences]
         texts = translate_rows(translator, ids, rows)
         sources, references = ([side[int(ids.kept[i])] for i in rows] for side in (text.src, text.tgt))
@@ -71,8 +75,8 @@ def validate(
             source = ids.src(0).tolist()
             target = target_tokens(translator, source, None)
             for kind in KINDS:
-                last = [config.model.n_encoder_layers if kind == "encoder" else config.model.n_decoder_layers]
-                [figure] = attention_figures(translator, source, target, kinds=[kind], layers=last).values()
+                top = [config.model.n_encoder_layers if kind == "encoder" else config.model.n_decoder_layers]
+                [figure] = attention_figures(translator, source, target, kinds=[kind], layers=top).values()
                 log.figure(f"attention/{kind}", figure, step)
     return line
 
@@ -82,8 +86,8 @@ def require_finite(evaluator: Engine) -> None:
     loss = evaluator.state.metrics["loss"]
     if not math.isfinite(loss):
         raise NonFiniteError(
-            f"validation loss {loss}: the weights have broken down; the checkpoints of earlier epochs are kept. Try a "
-            "lower learning rate, a longer warm-up or --set optim.grad_clip=1.0"
+            f"validation loss {loss}: the weights have broken down; the checkpoints of earlier epochs are kept. "
+            f"{NON_FINITE_REMEDY}"
         )
 
 
