@@ -29,7 +29,7 @@ from utils.arguments import (
     load_from_arguments,
 )
 from utils.cli import run_main
-from utils.text_lines import as_line, count_lines, open_source, read_lines, writer
+from utils.text_lines import as_line, bounded_lines, count_lines, open_source, read_lines, writer
 
 CHUNK = 512  # lines read, sorted by length and translated at a time
 # A symbol that no text has: the tokenizer cuts it off as a word, and training on tagged text makes it one piece. A tag
@@ -82,13 +82,13 @@ def languages(config: Config, *, reverse: bool) -> tuple[str, str]:
 
 def unpacked(path: Path) -> Iterator[bytes]:
     """The raw lines of a file, plain or .gz. Raises UserError."""
-    raw, _ = open_source(path)
+    raw, name = open_source(path)
     if path.suffix != ".gz":
-        yield from raw
+        yield from bounded_lines(raw, name)
         return
     try:
-        with gzip.open(path) as file:
-            yield from file
+        with gzip.open(raw) as file:
+            yield from bounded_lines(file, name)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: a damaged or truncated gzip file ({error}); copy it anew") from error
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,12 +24,13 @@ from utils.arguments import (
 )
 from utils.cli import run_main
 from utils.config import load_config
-from utils.text_lines import as_line, count_lines, open_source, read_lines, writer
+from utils.text_lines import as_line, bounded_lines, count_lines, open_source, read_lines, writer
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
-    from utils.translation import Translated, Translator
+    from utils.translation import Translated
 
 CHUNK = 512  # lines read, sorted by length and translated at a time
+MOST_TOKENS = 8192  # of a sentence: attention takes memory and time by their square
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
@@ -83,16 +84,21 @@ def as_json(item: Translated) -> str:
     return json.dumps(dataclasses.asdict(item), ensure_ascii=False)
 
 
-def watched(texts: Iterable[str], where: str, translator: Translator, max_len: int, beyond: list[int]) -> Iterator[str]:
-    """The texts, with a UserError for one too long for the model; `beyond` takes lengths that training never saw."""
-    most = translator.longest_source
-    for number, text in enumerate(texts, start=1):
-        length = len(translator.encode([text])[0])
+def length_watch(where: str, most: int | None, max_len: int, beyond: list[int]) -> Callable[[int, int], None]:
+    """Takes a line's number and its tokens. UserError: more than MOST_TOKENS, or than `most`, the model's positions.
+
+    `beyond` takes the lengths that training never saw.
+    """
+
+    def watch(number: int, length: int) -> None:
         if most is not None and length > most:
             raise UserError(f"{where} {number:,}: {length:,} tokens, but the model knows {most:,} positions; split it")
+        if length > MOST_TOKENS:
+            raise UserError(f"{where} {number:,}: {length:,} tokens, and {MOST_TOKENS:,} are the most; split it")
         if length > max_len:
             beyond.append(length)
-        yield text
+
+    return watch
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -102,7 +108,7 @@ def main(argv: list[str] | None = None) -> None:
         texts, where, total = args.src_text, "--src_text number", len(args.src_text)
     else:
         raw, name = open_source(args.src_file)
-        texts, where = read_lines(raw, name), f"{name}, line"
+        texts, where = read_lines(bounded_lines(raw, name), name), f"{name}, line"
         total = count_lines(args.src_file) if args.src_file else None
     with writer(args.output, never=args.src_file) as write:
         from tqdm import tqdm
@@ -119,10 +125,11 @@ def main(argv: list[str] | None = None) -> None:
         beyond: list[int] = []
         max_len = loaded.config.data.max_len
         found = translator.translate_stream(
-            watched(texts, where, translator, max_len, beyond),
+            texts,
             chunk=1 if args.src_text is None and args.src_file is None and sys.stdin.isatty() else CHUNK,
             greedy=args.search in ("greedy", "both"),
             beam=args.search != "greedy",
+            watch=length_watch(where, translator.longest_source, max_len, beyond),
         )
         show = args.src_file is not None and sys.stderr.isatty()
         several = args.src_text is not None and len(args.src_text) > 1

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.schema import Config
-from configs.serialize import apply_overrides
-from utils.arguments import Parser, positive
+from configs.serialize import apply_overrides, diff
+from utils.arguments import Parser, positive, threads
 from utils.cli import run_main
-from utils.config import add_config_arguments, load_config
+from utils.config import add_config_arguments, config_of, load_config
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs/demo.py"
 
@@ -34,7 +34,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--resume", metavar="RUN_OR_CHECKPOINT", type=Path, help="go on with a stopped run, exactly where it was"
     )
     parser.add_argument("--nproc_per_node", type=positive, default=1, metavar="N", help="processes on this machine")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of each process")
+    parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads of each process")
     add_config_arguments(parser)
     parser.add_argument(
         "--init_from",
@@ -43,6 +43,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         dest="overrides",
         type="train.init_from={}".format,
         help="begin a new run with the weights and the tokenizer of another one",
+    )
+    parser.add_argument(
+        "--diff",
+        metavar="CONFIG_OR_RUN_OR_CHECKPOINT",
+        type=Path,
+        help="train nothing: show each field in which this run's config (--config or --resume, with --set) and that of "
+        "another differ, as FIELD: HERE -> THERE",
     )
     return parser.parse_args(argv)
 
@@ -60,6 +67,15 @@ def choose_job(args: argparse.Namespace) -> Job:
     else:
         config = apply_overrides(checkpoint_config(payload), args.overrides, position=args.position)
     return Job(config, checkpoint, args.threads)
+
+
+def show_differences(here: Config, there: Config) -> None:
+    """A line for each field in which the two differ; None for one that a config has not."""
+    found = diff(here, there)
+    for key, a, b in found:
+        print(f"{key}: {a!r} -> {b!r}")
+    if not found:
+        print("no difference", file=sys.stderr)
 
 
 def work(local_rank: int, job: Job) -> None:
@@ -92,9 +108,12 @@ def work(local_rank: int, job: Job) -> None:
     print(result.run.path)
 
 
-def main() -> None:
-    args = parse_args()
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
     job = choose_job(args)
+    if args.diff is not None:
+        show_differences(job.config, config_of(args.diff))
+        return
     from utils.parallel import run_processes
 
     run_processes(work, job, nproc_per_node=args.nproc_per_node, device=job.config.train.device)

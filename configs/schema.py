@@ -174,7 +174,7 @@ class Subword(Section):
     kind: ClassVar[str] = "subword"
     section: ClassVar[str] = "tokenizer"
     algorithm: Literal["bpe", "unigram"] = "bpe"
-    vocab_size: int = number(8000, ge=64)
+    vocab_size: int = number(8000, ge=64, lt=2**20)
     sampling: float = number(0.0, ge=0)
 
     def _check(self) -> None:
@@ -345,11 +345,15 @@ class DataConfig(Section):
     max_len: int = number(256, ge=2)  # tokens with EOS, either side; longer training pairs are dropped
     eval_long: Literal["keep", "truncate"] = "keep"  # what becomes of longer pairs in evaluation
     batch_by: Literal["tokens", "sentences"] = "tokens"
-    batch_size: int = number(4096, ge=1)
-    num_workers: int = number(0, ge=0)
+    batch_size: int = number(4096, ge=1, lt=2**31)
+    num_workers: int = number(0, ge=0, lt=65)
     cache_dir: str = "data/cache"
 
     def _check(self) -> None:
+        for name in ("src_lang", "tgt_lang"):
+            lang = getattr(self, name)
+            if not lang or not all(c.isalnum() or c in "_-" for c in lang):
+                self._fail(name, "letters, digits, '_' and '-' alone (it ends the names of files)")
         if self.src_lang == self.tgt_lang:
             self._fail("tgt_lang", "must differ from data.src_lang")
         if self.batch_by == "tokens" and self.batch_size < self.max_len:
@@ -514,7 +518,7 @@ class EvaluateConfig(Section):
     bleu_every_epochs: int = number(1, ge=0)  # greedy BLEU on the validation split; 0: never
     bleu_sentences: int | None = number(500, ge=1)  # the first so many of the split; None: all
     batch_size: int = number(64, ge=1)  # sentences
-    bootstrap_samples: int = number(1000, ge=2)
+    bootstrap_samples: int = number(1000, ge=2, lt=10**6)
     length_buckets: tuple[int, ...] = number((10, 15, 20, 30), ge=1)  # source words; the last bucket is open
 
     def _check(self) -> None:
@@ -568,7 +572,7 @@ class DecodeConfig(Section):
     beam_size: int = number(5, ge=1)
     length_penalty: float = number(0.6, ge=0)  # alpha of ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)
     max_len: int = number(256, ge=1)
-    max_len_ratio: float = number(2.0, gt=0)
+    max_len_ratio: float = number(2.0, gt=0, lt=1000)
     n_best: int = number(5, ge=1)
     mbr: Literal["chrf", "bleu"] | None = None  # minimum Bayes risk among the n_best (Kumar and Byrne 2004)
     batch_size: int = number(32, ge=1)  # sentences

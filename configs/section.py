@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import types
 import typing
 from dataclasses import dataclass, field
@@ -11,6 +11,9 @@ from functools import cache
 from typing import Any, ClassVar, Literal
 
 from configs.errors import ConfigError
+
+NOUNS = {int: "an integer", float: "a number", str: "a string of Unicode text", bool: "True or False"}
+LARGEST = 2**63 - 1  # of an integer: what torch and NumPy can hold
 
 
 def number(default: Any, *, ge: float | None = None, gt: float | None = None, lt: float | None = None) -> Any:
@@ -46,7 +49,7 @@ def describe(hint: Any, bounds: typing.Mapping[str, Any]) -> str:
         elif member is types.NoneType:
             parts.append("None")
         else:
-            noun = {int: "an integer", float: "a number", str: "a string", bool: "True or False"}[member]
+            noun = NOUNS[member]
             limits = [
                 f"{sign} {bounds[key]}"
                 for key, sign in (("ge", ">="), ("gt", ">"), ("lt", "<"))
@@ -54,6 +57,14 @@ def describe(hint: Any, bounds: typing.Mapping[str, Any]) -> str:
             ]
             parts.append(" ".join([noun, " and ".join(limits)]).strip())
     return ", ".join(parts)
+
+
+def _is_text(value: str) -> bool:
+    """Whether a string can be a file's name and stand in a file: no NUL, no lone surrogate."""
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -69,10 +80,13 @@ def _fits(value: Any, hint: Any) -> bool:
                 if len(kinds) == len(value) and all(map(_fits, value, kinds)):
                     return True
         elif member is float:
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
                 return True
         elif member is int:
-            if isinstance(value, int) and not isinstance(value, bool):
+            if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST:
+                return True
+        elif member is str:
+            if isinstance(value, str) and _is_text(value):
                 return True
         elif isinstance(value, member):
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 from configs.schema import DataConfig
@@ -30,7 +31,7 @@ def load_split(
         tokenizer,
         max_len=config.max_len,
         too_long="drop" if training else config.eval_long,
-        cache_dir=Path(config.cache_dir).expanduser(),
+        cache_dir=Path(os.path.expanduser(config.cache_dir)),
     )
     counts = {**text.skipped, **ids.n_skipped}
     logger.info(

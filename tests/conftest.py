@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # One thread for every process: workers of pytest share the cores, and the number of threads decides the last bits.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -30,6 +32,27 @@ TINY = [
     "evaluate.bleu_sentences=8",
     "decode.max_len=24",
 ]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fuzz-examples",
+        type=int,
+        metavar="N",
+        help="of each test in test_fuzzing.py, drawn anew (default: a few, always the same)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    examples = config.getoption("--fuzz-examples")
+    settings.register_profile(
+        "fuzz",
+        max_examples=examples or 20,
+        derandomize=examples is None,
+        database=None,
+        deadline=timedelta(seconds=30),  # an example that hangs
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 def run_script(*args: str | Path, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:

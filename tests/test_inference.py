@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
@@ -22,7 +26,7 @@ from configs.schema import Learnable
 from configs.serialize import apply_overrides, to_dict
 from data.corpora.phrasebook.corpus import PhrasebookCorpus
 from utils.runs import checkpoint_config, read_checkpoint
-from utils.text_lines import as_line
+from utils.text_lines import as_line, bounded_lines
 from utils.translation import load_run
 
 LINE = re.compile(r"-\d+\.\d{4} .*")
@@ -136,6 +140,67 @@ def test_the_output_of_a_sentence_does_not_depend_on_its_batch(
         assert [item["src"] for item in items] == sentences
         found.append([[hypothesis["text"] for hypothesis in item["beam"]] for item in items])
     assert found[0] == found[1] == found[2]
+
+
+def test_many_mixed_lines_keep_their_order_whatever_is_translated_beside_them(
+    infer: Scripts, trained_run: Path, sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "CHUNK", 16)
+    odd = ["", " \t", "-", "\u202eטוב", "a\x00b", "😀" * 20, "Le chat dort. " * 20, "\ufeffOui.", "<pad>", "\u2028"]
+    lines = [line for pair in zip(sentences, odd) for line in pair] * 2
+    random.Random(0).shuffle(lines)
+    source, found = tmp_path / "source.fr", []
+    for batch_size, seed in (("1", None), ("7", 1), ("64", 2), ("64", None)):
+        places = list(range(len(lines)))
+        if seed is not None:
+            random.Random(seed).shuffle(places)
+        source.write_text("".join(f"{lines[i]}\n" for i in places), encoding="utf-8")
+        ended = infer("--model_path", trained_run, "--src_file", source, "--batch_size", batch_size, "--max_len", "6")
+        assert ended.code == 0
+        translations = dict(zip(places, lines_of(ended.out), strict=True))
+        found.append([translations[i] for i in range(len(lines))])
+    assert found[0] == found[1] == found[2] == found[3]
+    assert len(set(found[0])) > 5
+    assert {text for line, text in zip(lines, found[0]) if not line.strip()} == {""}
+
+
+def test_lines_are_read_as_they_are_translated_and_cut_into_pieces_once(
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = load_run(trained_run, runs_dir="runs").translator(torch.device("cpu"))
+    translator.decode = dataclasses.replace(translator.decode, max_len=3)
+    encode, sizes = translator.encode, []
+
+    def counted(texts: list[str]) -> list[list[int]]:
+        sizes.append(len(texts))
+        return encode(texts)
+
+    monkeypatch.setattr(translator, "encode", counted)
+    seen: list[tuple[int, int]] = []
+    endless = itertools.cycle(["Oui.", "", "Le chat dort."])
+    stream = translator.translate_stream(endless, chunk=4, greedy=True, watch=lambda *line: seen.append(line))
+    items = [item for found in itertools.islice(stream, 3) for item in found]
+    assert [item.src for item in items] == ["Oui.", "", "Le chat dort."] * 4
+    assert sizes == [4, 4, 4]
+    assert [number for number, _ in seen] == list(range(1, 13))
+    assert next(endless) == "Oui."  # no line was read beyond them
+
+
+def test_an_interrupt_leaves_complete_lines(infer: Scripts, trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(file: IO[bytes], name: str) -> Iterator[bytes]:
+        yield from bounded_lines(file, name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inference, "CHUNK", 4)
+    monkeypatch.setattr(inference, "bounded_lines", interrupted)
+    ended = infer("--model_path", trained_run, "--search", "greedy", "--max_len", "3", stdin=b"Oui.\n" * 10)
+    assert (ended.code, ended.err) == (130, "interrupted\n")
+    assert len(lines_of(ended.out)) == 8  # of ten, two whole chunks
+
+
+def test_a_line_too_long_to_attend_to_is_named(infer: Scripts, trained_run: Path) -> None:
+    said = infer("--model_path", trained_run, stdin=b"Oui.\n" + b"Le chat dort. " * 7200).error()
+    assert re.fullmatch(r"standard input, line 2: [\d,]+ tokens, and 8,192 are the most; split it", said)
 
 
 def test_a_file_is_translated_line_by_line_into_another(infer: Scripts, trained_run: Path, tmp_path: Path) -> None:

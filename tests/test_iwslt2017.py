@@ -412,10 +412,9 @@ def hub(files: dict[str, bytes], broken: str = "") -> Iterator[tuple[str, list[s
 def ask(endpoint: str, home: Path, **environment: str) -> dict[str, Any]:
     """Load all splits from the hub in a process of its own (the client reads its environment when imported)."""
     code = """
-import json, logging, time
+import json, time
 import huggingface_hub
 from tests.test_iwslt2017 import UserError, load, pairs
-logging.basicConfig(level=logging.INFO, format="%(name)s %(message)s")
 start = time.monotonic()
 try:
     answer = {split: pairs(load(None, split)) for split in ("train", "validation", "test")}

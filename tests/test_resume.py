@@ -70,6 +70,18 @@ def test_going_on_repeats_the_rest_bit_for_bit(
         assert same(old[part], new[part]), part
 
 
+def test_any_number_of_loader_workers_gives_the_same_run(folder: Path) -> None:
+    config = toy_config(folder, "tokenizer.sampling=0.2", "optim.accumulate=3", "train.max_epochs=2")
+    runs = [run_here(apply_overrides(config, [f"data.num_workers={workers}"])).run for workers in (0, 1, 3)]
+    first = content(runs[0].checkpoints / "regular_checkpoint_2.pt")
+    for run in runs[1:]:
+        assert log_of(run) == log_of(runs[0])
+        assert log_of(run, "validation") == log_of(runs[0], "validation")
+        other = content(run.checkpoints / "regular_checkpoint_2.pt")
+        assert same(other["model"], first["model"])
+        assert same(other["optimizer"], first["optimizer"])
+
+
 def test_a_stop_in_the_middle_of_an_epoch_leaves_a_checkpoint_of_that_update(
     whole: dict[str, tuple[Config, Run]], folder: Path
 ) -> None:

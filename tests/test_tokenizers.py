@@ -436,6 +436,10 @@ def test_without_network_and_cache_the_error_comes_in_seconds_and_names_the_reme
     run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     assert time.perf_counter() - start < 20
     assert run.stdout.count("\n") == 1, run.stderr
+    announced = (
+        "fetching the tokenizer Helsinki-NLP/opus-mt-fr-en from the Hugging Face hub (http://127.0.0.1:9), once\n"
+    )
+    assert (announced in run.stderr) == (offline == "0")  # without any logging set up
     assert "'Helsinki-NLP/opus-mt-fr-en'" in run.stdout
     assert "--set tokenizer.name_or_path=FOLDER" in run.stdout
     assert ("HF_HUB_OFFLINE" in run.stdout) == (offline == "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import urllib.error
 import urllib.request
@@ -15,6 +16,8 @@ from configs.schema import Marian
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.common import begin_save, finish_save, require_unicode
 from utils.files import write_bytes
+
+logger = logging.getLogger(__name__)
 
 REQUIRED_FILES = ("source.spm", "target.spm", "vocab.json")
 OPTIONAL_FILES = ("tokenizer_config.json", "special_tokens_map.json")
@@ -160,6 +163,8 @@ def _from_hub(name: str) -> Path:
         pass
     if constants.HF_HUB_OFFLINE:
         raise UserError(f"the tokenizer {name!r} is not in the local cache, and HF_HUB_OFFLINE is set: {remedy}")
+    # A warning, so that every script shows it: nothing is fetched by surprise.
+    logger.warning("fetching the tokenizer %s from the Hugging Face hub (%s), once", name, constants.ENDPOINT)
     if not _reachable(constants.ENDPOINT):
         raise UserError(f"the tokenizer {name!r} is not in the local cache, and no hub can be reached: {remedy}")
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ RARE_CHARACTER = 1_000_000
 # "fenêtre." shares "fenêtre". An apostrophe ends a piece instead: l' + homme, qu' + il, don' + t.
 _ALONE = Regex(r"▁?(?:\p{N}|[\p{Z}\s]|[[\p{P}\p{S}]&&[^'’▁]])")
 _APOSTROPHE = Regex("['’]")
+_NFC = normalizers.NFC()
 
 _TOKENIZER_FILE = "tokenizer.json"
 
@@ -66,11 +66,14 @@ class SubwordTokenizer(BaseTokenizer):
     def train(cls, texts: Iterable[str], config: Subword) -> SubwordTokenizer:
         """Train on the texts of both languages. The vocabulary stays below config.vocab_size where they give no more.
 
-        Raises UserError where there is no text.
+        Raises UserError where there is no text, and for text that is not Unicode.
         """
+        texts = list(texts)
+        require_unicode(texts)
         reserved = [*SPECIALS, *(BYTE_PIECES if config.vocab_size >= MIN_VOCAB_FOR_BYTES else ())]
         room = config.vocab_size - len(reserved)
-        corpus = _frequent_characters([unicodedata.normalize("NFC", text) for text in texts], room // 2)
+        # Python's own NFC takes time by the square of a run of combining marks.
+        corpus = _frequent_characters([_NFC.normalize_str(text) for text in texts], room // 2)
         if not any(text.strip() for text in corpus):
             raise UserError("there is no text to train the tokenizer on: the training split is empty")
         learn = {"bpe": _learn_bpe, "unigram": _learn_unigram}[config.algorithm]
@@ -197,7 +200,7 @@ def _frequent_characters(texts: list[str], most: int) -> list[str]:
 def _pipeline(model: Any) -> Tokenizer:
     """A model with the text handling around it: the same in training and in use."""
     backend = Tokenizer(model)
-    backend.normalizer = normalizers.NFC()
+    backend.normalizer = _NFC
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always"),

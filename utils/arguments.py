@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # torch is imported when the command line is known to be righ
 
 
 SEARCHES = tuple(kinds(Search))  # of decode.search
+MOST_THREADS = 1024  # where a machine has fewer to give, the process is ended without a word
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,6 +38,13 @@ def positive(text: str) -> int:
     return value
 
 
+def threads(text: str) -> int:
+    """A number of CPU threads from text; argparse reports the rest."""
+    if positive(text) > MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r}: at most {MOST_THREADS}")
+    return int(text)
+
+
 def add_model_arguments(parser: argparse.ArgumentParser, *, ensemble: bool = False) -> None:
     """Add --model_path (with `ensemble` one or more: a list of paths), --runs_dir, --device and --threads."""
     what = "a run's folder or a checkpoint (default: newest run)"
@@ -55,7 +63,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, ensemble: bool = Fal
         "--runs_dir", metavar="DIR", type=Path, default=Path("runs"), help="where the newest run is sought"
     )
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
+    parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads")
 
 
 def add_set_argument(parser: argparse.ArgumentParser, metavar: str, what: str) -> None:

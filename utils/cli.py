@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -10,7 +11,12 @@ from configs.errors import UserError
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's main. UserError: its message on one line, exit code 2. Ctrl-C: 130. A closed pipe: 0."""
+    """Run a script's main. UserError: its message on one line, exit code 2. Ctrl-C: 130. A closed pipe: 0.
+
+    So are other errors of files: a folder that may not be entered, a name that is too long, a disk that is full.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a folder need not be valid UTF-8
     try:
         main()
     except (UserError, KeyboardInterrupt) as error:
@@ -19,6 +25,12 @@ def run_main(main: Callable[[], None]) -> None:
         # The reader has gone (`| head`): nothing more to say, and nothing to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except UnicodeEncodeError as error:
+        shown = ascii(error.object[max(0, error.start - 40) : error.start + 40])
+        sys.exit(report(UserError(f"text that is not valid Unicode: {shown}; give names and text in UTF-8")))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        sys.exit(report(UserError(f"{where}{error.strerror or error}")))
 
 
 def report(error: UserError | KeyboardInterrupt) -> int:

@@ -73,10 +73,27 @@ def read_config_json(path: str | Path) -> Config:
         return from_dict(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid JSON: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:  # beside bad JSON: bad UTF-8, endless digits, endless brackets
+        raise ConfigError(f"{path}: not valid JSON: {error}") from None
+
+
+def config_of(path: str | Path) -> Config:
+    """What a config file, a run or a checkpoint says. Of a run it is config.json, as the run was begun or went on last.
+
+    Only a config file is executed. Raises UserError where `path` is none of them.
+    """
+    path = Path(path)
+    saved = path / "config.json" if path.is_dir() else path
+    if saved.suffix == ".json" and saved.is_file():
+        return read_config_json(saved)
+    if path.suffix == ".py" or not path.exists():
+        return load_config(path)
+    from utils.runs import checkpoint_config, read_checkpoint, resolve_checkpoint  # imports torch
+
+    checkpoint, _ = resolve_checkpoint(path, runs_dir="runs", prefer="newest")
+    return checkpoint_config(read_checkpoint(checkpoint))
 
 
 def _execute(path: Path) -> Config:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from utils.translation import LoadedRun
 
 CONFIG, TOKENIZER = "config.json", "tokenizer"
+_ABOUT = {"version", "tied", "crc32", "fingerprint", "progress"}  # what the metadata tell
 
 
 @contextmanager
@@ -66,12 +69,23 @@ def write_safetensors(loaded: LoadedRun, folder: Path) -> None:
     about = {
         "version": FORMAT,
         "tied": tied,
+        "crc32": checksum(tensors),
         "fingerprint": loaded.tokenizer.fingerprint(),
         "progress": {"epoch": loaded.epoch, "step": loaded.step},
     }
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", "about": json.dumps(about)})
     write_config_json(loaded.config, folder / CONFIG)
     loaded.tokenizer.save(folder / TOKENIZER)
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> int:
+    """CRC-32 of names, types, shapes and values."""
+    crc = 0
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        crc = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), crc)
+        crc = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
+    return crc
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:
@@ -83,14 +97,19 @@ def read_safetensors(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["about"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        if not about.keys() <= _ABOUT:
+            raise KeyError
+        whole = "crc32" not in about or about["crc32"] == checksum(tensors)  # older exports have none
         tensors |= {name: tensors[other] for name, other in about["tied"].items()}
-        version, fingerprint, progress = about["version"], about["fingerprint"], about["progress"]
+        version, fingerprint, progress = int(about["version"]), str(about["fingerprint"]), dict(about["progress"])
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: not a whole safetensors file ({str(error)[:120]}); export it again") from error
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise UserError(f"{path}: a safetensors file, but not one that this project exported") from None
     if version > FORMAT:
         raise UserError(f"{path}: format {version} is newer than this program's {FORMAT}: update the code")
+    if not whole:
+        raise UserError(f"{path}: the weights are damaged (wrong checksum); export it again")
     config = read_config_json(path.parent / CONFIG)
     return {
         "format": {"version": version},

@@ -101,7 +101,7 @@ def _lines_until(path: Path, last_step: int) -> list[bytes]:
         try:
             if line.endswith(b"\n") and json.loads(line)["step"] <= last_step:
                 kept.append(line)
-        except (ValueError, KeyError, TypeError):
+        except (KeyError, RecursionError, TypeError, ValueError):
             damaged.append(str(number))
     if damaged:
         logger.warning("%s: left out damaged lines: %s", path, ", ".join(damaged))

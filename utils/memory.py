@@ -10,8 +10,15 @@ import torch
 from configs.errors import UserError
 from configs.schema import Config
 
-# Not every allocator has an exception class of its own; these are of torch's on CPUs, of cuBLAS and of CUDA.
-_WORDS = ("you tried to allocate", "allocate memory", "ALLOC_FAILED", "CUDA error: out of memory")
+# Not every allocator has an exception class of its own; these are of torch's on CPUs (the third for a size that has no
+# number), of cuBLAS and of CUDA.
+_WORDS = (
+    "you tried to allocate",
+    "allocate memory",
+    "calculation overflowed",
+    "ALLOC_FAILED",
+    "CUDA error: out of memory",
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,8 @@ def open_run(config: Config, resume: Path | None) -> Start:
                 f"{checkpoint} holds weights to translate with, and nothing to go on training from: give --resume the "
                 "run's folder, or one of its best, regular or step checkpoints"
             )
-        check_resume(config, payload, checkpoint)
+        with naming_odd_parts(checkpoint):
+            check_resume(config, payload, checkpoint)
         return Start(run, checkpoint, payload)
     path = ""
     if idist.get_rank() == 0:
@@ -112,6 +114,19 @@ def open_run(config: Config, resume: Path | None) -> Start:
     if idist.get_world_size() > 1:
         path = idist.broadcast(path, src=0, safe_mode=True)
     return Start(Run(Path(path)))
+
+
+@contextlib.contextmanager
+def naming_odd_parts(checkpoint: Path | None) -> Iterator[None]:
+    """A UserError for parts of a checkpoint that are missing or are of another kind than training writes."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise UserError(
+            f"{checkpoint}: the state of the training in it does not fit ({reason}); go on from another checkpoint, or "
+            "begin a new run with its weights (--init_from)"
+        ) from error
 
 
 def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -> None:

@@ -29,7 +29,7 @@ from utils.files import written_aside
 
 WEIGHTS = "model.safetensors"  # of an exported run
 FORMAT = 1  # of a checkpoint's keys; raised when an older program could not read it
-BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_loss=(?P<score>-?[\d.]+)\.pt")
+BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_loss=(?P<score>-?\d+(?:\.\d+)?)\.pt")
 REGULAR = re.compile(r"regular_checkpoint_(?P<epoch>\d+)\.pt")
 LAST_WEIGHTS = "last_weights"  # in a checkpoint whose `model` is a moving average: those that training goes on from
 STEP = re.compile(r"step_checkpoint_(?P<step>\d+)\.pt")
@@ -214,10 +214,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{path}: not a whole checkpoint ({reason[:120]}); {_instead_of(path)}") from error
     about = payload.get("format") if isinstance(payload, dict) else None
     version = about.get("version") if isinstance(about, dict) else None
-    if not isinstance(version, int) or not {"config", "model", "tokenizer"} <= payload.keys():
-        raise UserError(f"{path}: a torch file, but not a checkpoint of this project")
-    if version > FORMAT:
+    if isinstance(version, int) and version > FORMAT:
         raise UserError(f"{path}: checkpoint format {version} is newer than this program's {FORMAT}: update the code")
+    if not isinstance(version, int) or not _has_parts(payload):
+        raise UserError(f"{path}: a torch file, but not a checkpoint of this project")
     return payload
 
 
@@ -238,6 +238,21 @@ def _require_checksums(path: Path) -> None:
         damaged = archive.testzip()
     if damaged is not None:
         raise zipfile.BadZipFile(f"wrong checksum of {damaged.partition('/')[2]}")
+
+
+def _has_parts(payload: Mapping[str, Any]) -> bool:
+    """Whether the parts that a checkpoint must have are there, and are of the kinds that its readers count on."""
+    if not {"config", "model", "tokenizer"} <= payload.keys():
+        return False
+    model, tokenizer, progress = payload["model"], payload["tokenizer"], payload.get("progress", {})
+    return (
+        isinstance(model, dict)
+        and all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in model.items())
+        and isinstance(tokenizer, dict)
+        and isinstance(tokenizer.get("fingerprint"), str)
+        and isinstance(progress, dict)
+        and all(isinstance(progress.get(name, 0), int) for name in ("epoch", "step"))
+    )
 
 
 def checkpoint_config(payload: Mapping[str, Any]) -> Config:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from configs.errors import UserError
 from utils.files import sync
 
 STANDARD_INPUT = "standard input"
+MAX_LINE = 1 << 20  # bytes: a file that is no text may have one line of any length
+CHUNK = 1 << 20
 
 
-def open_source(path: Path | None) -> tuple[Iterable[bytes], str]:
-    """The raw lines of a file, or of standard input, and their name in messages. Raises UserError."""
+def open_source(path: Path | None) -> tuple[IO[bytes], str]:
+    """A file of lines, or standard input, and its name in messages. Raises UserError."""
     if path is not None:
         try:
             return path.open("rb"), str(path)
@@ -28,6 +32,17 @@ def open_source(path: Path | None) -> tuple[Iterable[bytes], str]:
     if sys.stdin.isatty():
         print("reading from the terminal, a sentence a line; end with Ctrl-D", file=sys.stderr)
     return sys.stdin.buffer, STANDARD_INPUT
+
+
+def bounded_lines(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """The lines of a file as they come. Raises UserError for one of more than MAX_LINE bytes."""
+    for number in itertools.count(1):
+        line = file.readline(MAX_LINE + 1)
+        if len(line) > MAX_LINE:
+            raise UserError(f"{name}, line {number:,}: more than {MAX_LINE:,} bytes; is it text, a sentence a line?")
+        if not line:
+            return
+        yield line
 
 
 def read_lines(raw: Iterable[bytes], name: str) -> Iterator[str]:
@@ -51,7 +66,12 @@ def count_lines(path: Path) -> int | None:
     if not path.is_file():
         return None
     with path.open("rb") as file:
-        return sum(1 for _ in file)
+        chunks = iter(lambda: file.read(CHUNK), b"")
+        ends, last = 0, b"\n"
+        for chunk in chunks:
+            ends += chunk.count(b"\n")
+            last = chunk[-1:]
+    return ends + (last != b"\n")
 
 
 @contextlib.contextmanager

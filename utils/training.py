@@ -30,7 +30,7 @@ from utils.parallel import process_device
 from utils.parent import Parent, find_parent
 from utils.preparation import build_learner, check_lengths, prepare_data, prepare_tokenizer
 from utils.provenance import provenance
-from utils.resume import Progress, Start, check_data, open_run
+from utils.resume import Progress, Start, check_data, naming_odd_parts, open_run
 from utils.runs import FORMAT, LAST_WEIGHTS, Run
 from utils.schedules import PlateauLR
 from utils.translation import Translator
@@ -220,13 +220,14 @@ class Training:
     def _go_on(self, payload: Mapping[str, Any]) -> None:
         """Take up everything but the weights (see build_learner) where the checkpoint left it."""
         epoch_length = self.progress.epoch_length
-        check_data(payload, self.start.checkpoint, epoch_length=epoch_length, fingerprint=self.data.fingerprint)
-        self.learner.optimizer.load_state_dict(payload["optimizer"])
-        self.learner.scheduler.load_state_dict(payload["scheduler"])
-        self.learner.scaler.load_state_dict(payload["scaler"])
-        if self.stopping is not None and "early_stopping" in payload:
-            self.stopping.load_state_dict(payload["early_stopping"])
-        self.progress.take_up(payload["progress"])
+        with naming_odd_parts(self.start.checkpoint):
+            check_data(payload, self.start.checkpoint, epoch_length=epoch_length, fingerprint=self.data.fingerprint)
+            self.learner.optimizer.load_state_dict(payload["optimizer"])
+            self.learner.scheduler.load_state_dict(payload["scheduler"])
+            self.learner.scaler.load_state_dict(payload["scaler"])
+            if self.stopping is not None and "early_stopping" in payload:
+                self.stopping.load_state_dict(payload["early_stopping"])
+            self.progress.take_up(payload["progress"])
         self.checkpoints.adopt_files(epoch=self.progress.epoch, step=self.progress.step)
         self.trainer.load_state_dict(
             {

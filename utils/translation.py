@@ -178,14 +178,17 @@ class Translator:
         greedy: bool = False,
         progress: Callable[[int], None] | None = None,
         first: int = 0,
+        sources: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Translation]]:
         """Sentences -> for each its n-best translations, best first (one if greedy). A blank text gives a blank one.
 
-        `first` is the number of the first text, where these are a part of more.
+        `first` is the number of the first text, where these are a part of more; `sources` are the ids of `texts`,
+        where they are known (see `encode`).
         """
+        sources = self.encode(texts) if sources is None else sources
         spoken = [i for i, text in enumerate(texts) if text.strip()]
-        sources, numbers = self.encode([texts[i] for i in spoken]), [first + i for i in spoken]
-        found = self.search_ids(sources, greedy=greedy, progress=progress, numbers=numbers)
+        numbers = [first + i for i in spoken]
+        found = self.search_ids([sources[i] for i in spoken], greedy=greedy, progress=progress, numbers=numbers)
         translations = [[NOTHING] for _ in texts]
         for i, hypotheses in zip(spoken, found):
             decoded = self.tokenizer.decode_batch([h.ids for h in hypotheses])
@@ -210,13 +213,27 @@ class Translator:
         return {kind: tap.maps(kind)[:, 0].float().cpu().numpy() for kind in kinds}
 
     def translate_stream(
-        self, lines: Iterable[str], *, chunk: int, greedy: bool = False, beam: bool = True
+        self,
+        lines: Iterable[str],
+        *,
+        chunk: int,
+        greedy: bool = False,
+        beam: bool = True,
+        watch: Callable[[int, int], None] | None = None,
     ) -> Iterator[list[Translated]]:
-        """Any number of lines in bounded memory and in their order: `chunk` at a time are read and translated."""
+        """Any number of lines in bounded memory and in their order: `chunk` at a time are read and translated.
+
+        `watch` is told of each line its number (from 1) and its tokens, before any of the chunk is translated.
+        """
         rest, done = iter(lines), 0
         while texts := list(itertools.islice(rest, chunk)):
-            greedily = [best for [best] in self.translate(texts, greedy=True)] if greedy else [None] * len(texts)
-            beams = self.translate(texts, first=done) if beam else [[] for _ in texts]
+            sources = self.encode(texts)
+            if watch is not None:
+                for number, ids in enumerate(sources, start=done + 1):
+                    watch(number, len(ids))
+            found = self.translate(texts, greedy=True, sources=sources) if greedy else []
+            greedily = [best for [best] in found] if greedy else [None] * len(texts)
+            beams = self.translate(texts, first=done, sources=sources) if beam else [[] for _ in texts]
             done += len(texts)
             yield [Translated(*found) for found in zip(texts, greedily, beams)]
 

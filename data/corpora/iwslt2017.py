@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import html
 import io
 import logging
+import lzma
+import os
 import re
+import struct
 import tarfile
 import threading
 import zipfile
@@ -30,6 +34,7 @@ SIZES = {"train": 232_825, "validation": 890, "test": 8_597}
 OFFICIAL = {"validation": ("dev2010",), "test": tuple(f"tst{year}" for year in range(2010, 2016))}
 HUB_TIMEOUT_S = 3.0  # for the hub's first answer
 MAX_FILE = 1 << 29  # bytes of one file inside an archive; the largest official one has about 25 MB
+MAX_ARCHIVE = 1 << 32  # bytes of a whole .tgz, unpacked as its files are looked for
 ARCHIVES = (".zip", ".tgz", ".tar.gz")
 
 Pairs = list[tuple[str, str]]  # French, English
@@ -55,7 +60,7 @@ class Iwslt2017Corpus:
         if split not in SIZES:
             raise UserError(f"IWSLT2017 has no split {split!r}: its splits are {', '.join(SIZES)}")
         path = self.config.path
-        pairs = _from_hub(split) if path is None else _from_path(Path(path).expanduser(), split, self.config)
+        pairs = _from_hub(split) if path is None else _from_path(Path(os.path.expanduser(path)), split, self.config)
         if self.config.check_sizes and len(pairs) != SIZES[split]:
             raise UserError(
                 f"IWSLT2017 {split} has {len(pairs):,} pairs in {path or REPO}, and not the official "
@@ -72,8 +77,12 @@ class Iwslt2017Corpus:
         return ParallelText(src, tgt, {"empty": n_empty} if n_empty else {})
 
 
+# A character by a number of more digits than any has: beyond 4,300 Python refuses to read it.
+_ENDLESS = re.compile(r"&#(?:[0-9]{20,}|[xX][0-9a-fA-F]{20,});?")
+
+
 def _clean(text: str) -> str:
-    return normalize_whitespace(html.unescape(text))  # in this order: &nbsp; is white space too
+    return normalize_whitespace(html.unescape(_ENDLESS.sub("\ufffd", text)))  # in this order: &nbsp; is white space
 
 
 # --------------------------------------------------------------------------------------------------- hub
@@ -82,8 +91,11 @@ def _clean(text: str) -> str:
 def _from_hub(split: str) -> Pairs:
     """The split through the parquet loader of `datasets`, which keeps its Arrow form beside the hub's cache."""
     files = [str(path) for path in _hub_files(split)]
+    import datasets.config
     from datasets import disable_progress_bars, load_dataset
     from datasets.exceptions import DatasetsError
+
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # it would tell a server of each loading
 
     disable_progress_bars()
     try:
@@ -120,7 +132,8 @@ def _hub_files(split: str) -> list[Path]:
     except LocalEntryNotFoundError:  # nothing in the cache, or a download that was cut off
         folder = None
     if folder is None or not complete(folder):
-        logger.info("fetching %s (%s) from the Hugging Face hub, once", REPO, CONFIG)
+        # A warning, so that every script shows it: nothing is fetched by surprise.
+        logger.warning("fetching %s (%s) from the Hugging Face hub, once", REPO, CONFIG)
         try:
             _within(HUB_TIMEOUT_S, lambda: HfApi().dataset_info(REPO, revision=REVISION, timeout=HUB_TIMEOUT_S))
             folder = snapshot(local_files_only=False)
@@ -211,12 +224,31 @@ def _list_archive(name: str, read: Reader) -> Files:
             for info in packed.infolist()
             if not info.is_dir()
         ]
-    tar = tarfile.open(fileobj=raw, mode="r:gz")  # noqa: SIM115 - lives as long as the readers of its files
+    tar = tarfile.open(fileobj=_Unpacked(name, fileobj=raw), mode="r:")  # noqa: SIM115 - lives as long as its readers
     return [
         (member.name, partial(_unpack, member.name, partial(tar.extractfile, member)))
         for member in tar.getmembers()
         if member.isfile()
     ]
+
+
+class _Unpacked(gzip.GzipFile):
+    """The content of a .tgz, which ends where no official archive goes on.
+
+    A tar has its table of contents spread over all of its length, and a file of zeros packs to a thousandth.
+    """
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._require_within(self.tell() + max(size or 0, 0))
+        return super().read(size)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._require_within(offset)
+        return super().seek(offset, whence)
+
+    def _require_within(self, place: int) -> None:
+        if place > MAX_ARCHIVE:
+            raise UserError(f"{self.name}: more than {MAX_ARCHIVE >> 20} MiB once unpacked; not the official archive")
 
 
 def _unpack(name: str, open_member: Callable[[], IO[bytes] | None]) -> bytes:
@@ -229,12 +261,15 @@ def _unpack(name: str, open_member: Callable[[], IO[bytes] | None]) -> bytes:
     return raw
 
 
+_DAMAGE = (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error)
+
+
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
     """Turns what the readers of archives raise on damaged bytes into one line."""
     try:
         yield
-    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, RuntimeError) as error:
+    except (*_DAMAGE, ArithmeticError, LookupError, RuntimeError, ValueError) as error:
         raise UserError(f"{path}: damaged or unreadable ({_one_line(error)}); fetch it anew") from error
 
 
@@ -302,7 +337,7 @@ def _xml_pairs(first: tuple[str, bytes], second: tuple[str, bytes]) -> Pairs:
 
 _TAG = re.compile(r"<(/?)(doc|seg)\b([^<>]*)>")
 _DOCID = re.compile(r"""\bdocid\s*=\s*["']?([^"'\s>]+)""")
-_SEG_ID = re.compile(r"""\bid\s*=\s*["']?(\d+)""")
+_SEG_ID = re.compile(r"""\bid\s*=\s*["']?(\d{1,9})(?!\d)""")
 
 
 def _segments(name: str, text: str) -> dict[tuple[str, int], str]:

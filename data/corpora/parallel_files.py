@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import os
 from pathlib import Path
 
 from configs.errors import UserError
 from configs.schema import ParallelFiles
 from data.corpora.base import ParallelText
-from data.corpora.text import normalize_whitespace, split_lines
+from data.corpora.text import normalize_whitespace, read_packed, split_lines
 
 MAX_NAMES = 20  # of a folder's files in an error message
 
@@ -19,7 +18,7 @@ class ParallelFilesCorpus:
 
     def __init__(self, config: ParallelFiles, src_lang: str, tgt_lang: str) -> None:
         self.config = config
-        self.root = Path(config.root).expanduser()
+        self.root = Path(os.path.expanduser(config.root))
         self.src_lang = src_lang
         self.tgt_lang = tgt_lang
 
@@ -88,10 +87,7 @@ class ParallelFilesCorpus:
 
 def _read(path: Path) -> bytes:
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: a damaged or truncated gzip file ({error}); copy it anew") from error
+        return read_packed(path) if path.suffix == ".gz" else path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
 

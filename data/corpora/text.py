@@ -1,8 +1,19 @@
-"""Small text rules that every corpus shares: what a line is, and what white space is."""
+"""Small text rules that every corpus shares: what a line is, what white space is, and how text comes out of .gz."""
 
 from __future__ import annotations
 
 import codecs
+import gzip
+import zlib
+from pathlib import Path
+
+from configs.errors import UserError
+
+# What a .gz may unpack to: so many times its size, or so much where that is less. Text packs to a fifth or so; a file
+# of zeros to a thousandth, and would fill any memory.
+MAX_RATIO = 100
+ALWAYS_ALLOWED = 1 << 26
+CHUNK = 1 << 20
 
 
 def split_lines(raw: bytes) -> list[bytes]:
@@ -24,3 +35,22 @@ def normalize_whitespace(text: str) -> str:
     space, so that a sentence is one line and the same sentence has one spelling.
     """
     return " ".join(text.split())
+
+
+def read_packed(path: Path) -> bytes:
+    """The content of a .gz file. UserError: it is damaged, or unpacks without end."""
+    try:
+        most = max(ALWAYS_ALLOWED, MAX_RATIO * path.stat().st_size)
+        parts, size = [], 0
+        with gzip.open(path) as file:
+            while part := file.read(CHUNK):
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise UserError(
+                        f"{path}: more than {MAX_RATIO} times its size once unpacked, which no text is; "
+                        "unpack it yourself (gunzip) if it is what you mean"
+                    )
+        return b"".join(parts)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: a damaged or truncated gzip file ({error}); copy it anew") from error

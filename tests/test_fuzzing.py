@@ -1,0 +1,445 @@
+"""Bad input of every kind: always an answer or a clear error, never a traceback, never a file where none belongs.
+
+The suite draws a few examples of each kind, always the same. A campaign: `python -m pytest tests/test_fuzzing.py
+--fuzz-examples 2000`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import importlib
+import io
+import json
+import re
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fuzz_inputs import altered, damaged, odd_text, odd_values, short_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_runs import run_here, same, toy_config
+
+from configs.errors import UserError
+from configs.schema import (
+    Config,
+    DataConfig,
+    Iwslt2017,
+    Marian,
+    Mixture,
+    ParallelFiles,
+    Rope,
+    Subword,
+    Weighted,
+    YarnScaling,
+)
+from configs.serialize import apply_overrides, from_dict, to_dict
+from data.cache import tokenize_split
+from data.corpora.base import ParallelText
+from data.corpora.build import build_corpus
+from tokenizer.build import load_tokenizer
+from tokenizer.subword_tokenizer import SubwordTokenizer
+from utils.config import read_config_json, write_config_json
+from utils.export import write_safetensors
+from utils.logs import RunLog, flatten
+from utils.resume import open_run
+from utils.runs import Run, checkpoint_config, read_checkpoint
+from utils.text_lines import bounded_lines, read_lines
+from utils.training import Training
+from utils.translation import load_run
+
+SCRIPTS = ("train", "inference", "test", "visualize", "export", "average", "tune", "back_translate")
+
+
+def fuzzed(share: float = 1.0) -> Callable[[Any], Any]:
+    """As many examples as the command line asks for, or a share of them where one takes long."""
+    profile = settings.get_profile("fuzz")
+    return settings(profile, max_examples=max(2, round(profile.max_examples * share)))
+
+
+@contextlib.contextmanager
+def an_answer_or_a_clear_error() -> Iterator[None]:
+    with contextlib.suppress(UserError):
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzzing")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    """A trained toy run. Tests must not change it."""
+    config = toy_config(folder, "train.max_epochs=1", "train.max_steps=6", "decode.max_len=5", "train.patience=3")
+    return run_here(config).run
+
+
+@pytest.fixture(scope="module")
+def exported(run: Run, folder: Path) -> Path:
+    made = folder / "exported"
+    made.mkdir()
+    write_safetensors(load_run(run.path, runs_dir="runs"), made)
+    return made
+
+
+def newest(run: Run) -> Path:
+    path = run.newest()
+    assert path is not None
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------------- text
+
+
+def as_file(lines: list[str], *, packed: bool) -> bytes:
+    raw = "\n".join(lines).encode("utf-8", "surrogatepass")
+    return gzip.compress(raw, 1) if packed else raw
+
+
+@fuzzed()
+@given(data=st.data())
+def test_parallel_files(folder: Path, data: st.DataObject) -> None:
+    root = folder / "parallel"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    for lang in ("fr", "en"):
+        packed = data.draw(st.booleans())
+        raw = as_file(["Le chat dort.", *data.draw(st.lists(odd_text(), max_size=4))], packed=packed)
+        raw = data.draw(damaged(raw)) if data.draw(st.booleans()) else raw
+        (root / f"train.{lang}{'.gz' if packed else ''}").write_bytes(raw)
+    corpus = ParallelFiles(
+        root=str(root),
+        on_empty=data.draw(st.sampled_from(["skip", "error"])),
+        on_bad_utf8=data.draw(st.sampled_from(["skip", "error"])),
+    )
+    with an_answer_or_a_clear_error():
+        text = build_corpus(DataConfig(corpus=corpus)).load("train")
+        assert len(text.src) == len(text.tgt) > 0
+        for line in (*text.src, *text.tgt):
+            assert line == " ".join(line.split())
+            assert line.encode()
+
+
+PIECES = st.one_of(
+    st.sampled_from(
+        [
+            '<doc docid="7">',
+            "</doc>",
+            '<seg id="1">',
+            "</seg>",
+            f'<seg id="{"9" * 5000}">',
+            f"&#{'9' * 5000};",
+            f"&#x{'f' * 5000};",
+            "&#xd800;&#0;&#xffff;",
+            '<!ENTITY a SYSTEM "file:///etc/passwd">&a;',
+            '<!DOCTYPE x [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]>&b;',
+            '<?xml-stylesheet href="http://127.0.0.1:9/x"?>',
+            "<seg",
+            "<doc docid=",
+            "]]>",
+        ]
+    ),
+    short_text,
+)
+MARKED = '<doc docid="1">\n<seg id="1">un</seg>\n<seg id="2">deux</seg>\n</doc>\n'
+
+
+@st.composite
+def official_text(draw: st.DrawFn) -> bytes:
+    parts = [MARKED, *draw(st.lists(PIECES, max_size=3))]
+    raw = "".join(draw(st.permutations(parts))).encode("utf-8", "surrogatepass")
+    return draw(damaged(raw)) if draw(st.booleans()) else raw
+
+
+@fuzzed()
+@given(data=st.data(), split=st.sampled_from(["train", "validation"]))
+def test_official_files(folder: Path, data: st.DataObject, split: str) -> None:
+    stem = "train.tags.fr-en.{}" if split == "train" else "IWSLT17.TED.dev2010.fr-en.{}.xml"
+    root = folder / "official"
+    root.mkdir(exist_ok=True)
+    for lang in ("fr", "en"):
+        (root / stem.format(lang)).write_bytes(data.draw(official_text()))
+    with an_answer_or_a_clear_error():
+        text = iwslt(root, split)
+        assert all(line.encode() and "root:" not in line for line in (*text.src, *text.tgt))
+
+
+def iwslt(path: Path, split: str) -> ParallelText:
+    data = dataclasses.replace(Config().data, corpus=Iwslt2017(path=str(path), check_sizes=False))
+    return build_corpus(data).load(split)
+
+
+NAMES = ("train.tags.fr-en.fr", "train.tags.fr-en.en", "fr-en.zip", "en-fr.tgz", "../../climbed", "/tmp/climbed")
+
+
+def zipped(members: list[tuple[str, bytes]]) -> bytes:
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members:
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return raw.getvalue()
+
+
+def tarred(members: list[tuple[str, bytes]]) -> bytes:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+            link = tarfile.TarInfo(f"{name}.link")
+            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(link)
+    return raw.getvalue()
+
+
+@fuzzed()
+@given(data=st.data())
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_archives(folder: Path, data: st.DataObject) -> None:
+    root = folder / "archives" / "inner"
+    shutil.rmtree(root.parent, ignore_errors=True)
+    root.mkdir(parents=True)
+    content = st.one_of(official_text(), st.just(zipped([("fr-en/train.tags.fr-en.fr", b"un\n")])))
+    some = st.lists(st.tuples(st.sampled_from(NAMES), content), max_size=3)
+    members = [("train.tags.fr-en.fr", b"un\n"), ("train.tags.fr-en.en", b"one\n"), *data.draw(some)]
+    suffix, pack = data.draw(st.sampled_from([(".zip", zipped), (".tgz", tarred)]))
+    raw = pack(members)
+    raw = data.draw(damaged(raw)) if data.draw(st.booleans()) else raw
+    path = root / f"corpus{suffix}"
+    path.write_bytes(raw)
+    with an_answer_or_a_clear_error():
+        text = iwslt(path, "train")
+        assert len(text) > 0
+    assert sorted(folder.joinpath("archives").rglob("*")) == [root, path]
+    assert not Path("/tmp/climbed").exists()
+
+
+@fuzzed()
+@given(data=st.data())
+def test_lines_to_translate(data: st.DataObject) -> None:
+    raw = as_file(data.draw(st.lists(odd_text(), max_size=4)), packed=False)
+    raw = data.draw(damaged(raw)) if data.draw(st.booleans()) else raw
+    with an_answer_or_a_clear_error():
+        lines = list(read_lines(bounded_lines(io.BytesIO(raw), "x"), "x"))
+        assert len(lines) == raw.count(b"\n") + (not raw.endswith(b"\n") and raw != b"")
+        assert not any("\n" in line for line in lines)
+
+
+# ------------------------------------------------------------------------------------------------------- tokenizers
+
+
+@fuzzed(0.5)
+@given(
+    texts=st.lists(odd_text(), min_size=1, max_size=4), text=odd_text(), algorithm=st.sampled_from(["bpe", "unigram"])
+)
+def test_subwords_learned_from_anything_segment_anything(texts: list[str], text: str, algorithm: Any) -> None:
+    with an_answer_or_a_clear_error():
+        tokenizer = SubwordTokenizer.train(texts, Subword(algorithm=algorithm, vocab_size=80))
+        ids = tokenizer.encode_src(text)
+        assert ids[-1] == tokenizer.eos_id
+        assert all(0 <= i < tokenizer.src_vocab_size for i in ids)
+        assert set(ids[:-1]) <= set(range(4, 80)) | {tokenizer.unk_id}
+        assert "\n" not in tokenizer.decode(ids) or "\n" in text
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_kind.json"])
+@fuzzed()
+@given(data=st.data())
+def test_damaged_files_of_a_tokenizer(run: Run, folder: Path, name: str, data: st.DataObject) -> None:
+    copy = folder / "tokenizer"
+    shutil.copytree(run.tokenizer, copy, dirs_exist_ok=True)
+    (copy / name).write_bytes(data.draw(damaged((run.tokenizer / name).read_bytes())))
+    with an_answer_or_a_clear_error():
+        assert load_tokenizer(copy).fingerprint() == load_tokenizer(run.tokenizer).fingerprint()
+
+
+# ---------------------------------------------------------------------------------------------------------- configs
+
+ROPE = Rope(scaling=YarnScaling())
+MIXTURE = Mixture(parts=(Weighted(corpus=ParallelFiles(), name="a"), Weighted()))
+CONFIGS = [
+    Config(),
+    Config(tokenizer=Marian(), model=dataclasses.replace(Config().model, position=ROPE)),
+    Config(data=dataclasses.replace(Config().data, corpus=MIXTURE)),
+    apply_overrides(Config(), ["decode.search=sample", "data.clean=rules", "optim.objective=r_drop"]),
+]
+KEYS = sorted({key.removesuffix(".kind") for config in CONFIGS for key in flatten(to_dict(config))})
+VALUES = st.one_of(
+    short_text,
+    st.sampled_from(
+        ["", "none", "true", "0", "-1", "1e400", "nan", "9" * 5000, "1" + "0" * 400, "()", "1,2,x", "~nobody/x"]
+    ),
+    st.sampled_from(["rope", "files", "mixture", "sample", "yarn", "subword", "rules"]),
+    st.integers().map(str),
+    st.floats().map(str),
+)
+
+
+@fuzzed(2)
+@given(config=st.sampled_from(CONFIGS), data=st.data())
+def test_configs_from_data(config: Config, data: st.DataObject) -> None:
+    with an_answer_or_a_clear_error():
+        found = from_dict(data.draw(altered(to_dict(config))))
+        assert from_dict(json.loads(json.dumps(to_dict(found)))) == found
+
+
+@fuzzed(0.5)
+@given(data=odd_values)
+def test_configs_from_something_else(data: Any) -> None:
+    with an_answer_or_a_clear_error():
+        from_dict(data)
+
+
+@fuzzed(2)
+@given(
+    config=st.sampled_from(CONFIGS),
+    changes=st.lists(st.tuples(st.one_of(st.sampled_from(KEYS), short_text), VALUES), min_size=1, max_size=3),
+    position=st.one_of(st.none(), st.sampled_from(["rope", "learnable", "alibi", "rope_yarn"]), short_text),
+)
+def test_overrides(config: Config, changes: list[tuple[str, str]], position: str | None) -> None:
+    with an_answer_or_a_clear_error():
+        found = apply_overrides(config, [f"{key}={value}" for key, value in changes], position=position)
+        assert from_dict(to_dict(found)) == found
+
+
+@fuzzed(2)
+@given(config=st.sampled_from(CONFIGS), data=st.data())
+def test_config_json(folder: Path, config: Config, data: st.DataObject) -> None:
+    path = folder / "config.json"
+    write_config_json(config, path)
+    path.write_bytes(data.draw(st.one_of(damaged(path.read_bytes()), st.sampled_from([b"[" * 10**5, b"9" * 5000]))))
+    with an_answer_or_a_clear_error():
+        read_config_json(path)
+
+
+# ---------------------------------------------------------------------------------------------------- command lines
+
+
+def options_of(script: Any, arguments: list[str]) -> list[str]:
+    """The long options in a script's --help."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        script.parse_args([*arguments, "--help"])
+    return sorted(set(re.findall(r"--\w+", said.getvalue())))
+
+
+ARGUMENTS = st.one_of(short_text, VALUES, st.sampled_from(["model.d_model=64", "configs/demo.py", "--"]))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@fuzzed()
+@given(data=st.data())
+def test_command_lines(name: str, data: st.DataObject) -> None:
+    script = importlib.import_module(name)
+    command = [data.draw(st.sampled_from(["attention", "bias", "decay"]))] if name == "visualize" else []
+    options = st.sampled_from(options_of(script, command))
+    given_arguments = data.draw(st.lists(st.one_of(options, options, ARGUMENTS), max_size=6))
+    with contextlib.redirect_stdout(io.StringIO()):  # of --help
+        try:
+            with an_answer_or_a_clear_error():
+                script.parse_args([*command, *(text.replace("\0", "") for text in given_arguments)])
+        except SystemExit as ended:
+            if ended.code != 0:  # --help
+                raise
+
+
+# ------------------------------------------------------------------------------------------------------ checkpoints
+
+
+@fuzzed(2)
+@given(data=st.data())
+def test_a_damaged_checkpoint_is_never_taken_for_a_whole_one(run: Run, folder: Path, data: st.DataObject) -> None:
+    path = folder / "regular_checkpoint_1.pt"
+    path.write_bytes(data.draw(damaged(newest(run).read_bytes())))
+    with an_answer_or_a_clear_error():
+        assert same(read_checkpoint(path), read_checkpoint(newest(run)))
+
+
+@pytest.fixture(scope="module")
+def payload(run: Run) -> dict[str, Any]:
+    return read_checkpoint(newest(run))
+
+
+@fuzzed(0.5)
+@given(data=st.data())
+def test_a_checkpoint_of_odd_parts(run: Run, folder: Path, payload: dict[str, Any], data: st.DataObject) -> None:
+    copy = Run(folder / "odd")
+    copy.checkpoints.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(run.tokenizer, copy.tokenizer, dirs_exist_ok=True)
+    path = copy.checkpoints / "best_checkpoint_1_loss=-1.0.pt"
+    part = data.draw(st.sampled_from(sorted(payload)))
+    if data.draw(st.booleans()):
+        torch.save({**payload, part: data.draw(st.one_of(odd_values, altered(payload[part])))}, path)
+    else:
+        torch.save(data.draw(altered(payload)), path)
+    with an_answer_or_a_clear_error():
+        loaded = load_run(copy.path, runs_dir="runs")
+        loaded.translator(torch.device("cpu")).translate(["le chat voit le chien"], greedy=True)
+    with an_answer_or_a_clear_error():
+        config = checkpoint_config(read_checkpoint(path))
+        if config.model == checkpoint_config(payload).model and config.data == checkpoint_config(payload).data:
+            Training(config, open_run(config, path), print)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+@fuzzed()
+@given(data=st.data())
+def test_a_damaged_export(exported: Path, folder: Path, name: str, data: st.DataObject) -> None:
+    copy = folder / "damaged_export"
+    shutil.copytree(exported, copy, dirs_exist_ok=True)
+    (copy / name).write_bytes(data.draw(damaged((exported / name).read_bytes())))
+    with an_answer_or_a_clear_error():
+        found = load_run(copy, runs_dir="runs")
+        if name == "model.safetensors":
+            assert same(dict(found.model.state_dict()), dict(load_run(exported, runs_dir="runs").model.state_dict()))
+
+
+# ---------------------------------------------------------------------------------------------- what a run leaves
+
+
+@fuzzed()
+@given(data=st.data())
+def test_a_damaged_log_keeps_the_lines_that_are_whole(run: Run, folder: Path, data: st.DataObject) -> None:
+    copy = Run(folder / "log")
+    copy.logs.mkdir(parents=True, exist_ok=True)
+    log = copy.logs / "metrics.jsonl"
+    whole = (run.logs / "metrics.jsonl").read_bytes()
+    log.write_bytes(data.draw(damaged(whole)))
+    RunLog(copy, first_step=3).close()
+    assert all(json.loads(line)["step"] <= 3 for line in log.read_bytes().splitlines())
+
+
+@fuzzed()
+@given(data=st.data())
+def test_a_damaged_cache_is_made_anew(run: Run, folder: Path, data: st.DataObject) -> None:
+    tokenizer = load_tokenizer(run.tokenizer)
+    text = ParallelText(["le chat", "le chien voit"], ["the cat", "the dog sees"])
+    cache = folder / "damaged_cache"
+    shutil.rmtree(cache, ignore_errors=True)
+
+    def make() -> list[list[int]]:
+        split = tokenize_split(text, tokenizer, max_len=40, too_long="drop", cache_dir=cache)
+        return [side(i).tolist() for side in (split.src, split.tgt) for i in range(len(split))]
+
+    whole = make()
+    files = sorted(path for path in cache.rglob("*") if path.is_file())
+    path = data.draw(st.sampled_from(files))
+    path.write_bytes(data.draw(damaged(path.read_bytes())))
+    assert make() == whole
+
+
+@fuzzed(0.5)
+@given(texts=st.lists(short_text, min_size=1, max_size=5))
+def test_anything_is_translated_to_as_many_lines(run: Run, folder: Path, texts: list[str]) -> None:
+    translator = load_run(run.path, runs_dir="runs").translator(torch.device("cpu"))
+    with an_answer_or_a_clear_error():
+        assert len(translator.translate(texts, greedy=True)) == len(texts)

@@ -1,0 +1,179 @@
+"""What is read is data: nothing in it is executed, nothing unpacks without end, nothing is fetched by surprise."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import socket
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT, TINY
+from made_runs import Scripts
+
+import inference
+import test as test_script
+from configs.errors import ConfigError, UserError
+from configs.schema import DataConfig, Iwslt2017, ParallelFiles
+from data.corpora import iwslt2017, text
+from data.corpora.build import build_corpus
+from utils import text_lines
+from utils.config import load_config
+from utils.text_lines import bounded_lines
+from utils.training import train
+
+SOURCES = [
+    path
+    for folder in ("", "benchmarks/", "configs/**/", "data/**/", "experiments/", "models/**/", "tokenizer/", "utils/")
+    for path in sorted(ROOT.glob(f"{folder}*.py"))
+]
+SERIALIZERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
+EXECUTE = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "runpy.run_path", "runpy.run_module"}
+SAFE = {"weights_only": True, "allow_pickle": False, "trust_remote_code": False, "shell": False}
+
+
+def test_no_file_is_ever_unpickled_and_no_text_executed() -> None:
+    executed, loads = [], []
+    for path in SOURCES:
+        name = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [str(node.module)]
+                assert not {module.split(".")[0] for module in modules} & SERIALIZERS, f"{name}:{node.lineno}"
+            elif isinstance(node, ast.Call):
+                function = ast.unparse(node.func)
+                given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg in SAFE}
+                for keyword, value in given.items():
+                    assert isinstance(value, ast.Constant), f"{name}:{node.lineno}"
+                    assert value.value is SAFE[str(keyword)], f"{name}:{node.lineno}"
+                if function == "torch.load":
+                    loads.append(name)
+                    assert "weights_only" in given, f"{name}:{node.lineno}"
+                if function in EXECUTE:
+                    executed.append((name, function))
+    assert set(loads) == {"utils/runs.py"}
+    assert executed == [("utils/config.py", "runpy.run_path")]  # a config file is code; nothing else is
+
+
+def test_the_readme_says_that_a_config_file_is_executed() -> None:
+    assert "A config file is Python code and is executed" in " ".join((ROOT / "README.md").read_text("utf-8").split())
+
+
+@pytest.mark.parametrize("lang", ["", "../en", "en/x", "e\0n", "e n"])
+def test_a_language_that_would_lead_a_file_astray_is_refused(lang: str) -> None:
+    with pytest.raises(ConfigError, match="tgt_lang"):
+        DataConfig(corpus=ParallelFiles(), tgt_lang=lang)
+
+
+# ------------------------------------------------------------------------------------------------- without end
+
+
+def test_a_gz_that_unpacks_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "ALWAYS_ALLOWED", 1 << 20)
+    corpus = build_corpus(DataConfig(corpus=ParallelFiles(root=str(tmp_path))))
+    for lang in ("fr", "en"):
+        (tmp_path / f"train.{lang}.gz").write_bytes(gzip.compress(b"mot\n" * 300_000))
+    with pytest.raises(UserError, match=r"train\.fr\.gz: more than 100 times its size once unpacked, .*gunzip"):
+        corpus.load("train")
+    for lang in ("fr", "en"):
+        (tmp_path / f"train.{lang}.gz").write_bytes(gzip.compress(b"mot\n" * 200_000))
+    assert len(corpus.load("train")) == 200_000
+
+
+def packed_zeros(suffix: str, size: int) -> bytes:
+    raw, name = io.BytesIO(), "train.tags.fr-en.fr"
+    if suffix == "zip":
+        with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(name, bytes(size))
+            archive.writestr(f"{name[:-2]}en", b"one")
+        return raw.getvalue()
+    with tarfile.open(fileobj=raw, mode="w:gz") as tar:
+        for member, length in ((name, size), (f"{name[:-2]}en", 3)):
+            info = tarfile.TarInfo(member)
+            info.size = length
+            tar.addfile(info, io.BytesIO(bytes(length)))
+    return raw.getvalue()
+
+
+@pytest.mark.parametrize("suffix", ["zip", "tgz"])
+@pytest.mark.parametrize("limit", ["MAX_FILE", "MAX_ARCHIVE"])
+def test_an_archive_that_unpacks_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, limit: str
+) -> None:
+    if (suffix, limit) == ("zip", "MAX_ARCHIVE"):
+        pytest.skip("a zip has its table of contents in one place: only the files that are asked for are unpacked")
+    monkeypatch.setattr(iwslt2017, limit, 1 << 20)
+    path = tmp_path / f"fr-en.{suffix}"
+    path.write_bytes(packed_zeros(suffix, 1 << 22))
+    assert path.stat().st_size < 20_000
+    with pytest.raises(UserError, match="more than 1 MiB once unpacked"):
+        build_corpus(DataConfig(corpus=Iwslt2017(path=str(path)))).load("train")
+
+
+def test_a_line_without_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_lines, "MAX_LINE", 10)
+    assert list(bounded_lines(io.BytesIO(b"Oui.\n" + b"x" * 9 + b"\nNon."), "f")) == [
+        b"Oui.\n",
+        b"x" * 9 + b"\n",
+        b"Non.",
+    ]
+    with pytest.raises(UserError, match="f, line 2: more than 10 bytes"):
+        list(bounded_lines(io.BytesIO(b"Oui.\n" + b"x" * 10 + b"\nNon."), "f"))
+
+
+# ------------------------------------------------------------------------------------------------------ network
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What asked for the network: whatever does is refused."""
+    asked: list[str] = []
+
+    def refused(*args: object, **kwargs: object) -> None:
+        asked.append(repr(args))
+        raise OSError("no network here")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, refused)
+    for name in ("getaddrinfo", "gethostbyname", "create_connection"):
+        monkeypatch.setattr(socket, name, refused)
+    return asked
+
+
+def test_the_demo_never_asks_for_the_network(
+    tmp_path: Path, no_network: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [*TINY, f"train.runs_dir={tmp_path / 'runs'}", f"data.cache_dir={tmp_path / 'cache'}"]
+    changes += [
+        "train.max_steps=2",
+        "data.corpus.n_train=80",
+        "evaluate.bootstrap_samples=2",
+        "evaluate.bleu_every_epochs=0",
+    ]
+    changes += ["decode.max_len=5", "train.log_attention=false"]
+    config = load_config(ROOT / "configs/demo.py", changes)
+    run = train(config, say=lambda line: None).run.path
+    for main, args in (
+        (inference.main, ["--src_text", "Le chat dort."]),
+        (test_script.main, ["--limit", "3"]),
+    ):
+        ended = Scripts(main, capsys, monkeypatch)("--model_path", run, *args)
+        assert ended.code == 0, ended
+    assert no_network == []
+
+
+def test_a_corpus_in_the_hubs_cache_is_read_without_telling_anyone(
+    tmp_path: Path, no_network: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"translation": {"fr": "Un", "en": "One"}}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "0.parquet")
+    monkeypatch.setattr(iwslt2017, "_hub_files", lambda split: [tmp_path / "0.parquet"])
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    corpus = build_corpus(DataConfig(corpus=Iwslt2017(check_sizes=False)))
+    assert corpus.load("train").src == ["Un"]
+    assert no_network == []
