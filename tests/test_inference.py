@@ -155,13 +155,15 @@ def test_many_mixed_lines_keep_their_order_whatever_is_translated_beside_them(
         if seed is not None:
             random.Random(seed).shuffle(places)
         source.write_text("".join(f"{lines[i]}\n" for i in places), encoding="utf-8")
-        ended = infer("--model_path", trained_run, "--src_file", source, "--batch_size", batch_size, "--max_len", "6")
+        args = ("--src_file", source, "--batch_size", batch_size, "--max_len", "6", "--json")
+        ended = infer("--model_path", trained_run, *args)
         assert ended.code == 0
-        translations = dict(zip(places, lines_of(ended.out), strict=True))
+        beams = [tuple(item["text"] for item in json.loads(line)["beam"]) for line in lines_of(ended.out)]
+        translations = dict(zip(places, beams, strict=True))
         found.append([translations[i] for i in range(len(lines))])
     assert found[0] == found[1] == found[2] == found[3]
     assert len(set(found[0])) > 5
-    assert {text for line, text in zip(lines, found[0]) if not line.strip()} == {""}
+    assert {texts for line, texts in zip(lines, found[0]) if not line.strip()} == {("",)}
 
 
 def test_lines_are_read_as_they_are_translated_and_cut_into_pieces_once(

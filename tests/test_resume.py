@@ -70,6 +70,7 @@ def test_going_on_repeats_the_rest_bit_for_bit(
         assert same(old[part], new[part]), part
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
 def test_any_number_of_loader_workers_gives_the_same_run(folder: Path) -> None:
     config = toy_config(folder, "tokenizer.sampling=0.2", "optim.accumulate=3", "train.max_epochs=2")
     runs = [run_here(apply_overrides(config, [f"data.num_workers={workers}"])).run for workers in (0, 1, 3)]
