@@ -62,7 +62,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, which a few checkpoints fill; "mount" needs root."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", folder], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", folder], capture_output=True).returncode:
         pytest.skip("file systems cannot be mounted here")
     yield folder
     subprocess.run(["umount", folder], check=True)

@@ -37,6 +37,9 @@ _ALONE = Regex(r"▁?(?:\p{N}|[\p{Z}\s]|[[\p{P}\p{S}]&&[^'’▁]])")
 _APOSTROPHE = Regex("['’]")
 _NFC = normalizers.NFC()
 
+# Nothing is learned from a longer text: it is no sentence, and one word of 100,000 characters takes many seconds.
+LONGEST_TEXT = 10_000
+
 _TOKENIZER_FILE = "tokenizer.json"
 
 _MARK = "\ue000"  # a private character, for the training of Unigram alone
@@ -68,7 +71,7 @@ class SubwordTokenizer(BaseTokenizer):
 
         Raises UserError where there is no text, and for text that is not Unicode.
         """
-        texts = list(texts)
+        texts = [text for text in texts if len(text) <= LONGEST_TEXT]
         require_unicode(texts)
         reserved = [*SPECIALS, *(BYTE_PIECES if config.vocab_size >= MIN_VOCAB_FOR_BYTES else ())]
         room = config.vocab_size - len(reserved)

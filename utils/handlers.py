@@ -18,6 +18,7 @@ from ignite.handlers import Checkpoint
 from ignite.handlers.checkpoint import BaseSaveHandler
 from tqdm import tqdm
 
+from configs.errors import UserError
 from utils.bad_numbers import NON_FINITE_REMEDY, NonFiniteError
 from utils.files import remove_leftovers
 from utils.runs import BEST, LAST_WEIGHTS, REGULAR, STEP, Run, write_aside
@@ -181,10 +182,15 @@ class Checkpoints:
                 self._saver.remove(item.filename)
         if later and idist.get_rank() == 0:
             folder = self.run.checkpoints / f"left_after_update_{step}"
-            folder.mkdir(exist_ok=True)
-            for path in reversed(self.run.by_age()):
-                if path in later:
-                    os.replace(path, folder / path.name)
+            try:
+                folder.mkdir(exist_ok=True)
+                for path in reversed(self.run.by_age()):
+                    if path in later:
+                        os.replace(path, folder / path.name)
+            except OSError as error:
+                raise UserError(
+                    f"cannot move the later checkpoints to {folder}: {error.strerror}; is it read-only?"
+                ) from error
             logger.warning("checkpoints after update %d are now in %s: going on will make others", step, folder)
 
 

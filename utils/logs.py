@@ -29,8 +29,7 @@ class RunLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self.run = run
-        # TensorBoard writes in a thread of its own: what fails there is raised here with the next event.
-        self._excepthook, threading.excepthook = threading.excepthook, lambda args: None
+        self._excepthook, threading.excepthook = threading.excepthook, self._in_a_thread
         path = run.logs / "metrics.jsonl"
         with self._errors():
             run.logs.mkdir(exist_ok=True)
@@ -79,6 +78,11 @@ class RunLog:
         threading.excepthook = self._excepthook
         with self._errors(), contextlib.closing(self.file), contextlib.closing(self.writer):
             pass
+
+    def _in_a_thread(self, args: threading.ExceptHookArgs) -> None:
+        """TensorBoard writes in a thread of its own: what fails there is raised here with the next event."""
+        if not type(args.thread).__module__.startswith("tensorboard"):
+            self._excepthook(args)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
