@@ -17,7 +17,7 @@ from configs.schema import (
 config = Config(
     name="demo",
     model=ModelConfig(
-        position=Rope(form="complex"),  # the same rotation as "real", and the faster one on a CPU
+        position=Rope(),
         d_model=128,
         n_heads=4,
         n_encoder_layers=2,

@@ -2,13 +2,13 @@
 
     python train.py --config configs/mix_best.py --nproc_per_node 2 --threads 1
     python inference.py --src_text "Où est la gare, s'il vous plaît ?"
-    python test.py                                    # the three Multi30k tests
-    python test.py --split tatoeba.test
+    python test.py                                    # the three tests of Multi30k, then Tatoeba's
 
 The files are looked for in data/multi30k (train, val, three tests) and data/tatoeba (train, dev, test), as .fr and .en,
 plain or .gz.
 
-Why each choice; it has been started here, and not trained to its end yet:
+Trained so in 58 minutes 36 seconds on two cores (report.md, "An hour on two cores"): sacreBLEU 53.0 on Tatoeba's test,
+50.2 / 44.8 / 42.9 on Multi30k's three. Why each choice:
 - two processes of one thread: a tenth faster here than one process of two threads.
 - each pair once an epoch: the captions are a seventh of the pairs and a quarter of the tokens. A larger weight shows
   them more often, and leaves less of the hour to everyday sentences.

@@ -21,7 +21,7 @@ from configs.schema import (
 config = Config(
     name="multi30k_small_rope",
     model=ModelConfig(
-        position=Rope(form="complex"),  # the same rotation as "real", and the faster one on a CPU
+        position=Rope(),
         d_model=192,
         n_heads=4,
         n_encoder_layers=3,

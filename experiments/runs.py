@@ -296,7 +296,7 @@ class Runner:
         self._active: list[_Active] = []
         self._received: int | None = None
         self._began = time.monotonic()
-        self._seconds: list[float] = []  # that the trials took which ended in this session
+        self._seconds: list[float] = []  # that the trials took which ended since this object was made
 
     def run(self, trials: Sequence[Trial]) -> int | None:
         """Run what is not done yet. None, or the signal that ended it."""

@@ -8,5 +8,5 @@ from configs.schema import Cope, Rope
 config = replace(
     base,
     name="multi30k_small_cope",
-    model=replace(base.model, position=Cope(encoder=Rope(form="complex"))),
+    model=replace(base.model, position=Cope(encoder=Rope())),
 )

@@ -8,5 +8,5 @@ from configs.schema import Fox, Rope
 config = replace(
     base,
     name="multi30k_small_fox",
-    model=replace(base.model, position=Fox(encoder=Rope(form="complex"))),
+    model=replace(base.model, position=Fox(encoder=Rope())),
 )

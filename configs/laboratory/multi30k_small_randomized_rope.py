@@ -8,5 +8,5 @@ from configs.schema import Randomized, Rope
 config = replace(
     base,
     name="multi30k_small_randomized_rope",
-    model=replace(base.model, position=Randomized(scheme=Rope(form="complex"), spread=1024, max_positions=128)),
+    model=replace(base.model, position=Randomized(scheme=Rope(), spread=1024, max_positions=128)),
 )

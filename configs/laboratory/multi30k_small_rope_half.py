@@ -8,5 +8,5 @@ from configs.schema import Rope
 config = replace(
     base,
     name="multi30k_small_rope_half",
-    model=replace(base.model, position=Rope(form="complex", layout="half")),
+    model=replace(base.model, position=Rope(layout="half")),
 )

@@ -8,5 +8,5 @@ from configs.schema import LinearScaling, Rope
 config = replace(
     base,
     name="multi30k_small_rope_linear",
-    model=replace(base.model, position=Rope(form="complex", scaling=LinearScaling(factor=4.0))),
+    model=replace(base.model, position=Rope(scaling=LinearScaling(factor=4.0))),
 )

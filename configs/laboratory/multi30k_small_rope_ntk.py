@@ -8,5 +8,5 @@ from configs.schema import NtkScaling, Rope
 config = replace(
     base,
     name="multi30k_small_rope_ntk",
-    model=replace(base.model, position=Rope(form="complex", scaling=NtkScaling(factor=4.0))),
+    model=replace(base.model, position=Rope(scaling=NtkScaling(factor=4.0))),
 )

@@ -8,5 +8,5 @@ from configs.schema import Rope, YarnScaling
 config = replace(
     base,
     name="multi30k_small_rope_yarn",
-    model=replace(base.model, position=Rope(form="complex", scaling=YarnScaling(factor=4.0, trained_length=128))),
+    model=replace(base.model, position=Rope(scaling=YarnScaling(factor=4.0, trained_length=128))),
 )

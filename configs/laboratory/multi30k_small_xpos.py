@@ -8,5 +8,5 @@ from configs.schema import XPos
 config = replace(
     base,
     name="multi30k_small_xpos",
-    model=replace(base.model, position=XPos(form="complex")),
+    model=replace(base.model, position=XPos()),
 )
