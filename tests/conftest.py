@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -13,6 +14,9 @@ from hypothesis import HealthCheck, settings
 
 # One thread for every process: workers of pytest share the cores, and the number of threads decides the last bits.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell; tests send Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[1]
 
