@@ -30,6 +30,7 @@ from utils.config import load_config
 
 BASELINE = "plain"
 TWICE = "plain_twice"
+INVERSE_SQRT = "inverse_sqrt"
 
 METHODS: dict[str, tuple[str, ...]] = {
     BASELINE: (),
@@ -47,7 +48,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "no_label_smoothing": ("optim.label_smoothing=0",),
     "post_norm": ("model.norm=post",),
     "depth_scaled_init": ("model.init=depth_scaled",),
-    "inverse_sqrt": ("optim.schedule=inverse_sqrt",),
+    INVERSE_SQRT: ("optim.schedule=inverse_sqrt",),  # with the config's own peak and warm-up
     "weight_decay": ("optim.optimizer=adamw", "optim.weight_decay=0.01", "optim.decay=matrices"),
     "moving_average": ("train.ema_decay=0.999",),
     "cleaning": ("data.clean=rules",),
@@ -81,6 +82,10 @@ def method_config(args: Namespace, name: str, more: list[str]) -> Config:
     """The config of the command line with the changes of the method `name` (or of several, joined by +)."""
     parts = name.split("+")
     changes = [*args.overrides, *(change for part in parts for change in METHODS[part]), *more]
+    if INVERSE_SQRT in parts:  # its defaults are for long trainings: a short one would end within their warm-up
+        schedule = load_config(args.config, args.overrides).optim.schedule
+        shared = [field for field in ("lr", "warmup_steps") if hasattr(schedule, field)]
+        changes += [f"optim.schedule.{field}={getattr(schedule, field)}" for field in shared]
     config = load_config(args.config, changes)
     if TWICE in parts:
         config = load_config(args.config, [*changes, f"train.max_epochs={2 * config.train.max_epochs}"])

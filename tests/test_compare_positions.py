@@ -26,7 +26,7 @@ from toy_runs import toy_config, toy_settings
 
 from configs.errors import UserError
 from configs.positions import Rope, YarnScaling
-from configs.schema import Config, RDrop, Subword
+from configs.schema import Config, InverseSqrt, RDrop, Subword
 from configs.serialize import diff, from_dict
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
@@ -446,6 +446,12 @@ def test_methods_are_changes_of_the_config_alone_and_together(stand_in: StandIn)
     assert isinstance(both.tokenizer, Subword)
     assert (both.optim.objective, both.tokenizer.sampling) == (RDrop(alpha=5.0), 0.1)
     assert replace(both.optim, objective=plain.optim.objective) == plain.optim
+
+
+def test_the_inverse_square_root_keeps_the_peak_and_the_warm_up_of_the_config() -> None:
+    args = compare_methods.parse_args(["--set", "optim.schedule.lr=0.002"])
+    schedule = compare_methods.method_config(args, "inverse_sqrt", []).optim.schedule
+    assert schedule == InverseSqrt(lr=0.002, warmup_steps=200)
 
 
 def test_every_method_fits_the_default_config() -> None:
