@@ -38,6 +38,8 @@ METHODS: dict[str, tuple[str, ...]] = {
     "r_drop": ("optim.objective=r_drop", "optim.objective.alpha=5"),
     "sim_cut": ("optim.objective=sim_cut", "optim.objective.alpha=3"),
     "bpe_dropout": ("tokenizer.sampling=0.1",),
+    "unigram": ("tokenizer.algorithm=unigram",),
+    "unigram_sampling": ("tokenizer.algorithm=unigram", "tokenizer.sampling=0.5"),
     "no_dropout": ("model.dropout=0",),
     "dropout_02": ("model.dropout=0.2",),
     "dropout_03": ("model.dropout=0.3",),
