@@ -20,6 +20,7 @@ Trained so in 58 minutes 36 seconds on two cores (report.md, "An hour on two cor
 - dropout 0.1 and plain cross-entropy: five epochs are too few to learn the corpus by heart.
 """
 
+from configs.multi30k_small_rope import config as multi30k
 from configs.schema import (
     Cleaning,
     Config,
@@ -53,16 +54,7 @@ config = Config(
     data=DataConfig(
         corpus=Mixture(
             parts=(
-                Weighted(
-                    name="multi30k",
-                    corpus=ParallelFiles(
-                        root="data/multi30k",
-                        train="train",
-                        validation="val",
-                        test=("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco"),
-                    ),
-                    weight=1.0,
-                ),
+                Weighted(name="multi30k", corpus=multi30k.data.corpus),
                 Weighted(
                     name="tatoeba",
                     corpus=ParallelFiles(root="data/tatoeba", train="train", validation="dev", test=("test",)),
