@@ -20,7 +20,7 @@ Trained so in 58 minutes 36 seconds on two cores (report.md, "An hour on two cor
 - dropout 0.1 and plain cross-entropy: five epochs are too few to learn the corpus by heart.
 """
 
-from configs.multi30k_small_rope import config as multi30k
+from configs.multi30k_small_rope import MULTI30K
 from configs.schema import (
     Cleaning,
     Config,
@@ -54,7 +54,7 @@ config = Config(
     data=DataConfig(
         corpus=Mixture(
             parts=(
-                Weighted(name="multi30k", corpus=multi30k.data.corpus),
+                Weighted(name="multi30k", corpus=MULTI30K),
                 Weighted(
                     name="tatoeba",
                     corpus=ParallelFiles(root="data/tatoeba", train="train", validation="dev", test=("test",)),

@@ -18,6 +18,13 @@ from configs.schema import (
     TrainConfig,
 )
 
+MULTI30K = ParallelFiles(
+    root="data/multi30k",
+    train="train",
+    validation="val",
+    test=("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco"),
+)
+
 config = Config(
     name="multi30k_small_rope",
     model=ModelConfig(
@@ -32,12 +39,7 @@ config = Config(
     ),
     tokenizer=Subword(algorithm="bpe", vocab_size=6000),
     data=DataConfig(
-        corpus=ParallelFiles(
-            root="data/multi30k",
-            train="train",
-            validation="val",
-            test=("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco"),
-        ),
+        corpus=MULTI30K,
         max_len=128,
         batch_size=1500,
     ),

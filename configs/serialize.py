@@ -254,8 +254,30 @@ def _fields(hint: Any) -> str:
 def _parse_kind(key: str, union: Any, text: str) -> str:
     allowed = kinds(union)
     if text not in allowed:
-        raise ConfigError(f"{key} = {text!r}: allowed: {', '.join(allowed)}")
+        raise ConfigError(f"{key} = {text!r}: allowed: {', '.join(allowed)}{_spelled_out(key, allowed, text)}")
     return text
+
+
+def _spelled_out(key: str, allowed: Mapping[str, type[Section]], name: str) -> str:
+    """How a name of `--position` that is no kind is set field by field; nothing for any other word."""
+    scheme = POSITIONS.get(name)
+    if scheme is None or scheme.kind not in allowed:
+        return ""
+    return f"; {name} is {' with '.join([f'{key}={scheme.kind}', *filter(None, [_changed(scheme, key)])])}"
+
+
+def _changed(section: Any, path: str) -> str:
+    """`path.field=value`, separated by commas, of the fields that are not as the section's kind has them."""
+    changes: list[str] = []
+    for field in dataclasses.fields(section):
+        value, place = getattr(section, field.name), _join(path, field.name)
+        if value == getattr(type(section)(), field.name):
+            continue
+        if isinstance(value, Section):
+            changes += filter(None, [f"{place}={to_dict(value)['kind']}", _changed(value, place)])
+        else:
+            changes.append(f"{place}={value}")
+    return ", ".join(changes)
 
 
 _WORDS: dict[type, dict[str, Any]] = {

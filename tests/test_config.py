@@ -13,6 +13,7 @@ import pytest
 from conftest import run_script
 
 from configs.errors import ConfigError, UserError
+from configs.positions import POSITIONS
 from configs.schema import (
     Config,
     Cosine,
@@ -333,6 +334,19 @@ def test_position_and_overrides_are_checked_together():
 def test_an_unknown_position_lists_the_kinds():
     with pytest.raises(ConfigError, match=r"model\.position = 'roper': allowed: rope, "):
         with_position(CONFIG, "roper")
+
+
+@pytest.mark.parametrize("name", sorted(POSITIONS.keys() - kinds(Position).keys()))
+def test_a_named_scheme_that_is_no_kind_is_spelled_out(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"allowed: none, sinusoidal, .*; {name} is model.position=") as caught:
+        apply_overrides(CONFIG, [f"model.position={name}"])
+    settings = str(caught.value).rpartition(f"; {name} is ")[2].replace(" with ", ", ").split(", ")
+    assert apply_overrides(CONFIG, settings).model.position == POSITIONS[name]
+
+
+def test_a_named_scheme_is_not_offered_where_its_kind_cannot_stand() -> None:
+    with pytest.raises(ConfigError, match=r"cosine, plateau$"):
+        apply_overrides(CONFIG, ["optim.schedule=xlnet"])
 
 
 def test_kinds_are_unique_in_every_union():
