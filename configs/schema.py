@@ -474,7 +474,7 @@ BadNumbers = StopAtBadNumbers | SkipBadNumbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimConfig(Section):
     section: ClassVar[str] = "optim"
-    optimizer: Literal["adam", "adamw"] = "adam"
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the maps inside layers; the rest has adamw
     betas: tuple[float, float] = number((0.9, 0.98), ge=0, lt=1)
     eps: float = number(1e-8, gt=0)
     weight_decay: float = number(0.0, ge=0)

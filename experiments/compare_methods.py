@@ -52,6 +52,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "depth_scaled_init": ("model.init=depth_scaled",),
     INVERSE_SQRT: ("optim.schedule=inverse_sqrt",),  # with the config's own peak and warm-up
     "weight_decay": ("optim.optimizer=adamw", "optim.weight_decay=0.01", "optim.decay=matrices"),
+    "muon": ("optim.optimizer=muon",),
     "moving_average": ("train.ema_decay=0.999",),
     "cleaning": ("data.clean=rules",),
 }

@@ -14,6 +14,7 @@ from matplotlib.text import Text
 
 from configs.errors import UserError
 from utils.attention_plots import AttentionMaps, attention_grid, attention_map
+from utils.figure_text import width_of, wrap
 from utils.plots import (
     Curve,
     curve_panels,
@@ -154,6 +155,14 @@ def test_labels_are_thinned_only_where_there_is_no_room_and_the_picture_says_so(
     assert step > 1
     assert texts.count(f"k{step}") == 8
     assert "k1" not in texts
+
+
+def test_the_last_line_of_a_title_is_not_a_lone_word_where_the_line_before_can_spare_one():
+    width = width_of("the encoding of a run, epoch", 10)
+    assert wrap("the encoding of a run, epoch 6)", 10, width) == ["the encoding of a run,", "epoch 6)"]
+    assert wrap("the encoding of a run, epoch", 10, width) == ["the encoding of a run, epoch"]
+    assert wrap("a word", 10, width_of("word", 10)) == ["a", "word"]  # nothing to spare
+    assert wrap("a 1234567 1234", 10, width_of("a 1234567", 10)) == ["a 1234567", "1234"]  # no room below
 
 
 def test_long_titles_are_wrapped_inside_the_picture():

@@ -25,7 +25,13 @@ from utils.runs import Run, checkpoint_config
 STEPS = ("optim.accumulate=3", "train.checkpoint_every_steps=14", "train.keep_regular=3", "train.patience=5")
 SCHEDULES = {
     "epoch_decay": ("optim.schedule=epoch_decay", "optim.schedule.lr=0.003", "optim.schedule.warmup_epochs=1"),
-    "cosine": ("optim.schedule=cosine", "optim.schedule.lr=0.003", "optim.schedule.warmup_steps=5"),
+    "cosine": (
+        "optim.schedule=cosine",
+        "optim.schedule.lr=0.003",
+        "optim.schedule.warmup_steps=5",
+        "optim.optimizer=muon",
+        "optim.weight_decay=0.01",
+    ),
 }
 
 

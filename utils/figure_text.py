@@ -83,7 +83,8 @@ def width_of(text: str, size: float) -> float:
 
 
 def wrap(text: str, size: float, width: float) -> list[str]:
-    """Lines of at most `width` inches; a longer word is broken."""
+    """Lines of at most `width` inches; a longer word is broken, and no word is left alone on the last line if the line
+    before it can spare one."""
     lines = [""]
     for word in visible(text.replace("\n", " ")).split():
         joined = f"{lines[-1]} {word}".strip()
@@ -96,4 +97,8 @@ def wrap(text: str, size: float, width: float) -> list[str]:
             if lines[-1] and width_of(lines[-1] + character, size) > width:
                 lines.append("")
             lines[-1] += character
+    if len(lines) > 1 and " " not in lines[-1]:
+        before, _, spared = lines[-2].rpartition(" ")
+        if before and width_of(f"{spared} {lines[-1]}", size) <= width:
+            lines[-2:] = [before, f"{spared} {lines[-1]}"]
     return lines

@@ -24,6 +24,7 @@ from models.transformer import TranslationTransformer
 from tokenizer.base_tokenizer import BaseTokenizer
 from tokenizer.build import build_sampler, build_tokenizer, load_tokenizer
 from utils.ema import WeightAverage
+from utils.muon import hidden_maps
 from utils.parallel import share_gradients
 from utils.parent import Parent
 from utils.resume import Start
@@ -152,7 +153,7 @@ def build_learner(
         for each in (model,) if average is None else (model, average.model):
             each.encoder.compile(dynamic=True)
             each.decoder.compile(dynamic=True)
-    optimizer = build_optimizer(model.parameters(), config.optim, config.model)
+    optimizer = build_optimizer(model.parameters(), config.optim, config.model, hidden_maps(model))
     return Learner(
         model=model,
         shared=share_gradients(model, device),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from torch import nn
@@ -11,6 +11,7 @@ from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from configs.schema import Constant, Cosine, EpochDecay, InverseSqrt, ModelConfig, Noam, OptimConfig, Plateau, Schedule
+from utils.muon import HiddenMap, Muon
 
 
 def base_lr(schedule: Schedule, model: ModelConfig) -> float:
@@ -88,27 +89,34 @@ class PlateauLR(LambdaLR):
             group["lr"] = lr
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, model: ModelConfig) -> Optimizer:
-    """Adam or AdamW at the schedule's base rate.
+def build_optimizer(
+    parameters: Iterable[nn.Parameter], config: OptimConfig, model: ModelConfig, maps: Sequence[HiddenMap] = ()
+) -> Optimizer:
+    """Adam, AdamW or Muon (for `maps`, which are of the parameters; AdamW for the rest) at the schedule's base rate.
 
     One group of parameters, which all decay; or with decay="matrices" two: those of two dimensions or more, which
     are linear maps and tables (embeddings, positions), and the rest (biases, norms, scalars), which does not decay.
+    Muon's maps are a group of their own, the last.
     """
-    cls = Adam if config.optimizer == "adam" else AdamW
-    groups: list[Any] = list(parameters)
+    muon = config.optimizer == "muon"
+    of_muon = {id(weight) for weight, _ in maps} if muon else set()
+    rest = [p for p in parameters if id(p) not in of_muon]
+    groups: list[dict[str, Any]] = [{"params": rest}]
     if config.decay == "matrices":
         groups = [
-            {"params": [p for p in groups if p.dim() > 1]},
-            {"params": [p for p in groups if p.dim() <= 1], "weight_decay": 0.0},
+            {"params": [p for p in rest if p.dim() > 1]},
+            {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0},
         ]
-    return cls(
-        groups,
-        lr=base_lr(config.schedule, model),
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        fused=True,
-    )
+    shared: dict[str, Any] = {
+        "lr": base_lr(config.schedule, model),
+        "betas": config.betas,
+        "eps": config.eps,
+        "weight_decay": config.weight_decay,
+    }
+    if muon:
+        return Muon(maps, groups, **shared)
+    cls = Adam if config.optimizer == "adam" else AdamW
+    return cls(groups, **shared, fused=True)
 
 
 def build_scheduler(optimizer: Optimizer, config: OptimConfig, *, total_steps: int) -> LambdaLR:
