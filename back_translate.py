@@ -115,6 +115,10 @@ def main(argv: list[str] | None = None) -> None:
         args, lambda config: apply_decode_overrides(choose_search(config, args.search), args.overrides)
     )
     real, synthetic = (Path(f"{args.output}.{language}") for language in languages(loaded.config, reverse=args.reverse))
+    try:  # where a corpus begins, its folder may be new
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output: the folder {args.output.parent} cannot be made: {error.strerror}") from None
     dropped: Counter[str] = Counter()
     texts = usable(lines, lambda text: len(translator.encode([text])[0]), loaded.config.data.max_len, dropped)
     greedy, n_written = args.search == "greedy", 0

@@ -47,10 +47,11 @@ def arguments(model: Path, source: Path, output: Path) -> list[str]:
 def test_the_pairs_are_the_models_translations_line_by_line(
     folder: Path, reverse: Path, mono: Path, tmp_path: Path
 ) -> None:
-    done = run_script("back_translate.py", *arguments(reverse, mono, tmp_path / "bt"), "--search", "greedy")
+    output = tmp_path / "a new" / "folder" / "bt"
+    done = run_script("back_translate.py", *arguments(reverse, mono, output), "--search", "greedy")
     assert done.returncode == 0, done.stderr
-    english = (tmp_path / "bt.en").read_text("utf-8").splitlines()
-    french = (tmp_path / "bt.fr").read_text("utf-8").splitlines()
+    english = output.with_suffix(".en").read_text("utf-8").splitlines()
+    french = output.with_suffix(".fr").read_text("utf-8").splitlines()
     expected = (toy_corpus(folder) / "valid.en").read_text("utf-8").splitlines()
     loaded = load_run(reverse, runs_dir="runs")
     found = loaded.translator(next(loaded.model.parameters()).device).translate(expected, greedy=True)
@@ -60,7 +61,7 @@ def test_the_pairs_are_the_models_translations_line_by_line(
     n_lost = len(expected) - len(pairs)
     lost = f", unfinished_or_empty {n_lost}" if n_lost else ""
     assert done.stdout == (
-        f"{len(pairs)} pairs in {tmp_path}/bt.fr and {tmp_path}/bt.en (dropped: blank 1, too_long 1{lost})\n"
+        f"{len(pairs)} pairs in {output}.fr and {output}.en (dropped: blank 1, too_long 1{lost})\n"
     )
 
 
@@ -100,6 +101,8 @@ def test_mistakes_are_told_and_leave_no_file(
         script.main([*arguments(reverse, mono, tmp_path / "bt"), "--reverse"])
     with pytest.raises(UserError, match="is the input itself"):
         script.main(arguments(reverse, mono, mono.with_suffix("")))
+    with pytest.raises(UserError, match=r"mono\.en cannot be made: File exists"):
+        script.main(arguments(reverse, mono, mono / "bt"))
     with pytest.raises(UserError, match="cannot be read"):
         script.main(arguments(reverse, tmp_path / "none.en", tmp_path / "bt"))
     blank = tmp_path / "blank.en"
