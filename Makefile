@@ -29,7 +29,7 @@ demo: .venv/.runtime ## train a small model on the embedded corpus, translate, s
 	@echo "The run lies in $$(ls -td runs/demo_* | head -n 1): checkpoints, tokenizer, logs, and in results/ translations, scores and pictures."
 
 test: .venv/.dev ## run the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/.dev ## ruff (format and check) and mypy
 	$(BIN)/ruff format --check .

@@ -60,9 +60,7 @@ def test_the_pairs_are_the_models_translations_line_by_line(
     assert list(zip(english, french)) == pairs
     n_lost = len(expected) - len(pairs)
     lost = f", unfinished_or_empty {n_lost}" if n_lost else ""
-    assert done.stdout == (
-        f"{len(pairs)} pairs in {output}.fr and {output}.en (dropped: blank 1, too_long 1{lost})\n"
-    )
+    assert done.stdout == (f"{len(pairs)} pairs in {output}.fr and {output}.en (dropped: blank 1, too_long 1{lost})\n")
 
 
 def test_tagged_pairs_are_a_part_of_a_mixture_and_the_tag_is_one_token(
