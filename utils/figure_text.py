@@ -83,8 +83,10 @@ def width_of(text: str, size: float) -> float:
 
 
 def wrap(text: str, size: float, width: float) -> list[str]:
-    """Lines of at most `width` inches; a longer word is broken, and no word is left alone on the last line if the line
-    before it can spare one."""
+    """Lines of at most `width` inches; a longer word is broken.
+
+    No word is alone on the last line where the line before can spare one.
+    """
     lines = [""]
     for word in visible(text.replace("\n", " ")).split():
         joined = f"{lines[-1]} {word}".strip()

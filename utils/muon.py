@@ -42,7 +42,7 @@ def hidden_maps(model: nn.Module) -> list[HiddenMap]:
 
 
 def orthogonalise(x: Tensor) -> Tensor:
-    """x [N,O,I], N matrices U S V^T -> about U V^T of each: singular values between 0.6 and 1.3, where S has no gaps.
+    """x [N,O,I], N matrices U S V^T -> about U V^T of each: singular values near 1, where those of S are not tiny.
 
     Five times aX + b(XX^T)X + c(XX^T)^2 X, a polynomial of the singular values alone (Jordan et al. 2024, "Muon: An
     optimizer for hidden layers in neural networks").
@@ -60,7 +60,7 @@ class Muon(Optimizer):
     """For `maps` W -= lr * (0.2 sqrt(max(O, I)) orthogonalise(M) + weight_decay * W), with Nesterov's momentum M.
 
     The factor gives a step the size that AdamW's have, so that one rate serves both (Liu et al. 2025, "Muon is
-    Scalable for LLM Training", equation 4). AdamW has the other `groups`, with `betas` and `eps`. Equal shapes are
+    Scalable for LLM Training"; torch's `match_rms_adamw`). AdamW has the other `groups`, with `betas` and `eps`. Equal shapes are
     orthogonalised in one product. torch.optim.Muon is the same but for three things: it computes in bfloat16, matrix by
     matrix, and takes queries, keys and values in one weight as one map.
     """
