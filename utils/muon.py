@@ -60,9 +60,9 @@ class Muon(Optimizer):
     """For `maps` W -= lr * (0.2 sqrt(max(O, I)) orthogonalise(M) + weight_decay * W), with Nesterov's momentum M.
 
     The factor gives a step the size that AdamW's have, so that one rate serves both (Liu et al. 2025, "Muon is
-    Scalable for LLM Training"; torch's `match_rms_adamw`). AdamW has the other `groups`, with `betas` and `eps`. Equal shapes are
-    orthogonalised in one product. torch.optim.Muon is the same but for three things: it computes in bfloat16, matrix by
-    matrix, and takes queries, keys and values in one weight as one map.
+    Scalable for LLM Training"; torch's `match_rms_adamw`). AdamW has the other `groups`, with `betas` and `eps`. Equal
+    shapes are orthogonalised in one product. torch.optim.Muon is the same but for three things: it computes in
+    bfloat16, matrix by matrix, and takes queries, keys and values in one weight as one map.
     """
 
     def __init__(
