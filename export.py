@@ -1,16 +1,26 @@
-"""Write a trained model for use elsewhere: `python export.py --format safetensors --output_dir DIR`."""
+"""Write a trained model for use elsewhere: `python export.py --format safetensors --output_dir
+DIR`.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from configs.errors import UserError
-from utils.arguments import Parser
-from utils.cli import run_main
+from utils.cli import Parser, run_main
+from utils.errors import UserError
 
 # Of CTranslate2's weights.
-QUANTIZATIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
+QUANTIZATIONS = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -22,11 +32,23 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="a run's folder or a checkpoint (default: newest run)",
     )
     parser.add_argument(
-        "--runs_dir", metavar="DIR", type=Path, default=Path("runs"), help="where the newest run is sought"
+        "--runs_dir",
+        metavar="DIR",
+        type=Path,
+        default=Path("runs"),
+        help="where the newest run is sought",
     )
     parser.add_argument("--format", choices=("safetensors", "ctranslate2"), required=True)
-    parser.add_argument("--output_dir", metavar="DIR", type=Path, required=True, help="a folder that is new or empty")
-    parser.add_argument("--quantization", choices=QUANTIZATIONS, help="of a CTranslate2 model (default: float32)")
+    parser.add_argument(
+        "--output_dir",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="a folder that is new or empty",
+    )
+    parser.add_argument(
+        "--quantization", choices=QUANTIZATIONS, help="of a CTranslate2 model (default: float32)"
+    )
     args = parser.parse_args(argv)
     if args.quantization is not None and args.format != "ctranslate2":
         raise UserError(f"--quantization {args.quantization} is for --format ctranslate2")
@@ -35,20 +57,27 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    from utils.export import TOKENIZER, new_folder, write_safetensors
-    from utils.translation import load_run
+    from checkpoints.content import TOKENIZER, new_folder, write_safetensors
+    from translation.translator import load_run
 
     if args.format == "ctranslate2":
-        from utils.export_ctranslate2 import convert, require_ctranslate2
+        from checkpoints.ctranslate2 import convert, require_ctranslate2
 
         require_ctranslate2()
     with new_folder(args.output_dir) as folder:
         loaded = load_run(args.model_path, runs_dir=args.runs_dir)
         if args.format == "safetensors":
-            write_safetensors(loaded, folder)
+            progress = {"epoch": loaded.epoch, "step": loaded.step}
+            write_safetensors(loaded.model, loaded.config, loaded.tokenizer, progress, folder)
         else:
             quantization = args.quantization or "float32"
-            convert(loaded.model, loaded.config.model, loaded.tokenizer, folder, quantization=quantization)
+            convert(
+                loaded.model,
+                loaded.config.model,
+                loaded.tokenizer,
+                folder,
+                quantization=quantization,
+            )
             loaded.tokenizer.save(folder / TOKENIZER)
     print(f"{loaded.checkpoint}: epoch {loaded.epoch}, update {loaded.step}")
     for path in sorted(args.output_dir.iterdir()):

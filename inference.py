@@ -10,11 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.errors import UserError
+from configs.load import load_config
 from configs.schema import Config, DecodeConfig
-from utils.arguments import (
+from translation.arguments import (
     SEARCHES,
-    Parser,
     add_decode_arguments,
     add_model_arguments,
     apply_decode_overrides,
@@ -22,12 +21,12 @@ from utils.arguments import (
     choose_search,
     load_from_arguments,
 )
-from utils.cli import run_main
-from utils.config import load_config
-from utils.text_lines import as_line, bounded_lines, count_lines, open_source, read_lines, writer
+from utils.cli import Parser, run_main
+from utils.errors import UserError
+from utils.lines import as_line, bounded_lines, count_lines, open_source, read_lines, writer
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
-    from utils.translation import Translated
+    from translation.translator import Translated
 
 CHUNK = 512  # lines read, sorted by length and translated at a time
 MOST_TOKENS = 8192  # of a sentence: attention takes memory and time by their square
@@ -36,10 +35,18 @@ MOST_TOKENS = 8192  # of a sentence: attention takes memory and time by their sq
 def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Translate sentences with a trained model.")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--src_text", action="append", metavar="TEXT", help="a sentence to translate; repeatable")
-    source.add_argument("--src_file", type=Path, metavar="FILE", help="a sentence a line (default: standard input)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write one translation a line there")
-    parser.add_argument("--json", action="store_true", help="one JSON object a sentence, with all hypotheses")
+    source.add_argument(
+        "--src_text", action="append", metavar="TEXT", help="a sentence to translate; repeatable"
+    )
+    source.add_argument(
+        "--src_file", type=Path, metavar="FILE", help="a sentence a line (default: standard input)"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write one translation a line there"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object a sentence, with all hypotheses"
+    )
     parser.add_argument(
         "--search",
         choices=("greedy", *SEARCHES, "both"),
@@ -47,7 +54,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         "that of the config",
     )
     parser.add_argument(
-        "--config", metavar="FILE", help="a config that must fit the model; its decode settings are used"
+        "--config",
+        metavar="FILE",
+        help="a config that must fit the model; its decode settings are used",
     )
     add_decode_arguments(parser)
     add_model_arguments(parser, ensemble=True)
@@ -57,7 +66,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     if args.search is None and args.src_text is not None and not args.one_a_line:
         args.search = "both"
     elif args.search == "both" and args.one_a_line:
-        raise UserError("--search both has two translations for a line: choose greedy or beam, or add --json")
+        raise UserError(
+            "--search both has two translations for a line: choose greedy or beam, or add --json"
+        )
     for text in args.src_text or ():
         if not text.strip():
             raise UserError(f"--src_text {text!r}: there is nothing to translate")
@@ -65,12 +76,16 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 
 
 def beam_title(decode: DecodeConfig) -> str:
-    title = {"beam": "beam search", "diverse": "diverse beam search", "sample": "samples"}[decode.search.kind]
+    title = {"beam": "beam search", "diverse": "diverse beam search", "sample": "samples"}[
+        decode.search.kind
+    ]
     return title + (f", minimum Bayes risk ({decode.mbr})" if decode.mbr is not None else "")
 
 
 def block(item: Translated, beam: str, *, title: bool) -> str:
-    """What the searches found for one sentence, for a human reader; `beam` is the second one's title."""
+    """What the searches found for one sentence, for a human reader; `beam` is the second one's
+    title.
+    """
     parts = []
     if item.greedy is not None:
         parts.append(f"=== greedy search ===\n{as_line(item.greedy.text)}\n")
@@ -84,17 +99,24 @@ def as_json(item: Translated) -> str:
     return json.dumps(dataclasses.asdict(item), ensure_ascii=False)
 
 
-def length_watch(where: str, most: int | None, max_len: int, beyond: list[int]) -> Callable[[int, int], None]:
-    """Takes a line's number and its tokens. UserError: more than MOST_TOKENS, or than `most`, the model's positions.
+def length_watch(
+    where: str, most: int | None, max_len: int, beyond: list[int]
+) -> Callable[[int, int], None]:
+    """Takes a line's number and its tokens. UserError: more than MOST_TOKENS, or than `most`, the
+    model's positions.
 
     `beyond` takes the lengths that training never saw.
     """
 
     def watch(number: int, length: int) -> None:
         if most is not None and length > most:
-            raise UserError(f"{where} {number:,}: {length:,} tokens, but the model knows {most:,} positions; split it")
+            raise UserError(
+                f"{where} {number:,}: {length:,} tokens, but the model knows {most:,} positions; split it"
+            )
         if length > MOST_TOKENS:
-            raise UserError(f"{where} {number:,}: {length:,} tokens, and {MOST_TOKENS:,} are the most; split it")
+            raise UserError(
+                f"{where} {number:,}: {length:,} tokens, and {MOST_TOKENS:,} are the most; split it"
+            )
         if length > max_len:
             beyond.append(length)
 
@@ -113,7 +135,7 @@ def main(argv: list[str] | None = None) -> None:
     with writer(args.output, never=args.src_file) as write:
         from tqdm import tqdm
 
-        from utils.translation import require_same_model
+        from translation.translator import require_same_model
 
         def change(config: Config) -> Config:
             if given is not None:
@@ -126,7 +148,9 @@ def main(argv: list[str] | None = None) -> None:
         max_len = loaded.config.data.max_len
         found = translator.translate_stream(
             texts,
-            chunk=1 if args.src_text is None and args.src_file is None and sys.stdin.isatty() else CHUNK,
+            chunk=1
+            if args.src_text is None and args.src_file is None and sys.stdin.isatty()
+            else CHUNK,
             greedy=args.search in ("greedy", "both"),
             beam=args.search != "greedy",
             watch=length_watch(where, translator.longest_source, max_len, beyond),
@@ -141,7 +165,13 @@ def main(argv: list[str] | None = None) -> None:
                     write([as_line(item.best.text) for item in items])
                 else:
                     title = beam_title(translator.decode)
-                    write(["\n".join(block(item, title, title=several) for item in items).rstrip("\n")])
+                    write(
+                        [
+                            "\n".join(block(item, title, title=several) for item in items).rstrip(
+                                "\n"
+                            )
+                        ]
+                    )
                 bar.update(len(items))
     if beyond:
         many = f"{len(beyond):,} sentences of up to" if len(beyond) > 1 else "a sentence of"

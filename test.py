@@ -7,27 +7,42 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from utils.arguments import SEARCHES, Parser, add_model_arguments, add_set_argument, load_from_arguments, positive
-from utils.cli import run_main
+from translation.arguments import (
+    SEARCHES,
+    add_model_arguments,
+    add_set_argument,
+    load_from_arguments,
+)
+from utils.cli import Parser, positive, run_main
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
     from configs.schema import Config
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = Parser(description="Score a trained model: BLEU, chrF, loss, confidence interval, comparison of two runs.")
+    parser = Parser(
+        description="Score a trained model: BLEU, chrF, loss, confidence interval, comparison of two runs."
+    )
     parser.add_argument(
         "--config",
         metavar="FILE",
         help="a config that must fit the model; its data, evaluate and decode settings are used",
     )
-    parser.add_argument("--split", metavar="NAME", help="one split of the corpus (default: every test split)")
     parser.add_argument(
-        "--search", choices=("greedy", *SEARCHES), help="default: that of the run's config (decode.search), a beam"
+        "--split", metavar="NAME", help="one split of the corpus (default: every test split)"
     )
-    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pairs of a split")
     parser.add_argument(
-        "--char_bleu", action="store_true", help="BLEU of characters too: the figure that the original project reported"
+        "--search",
+        choices=("greedy", *SEARCHES),
+        help="default: that of the run's config (decode.search), a beam",
+    )
+    parser.add_argument(
+        "--limit", type=positive, metavar="N", help="only the first N pairs of a split"
+    )
+    parser.add_argument(
+        "--char_bleu",
+        action="store_true",
+        help="BLEU of characters too: the figure that the original project reported",
     )
     parser.add_argument(
         "--compare",
@@ -52,7 +67,7 @@ def main(argv: list[str] | None = None) -> None:
     import logging
 
     from data.corpora.build import build_corpus
-    from utils import evaluation
+    from translation import evaluation
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     overrides = [*args.overrides, *([f"decode.mbr={args.mbr}"] if args.mbr else [])]
@@ -64,7 +79,10 @@ def main(argv: list[str] | None = None) -> None:
     def like_a(other: Config) -> Config:
         """Another run on the same text with the same search; lengths and languages stay its own."""
         data = dataclasses.replace(
-            other.data, corpus=config.data.corpus, eval_long=config.data.eval_long, cache_dir=config.data.cache_dir
+            other.data,
+            corpus=config.data.corpus,
+            eval_long=config.data.eval_long,
+            cache_dir=config.data.cache_dir,
         )
         return dataclasses.replace(other, data=data, evaluate=config.evaluate, decode=config.decode)
 
@@ -84,7 +102,9 @@ def main(argv: list[str] | None = None) -> None:
             hypotheses = evaluation.hypotheses_of_other(
                 other, other_translator, split, result, greedy=greedy, limit=args.limit
             )
-            paired = evaluation.compare(result, hypotheses, samples=config.evaluate.bootstrap_samples)
+            paired = evaluation.compare(
+                result, hypotheses, samples=config.evaluate.bootstrap_samples
+            )
             print(evaluation.comparison_line(result, other, paired), flush=True)
 
 

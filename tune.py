@@ -7,9 +7,9 @@ import math
 import sys
 from pathlib import Path
 
-from configs.errors import UserError
-from utils.arguments import Parser, add_model_arguments, add_set_argument, load_from_arguments, positive
-from utils.cli import run_main
+from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
 
 
 def penalty(text: str) -> float:
@@ -24,13 +24,24 @@ def penalty(text: str) -> float:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = Parser(description="BLEU of beam sizes against length penalties; the best pair and the flags to use it.")
-    parser.add_argument("--beam", type=positive, nargs="+", default=[1, 4, 8], metavar="N", help="default: 1 4 8")
+    parser = Parser(
+        description="BLEU of beam sizes against length penalties; the best pair and the flags to use it."
+    )
     parser.add_argument(
-        "--length_penalty", type=penalty, nargs="+", default=[0.0, 0.6, 1.0], metavar="A", help="default: 0 0.6 1"
+        "--beam", type=positive, nargs="+", default=[1, 4, 8], metavar="N", help="default: 1 4 8"
+    )
+    parser.add_argument(
+        "--length_penalty",
+        type=penalty,
+        nargs="+",
+        default=[0.0, 0.6, 1.0],
+        metavar="A",
+        help="default: 0 0.6 1",
     )
     parser.add_argument("--split", metavar="NAME", help="default: the validation split")
-    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pairs of the split")
+    parser.add_argument(
+        "--limit", type=positive, metavar="N", help="only the first N pairs of the split"
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
     add_model_arguments(parser, ensemble=True)
@@ -42,8 +53,8 @@ def main(argv: list[str] | None = None) -> None:
     import logging
 
     from data.corpora.build import build_corpus
-    from utils import evaluation
-    from utils.tuning import tune
+    from translation import evaluation
+    from translation.tuning import tune
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     evaluation.check_overrides(args.overrides)
@@ -65,7 +76,9 @@ def main(argv: list[str] | None = None) -> None:
         try:
             args.markdown.write_text(f"{grid.markdown()}\n", encoding="utf-8", newline="\n")
         except OSError as error:
-            raise UserError(f"--markdown {args.markdown}: cannot be written: {error.strerror}") from None
+            raise UserError(
+                f"--markdown {args.markdown}: cannot be written: {error.strerror}"
+            ) from None
     print(f"\n{grid.markdown()}\n\n{grid.flags()}")
 
 

@@ -1,4 +1,6 @@
-"""Draw attention maps and position schemes: `python visualize.py attention --src_text "Le chat dort."`."""
+"""Draw attention maps and position schemes: `python visualize.py attention --src_text "Le chat
+dort."`.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.errors import UserError
-from utils.arguments import Parser, add_model_arguments, load_from_arguments, positive
-from utils.cli import run_main
-from utils.picture_arguments import PICTURES, add_picture_commands, asked_configs, check_picture_arguments
+from pictures.arguments import (
+    PICTURES,
+    add_picture_commands,
+    asked_configs,
+    check_picture_arguments,
+)
+from translation.arguments import add_model_arguments, load_from_arguments
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from models.positional_encodings.base import Kind
-    from utils.attention_plots import AttentionMaps
+    from pictures.attention import AttentionMaps
 
 KINDS = ("encoder", "decoder", "cross")
 
@@ -29,16 +36,28 @@ def numbers(text: str) -> list[int] | None:
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(description="Draw attention maps, or what a position scheme does.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar=" | ".join(("attention", *PICTURES)))
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar=" | ".join(("attention", *PICTURES))
+    )
 
     shows = "attention maps of one sentence and its translation, of one run or of two side by side"
     attention = commands.add_parser("attention", help=shows, description=f"Draws {shows}.")
     attention.add_argument("--src_text", required=True, metavar="TEXT", help="the sentence")
-    attention.add_argument("--tgt_text", metavar="TEXT", help="a translation to show (default: the greedy one)")
-    attention.add_argument("--kind", choices=(*KINDS, "all"), default="all", help="which attention (default: all)")
-    attention.add_argument("--layers", type=numbers, metavar="1,2,...|all", help="layers, from 1 (default: all)")
-    attention.add_argument("--heads", type=numbers, metavar="1,2,...|all", help="heads, from 1 (default: all)")
-    attention.add_argument("--compare", type=Path, metavar="RUN_OR_CHECKPOINT", help="draw this one at the right")
+    attention.add_argument(
+        "--tgt_text", metavar="TEXT", help="a translation to show (default: the greedy one)"
+    )
+    attention.add_argument(
+        "--kind", choices=(*KINDS, "all"), default="all", help="which attention (default: all)"
+    )
+    attention.add_argument(
+        "--layers", type=numbers, metavar="1,2,...|all", help="layers, from 1 (default: all)"
+    )
+    attention.add_argument(
+        "--heads", type=numbers, metavar="1,2,...|all", help="heads, from 1 (default: all)"
+    )
+    attention.add_argument(
+        "--compare", type=Path, metavar="RUN_OR_CHECKPOINT", help="draw this one at the right"
+    )
     add_picture_commands(commands)
 
     for command in commands.choices.values():
@@ -49,7 +68,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
             metavar="DIR",
             help="default: results/ in the run's folder, or pictures/ in --runs_dir without a run",
         )
-        command.add_argument("--format", choices=("png", "pdf", "svg"), default="png", help="default: png")
+        command.add_argument(
+            "--format", choices=("png", "pdf", "svg"), default="png", help="default: png"
+        )
     args = parser.parse_args(argv)
     if args.command != "attention":
         check_picture_arguments(args)
@@ -59,7 +80,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def attention(args: argparse.Namespace) -> None:
-    from utils.visuals import draw_attention
+    from pictures.attention_maps import draw_attention
 
     translation, maps, folder = attention_of(args)
     translations, runs, suffix = [translation], [maps], ""
@@ -68,13 +89,15 @@ def attention(args: argparse.Namespace) -> None:
         other.model_path = args.compare
         translation, maps, _ = attention_of(other)
         translations, runs, suffix = [*translations, translation], [*runs, maps], "_compared"
-    figures = {f"attention_{kind}{suffix}": figure for kind, figure in draw_attention(*runs).items()}
+    figures = {
+        f"attention_{kind}{suffix}": figure for kind, figure in draw_attention(*runs).items()
+    }
     print(*translations, *save(figures.items(), args.output_dir or folder, args.format), sep="\n")
 
 
 def attention_of(args: argparse.Namespace) -> tuple[str, dict[Kind, AttentionMaps], Path]:
     """The translation whose attention is shown, its maps, and the folder for the pictures."""
-    from utils.visuals import attention_maps, target_tokens
+    from pictures.attention_maps import attention_maps, target_tokens
 
     loaded, translator = load_from_arguments(args)
     if loaded.config.model.backend != "scratch":
@@ -99,10 +122,10 @@ def attention_of(args: argparse.Namespace) -> tuple[str, dict[Kind, AttentionMap
 def positions(args: argparse.Namespace) -> None:
     asked = asked_configs(args)
 
-    from utils.map_visuals import map_frames
-    from utils.plots import save_animation
-    from utils.position_subjects import fresh_subject, trained_subject
-    from utils.position_visuals import draw
+    from pictures.maps import map_frames
+    from pictures.panels import save_animation
+    from pictures.positions import draw
+    from pictures.schemes import fresh_subject, trained_subject
 
     loaded = None
     if asked:
@@ -114,7 +137,9 @@ def positions(args: argparse.Namespace) -> None:
         folder = loaded.run.results / args.command
     folder = args.output_dir or folder
     figures = draw(args.command, subjects, args.positions, loaded.model.encoder if loaded else None)
-    paths = save(((f"{args.command}_{name}", figure) for name, figure in figures), folder, args.format)
+    paths = save(
+        ((f"{args.command}_{name}", figure) for name, figure in figures), folder, args.format
+    )
     if loaded and args.command == "embedding_map" and args.gif:
         frames = map_frames(loaded.run, args.positions)
         paths.append(save_animation(frames, folder / f"{args.command}_{subjects[0].name}.gif"))
@@ -122,7 +147,7 @@ def positions(args: argparse.Namespace) -> None:
 
 
 def save(figures: Iterable[tuple[str, Figure]], folder: Path, suffix: str) -> list[Path]:
-    from utils.plots import save_figure
+    from pictures.panels import save_figure
 
     return [save_figure(figure, folder / f"{name}.{suffix}") for name, figure in figures]
 

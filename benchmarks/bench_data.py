@@ -1,14 +1,17 @@
-"""From text to batches, and from a script's start to its first useful output: `python benchmarks/bench_data.py`.
+"""From text to batches, and from a script's start to its first useful output: `python
+benchmarks/bench_data.py`.
 
 Written into --output_dir as bench_data.md and bench_data.json, three tables:
 
-    data      training the tokenizer, tokenising, the token cache, forming and collating batches: time and memory
-    padding   the share of padding in our batches and in those of simpler recipes with the same budget
-    start-up  seconds of each script to its first useful output, and the heavy packages that it had imported by then
+    data      training the tokenizer, tokenising, the token cache, forming and collating batches:
+    time and memory padding   the share of padding in our batches and in those of simpler recipes
+    with the same budget start-up  seconds of each script to its first useful output, and the heavy
+    packages that it had imported by then
 
-Each part of the data runs in a process of its own: the most memory that a process ever held is known, that of one of
-its parts is not. A sentence is one side of a pair. Start-up is measured on a run of a few updates of a tiny model,
-with the files of Python and of the run in the system's cache, as at a second start.
+Each part of the data runs in a process of its own: the most memory that a process ever held is
+known, that of one of its parts is not. A sentence is one side of a pair. Start-up is measured on a
+run of a few updates of a tiny model, with the files of Python and of the run in the system's cache,
+as at a second start.
 """
 
 from __future__ import annotations
@@ -36,22 +39,23 @@ from typing import Any
 import numpy as np
 import torch
 
-if not __package__:  # run as a file: the root of the repository is where imports begin, not this folder
+if (
+    not __package__
+):  # run as a file: the root of the repository is where imports begin, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.common import Report, figure, in_turn, ratio, spread, status_mb, use_machine
-from configs.errors import UserError
+from configs.load import add_config_arguments, load_config
 from configs.schema import Config, Phrasebook, Subword
 from data.batching import cut_batches, form_batches, make_train_loader, padded_tokens
 from data.cache import CHUNK, TokenizedSplit, tokenize_split
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
 from experiments.common import markdown_table
-from tokenizer.base_tokenizer import BaseTokenizer
+from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
-from utils.arguments import Parser, positive
-from utils.cli import run_main
-from utils.config import add_config_arguments, load_config
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")
@@ -60,13 +64,36 @@ NOTHING = "–"
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
-    parser = Parser(description="Measure the way of the data, the padding of batches, and the start of each script.")
-    parser.add_argument("--config", metavar="FILE", default=str(ROOT / "configs/demo.py"), help="default: %(default)s")
-    parser.add_argument("--sentences", type=positive, metavar="N", help="pairs of the training split (default: all)")
-    parser.add_argument("--rounds", type=positive, default=5, metavar="N", help="default: %(default)s")
-    parser.add_argument("--starts", type=positive, default=5, metavar="N", help="of each script (default: %(default)s)")
-    parser.add_argument("--only", choices=("data", "start"), help="data: tables 1 and 2; start: table 3 (default: all)")
-    parser.add_argument("--device", default="auto", help="of the scripts that start: auto (default), cpu, cuda")
+    parser = Parser(
+        description="Measure the way of the data, the padding of batches, and the start of each script."
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        default=str(ROOT / "configs/demo.py"),
+        help="default: %(default)s",
+    )
+    parser.add_argument(
+        "--sentences", type=positive, metavar="N", help="pairs of the training split (default: all)"
+    )
+    parser.add_argument(
+        "--rounds", type=positive, default=5, metavar="N", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--starts",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="of each script (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--only",
+        choices=("data", "start"),
+        help="data: tables 1 and 2; start: table 3 (default: all)",
+    )
+    parser.add_argument(
+        "--device", default="auto", help="of the scripts that start: auto (default), cpu, cuda"
+    )
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/bench_data"), metavar="DIR")
     add_config_arguments(parser)
@@ -77,16 +104,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     device = use_machine(args.device, args.threads)
     config = sized(load_config(args.config, args.overrides, args.position), args.sentences)
-    settings = {"config": config.name, "rounds": args.rounds, "starts": args.starts, "cores": os.cpu_count()}
+    settings = {
+        "config": config.name,
+        "rounds": args.rounds,
+        "starts": args.starts,
+        "cores": os.cpu_count(),
+    }
     folder = args.output_dir.resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Beside the results, and not in memory: the token cache is brought to a disk.
         made = tempfile.TemporaryDirectory(prefix=".work_", dir=folder)
     except OSError as error:
-        raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output_dir") from error
+        raise UserError(
+            f"cannot write into {folder}: {error.strerror}; choose another --output_dir"
+        ) from error
     with made as work:
-        report = Report(folder, "bench_data", title="Data and start-up", device=device, settings=settings)
+        report = Report(
+            folder, "bench_data", title="Data and start-up", device=device, settings=settings
+        )
         if args.only != "start":
             report_data(report, config, args.sentences, Path(work), args.rounds)
         if args.only != "data":
@@ -101,12 +137,14 @@ def sized(config: Config, sentences: int | None) -> Config:
     return dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=corpus))
 
 
-# ------------------------------------------------------------------------------------------------------- the data
+# ----------------------------------------------------------------------------------------- the data
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What each part is told. `folder` takes the tokenizer and the token caches, for the parts that follow."""
+    """What each part is told. `folder` takes the tokenizer and the token caches, for the parts that
+    follow.
+    """
 
     config: Config
     text: ParallelText
@@ -118,11 +156,17 @@ class Task:
 
     def split(self, cache: str = "cache_0") -> TokenizedSplit:
         """The ids of the text: made where the cache is empty, opened where it is not."""
-        rule = {"max_len": self.config.data.max_len, "too_long": "drop", "cache_dir": self.folder / cache}
+        rule = {
+            "max_len": self.config.data.max_len,
+            "too_long": "drop",
+            "cache_dir": self.folder / cache,
+        }
         return tokenize_split(self.text, self.tokenizer(), **rule)  # type: ignore[arg-type]
 
 
-def report_data(report: Report, config: Config, sentences: int | None, work: Path, rounds: int) -> None:
+def report_data(
+    report: Report, config: Config, sentences: int | None, work: Path, rounds: int
+) -> None:
     """The first two tables."""
     start = time.perf_counter()
     corpus = build_corpus(config.data)
@@ -155,7 +199,11 @@ def report_data(report: Report, config: Config, sentences: int | None, work: Pat
     report.add(
         "Data",
         about + data_table(rows) + notes,
-        {"pairs": len(text), "load_seconds": taken, "rows": [{"part": name, **row} for name, row in rows.items()]},
+        {
+            "pairs": len(text),
+            "load_seconds": taken,
+            "rows": [{"part": name, **row} for name, row in rows.items()],
+        },
     )
     padding = in_own_process(compare_padding, task)
     about = (
@@ -166,7 +214,9 @@ def report_data(report: Report, config: Config, sentences: int | None, work: Pat
 
 
 def in_own_process(part: Callable[[Task], Any], task: Task) -> Any:
-    """part(task) in a new process: the fork of a server that has imported the libraries and done nothing else."""
+    """part(task) in a new process: the fork of a server that has imported the libraries and done
+    nothing else.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tokenizers", "torch.utils.data"])
     with ProcessPoolExecutor(
@@ -179,12 +229,16 @@ def in_own_process(part: Callable[[Task], Any], task: Task) -> Any:
 
 
 def start_workers_by(method: str) -> None:
-    """How the loader's workers start: as they do in training. Unless told, a forked process asks its own server."""
+    """How the loader's workers start: as they do in training. Unless told, a forked process asks
+    its own server.
+    """
     multiprocessing.set_start_method(method, force=True)
 
 
 def measured(run: Callable[[int], object], task: Task, *, sentences: int | None) -> dict[str, Any]:
-    """Seconds of `run` in each round after one to warm up, and the memory of this process. `sentences` of one run."""
+    """Seconds of `run` in each round after one to warm up, and the memory of this process.
+    `sentences` of one run.
+    """
     forget_peak()
     before = status_mb("VmRSS")
     [seconds] = in_turn({"": run}, rounds=task.rounds, warmup=1, device=CPU).values()
@@ -193,7 +247,9 @@ def measured(run: Callable[[int], object], task: Task, *, sentences: int | None)
 
 
 def forget_peak() -> None:
-    """Let VmHWM begin anew, so that what the imports held for a moment is not counted; where the system allows it."""
+    """Let VmHWM begin anew, so that what the imports held for a moment is not counted; where the
+    system allows it.
+    """
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
@@ -221,7 +277,10 @@ def tokenize(task: Task) -> dict[str, Any]:
             tokenizer.encode_src_batch(task.text.src[start : start + CHUNK])
             tokenizer.encode_tgt_batch(task.text.tgt[start : start + CHUNK])
 
-    return {**measured(run, task, sentences=2 * len(task.text)), "vocabulary": tokenizer.tgt_vocab_size}
+    return {
+        **measured(run, task, sentences=2 * len(task.text)),
+        "vocabulary": tokenizer.tgt_vocab_size,
+    }
 
 
 def build_cache(task: Task) -> dict[str, Any]:
@@ -248,7 +307,9 @@ def collate(task: Task, workers: int) -> dict[str, Any]:
 
 
 def collate_epochs(task: Task, workers: int) -> dict[str, Any]:
-    """An epoch of the training loader in each round; the workers live from the first, which warms up, to the last."""
+    """An epoch of the training loader in each round; the workers live from the first, which warms
+    up, to the last.
+    """
     split, tokenizer = task.split(), task.tokenizer()
     loader = make_train_loader(
         split,
@@ -273,14 +334,18 @@ def data_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
         taken = spread(row["seconds"])
         rate = figure(row["sentences"] / taken.median) if row["sentences"] else NOTHING
         cells.append([name, str(taken), rate, f"{row['peak_mb']:,.0f}", f"{row['growth_mb']:,.0f}"])
-    return markdown_table(("", "seconds", "sentences/s", "peak memory, MB", "of this part, MB"), cells)
+    return markdown_table(
+        ("", "seconds", "sentences/s", "peak memory, MB", "of this part, MB"), cells
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- the padding
+# -------------------------------------------------------------------------------------- the padding
 
 
 def orders(split: TokenizedSplit, config: Config) -> dict[str, Callable[[], list[np.ndarray]]]:
-    """Ways to form batches, by name: ours first, then orders of the rows that are cut into batches of the budget."""
+    """Ways to form batches, by name: ours first, then orders of the rows that are cut into batches
+    of the budget.
+    """
     src, tgt = split.src_lengths, split.tgt_lengths
     data, seed = config.data, config.train.seed
 
@@ -291,7 +356,9 @@ def orders(split: TokenizedSplit, config: Config) -> dict[str, Callable[[], list
         return np.random.default_rng(seed).permutation(len(src))
 
     return {
-        "ours": lambda: form_batches(src, tgt, batch_by=data.batch_by, batch_size=data.batch_size, seed=seed),
+        "ours": lambda: form_batches(
+            src, tgt, batch_by=data.batch_by, batch_size=data.batch_size, seed=seed
+        ),
         "by source, then target": lambda: cut(np.lexsort((tgt, src))),
         "by source alone": lambda: cut(np.lexsort((drawn(), src))),
         "random": lambda: cut(drawn()),
@@ -300,7 +367,9 @@ def orders(split: TokenizedSplit, config: Config) -> dict[str, Callable[[], list
 
 def padding_share(batches: Sequence[np.ndarray], split: TokenizedSplit) -> float:
     """The share of positions, of both sides of all batches, that hold no token."""
-    return 1 - (len(split.src_ids) + len(split.tgt_ids)) / padded_tokens(batches, split.src_lengths, split.tgt_lengths)
+    return 1 - (len(split.src_ids) + len(split.tgt_ids)) / padded_tokens(
+        batches, split.src_lengths, split.tgt_lengths
+    )
 
 
 def compare_padding(task: Task) -> list[dict[str, Any]]:
@@ -337,7 +406,7 @@ def padding_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return markdown_table(("order", "batches", "padding", "positions / ours", "forming, ms"), cells)
 
 
-# ------------------------------------------------------------------------------------------------------- start-up
+# ----------------------------------------------------------------------------------------- start-up
 
 LIMIT_S = 300.0  # no script takes this long to start
 SENTENCE = "Le chat dort."
@@ -354,7 +423,17 @@ TINY = (
     "train.log_every=1",
 )
 HEAVY = (
-    *("torch", "torch._dynamo", "transformers", "datasets", "sklearn", "matplotlib", "tensorboard", "ignite", "nltk"),
+    *(
+        "torch",
+        "torch._dynamo",
+        "transformers",
+        "datasets",
+        "sklearn",
+        "matplotlib",
+        "tensorboard",
+        "ignite",
+        "nltk",
+    ),
     *("sacrebleu", "pyarrow", "pandas", "scipy", "sympy"),
 )
 
@@ -363,7 +442,8 @@ HEAVY = (
 class Script:
     """A command, what its first useful output is, and the heavy packages that it cannot do without.
 
-    `seen` is a pattern of a line on standard output, or the folder and the pattern of a file that gets content.
+    `seen` is a pattern of a line on standard output, or the folder and the pattern of a file that
+    gets content.
     """
 
     name: str
@@ -374,16 +454,27 @@ class Script:
 
 
 def scripts(run: Path, work: Path, device: torch.device, threads: int | None) -> list[Script]:
-    """The scripts as a user starts them; the first two rows are what no script that uses torch can go below."""
+    """The scripts as a user starts them; the first two rows are what no script that uses torch can
+    go below.
+    """
     use = ("--model_path", str(run), "--device", str(device))
     limit = () if threads is None else ("--threads", str(threads))
     began = work / "began"
-    # In small batches, so that the epoch lasts longer than the measurement: what follows it is not start-up.
-    train = tiny_arguments(work, device, "data.batch_by=sentences", "data.batch_size=4", f"train.runs_dir={began}")
+    # In small batches, so that the epoch lasts longer than the measurement: what follows it is not
+    # start-up.
+    train = tiny_arguments(
+        work, device, "data.batch_by=sentences", "data.batch_size=4", f"train.runs_dir={began}"
+    )
     draw = ("encoding", *use, "--output_dir", str(work / "pictures"))
     return [
         Script("python", ("-c", "print(1)"), "first line", "^1$", frozenset()),
-        Script("import torch", ("-c", "import torch; print(1)"), "first line", "^1$", frozenset({"torch"})),
+        Script(
+            "import torch",
+            ("-c", "import torch; print(1)"),
+            "first line",
+            "^1$",
+            frozenset({"torch"}),
+        ),
         Script(
             "train.py",
             ("train.py", *limit, *train),
@@ -417,12 +508,19 @@ def scripts(run: Path, work: Path, device: torch.device, threads: int | None) ->
 
 def tiny_arguments(work: Path, device: torch.device, *overrides: str) -> list[str]:
     """train.py's arguments for a tiny model on the embedded corpus; `overrides` come last and win."""
-    settings = [*TINY, f"data.cache_dir={work / 'tiny_cache'}", f"train.device={device}", *overrides]
+    settings = [
+        *TINY,
+        f"data.cache_dir={work / 'tiny_cache'}",
+        f"train.device={device}",
+        *overrides,
+    ]
     return ["--config", "configs/demo.py", *(part for text in settings for part in ("--set", text))]
 
 
 def make_tiny_run(work: Path, device: torch.device) -> Path:
-    """The folder of a finished run, made by train.py. Raises UserError with what it says where it fails."""
+    """The folder of a finished run, made by train.py. Raises UserError with what it says where it
+    fails.
+    """
     arguments = tiny_arguments(work, device, "train.max_steps=5", f"train.runs_dir={work / 'tiny'}")
     command = [sys.executable, "train.py", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
@@ -432,16 +530,22 @@ def make_tiny_run(work: Path, device: torch.device) -> Path:
 
 
 def first_output(script: Script, *, profile: bool = False) -> tuple[float, str]:
-    """Seconds from the start of the process to its first useful output, and its standard error until then.
+    """Seconds from the start of the process to its first useful output, and its standard error
+    until then.
 
-    The process is ended there. profile: Python writes on standard error what it imports. Raises UserError where the
-    process ends before.
+    The process is ended there. profile: Python writes on standard error what it imports. Raises
+    UserError where the process ends before.
     """
     command = [sys.executable, *(["-X", "importtime"] if profile else []), *script.args]
-    env = {**os.environ, "PYTHONUNBUFFERED": "1"}  # as at a terminal: a line is out when it is printed
+    env = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+    }  # as at a terminal: a line is out when it is printed
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         start = time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
         timer = threading.Timer(LIMIT_S, process.kill)
         timer.start()
         try:
@@ -459,7 +563,9 @@ def first_output(script: Script, *, profile: bool = False) -> tuple[float, str]:
 
 
 def useful_output(process: subprocess.Popen[str], seen: str | tuple[Path, str]) -> Iterator[bool]:
-    """Whether the output is there, each time that something may have changed; it ends with the process."""
+    """Whether the output is there, each time that something may have changed; it ends with the
+    process.
+    """
     if isinstance(seen, str):
         assert process.stdout is not None
         yield from (re.search(seen, line) is not None for line in process.stdout)
@@ -477,20 +583,30 @@ def imported(said: str) -> dict[str, float]:
     Python names also what it looked for in vain: a package that is not installed is left out.
     """
     seconds: dict[str, float] = {}
-    for own, module in re.findall(r"^import time:\s*(\d+) \|\s*\d+ \|\s*(\S+)$", said, re.MULTILINE):
+    for own, module in re.findall(
+        r"^import time:\s*(\d+) \|\s*\d+ \|\s*(\S+)$", said, re.MULTILINE
+    ):
         for name in HEAVY:
             if module == name or module.startswith(f"{name}."):
                 seconds[name] = seconds.get(name, 0.0) + int(own) / 1e6
-    return {name: taken for name, taken in seconds.items() if importlib.util.find_spec(name.split(".")[0])}
+    return {
+        name: taken
+        for name, taken in seconds.items()
+        if importlib.util.find_spec(name.split(".")[0])
+    }
 
 
 def last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("import time:")]
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.startswith("import time:")
+    ]
     return lines[-1] if lines else "it said nothing"
 
 
 def measure_starts(found: Sequence[Script], starts: int) -> list[dict[str, Any]]:
-    """Each script once with Python's profile of imports, which warms up too, then in turn `starts` times."""
+    """Each script once with Python's profile of imports, which warms up too, then in turn `starts`
+    times.
+    """
     packages = {script.name: imported(first_output(script, profile=True)[1]) for script in found}
     seconds: dict[str, list[float]] = {script.name: [] for script in found}
     for _ in range(starts):
@@ -508,7 +624,9 @@ def measure_starts(found: Sequence[Script], starts: int) -> list[dict[str, Any]]
     ]
 
 
-def report_start(report: Report, work: Path, starts: int, device: torch.device, threads: int | None) -> None:
+def report_start(
+    report: Report, work: Path, starts: int, device: torch.device, threads: int | None
+) -> None:
     """The third table."""
     run = make_tiny_run(work, device)
     rows = measure_starts(scripts(run, work, device, threads), starts)
@@ -524,13 +642,24 @@ def start_table(rows: Sequence[Mapping[str, Any]]) -> str:
     floor = next((row["seconds"] for row in rows if row["script"] == "import torch"), None)
     cells = []
     for row in rows:
-        packages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in sorted(row["imported"].items()))
+        packages = ", ".join(
+            f"{name} {seconds:.2f}" for name, seconds in sorted(row["imported"].items())
+        )
         beyond = f"{ratio(row['seconds'], floor).median:.2f}" if floor else NOTHING
         unneeded = ", ".join(row["not_needed"])
         cells.append(
-            [row["script"], row["until"], str(spread(row["seconds"])), beyond, packages or NOTHING, unneeded or NOTHING]
+            [
+                row["script"],
+                row["until"],
+                str(spread(row["seconds"])),
+                beyond,
+                packages or NOTHING,
+                unneeded or NOTHING,
+            ]
         )
-    return markdown_table(("", "until", "seconds", "/ import torch", "imports, s", "not needed"), cells)
+    return markdown_table(
+        ("", "until", "seconds", "/ import torch", "imports, s", "not needed"), cells
+    )
 
 
 if __name__ == "__main__":

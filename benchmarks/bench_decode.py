@@ -1,15 +1,21 @@
-"""Decoding speed against other libraries with the same weights, in one run: `python benchmarks/bench_decode.py`.
+"""Decoding speed against other libraries with the same weights, in one run: `python
+benchmarks/bench_decode.py`.
 
-Our search, Hugging Face's MarianMTModel.generate and CTranslate2 translate the same batches of ids, in turn, round by
-round: sentences and output tokens a second, and how many sentences get the same tokens as from ours in float32.
-Written into --output_dir: bench_decode.md and bench_decode.json. Two kinds of work:
+Our search, Hugging Face's MarianMTModel.generate and CTranslate2 translate the same batches of ids,
+in turn, round by round: sentences and output tokens a second, and how many sentences get the same
+tokens as from ours in float32. Written into --output_dir: bench_decode.md and bench_decode.json.
+Two kinds of work:
 
-    fixed length   random weights and sources, --tokens of output for every sentence. The embeddings of the special
-                   ids, which are tied with the output, are zero: their logit is 0, never the best of a vocabulary.
-    real           sentences of a corpus and the model of --model_path, or a small model trained for --train_steps
+    fixed length   random weights and sources, --tokens of output for every sentence. The embeddings
+    of the special
+                   ids, which are tied with the output, are zero: their logit is 0, never the best
+                   of a vocabulary.
+    real           sentences of a corpus and the model of --model_path, or a small model trained for
+    --train_steps
 
-No length penalty anywhere, so that all search for the same thing: the most probable translation. "bfloat16" has its
-weights cast; int8 is CTranslate2's alone. Each has --threads threads (CTranslate2: one translation at a time).
+No length penalty anywhere, so that all search for the same thing: the most probable translation.
+"bfloat16" has its weights cast; int8 is CTranslate2's alone. Each has --threads threads
+(CTranslate2: one translation at a time).
 """
 
 from __future__ import annotations
@@ -29,7 +35,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-if not __package__:  # run as a file: the root of the repository is where imports begin, not this folder
+if (
+    not __package__
+):  # run as a file: the root of the repository is where imports begin, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import torch
@@ -38,7 +46,7 @@ from benchmarks import common
 from benchmarks.common import DTYPES, Report, figure
 from benchmarks.ctranslate2_process import TranslatorProcess
 from benchmarks.train_setup import SIZES
-from configs.errors import UserError
+from checkpoints.ctranslate2 import convert, require_ctranslate2
 from configs.schema import (
     Config,
     Cosine,
@@ -59,11 +67,10 @@ from models.build import build_model
 from models.decoding.beam import beam_search
 from models.decoding.greedy import greedy_search
 from models.transformer import TranslationTransformer
-from tokenizer.base_tokenizer import BaseTokenizer
-from utils.arguments import Parser, positive
-from utils.cli import run_main
-from utils.export_ctranslate2 import convert, require_ctranslate2
-from utils.translation import load_run, pad_sources
+from tokenizer.base import BaseTokenizer
+from translation.translator import load_run, pad_sources
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
 
 UNK, PAD, BOS, EOS = range(4)
 AT_LEAST = 8  # sentences of a round, so that batches of one are not measured by a single sentence
@@ -111,9 +118,11 @@ class Work:
     words: str
 
 
-# -------------------------------------------------------------------------------------------------------- systems
+# ------------------------------------------------------------------------------------------ systems
 
-Translate = Callable[[Sequence[Sequence[int]], Search], list[list[int]]]  # a batch -> ids without EOS
+Translate = Callable[
+    [Sequence[Sequence[int]], Search], list[list[int]]
+]  # a batch -> ids without EOS
 
 
 def ours(subject: Subject, precision: str) -> Translate:
@@ -131,7 +140,9 @@ def ours(subject: Subject, precision: str) -> Translate:
         if search.beam_size == 1:
             found = greedy_search(model, src, **shared)
         else:
-            beams = beam_search(model, src, **shared, beam_size=search.beam_size, n_best=1, alpha=0.0)
+            beams = beam_search(
+                model, src, **shared, beam_size=search.beam_size, n_best=1, alpha=0.0
+            )
             found = [best for [best] in beams]
         return [list(hypothesis.ids) for hypothesis in found]
 
@@ -155,13 +166,17 @@ def hugging_face(subject: Subject, precision: str) -> Translate:
             **({"length_penalty": 0.0} if search.beam_size > 1 else {}),
         )
         rows = (row[1:] for row in out.tolist())  # without the start id
-        return [row[: row.index(tokenizer.eos_id)] if tokenizer.eos_id in row else row for row in rows]
+        return [
+            row[: row.index(tokenizer.eos_id)] if tokenizer.eos_id in row else row for row in rows
+        ]
 
     return translate
 
 
 def to_marian(subject: Subject) -> Any:
-    """A MarianMTModel with the same weights. Raises LeftOut for a model that it is not, and without the package."""
+    """A MarianMTModel with the same weights. Raises LeftOut for a model that it is not, and without
+    the package.
+    """
     config, tokenizer, model = subject.config, subject.tokenizer, subject.model
     alike = (config.norm, config.position, config.bias, config.tie_embeddings, config.backend)
     if alike != ("post", Sinusoidal(layout="half"), True, "all", "scratch"):
@@ -187,8 +202,12 @@ def to_marian(subject: Subject) -> Any:
     )
     marian = library.MarianMTModel(settings)
     missing, unexpected = marian.load_state_dict(marian_weights(model), strict=False)
-    if unexpected or any(not name.endswith(("embed_positions.weight", "final_logits_bias")) for name in missing):
-        raise LeftOut(f"this version of transformers has other names of weights: {[*missing, *unexpected][:3]}")
+    if unexpected or any(
+        not name.endswith(("embed_positions.weight", "final_logits_bias")) for name in missing
+    ):
+        raise LeftOut(
+            f"this version of transformers has other names of weights: {[*missing, *unexpected][:3]}"
+        )
     marian.tie_weights()
     return marian
 
@@ -224,7 +243,9 @@ def marian_weights(model: TranslationTransformer) -> dict[str, torch.Tensor]:
 
 
 def ctranslate2(subject: Subject, precision: str, folder: Path, stack: ExitStack) -> Translate:
-    """`folder` holds the converted model; it is converted where the folder is empty. `stack` ends its process."""
+    """`folder` holds the converted model; it is converted where the folder is empty. `stack` ends
+    its process.
+    """
     tokenizer, device = subject.tokenizer, subject.device
     try:
         library = require_ctranslate2()
@@ -239,7 +260,9 @@ def ctranslate2(subject: Subject, precision: str, folder: Path, stack: ExitStack
     )
     stack.callback(translator.close)
     pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))
-    ids = {piece: i for i, piece in enumerate(tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size)))}
+    ids = {
+        piece: i for i, piece in enumerate(tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size)))
+    }
 
     def translate(batch: Sequence[Sequence[int]], search: Search) -> list[list[int]]:
         found = translator.translate(
@@ -272,7 +295,9 @@ def _package(name: str) -> Any:
 def systems_of(
     subject: Subject, peers: Sequence[str], precisions: Sequence[str]
 ) -> Iterator[tuple[dict[tuple[str, str], Translate], dict[str, str]]]:
-    """What takes part, by name and precision (ours in float32 always, and first), and why the others do not."""
+    """What takes part, by name and precision (ours in float32 always, and first), and why the
+    others do not.
+    """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         makers: dict[str, Callable[[str], Translate]] = {
             "ours": lambda precision: ours(subject, precision),
@@ -283,7 +308,9 @@ def systems_of(
         left_out: dict[str, str] = {}
         for precision in dict.fromkeys(["float32", *precisions]):
             for name in ("ours", *peers):
-                if (precision == "int8" and name != "ctranslate2") or (precision not in precisions and name != "ours"):
+                if (precision == "int8" and name != "ctranslate2") or (
+                    precision not in precisions and name != "ours"
+                ):
                     continue
                 try:
                     made[name, precision] = makers[name](precision)
@@ -292,7 +319,7 @@ def systems_of(
         yield made, left_out
 
 
-# ------------------------------------------------------------------------------------------------------- subjects
+# ----------------------------------------------------------------------------------------- subjects
 
 
 class Vocabulary:
@@ -326,7 +353,9 @@ def model_config(size: str) -> ModelConfig:
 
 
 def random_subject(size: str, device: torch.device, seed: int) -> Subject:
-    """Random weights that never choose a special id, and with which the source decides what comes out."""
+    """Random weights that never choose a special id, and with which the source decides what comes
+    out.
+    """
     config = model_config(size)
     tokenizer = cast(BaseTokenizer, Vocabulary(SIZES[size].vocab_size))
     torch.manual_seed(seed)
@@ -347,13 +376,15 @@ def random_sources(n: int, vocab_size: int, seed: int) -> list[list[int]]:
 
 def train_briefly(steps: int, size: str, folder: Path, device: torch.device, seed: int) -> Path:
     """The folder of a run on the embedded corpus."""
-    from utils.training import train
+    from training.run import train
 
     config = Config(
         name="bench_decode",
         model=model_config(size),
         tokenizer=Subword(vocab_size=SIZES[size].vocab_size),
-        data=DataConfig(corpus=Phrasebook(), max_len=96, batch_size=2048, cache_dir=str(folder / "cache")),
+        data=DataConfig(
+            corpus=Phrasebook(), max_len=96, batch_size=2048, cache_dir=str(folder / "cache")
+        ),
         optim=OptimConfig(schedule=Cosine(lr=1e-3, warmup_steps=100)),
         train=TrainConfig(
             max_epochs=1000,
@@ -371,12 +402,14 @@ def train_briefly(steps: int, size: str, folder: Path, device: torch.device, see
 
 
 def in_batches(sources: Sequence[Sequence[int]], batch_size: int) -> Batches:
-    """A round's work: the first max(batch_size, AT_LEAST) sentences, batches of like lengths as a translator has."""
+    """A round's work: the first max(batch_size, AT_LEAST) sentences, batches of like lengths as a
+    translator has.
+    """
     chosen = sorted(sources[: max(batch_size, AT_LEAST)], key=len, reverse=True)
     return [chosen[start : start + batch_size] for start in range(0, len(chosen), batch_size)]
 
 
-# ---------------------------------------------------------------------------------------------------- comparisons
+# -------------------------------------------------------------------------------------- comparisons
 
 
 def compare(
@@ -391,7 +424,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """A row for each system: its speed, and its outputs against those of ours in float32.
 
-    exactly: every output must have search.max_tokens tokens, or the speeds would be of different work.
+    exactly: every output must have search.max_tokens tokens, or the speeds would be of different
+    work.
     """
     outputs: dict[tuple[str, str], list[list[int]]] = {}
 
@@ -408,7 +442,9 @@ def compare(
     for key, ids in outputs.items():
         seconds, n_tokens = taken[" ".join(key)], sum(map(len, ids))
         if exactly and any(len(sentence) != search.max_tokens for sentence in ids):
-            raise UserError(f"{' '.join(key)}: an output has not {search.max_tokens} tokens; choose another --seed")
+            raise UserError(
+                f"{' '.join(key)}: an output has not {search.max_tokens} tokens; choose another --seed"
+            )
         row = {
             "system": key[0],
             "precision": key[1],
@@ -424,7 +460,10 @@ def compare(
             if ("ours", precision) in systems:
                 row[f"ours_{precision}_over_it"] = common.ratio(seconds, taken[f"ours {precision}"])
         rows.append(
-            {key: dataclasses.asdict(v) if isinstance(v, common.Spread) else v for key, v in row.items()}
+            {
+                key: dataclasses.asdict(v) if isinstance(v, common.Spread) else v
+                for key, v in row.items()
+            }
             | {"seconds": seconds}
         )
     return rows
@@ -463,7 +502,9 @@ def shown(spread: Mapping[str, float]) -> str:
     return str(common.Spread(**spread))
 
 
-def add_sections(report: Report, heading: str, subject: Subject, work: Work, args: Namespace, *, exactly: bool) -> None:
+def add_sections(
+    report: Report, heading: str, subject: Subject, work: Work, args: Namespace, *, exactly: bool
+) -> None:
     """One section for each search, with all batch sizes."""
     with systems_of(subject, args.peers, args.precision) as (systems, left_out):
         taking_part = dict.fromkeys(name for name, _ in systems if name != "ours")
@@ -493,34 +534,62 @@ def add_sections(report: Report, heading: str, subject: Subject, work: Work, arg
             report.add(f"{heading}: {search}", rows_markdown(data), data)
 
 
-# --------------------------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------- command line
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(
-        prog="bench_decode.py", description="Decoding speed of our search and of other libraries' searches."
+        prog="bench_decode.py",
+        description="Decoding speed of our search and of other libraries' searches.",
     )
-    parser.add_argument("--size", nargs="*", choices=SIZES, default=["small"], help="fixed length (default: small)")
+    parser.add_argument(
+        "--size", nargs="*", choices=SIZES, default=["small"], help="fixed length (default: small)"
+    )
     parser.add_argument(
         "--precision",
         nargs="+",
         choices=PRECISIONS,
         help="default: float32 and int8, and bfloat16 where the machine computes in it; ours in float32 always runs",
     )
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="default: all")
-    parser.add_argument("--beam", nargs="+", type=positive, default=[1, 5], metavar="N", help="default: 1 5")
     parser.add_argument(
-        "--batch", nargs="+", type=positive, default=[1, 32, 128], metavar="N", help="default: 1 32 128"
+        "--peers", nargs="*", choices=PEERS, default=list(PEERS), help="default: all"
     )
-    parser.add_argument("--tokens", type=positive, default=40, metavar="N", help="of the fixed length (default: 40)")
+    parser.add_argument(
+        "--beam", nargs="+", type=positive, default=[1, 5], metavar="N", help="default: 1 5"
+    )
+    parser.add_argument(
+        "--batch",
+        nargs="+",
+        type=positive,
+        default=[1, 32, 128],
+        metavar="N",
+        help="default: 1 32 128",
+    )
+    parser.add_argument(
+        "--tokens", type=positive, default=40, metavar="N", help="of the fixed length (default: 40)"
+    )
     real = parser.add_mutually_exclusive_group()
-    real.add_argument("--model_path", type=Path, metavar="RUN_OR_CHECKPOINT", help="of the real sentences")
     real.add_argument(
-        "--train_steps", type=int, default=300, metavar="N", help="default: 300; 0: no real sentences without a run"
+        "--model_path", type=Path, metavar="RUN_OR_CHECKPOINT", help="of the real sentences"
+    )
+    real.add_argument(
+        "--train_steps",
+        type=int,
+        default=300,
+        metavar="N",
+        help="default: 300; 0: no real sentences without a run",
     )
     parser.add_argument("--rounds", type=positive, default=7, metavar="N", help="default: 7")
-    parser.add_argument("--warmup", type=positive, default=1, metavar="N", help="rounds that do not count (default: 1)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: torch's choice)")
+    parser.add_argument(
+        "--warmup",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="rounds that do not count (default: 1)",
+    )
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="CPU threads (default: torch's choice)"
+    )
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/bench_decode"), metavar="DIR")
@@ -531,19 +600,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     device = common.use_machine(args.device, args.threads)
     if args.precision is None:
-        args.precision = ["float32", *(["bfloat16"] if common.computes_bf16(device) else []), "int8"]
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-    report = Report(args.output_dir, "bench_decode", title="Decoding speed", device=device, settings=settings)
+        args.precision = [
+            "float32",
+            *(["bfloat16"] if common.computes_bf16(device) else []),
+            "int8",
+        ]
+    settings = {
+        key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()
+    }
+    report = Report(
+        args.output_dir, "bench_decode", title="Decoding speed", device=device, settings=settings
+    )
     n_sentences = max(*args.batch, AT_LEAST)
     for size in dict.fromkeys(args.size):
         subject = random_subject(size, device, args.seed)
         sources = random_sources(n_sentences, subject.tokenizer.src_vocab_size, args.seed)
         first, last = SOURCE_TOKENS
-        work = Work(sources, args.tokens, f"random weights, random sources of {first} to {last} tokens")
+        work = Work(
+            sources, args.tokens, f"random weights, random sources of {first} to {last} tokens"
+        )
         add_sections(report, f"{size}, {args.tokens} tokens", subject, work, args, exactly=True)
     if args.model_path is None and not args.train_steps:
         return
-    run = args.model_path or train_briefly(args.train_steps, TRAINED, args.output_dir, device, args.seed)
+    run = args.model_path or train_briefly(
+        args.train_steps, TRAINED, args.output_dir, device, args.seed
+    )
     loaded = load_run(run, runs_dir=args.output_dir)
     corpus = build_corpus(loaded.config.data)
     split = corpus.test[0]
@@ -552,7 +633,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = f"{loaded.checkpoint.name}, update {loaded.step}; sentences of split {split}, {mean:.1f} source tokens each"
     subject = Subject(loaded.model, loaded.config.model, loaded.tokenizer, device)
     work = Work(sources, loaded.config.decode.max_len, words)
-    add_sections(report, f"real sentences, {loaded.run.path.name}", subject, work, args, exactly=False)
+    add_sections(
+        report, f"real sentences, {loaded.run.path.name}", subject, work, args, exactly=False
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""How the cost of our training step and of greedy decoding grows: `python benchmarks/bench_scaling.py`.
+"""How the cost of our training step and of greedy decoding grows: `python
+benchmarks/bench_scaling.py`.
 
-Along four axes: tokens in a sentence, sentences in a batch, CPU threads, entries of the vocabulary. For each a table
-and the growth: the exponent b of cost = a x^b, by least squares on the logarithms, over all points and over the upper
-half of the range (on a logarithmic scale), where what does not grow matters least. --fast takes half a minute.
+Along four axes: tokens in a sentence, sentences in a batch, CPU threads, entries of the vocabulary.
+For each a table and the growth: the exponent b of cost = a x^b, by least squares on the logarithms,
+over all points and over the upper half of the range (on a logarithmic scale), where what does not
+grow matters least. --fast takes half a minute.
 
-"train" is one update of utils/engines.py on a batch of random ids without padding, source and target of equal length;
-"decode" is greedy search in float32 over a batch of such sources, made to give as many tokens as the source has.
-Written into --output_dir: bench_scaling.md, bench_scaling.json, bench_scaling.png.
+"train" is one update of training/engine.py on a batch of random ids without padding, source and
+target of equal length; "decode" is greedy search in float32 over a batch of such sources, made to
+give as many tokens as the source has. Written into --output_dir: bench_scaling.md,
+bench_scaling.json, bench_scaling.png.
 """
 
 from __future__ import annotations
@@ -24,27 +27,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-if not __package__:  # run as a file: the root of the repository is where imports begin, not this folder
+if (
+    not __package__
+):  # run as a file: the root of the repository is where imports begin, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.common import DTYPES, Report, figure, in_turn, spread, use_machine
 from benchmarks.train_models import Ours
 from benchmarks.train_setup import BOS, EOS, PAD, SIZES, Setup
-from configs.errors import UserError
 from configs.positions import POSITIONS
 from data.batching import Batch, collate
 from data.cache import TokenizedSplit
 from experiments.common import markdown_table
 from models.decoding.greedy import greedy_search
-from utils.arguments import Parser, positive
-from utils.cli import run_main
-from utils.plots import panel_figure, panel_title, save_figure
+from pictures.panels import panel_figure, panel_title, save_figure
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = {"train": "training step", "decode": "greedy decoding"}
-AXES = {"length": "tokens in a sentence", "sentences": "sentences", "threads": "threads", "vocabulary": "vocabulary"}
+AXES = {
+    "length": "tokens in a sentence",
+    "sentences": "sentences",
+    "threads": "threads",
+    "vocabulary": "vocabulary",
+}
 SENTENCES_BY_LENGTH = 8  # of a batch whose sentences may have 1,024 tokens
 NOTHING = "–"
 READING = "1 is growth in proportion; by threads, -1 is as fast as so many threads can be."
@@ -70,7 +79,9 @@ class Ranges:
     rounds: int = 5
 
 
-FAST = Ranges(length=(32, 64, 128), sentences=(1, 4, 16), vocabulary=(2_000, 8_000, 32_000), rounds=2)
+FAST = Ranges(
+    length=(32, 64, 128), sentences=(1, 4, 16), vocabulary=(2_000, 8_000, 32_000), rounds=2
+)
 
 
 def several(text: str) -> tuple[int, ...]:
@@ -79,13 +90,25 @@ def several(text: str) -> tuple[int, ...]:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
-    parser = Parser(description="Measure how the cost of training and of greedy decoding grows, and fit the growth.")
-    parser.add_argument("--fast", action="store_true", help="fewer values and rounds: half a minute")
-    parser.add_argument("--size", choices=SIZES, default="small", help="of the model (default: small)")
-    parser.add_argument(
-        "--position", choices=POSITIONS, metavar="NAME", default="sinusoidal", help="default: %(default)s"
+    parser = Parser(
+        description="Measure how the cost of training and of greedy decoding grows, and fit the growth."
     )
-    parser.add_argument("--precision", choices=DTYPES, default="float32", help="of training (default: float32)")
+    parser.add_argument(
+        "--fast", action="store_true", help="fewer values and rounds: half a minute"
+    )
+    parser.add_argument(
+        "--size", choices=SIZES, default="small", help="of the model (default: small)"
+    )
+    parser.add_argument(
+        "--position",
+        choices=POSITIONS,
+        metavar="NAME",
+        default="sinusoidal",
+        help="default: %(default)s",
+    )
+    parser.add_argument(
+        "--precision", choices=DTYPES, default="float32", help="of training (default: float32)"
+    )
     for flag, what in (
         ("--lengths", AXES["length"]),
         ("--sentences", "sentences in a batch"),
@@ -96,20 +119,31 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--rounds", type=positive, metavar="N", help="default: 5")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     parser.add_argument(
-        "--threads", type=positive, metavar="N", help="where they do not vary (default: torch's choice)"
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="where they do not vary (default: torch's choice)",
     )
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/bench_scaling"), metavar="DIR")
+    parser.add_argument(
+        "--output_dir", type=Path, default=Path("runs/bench_scaling"), metavar="DIR"
+    )
     args = parser.parse_args(argv)
     if args.vocabularies and args.vocabularies[0] < EOS + 2:
-        raise UserError(f"--vocabularies {args.vocabularies[0]}: at least {EOS + 2}, for the special ids and a word")
+        raise UserError(
+            f"--vocabularies {args.vocabularies[0]}: at least {EOS + 2}, for the special ids and a word"
+        )
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     device = use_machine(args.device, args.threads)
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-    report = Report(args.output_dir, "bench_scaling", title="Growth of cost", device=device, settings=settings)
+    settings = {
+        key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()
+    }
+    report = Report(
+        args.output_dir, "bench_scaling", title="Growth of cost", device=device, settings=settings
+    )
     bench = Bench(args.size, args.position, args.precision, device)
     rounds = args.rounds or (FAST if args.fast else Ranges()).rounds
     measured = {}
@@ -153,7 +187,7 @@ def points(base: Point, axis: str, values: Sequence[int]) -> list[Point]:
     return [dataclasses.replace(base, **{axis: value}) for value in values]
 
 
-# ------------------------------------------------------------------------------------------------------- measuring
+# ---------------------------------------------------------------------------------------- measuring
 
 
 class Bench:
@@ -183,7 +217,10 @@ class Bench:
         """What to time at each point, by a name. Points of one vocabulary share a model."""
         make = cache(self.model)
         prepare = self.train if kind == "train" else self.decode
-        return {str(point): self._with_threads(point.threads, prepare(make(point.vocabulary), point)) for point in at}
+        return {
+            str(point): self._with_threads(point.threads, prepare(make(point.vocabulary), point))
+            for point in at
+        }
 
     def _with_threads(self, threads: int, run: Callable[[], object]) -> Callable[[int], object]:
         def timed(number: int) -> None:
@@ -207,16 +244,22 @@ class Bench:
         src = random_batch(point).src.to(self.device)
 
         def run() -> None:
-            found = greedy_search(model, src, bos_id=BOS, eos_id=EOS, max_len=point.length, max_len_ratio=1.0)
+            found = greedy_search(
+                model, src, bos_id=BOS, eos_id=EOS, max_len=point.length, max_len_ratio=1.0
+            )
             if any(len(hypothesis.ids) != point.length for hypothesis in found):
-                raise RuntimeError(f"a translation ended before {point.length} tokens: its time means nothing")
+                raise RuntimeError(
+                    f"a translation ended before {point.length} tokens: its time means nothing"
+                )
 
         return run
 
 
 def random_batch(point: Point) -> Batch:
     """Pairs of random ids, all of the point's length with the end, so that nothing is padded."""
-    ids = np.random.default_rng(0).integers(EOS + 1, point.vocabulary, (2, point.sentences, point.length), np.int32)
+    ids = np.random.default_rng(0).integers(
+        EOS + 1, point.vocabulary, (2, point.sentences, point.length), np.int32
+    )
     ids[:, :, -1] = EOS
     offsets = np.arange(point.sentences + 1) * point.length
     src, tgt = ids.reshape(2, -1)
@@ -231,13 +274,21 @@ def costs(bench: Bench, kind: str, axis: str, at: Sequence[Point], rounds: int) 
     xs = [getattr(point, axis) for point in at]
     ys = [spread(taken).median for taken in seconds.values()]
     rows = [
-        {"at": dataclasses.asdict(point), "seconds": taken, "us_per_token": 1e6 * y / (point.sentences * point.length)}
+        {
+            "at": dataclasses.asdict(point),
+            "seconds": taken,
+            "us_per_token": 1e6 * y / (point.sentences * point.length),
+        }
         for point, taken, y in zip(at, seconds.values(), ys)
     ]
-    return {"rows": rows, "growth": as_dict(fit(xs, ys)), "upper_half": as_dict(fit(*upper_half(xs, ys)))}
+    return {
+        "rows": rows,
+        "growth": as_dict(fit(xs, ys)),
+        "upper_half": as_dict(fit(*upper_half(xs, ys))),
+    }
 
 
-# ------------------------------------------------------------------------------------------------------- the growth
+# --------------------------------------------------------------------------------------- the growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +303,9 @@ class Growth:
 
 
 def fit(xs: Sequence[float], ys: Sequence[float]) -> Growth | None:
-    """The line through (log x, log y) by least squares; None for less than two different x. All must be positive."""
+    """The line through (log x, log y) by least squares; None for less than two different x. All
+    must be positive.
+    """
     if len(set(xs)) < 2:
         return None
     x, y = np.log(np.asarray(xs, np.float64)), np.log(np.asarray(ys, np.float64))
@@ -272,7 +325,7 @@ def as_dict(growth: Growth | None) -> dict[str, float] | None:
     return None if growth is None else dataclasses.asdict(growth)
 
 
-# --------------------------------------------------------------------------------------------- tables and picture
+# ------------------------------------------------------------------------------- tables and picture
 
 
 def exponent(growth: Mapping[str, float] | None) -> str:
@@ -287,7 +340,10 @@ def axis_markdown(axis: str, base: Point, measured: Mapping[str, Mapping[str, An
         for row in one:
             cells += [str(spread([1e3 * s for s in row["seconds"]])), f"{row['us_per_token']:,.1f}"]
         rows.append(cells)
-    header = [AXES[axis], *(part for kind in measured for part in (f"{kind}, ms", f"{kind}, µs a target token"))]
+    header = [
+        AXES[axis],
+        *(part for kind in measured for part in (f"{kind}, ms", f"{kind}, µs a target token")),
+    ]
     fixed = ", ".join(f"{AXES[name]} {getattr(base, name):,}" for name in AXES if name != axis)
     growths = "; ".join(
         f"{KINDS[kind]} {exponent(found['growth'])} (upper half {exponent(found['upper_half'])})"
@@ -298,7 +354,14 @@ def axis_markdown(axis: str, base: Point, measured: Mapping[str, Mapping[str, An
 
 def growth_table(measured: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     rows = [
-        [AXES[axis], *(exponent(found[part]) for found in kinds.values() for part in ("growth", "upper_half"))]
+        [
+            AXES[axis],
+            *(
+                exponent(found[part])
+                for found in kinds.values()
+                for part in ("growth", "upper_half")
+            ),
+        ]
         for axis, kinds in measured.items()
     ]
     header = [part for name in KINDS.values() for part in (name, "upper half")]
@@ -306,7 +369,9 @@ def growth_table(measured: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str
 
 
 def draw(measured: Mapping[str, Mapping[str, Mapping[str, Any]]], *, title: str) -> Figure:
-    """A row of panels for each kind of cost, a column for each axis: the quartiles, the medians, the fits."""
+    """A row of panels for each kind of cost, a column for each axis: the quartiles, the medians,
+    the fits.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     side = 3.1
@@ -324,9 +389,14 @@ def draw(measured: Mapping[str, Mapping[str, Mapping[str, Any]]], *, title: str)
         for place, (kind, found) in zip(axes[:, column], kinds.items()):
             xs = [row["at"][axis] for row in found["rows"]]
             spreads = [spread([1e3 * s for s in row["seconds"]]) for row in found["rows"]]
-            place.fill_between(xs, [s.low for s in spreads], [s.high for s in spreads], alpha=0.25, linewidth=0)
+            place.fill_between(
+                xs, [s.low for s in spreads], [s.high for s in spreads], alpha=0.25, linewidth=0
+            )
             place.plot(xs, [s.median for s in spreads], marker="o", markersize=3.5, linewidth=0)
-            for part, among, style in (("growth", xs, ":"), ("upper_half", upper_half(xs, xs)[0], "-")):
+            for part, among, style in (
+                ("growth", xs, ":"),
+                ("upper_half", upper_half(xs, xs)[0], "-"),
+            ):
                 if found[part] is not None:
                     line = [1e3 * Growth(**found[part])(x) for x in among]
                     place.plot(among, line, style, color="C3", linewidth=1.2)

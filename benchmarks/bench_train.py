@@ -1,12 +1,15 @@
-"""Training speed against other libraries, side by side in one run: `python benchmarks/bench_train.py`.
+"""Training speed against other libraries, side by side in one run: `python
+benchmarks/bench_train.py`.
 
-Every model trains on the same batches, in turn, round by round: target tokens a second, milliseconds a step, the share
-of the machine's matrix rate, with --memory the peak memory; the parts of our step. With --schemes also our model under
-position schemes, against none. Written into --output_dir: bench_train.md and bench_train.json.
+Every model trains on the same batches, in turn, round by round: target tokens a second,
+milliseconds a step, the share of the machine's matrix rate, with --memory the peak memory; the
+parts of our step. With --schemes also our model under position schemes, against none. Written into
+--output_dir: bench_train.md and bench_train.json.
 
-"ours" is the update of utils/engines.py on what utils/preparation.py builds. The peers share one plain loop: forward,
-cross_entropy over all positions (padding ignored), backward, clipping, AdamW. All have fp32 weights, autocast for
-bfloat16, embeddings tied with the output, dropout 0.1 (where, is said below the table) and label smoothing 0.1.
+"ours" is the update of training/engine.py on what training/prepare.py builds. The peers share one
+plain loop: forward, cross_entropy over all positions (padding ignored), backward, clipping, AdamW.
+All have fp32 weights, autocast for bfloat16, embeddings tied with the output, dropout 0.1 (where,
+is said below the table) and label smoothing 0.1.
 
 Utilisation counts the model FLOPs of an update that benchmarks/train_setup.py defines.
 """
@@ -24,7 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-if not __package__:  # run as a file: the root of the repository is where imports begin, not this folder
+if (
+    not __package__
+):  # run as a file: the root of the repository is where imports begin, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import torch
@@ -33,29 +38,34 @@ from benchmarks import common
 from benchmarks.common import DTYPES, Report, figure
 from benchmarks.train_models import MODELS, Model, Ours, build_models, n_parameters
 from benchmarks.train_setup import SIZES, Batches, Setup, make_batches
-from configs.errors import UserError
 from configs.positions import POSITIONS
 from experiments.common import markdown_table
 from experiments.runs import chosen_positions
-from utils.arguments import Parser, positive
-from utils.cli import run_main
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
 
-AT_ONCE = 4  # schemes measured in turn with "none"; each holds a model with its gradients and moments
+AT_ONCE = (
+    4  # schemes measured in turn with "none"; each holds a model with its gradients and moments
+)
 
 
-# ---------------------------------------------------------------------------------------------------- memory
+# ------------------------------------------------------------------------------------------- memory
 
 
 def peak_memory_mb(name: str, setup: Setup) -> float:
-    """The most memory that the training of one model takes above what its process held before, in MB.
+    """The most memory that the training of one model takes above what its process held before, in
+    MB.
 
-    To be called in a process of its own, since a peak does not fall. A tiny model goes first, so that libraries are
-    loaded and warm; then comes a round, and the batch with the most target positions of all.
+    To be called in a process of its own, since a peak does not fall. A tiny model goes first, so
+    that libraries are loaded and warm; then comes a round, and the batch with the most target
+    positions of all.
     """
     device = torch.device(setup.device)
     torch.set_num_threads(setup.threads)
     make = MODELS[name][0]
-    trial = dataclasses.replace(setup, size=SIZES["tiny"], batch_tokens=64, rounds=1, warmup=0, steps=1, compile=False)
+    trial = dataclasses.replace(
+        setup, size=SIZES["tiny"], batch_tokens=64, rounds=1, warmup=0, steps=1, compile=False
+    )
     make(trial).train(make_batches(trial).made)
     batches = make_batches(setup)
     largest = max(batches.made, key=lambda batch: batch.tgt_in.numel())
@@ -80,12 +90,14 @@ def in_fresh_process(name: str, setup: Setup) -> float:
             ) from error
 
 
-# -------------------------------------------------------------------------------------------------- comparisons
+# -------------------------------------------------------------------------------------- comparisons
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One size and precision: what is trained on, and the machine's matrix rate there (GFLOP/s by matrix size)."""
+    """One size and precision: what is trained on, and the machine's matrix rate there (GFLOP/s by
+    matrix size).
+    """
 
     setup: Setup
     batches: Batches
@@ -98,7 +110,9 @@ class Comparison:
 
     @property
     def emulated(self) -> bool:
-        return self.setup.precision == "bfloat16" and not common.computes_bf16(torch.device(self.setup.device))
+        return self.setup.precision == "bfloat16" and not common.computes_bf16(
+            torch.device(self.setup.device)
+        )
 
     def seconds(self, models: Mapping[str, Model]) -> dict[str, list[float]]:
         """Of every model in every round."""
@@ -108,18 +122,26 @@ class Comparison:
 
         setup = self.setup
         runs = {name: runner(model) for name, model in models.items()}
-        return common.in_turn(runs, rounds=setup.rounds, warmup=setup.warmup, device=torch.device(setup.device))
+        return common.in_turn(
+            runs, rounds=setup.rounds, warmup=setup.warmup, device=torch.device(setup.device)
+        )
 
     def row(self, model: Model, taken: Sequence[float]) -> dict[str, Any]:
         """The figures of one model from its seconds in every round."""
         setup, batches = self.setup, self.batches
         rate = max(self.rates.values()) * 1e9
         measures = {
-            "tokens_per_second": [batches.n_tokens(number) / taken[number] for number in self.numbers],
+            "tokens_per_second": [
+                batches.n_tokens(number) / taken[number] for number in self.numbers
+            ],
             "ms_per_step": [1e3 * taken[number] / setup.steps for number in self.numbers],
-            "utilisation": [batches.flops(setup.size, number) / taken[number] / rate for number in self.numbers],
+            "utilisation": [
+                batches.flops(setup.size, number) / taken[number] / rate for number in self.numbers
+            ],
         }
-        spreads = {key: dataclasses.asdict(common.spread(values)) for key, values in measures.items()}
+        spreads = {
+            key: dataclasses.asdict(common.spread(values)) for key, values in measures.items()
+        }
         return {"parameters": n_parameters(model), **spreads, "seconds": list(taken)}
 
     def conditions(self) -> dict[str, Any]:
@@ -153,12 +175,16 @@ class Comparison:
         )
 
 
-def compare_models(report: Report, comparison: Comparison, names: Sequence[str], heading: str, *, memory: bool) -> None:
+def compare_models(
+    report: Report, comparison: Comparison, names: Sequence[str], heading: str, *, memory: bool
+) -> None:
     """One section: ours and its peers."""
     models, left_out = build_models(names, comparison.setup)
     seconds = comparison.seconds(models)
     parts = cast(Ours, models["ours"]).split_step(comparison.batches)
-    rows = [{"model": name, **comparison.row(models[name], taken)} for name, taken in seconds.items()]
+    rows = [
+        {"model": name, **comparison.row(models[name], taken)} for name, taken in seconds.items()
+    ]
     models.clear()  # before the memory of others is measured
     for row in rows:
         row["ours_over_it"] = dataclasses.asdict(common.ratio(row["seconds"], seconds["ours"]))
@@ -169,7 +195,14 @@ def compare_models(report: Report, comparison: Comparison, names: Sequence[str],
 
 
 def models_markdown(comparison: Comparison, data: Mapping[str, Any]) -> str:
-    header = ["model", "parameters", "target tokens/s", "ms a step", "ours / it, tokens/s", "utilisation"]
+    header = [
+        "model",
+        "parameters",
+        "target tokens/s",
+        "ms a step",
+        "ours / it, tokens/s",
+        "utilisation",
+    ]
     table: list[list[str]] = []
     for row in data["models"]:
         speeds = [shown(row[key]) for key in ("tokens_per_second", "ms_per_step", "ours_over_it")]
@@ -190,12 +223,17 @@ def models_markdown(comparison: Comparison, data: Mapping[str, Any]) -> str:
             "The parts of our step (data: making the batch, which the table above leaves out for all; forward: with "
             "the loss, which makes its gradient on the way; optimizer: with clipping):",
             "",
-            markdown_table(("part", "ms", "share"), [[k, figure(ms), f"{ms / whole:.1%}"] for k, ms in parts.items()]),
+            markdown_table(
+                ("part", "ms", "share"),
+                [[k, figure(ms), f"{ms / whole:.1%}"] for k, ms in parts.items()],
+            ),
         ]
     )
 
 
-def compare_schemes(report: Report, comparison: Comparison, names: Sequence[str], heading: str) -> None:
+def compare_schemes(
+    report: Report, comparison: Comparison, names: Sequence[str], heading: str
+) -> None:
     """One section: our model under the named position schemes, each measured in turn with none."""
     others = [name for name in names if name != "none"]
     rows: list[dict[str, Any]] = []
@@ -229,25 +267,56 @@ def shown(spread: Mapping[str, float]) -> str:
     return str(common.Spread(**spread))
 
 
-# -------------------------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------- command line
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     peers = [name for name in MODELS if name != "ours"]
-    parser = Parser(prog="bench_train.py", description="Training speed of our model and of other libraries' models.")
-    parser.add_argument("--size", nargs="+", choices=SIZES, default=["small"], help="default: small")
-    parser.add_argument("--precision", nargs="+", choices=DTYPES, default=["float32"], help="default: float32")
-    parser.add_argument("--peers", nargs="*", choices=peers, default=peers, help="default: all; none named: ours alone")
+    parser = Parser(
+        prog="bench_train.py",
+        description="Training speed of our model and of other libraries' models.",
+    )
+    parser.add_argument(
+        "--size", nargs="+", choices=SIZES, default=["small"], help="default: small"
+    )
+    parser.add_argument(
+        "--precision", nargs="+", choices=DTYPES, default=["float32"], help="default: float32"
+    )
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        choices=peers,
+        default=peers,
+        help="default: all; none named: ours alone",
+    )
     parser.add_argument("--schemes", metavar="all|NAME,...", help="also compare position schemes")
-    parser.add_argument("--memory", action="store_true", help="also measure peak memory, in a process for each model")
-    parser.add_argument("--batch_tokens", type=positive, metavar="N", help="default: 4096 for small, 2048 for base")
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="also measure peak memory, in a process for each model",
+    )
+    parser.add_argument(
+        "--batch_tokens", type=positive, metavar="N", help="default: 4096 for small, 2048 for base"
+    )
     parser.add_argument("--rounds", type=positive, default=7, metavar="N", help="default: 7")
-    parser.add_argument("--steps", type=positive, default=4, metavar="N", help="updates in a round (default: 4)")
-    parser.add_argument("--warmup", type=positive, default=1, metavar="N", help="rounds that do not count (default: 1)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: torch's choice)")
+    parser.add_argument(
+        "--steps", type=positive, default=4, metavar="N", help="updates in a round (default: 4)"
+    )
+    parser.add_argument(
+        "--warmup",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="rounds that do not count (default: 1)",
+    )
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="CPU threads (default: torch's choice)"
+    )
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     parser.add_argument(
-        "--compile", action="store_true", help="torch.compile for ours; compiles in the first steps: --warmup 5"
+        "--compile",
+        action="store_true",
+        help="torch.compile for ours; compiles in the first steps: --warmup 5",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/bench_train"), metavar="DIR")
@@ -256,11 +325,21 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
-    schemes = chosen_positions(None if args.schemes == "all" else args.schemes, list(POSITIONS)) if args.schemes else []
+    schemes = (
+        chosen_positions(None if args.schemes == "all" else args.schemes, list(POSITIONS))
+        if args.schemes
+        else []
+    )
     device = common.use_machine(args.device, args.threads)
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-    report = Report(args.output_dir, "bench_train", title="Training speed", device=device, settings=settings)
-    rates = {name: common.matrix_rate(DTYPES[name], device) for name in dict.fromkeys(args.precision)}
+    settings = {
+        key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()
+    }
+    report = Report(
+        args.output_dir, "bench_train", title="Training speed", device=device, settings=settings
+    )
+    rates = {
+        name: common.matrix_rate(DTYPES[name], device) for name in dict.fromkeys(args.precision)
+    }
     for size in dict.fromkeys(args.size):
         for precision in rates:
             setup = Setup(
@@ -279,7 +358,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             names = ["ours", *dict.fromkeys(args.peers)]
             compare_models(report, comparison, names, f"{size}, {precision}", memory=args.memory)
             if schemes:
-                compare_schemes(report, comparison, schemes, f"{size}, {precision}: position schemes")
+                compare_schemes(
+                    report, comparison, schemes, f"{size}, {precision}: position schemes"
+                )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What the benchmarks share: the machine they ran on, timing in turn, the machine's matrix rate, and reports."""
+"""What the benchmarks share: the machine they ran on, timing in turn, the machine's matrix rate,
+and reports.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +17,37 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs.errors import UserError
 from experiments.common import markdown_table, write_text
-from utils.devices import computes_bf16, resolve_device
-from utils.provenance import cpu_name, provenance
+from utils.errors import UserError
+from utils.machine import computes_bf16, cpu_name, provenance, resolve_device
 
-REST_S = 0.3  # before each run: threads of another library's runtime wait for work in a loop for a while
+REST_S = (
+    0.3  # before each run: threads of another library's runtime wait for work in a loop for a while
+)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-# --------------------------------------------------------------------------------------------------- the machine
+# -------------------------------------------------------------------------------------- the machine
 
 
 def use_machine(device: str, threads: int | None) -> torch.device:
-    """The device that an option --device names, with so many CPU threads (None: torch's choice). Raises UserError."""
+    """The device that an option --device names, with so many CPU threads (None: torch's choice).
+    Raises UserError.
+    """
     if threads is not None:
         torch.set_num_threads(threads)
     try:
         return resolve_device(device)
     except UserError as error:
-        raise UserError(f"--device {device}: not on this machine; allowed: auto, cpu, cuda, cuda:N") from error
+        raise UserError(
+            f"--device {device}: not on this machine; allowed: auto, cpu, cuda, cuda:N"
+        ) from error
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """What every table of figures stands under: date, commit, versions, hardware. Call it when the threads are set."""
+    """What every table of figures stands under: date, commit, versions, hardware. Call it when the
+    threads are set.
+    """
     gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
     made = provenance()
     return {
@@ -50,7 +59,9 @@ def environment(device: torch.device) -> dict[str, str]:
         **gpu,
         "cpu": cpu_name(),
         "threads": str(torch.get_num_threads()),
-        "bfloat16": "in hardware" if computes_bf16(device) else "emulated: expect it to be far slower than float32",
+        "bfloat16": "in hardware"
+        if computes_bf16(device)
+        else "emulated: expect it to be far slower than float32",
     }
 
 
@@ -61,7 +72,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def status_mb(field: str) -> float:
-    """VmRSS (memory held now) or VmHWM (the most it ever was) of this process in MB. Raises UserError without /proc.
+    """VmRSS (memory held now) or VmHWM (the most it ever was) of this process in MB. Raises
+    UserError without /proc.
 
     Unlike getrusage's ru_maxrss, VmHWM does not begin at what the parent process held.
     """
@@ -75,7 +87,7 @@ def status_mb(field: str) -> float:
     return kilobytes * 1024 / 1e6
 
 
-# --------------------------------------------------------------------------------------------------------- timing
+# ------------------------------------------------------------------------------------------- timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +118,12 @@ def figure(value: float) -> str:
 def in_turn(
     runs: Mapping[str, Callable[[int], object]], *, rounds: int, warmup: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Seconds of every run in every round: all of them in round 0, then all of them in round 1, and so on.
+    """Seconds of every run in every round: all of them in round 0, then all of them in round 1, and
+    so on.
 
-    A run is called with the number of the round. The rounds -warmup to -1 are run and not reported. What disturbs the
-    machine for a while so disturbs all alike, and ratios are taken within a round: see `ratio`.
+    A run is called with the number of the round. The rounds -warmup to -1 are run and not reported.
+    What disturbs the machine for a while so disturbs all alike, and ratios are taken within a
+    round: see `ratio`.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(-warmup, rounds):
@@ -136,14 +150,16 @@ def say(line: str) -> None:
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 
 
-# ---------------------------------------------------------------------------------------------------- matrix rate
+# -------------------------------------------------------------------------------------- matrix rate
 
 
-def matrix_rate(dtype: torch.dtype, device: torch.device, *, most_s: float = 1.0) -> dict[int, float]:
+def matrix_rate(
+    dtype: torch.dtype, device: torch.device, *, most_s: float = 1.0
+) -> dict[int, float]:
     """The best GFLOP/s of n x n products, by n, each measured for about most_s seconds at most.
 
-    The sizes grow from 512; the growth ends where one product would take longer than most_s by the rate so far, as a
-    CPU that emulates bfloat16 does soon.
+    The sizes grow from 512; the growth ends where one product would take longer than most_s by the
+    rate so far, as a CPU that emulates bfloat16 does soon.
     """
     rates: dict[int, float] = {}
     sizes = (512, 1024, 2048, 4096, *([8192] if device.type != "cpu" else []))
@@ -168,30 +184,40 @@ def matrix_rate(dtype: torch.dtype, device: torch.device, *, most_s: float = 1.0
     return rates
 
 
-# -------------------------------------------------------------------------------------------------------- reports
+# ------------------------------------------------------------------------------------------ reports
 
 
 def _portable(value: Any) -> Any:
     """A setting without the places of this machine."""
-    return Path(value).name if isinstance(value, (str, Path)) and Path(value).is_absolute() else value
+    return (
+        Path(value).name if isinstance(value, (str, Path)) and Path(value).is_absolute() else value
+    )
 
 
 class Report:
     """A title, the machine, and sections of Markdown; beside it the same figures as JSON.
 
-    `add` prints a section as soon as it is there and rewrites `{name}.md` and `{name}.json` in the folder, so that a
-    run that is cut short leaves what it had measured.
+    `add` prints a section as soon as it is there and rewrites `{name}.md` and `{name}.json` in the
+    folder, so that a run that is cut short leaves what it had measured.
     """
 
     def __init__(
-        self, folder: Path, name: str, *, title: str, device: torch.device, settings: Mapping[str, Any]
+        self,
+        folder: Path,
+        name: str,
+        *,
+        title: str,
+        device: torch.device,
+        settings: Mapping[str, Any],
     ) -> None:
         self.folder = folder
         self.name = name
         self.data: dict[str, Any] = {
             "benchmark": name,
             "environment": environment(device),
-            "settings": {key: _portable(value) for key, value in settings.items() if key != "output_dir"},
+            "settings": {
+                key: _portable(value) for key, value in settings.items() if key != "output_dir"
+            },
             "sections": [],
         }
         rows = [(key, value) for key, value in self.data["environment"].items()]

@@ -1,7 +1,7 @@
 """A CTranslate2 translator in a process of its own.
 
-Beside torch in one process it slows torch by a third from its first translation on (two OpenMP runtimes), and its own
-speed would be another than its users see.
+Beside torch in one process it slows torch by a third from its first translation on (two OpenMP
+runtimes), and its own speed would be another than its users see.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class TranslatorProcess:
         )
 
     def translate(self, batch: Sequence[Sequence[str]], **options: Any) -> list[list[str]]:
-        """Pieces of sentences -> pieces of the best hypothesis of each; options as of translate_batch."""
+        """Pieces of sentences -> pieces of the best hypothesis of each; options as of
+        translate_batch.
+        """
         return self._pool.submit(_translate, batch, options).result()
 
     def close(self) -> None:

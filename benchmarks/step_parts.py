@@ -1,6 +1,8 @@
-"""Two parts of a training step against torch's own, side by side in one run: `python benchmarks/step_parts.py`.
+"""Two parts of a training step against torch's own, side by side in one run: `python
+benchmarks/step_parts.py`.
 
-Prints a Markdown table: median milliseconds of forward and backward, in turn, and the ratio pair by pair.
+Prints a Markdown table: median milliseconds of forward and backward, in turn, and the ratio pair by
+pair.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from models.dropout import Dropout
+from models.loss import token_sums
 from models.positional_encodings.rope import inverse_frequencies, rotate_complex, rotate_real
-from utils.loss import token_sums
 
 
-def pair(ours: Callable[[], None], theirs: Callable[[], None], rounds: int) -> tuple[float, float, float]:
+def pair(
+    ours: Callable[[], None], theirs: Callable[[], None], rounds: int
+) -> tuple[float, float, float]:
     """Median milliseconds of both, run in turn, and the median ratio theirs / ours."""
     times: list[tuple[float, float]] = []
     for _ in range(rounds + 2):
@@ -61,7 +65,9 @@ def main() -> None:
         token_sums(hidden, weight, targets, label_smoothing=0.1).objective.backward()
 
     def torch_loss() -> None:
-        F.cross_entropy(F.linear(hidden, weight), targets, reduction="sum", label_smoothing=0.1).backward()
+        F.cross_entropy(
+            F.linear(hidden, weight), targets, reduction="sum", label_smoothing=0.1
+        ).backward()
 
     rows = {
         "dropout, [100,15,192]": (
@@ -74,7 +80,9 @@ def main() -> None:
             lambda: rotate_real(heads, angles).sum().backward(),
         ),
     }
-    print(f"torch {torch.__version__}, {platform.machine()}, {args.threads} threads, {args.rounds} rounds\n")
+    print(
+        f"torch {torch.__version__}, {platform.machine()}, {args.threads} threads, {args.rounds} rounds\n"
+    )
     print("| part | ours, ms | other, ms | other / ours |\n| --- | --- | --- | --- |")
     for name, (ours, theirs) in rows.items():
         a, b, ratio = pair(ours, theirs, args.rounds)

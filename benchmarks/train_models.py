@@ -1,4 +1,6 @@
-"""The models of a training benchmark: ours with its own update and a stopwatch, others' libraries in a plain loop."""
+"""The models of a training benchmark: ours with its own update and a stopwatch, others' libraries
+in a plain loop.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,25 @@ from torch import Tensor, nn
 
 from benchmarks import common
 from benchmarks.train_setup import BOS, EOS, LONGEST, PAD, UNK, Batches, Setup, Size
-from configs.errors import UserError
+from checkpoints.run import Run
 from configs.positions import Position, Sinusoidal
 from configs.schema import Config, Constant, ModelConfig, OptimConfig, TrainConfig
 from data.batching import Batch, collate
-from tokenizer.base_tokenizer import BaseTokenizer
-from utils.engines import autocast, create_trainer
-from utils.preparation import build_learner
-from utils.resume import Start
-from utils.runs import Run
-from utils.schedules import build_optimizer
+from tokenizer.base import BaseTokenizer
+from training.engine import create_trainer
+from training.prepare import build_learner
+from training.schedules import build_optimizer
+from training.start import Start
+from utils.errors import UserError
+from utils.machine import autocast
 
 DROPOUT = 0.1
 OPTIM = OptimConfig(
-    optimizer="adamw", weight_decay=0.01, schedule=Constant(lr=1e-4), grad_clip=1.0, label_smoothing=0.1
+    optimizer="adamw",
+    weight_decay=0.01,
+    schedule=Constant(lr=1e-4),
+    grad_clip=1.0,
+    label_smoothing=0.1,
 )
 SINUSOIDAL = Sinusoidal()
 
@@ -59,13 +66,15 @@ class Vocabulary:
         return PAD
 
 
-# ----------------------------------------------------------------------------------------------------------- ours
+# --------------------------------------------------------------------------------------------- ours
 
 
 class Ours:
-    """Our model under one position scheme with the update of utils/engines.py."""
+    """Our model under one position scheme with the update of training/engine.py."""
 
-    def __init__(self, setup: Setup, *, position: Position = SINUSOIDAL, inner_dropout: float = 0.0) -> None:
+    def __init__(
+        self, setup: Setup, *, position: Position = SINUSOIDAL, inner_dropout: float = 0.0
+    ) -> None:
         size, self.device = setup.size, torch.device(setup.device)
         model = ModelConfig(
             position=position,
@@ -79,10 +88,14 @@ class Ours:
             activation_dropout=inner_dropout,
             tie_embeddings="all",
         )
-        config = Config(model=model, optim=OPTIM, train=TrainConfig(compile=setup.compile, seed=setup.seed))
+        config = Config(
+            model=model, optim=OPTIM, train=TrainConfig(compile=setup.compile, seed=setup.seed)
+        )
         tokenizer = cast(BaseTokenizer, Vocabulary(size.vocab_size))
         start = Start(Run(Path("unused")))
-        self.learner = build_learner(config, tokenizer, start, device=self.device, dtype=setup.dtype, total_steps=10**6)
+        self.learner = build_learner(
+            config, tokenizer, start, device=self.device, dtype=setup.dtype, total_steps=10**6
+        )
         self.model: nn.Module = self.learner.model
         self.trainer = self._trainer(setup, self.learner.scaler)
         self.stopwatch = Stopwatch(self.device)
@@ -101,7 +114,9 @@ class Ours:
             dtype=setup.dtype,
             seed=setup.seed,
         )
-        trainer.logger.setLevel(logging.CRITICAL)  # some peers switch on the messages of all libraries
+        trainer.logger.setLevel(
+            logging.CRITICAL
+        )  # some peers switch on the messages of all libraries
         return trainer
 
     def train(self, batches: Sequence[Batch]) -> None:
@@ -121,8 +136,10 @@ class Ours:
 
 
 class Stopwatch(torch.amp.GradScaler):
-    """A scaler that scales nothing. The update calls it where the forward pass (with the loss) and the backward pass
-    end, and there it notes the time; the rest of the update is clipping, the optimizer and reading the figures."""
+    """A scaler that scales nothing. The update calls it where the forward pass (with the loss) and
+    the backward pass end, and there it notes the time; the rest of the update is clipping, the
+    optimizer and reading the figures.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device.type, enabled=False)
@@ -153,7 +170,7 @@ class Stopwatch(torch.amp.GradScaler):
         self.since = now
 
 
-# ---------------------------------------------------------------------------------------------------------- peers
+# -------------------------------------------------------------------------------------------- peers
 
 
 class Peer:
@@ -182,8 +199,12 @@ class Peer:
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), self.grad_clip)
             self.optimizer.step()
-            if not math.isfinite(loss.item()):  # read at every step, as ours and every loop that shows its loss
-                raise UserError("a peer's loss is no longer a number: its figures would mean nothing")
+            if not math.isfinite(
+                loss.item()
+            ):  # read at every step, as ours and every loop that shows its loss
+                raise UserError(
+                    "a peer's loss is no longer a number: its figures would mean nothing"
+                )
 
 
 class MarianPeer(nn.Module):
@@ -212,7 +233,9 @@ class MarianPeer(nn.Module):
         )
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        out = self.inner(input_ids=src, attention_mask=src != PAD, decoder_input_ids=tgt_in, use_cache=False)
+        out = self.inner(
+            input_ids=src, attention_mask=src != PAD, decoder_input_ids=tgt_in, use_cache=False
+        )
         return out.logits
 
 
@@ -224,7 +247,9 @@ class TorchPeer(nn.Module):
         d = size.d_model
         self.embedding = nn.Embedding(size.vocab_size, d, padding_idx=PAD)
         nn.init.normal_(self.embedding.weight, std=d**-0.5)
-        angles = torch.arange(LONGEST)[:, None] * torch.exp(torch.arange(0, d, 2) * (-math.log(10000.0) / d))
+        angles = torch.arange(LONGEST)[:, None] * torch.exp(
+            torch.arange(0, d, 2) * (-math.log(10000.0) / d)
+        )
         table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
         self.register_buffer("positions", table, persistent=False)
         self.dropout = nn.Dropout(DROPOUT)
@@ -242,7 +267,9 @@ class TorchPeer(nn.Module):
 
     def embed(self, ids: Tensor) -> Tensor:
         table = cast(Tensor, self.positions)
-        return self.dropout(self.embedding(ids) * math.sqrt(self.inner.d_model) + table[: ids.shape[1]])
+        return self.dropout(
+            self.embedding(ids) * math.sqrt(self.inner.d_model) + table[: ids.shape[1]]
+        )
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         n = tgt_in.shape[1]
@@ -274,8 +301,12 @@ class XTransformersPeer(nn.Module):
             "emb_dropout": DROPOUT,
             "scaled_sinu_pos_emb": True,
         }
-        sides = {f"{prefix}_{key}": value for prefix in ("enc", "dec") for key, value in side.items()}
-        self.inner = library.XTransformer(dim=size.d_model, tie_token_emb=True, pad_value=PAD, **sides)
+        sides = {
+            f"{prefix}_{key}": value for prefix in ("enc", "dec") for key, value in side.items()
+        }
+        self.inner = library.XTransformer(
+            dim=size.d_model, tie_token_emb=True, pad_value=PAD, **sides
+        )
         self.inner.decoder.net.to_logits.weight = self.inner.encoder.token_emb.emb.weight
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
@@ -300,11 +331,15 @@ class JoeyPeer(nn.Module):
         }
         tied = {"tied_embeddings": True, "tied_softmax": True}
         vocabulary = Vocabulary(size.vocab_size)
-        self.inner = library.build_model({"encoder": stack, "decoder": stack, **tied}, vocabulary, vocabulary)
+        self.inner = library.build_model(
+            {"encoder": stack, "decoder": stack, **tied}, vocabulary, vocabulary
+        )
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         src_mask = (src != PAD).unsqueeze(1)
-        memory, *_ = self.inner(return_type="encode", src=src, src_length=src_mask.sum(-1), src_mask=src_mask)
+        memory, *_ = self.inner(
+            return_type="encode", src=src, src_length=src_mask.sum(-1), src_mask=src_mask
+        )
         logits, *_ = self.inner(
             return_type="decode",
             encoder_output=memory,
@@ -333,7 +368,9 @@ class FairseqPeer(nn.Module):
         task = Namespace(source_dictionary=vocabulary, target_dictionary=vocabulary)
         self.inner = library.TransformerModelBase.build_model(config, task)
         for name, parameter in self.inner.named_parameters():
-            if name.endswith(("_weight", "_bias")):  # copies for fast inference, without a gradient: not to be counted
+            if name.endswith(
+                ("_weight", "_bias")
+            ):  # copies for fast inference, without a gradient: not to be counted
                 parameter.requires_grad_(False)
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
@@ -343,13 +380,17 @@ class FairseqPeer(nn.Module):
 
 @contextlib.contextmanager
 def hashable_dataclasses() -> Iterator[None]:
-    """fairseq 0.12's configs hold each other as defaults; since Python 3.11 dataclasses refuse that unless hashable."""
+    """fairseq 0.12's configs hold each other as defaults; since Python 3.11 dataclasses refuse that
+    unless hashable.
+    """
     real = dataclasses.dataclass
 
     def hashable(cls: type | None = None, **options: Any) -> Any:
         if cls is None:
             return functools.partial(hashable, **options)
-        ours = cls.__module__.partition(".")[0] in ("fairseq", "hydra") and "__hash__" not in vars(cls)
+        ours = cls.__module__.partition(".")[0] in ("fairseq", "hydra") and "__hash__" not in vars(
+            cls
+        )
         return real(cls, **(options | {"unsafe_hash": True} if ours else options))
 
     dataclasses.dataclass = hashable
@@ -382,7 +423,10 @@ MODELS: dict[str, tuple[Callable[[Setup], Model], str]] = {
         "XTransformer, fused attention, pre-norm, no biases in attention and norms; dropout: embeddings, activations",
     ),
     "joeynmt": (lambda setup: Peer(setup, JoeyPeer), f"pre-norm; dropout: {EVERYWHERE}"),
-    "fairseq": (lambda setup: Peer(setup, FairseqPeer), f"TransformerModelBase, pre-norm; dropout: {RESIDUAL}"),
+    "fairseq": (
+        lambda setup: Peer(setup, FairseqPeer),
+        f"TransformerModelBase, pre-norm; dropout: {RESIDUAL}",
+    ),
 }
 
 

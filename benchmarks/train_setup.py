@@ -1,9 +1,11 @@
-"""What every model of a training benchmark shares: sizes, the setup, made-up batches, and the FLOPs of an update.
+"""What every model of a training benchmark shares: sizes, the setup, made-up batches, and the FLOPs
+of an update.
 
 Model FLOPs of one update (forward, and twice that backward), for real tokens without padding:
-6 * (source tokens * [n_enc (4 D^2 + 2 D F) + n_dec 2 D^2] + target tokens * [n_dec (6 D^2 + 2 D F) + D V]
-+ 2 D * sum over sentences of [n_enc S^2 + n_dec (T^2 + T S)]): the multiply-adds of all matrices that a token meets,
-and of both products of attention (a causal one counted whole, as is usual).
+6 * (source tokens * [n_enc (4 D^2 + 2 D F) + n_dec 2 D^2] + target tokens * [n_dec (6 D^2 + 2 D F)
++ D V] + 2 D * sum over sentences of [n_enc S^2 + n_dec (T^2 + T S)]): the multiply-adds of all
+matrices that a token meets, and of both products of attention (a causal one counted whole, as is
+usual).
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from data.cache import TokenizedSplit
 
 UNK, PAD, BOS, EOS = range(4)
 LONGEST = 120  # tokens of a sentence, either side
-POOL = 20_000  # pairs at least: batches of few pairs would have far more padding than those of a corpus
+# pairs at least: batches of few pairs would have far more padding than those of a corpus
+POOL = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The sizes of a model, and how many tokens (padding included) the longer side of a batch may have."""
+    """The sizes of a model, and how many tokens (padding included) the longer side of a batch may
+    have.
+    """
 
     d_model: int
     n_heads: int
@@ -72,11 +77,13 @@ def model_flops(size: Size, src_lengths: np.ndarray, tgt_lengths: np.ndarray) ->
     return float(6 * (s * by_source + t * by_target + attention).sum())
 
 
-# -------------------------------------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 def made_up_split(n: int, vocab_size: int, seed: int) -> TokenizedSplit:
-    """n pairs of random ids that end in EOS. Targets have about 20 tokens, log-normal, and sources follow them."""
+    """n pairs of random ids that end in EOS. Targets have about 20 tokens, log-normal, and sources
+    follow them.
+    """
     rng = np.random.default_rng(seed)
     tgt = np.clip(np.exp(rng.normal(math.log(20), 0.5, n)), 3, LONGEST)
     src = np.clip(tgt * np.exp(rng.normal(0.1, 0.2, n)), 3, LONGEST)
@@ -119,7 +126,9 @@ class Batches:
     def padding(self) -> float:
         """The share of both sides that is padding."""
         real = sum(batch.n_tokens + batch.n_src_tokens for batch in self.made)
-        padded = padded_tokens([np.array(rows) for rows in self.rows], self.split.src_lengths, self.split.tgt_lengths)
+        padded = padded_tokens(
+            [np.array(rows) for rows in self.rows], self.split.src_lengths, self.split.tgt_lengths
+        )
         return 1 - real / padded
 
 
@@ -129,7 +138,11 @@ def make_batches(setup: Setup) -> Batches:
     n_pairs = max(POOL, n * setup.batch_tokens // 8)
     split = made_up_split(n_pairs, setup.size.vocab_size, setup.seed)
     formed = form_batches(
-        split.src_lengths, split.tgt_lengths, batch_by="tokens", batch_size=setup.batch_tokens, seed=setup.seed
+        split.src_lengths,
+        split.tgt_lengths,
+        batch_by="tokens",
+        batch_size=setup.batch_tokens,
+        seed=setup.seed,
     )
     chosen = np.random.default_rng(setup.seed).permutation(len(formed))[:n]
     rows = [formed[i].tolist() for i in chosen]

@@ -1,6 +1,8 @@
-"""The original experiment's setting, from which its four configs derive: a base Transformer on IWSLT2017.
+"""The original experiment's setting, from which its four configs derive: a base Transformer on
+IWSLT2017.
 
-Plain cross-entropy and no gradient clipping, as in the original; layers are post-norm, as in the paper.
+Plain cross-entropy and no gradient clipping, as in the original; layers are post-norm, as in the
+paper.
 """
 
 from configs.schema import (

@@ -1,4 +1,5 @@
-r"""The best that was reached here with Multi30k's own 29,000 pairs: XLNet's encoding and long training, three times.
+r"""The best that was reached here with Multi30k's own 29,000 pairs: XLNet's encoding and long
+training, three times.
 
     python train.py --config configs/multi30k_best.py
     python train.py --config configs/multi30k_best.py --set train.seed=1 --set train.max_epochs=16
@@ -6,13 +7,17 @@ r"""The best that was reached here with Multi30k's own 29,000 pairs: XLNet's enc
         --set model.dropout=0.15
     python test.py --model_path RUN_0 RUN_1 RUN_2
 
-sacreBLEU on the three tests (report.md, "The best system from 29,000 pairs"): the first model alone 54.3 / 48.3 / 44.4,
-the first two 55.3 / 49.0 / 45.7, all three, which the validation split prefers, 54.9 / 49.3 / 45.0.
-Why each choice, measured there:
-- XLNet's encoding: the best of the twenty-seven in report.md, and on a CPU with AVX-512 nearly as fast as RoPE.
-- twenty-four epochs: the validation loss has its lowest point in the twenty-second, and moves by 0.003 from the
-  nineteenth on. On the training text the loss is then 0.54 (validation: 1.29): more epochs would want more dropout.
-- several models: they share the tokenizer, which the same text and settings make anew in each run, and differ by seed.
+sacreBLEU on the three tests (report.md, "The best system from 29,000 pairs"): the first model alone
+54.3 / 48.3 / 44.4, the first two 55.3 / 49.0 / 45.7, all three, which the validation split prefers,
+54.9 / 49.3 / 45.0. Why each choice, measured there:
+- XLNet's encoding: the best of the twenty-seven in report.md, and on a CPU with AVX-512 nearly as
+  fast as RoPE.
+- twenty-four epochs: the validation loss has its lowest point in the twenty-second, and moves by
+  0.003 from the
+  nineteenth on. On the training text the loss is then 0.54 (validation: 1.29): more epochs would
+  want more dropout.
+- several models: they share the tokenizer, which the same text and settings make anew in each run,
+  and differ by seed.
   Shorter trainings of the others were what an afternoon had left.
 """
 

@@ -1,20 +1,22 @@
-"""Back-translation: Multi30k's pairs, and English text with the French that a reverse model made of it.
+"""Back-translation: Multi30k's pairs, and English text with the French that a reverse model made of
+it.
 
-    python train.py --config configs/multi30k_small_rope.py --set data.src_lang=en --set data.tgt_lang=fr
-    python back_translate.py --src_file mono.en --output data/bt/train --tag
-    python train.py --config configs/multi30k_bt.py
+    python train.py --config configs/multi30k_small_rope.py --set data.src_lang=en --set
+    data.tgt_lang=fr python back_translate.py --src_file mono.en --output data/bt/train --tag python
+    train.py --config configs/multi30k_bt.py
 
-Not trained in this size; what the method gains for a smaller model is in report.md, "Methods of training".
-Why each choice:
-- a tag before each synthetic sentence: the model can tell machine French from people's (Caswell et al. 2019).
-- each pair once an epoch: raise the weight of the real part where there is much more synthetic text.
+Not trained in this size; what the method gains for a smaller model is in report.md, "Methods of
+training". Why each choice:
+- a tag before each synthetic sentence: the model can tell machine French from people's (Caswell et
+  al. 2019).
+- each pair once an epoch: raise the weight of the real part where there is much more synthetic
+  text.
 - validation and tests are those of the first part, the real one.
 """
 
 from dataclasses import replace
 
-from configs.multi30k_small_rope import MULTI30K
-from configs.multi30k_small_rope import config as base
+from configs.multi30k_small_rope import MULTI30K, config as base
 from configs.schema import Mixture, ParallelFiles, Weighted
 
 config = replace(

@@ -1,6 +1,8 @@
-"""Multi30k fr->en with a very small model for few epochs: all position schemes side by side in an afternoon on a CPU.
+"""Multi30k fr->en with a very small model for few epochs: all position schemes side by side in an
+afternoon on a CPU.
 
-Two layers a side, d_model 128, three epochs: enough for schemes to differ, not for scores worth quoting elsewhere.
+Two layers a side, d_model 128, three epochs: enough for schemes to differ, not for scores worth
+quoting elsewhere.
 """
 
 from dataclasses import replace
@@ -12,7 +14,13 @@ config = replace(
     base,
     name="multi30k_compare",
     model=replace(
-        base.model, position=Sinusoidal(), d_model=128, n_encoder_layers=2, n_decoder_layers=2, d_ff=512, dropout=0.1
+        base.model,
+        position=Sinusoidal(),
+        d_model=128,
+        n_encoder_layers=2,
+        n_decoder_layers=2,
+        d_ff=512,
+        dropout=0.1,
     ),
     tokenizer=Subword(algorithm="bpe", vocab_size=3000),
     optim=replace(base.optim, schedule=Cosine(lr=3e-3, warmup_steps=200)),

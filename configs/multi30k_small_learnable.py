@@ -1,4 +1,6 @@
-"""Real text on a CPU: the small Multi30k model of multi30k_small_rope.py with learned position tables."""
+"""Real text on a CPU: the small Multi30k model of multi30k_small_rope.py with learned position
+tables.
+"""
 
 from dataclasses import replace
 
@@ -6,5 +8,7 @@ from configs.multi30k_small_rope import config as base
 from configs.schema import Learnable
 
 config = replace(
-    base, name="multi30k_small_learnable", model=replace(base.model, position=Learnable(max_positions=128))
+    base,
+    name="multi30k_small_learnable",
+    model=replace(base.model, position=Learnable(max_positions=128)),
 )

@@ -1,7 +1,7 @@
 """Real text on a CPU: Multi30k fr->en (29,000 pairs) with a small RoPE Transformer.
 
-The files (train, val and three test sets, as .fr.gz and .en.gz or plain) are looked for in data/multi30k;
-`--set data.corpus.root=FOLDER` names another place.
+The files (train, val and three test sets, as .fr.gz and .en.gz or plain) are looked for in
+data/multi30k; `--set data.corpus.root=FOLDER` names another place.
 """
 
 from configs.schema import (
@@ -38,11 +38,7 @@ config = Config(
         tie_embeddings="all",
     ),
     tokenizer=Subword(algorithm="bpe", vocab_size=6000),
-    data=DataConfig(
-        corpus=MULTI30K,
-        max_len=128,
-        batch_size=1500,
-    ),
+    data=DataConfig(corpus=MULTI30K, max_len=128, batch_size=1500),
     optim=OptimConfig(schedule=Cosine(lr=2e-3, warmup_steps=300), label_smoothing=0.1),
     train=TrainConfig(max_epochs=10),
     evaluate=EvaluateConfig(bleu_sentences=300, bleu_every_epochs=2),

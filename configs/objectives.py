@@ -1,4 +1,6 @@
-"""What training minimises: one section for each objective. The formulas stand in `utils/objectives.py`."""
+"""What training minimises: one section for each objective. The formulas stand in
+`training/objectives.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ class CrossEntropy(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RDrop(Section):
-    """R-Drop (Liang et al. 2021): two passes with different dropout, and what their predictions differ by.
+    """R-Drop (Liang et al. 2021): two passes with different dropout, and what their predictions
+    differ by.
 
-    alpha is that of the paper's equation 4. It needs dropout in the model, and twice the time and memory of a batch.
+    alpha is that of the paper's equation 4. It needs dropout in the model, and twice the time and
+    memory of a batch.
     """
 
     kind: ClassVar[str] = "r_drop"
@@ -30,9 +34,11 @@ class RDrop(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimCut(Section):
-    """SimCut (Gao et al. 2022): a pass, and how far a second one, with tokens cut out on both sides, departs from it.
+    """SimCut (Gao et al. 2022): a pass, and how far a second one, with tokens cut out on both
+    sides, departs from it.
 
-    Each token loses its embedding with probability `cut`. It needs twice the time and memory of a batch.
+    Each token loses its embedding with probability `cut`. It needs twice the time and memory of a
+    batch.
     """
 
     kind: ClassVar[str] = "sim_cut"

@@ -1,4 +1,5 @@
-"""Every positional encoding as a config section, and the named ones that `--position` and the experiments know.
+"""Every positional encoding as a config section, and the named ones that `--position` and the
+experiments know.
 
 What each scheme is stands in docs/positional_encodings.md; `models/schemes.py` builds it.
 """
@@ -9,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from configs.errors import ConfigError
 from configs.section import Section, number
+from utils.errors import ConfigError
 
 Side = Literal["source", "target"]
 FLOAT32_MAX = 3.4e38
@@ -38,7 +39,9 @@ class PositionSection(Section):
         return None
 
     def longest(self) -> int | None:
-        """The longest sequence in tokens that the scheme can place on both sides; None where there is no bound."""
+        """The longest sequence in tokens that the scheme can place on both sides; None where there
+        is no bound.
+        """
         bounds = (self.bound("source"), self.bound("target"))
         return min((bound.length for bound in bounds if bound is not None), default=None)
 
@@ -54,15 +57,15 @@ class NoPosition(PositionSection):
     inside_attention: ClassVar[bool] = False
 
 
-# ------------------------------------------------------------------------------------ added to the embeddings
+# -------------------------------------------------------------------------- added to the embeddings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sinusoidal(PositionSection):
     """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5).
 
-    layout: "interleaved" as in the paper; "half": all sines, then all cosines (Marian); "t2t": the same with
-    tensor2tensor's frequencies, which end at 1/base exactly.
+    layout: "interleaved" as in the paper; "half": all sines, then all cosines (Marian); "t2t": the
+    same with tensor2tensor's frequencies, which end at 1/base exactly.
     """
 
     kind: ClassVar[str] = "sinusoidal"
@@ -87,7 +90,7 @@ class Learnable(PositionSection):
         return Bound("max_positions", self.max_positions)
 
 
-# ---------------------------------------------------------------------------------------------------- rotations
+# ---------------------------------------------------------------------------------------- rotations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +103,9 @@ class NoScaling(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearScaling(Section):
-    """Position interpolation: position s*m behaves as m did (Peng et al. 2023, "YaRN", equation 10)."""
+    """Position interpolation: position s*m behaves as m did (Peng et al. 2023, "YaRN", equation
+    10).
+    """
 
     kind: ClassVar[str] = "linear"
     section: ClassVar[str] = "model.position.scaling"
@@ -118,7 +123,9 @@ class NtkScaling(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicNtkScaling(Section):
-    """NTK-aware with a base that grows with the sequence once it is longer than trained_length, and not before."""
+    """NTK-aware with a base that grows with the sequence once it is longer than trained_length, and
+    not before.
+    """
 
     kind: ClassVar[str] = "dynamic_ntk"
     section: ClassVar[str] = "model.position.scaling"
@@ -128,7 +135,9 @@ class DynamicNtkScaling(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YarnScaling(Section):
-    """YaRN: fast frequencies kept, slow ones interpolated, logits a little sharper (Peng et al. 2023)."""
+    """YaRN: fast frequencies kept, slow ones interpolated, logits a little sharper (Peng et al.
+    2023).
+    """
 
     kind: ClassVar[str] = "yarn"
     section: ClassVar[str] = "model.position.scaling"
@@ -147,22 +156,26 @@ Scaling = NoScaling | LinearScaling | NtkScaling | DynamicNtkScaling | YarnScali
 
 def _check_head(kind: str, d_model: int, n_heads: int) -> None:
     if (d_model // n_heads) % 2:
-        raise ConfigError(f"model.n_heads = {n_heads}: {kind} needs an even head size; {d_model} / {n_heads} is odd")
+        raise ConfigError(
+            f"model.n_heads = {n_heads}: {kind} needs an even head size; {d_model} / {n_heads} is odd"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope(PositionSection):
     """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
 
-    layout: which two numbers make a pair, (2i, 2i+1) as in the paper or (i, i + Dh/2) as in Llama. rope_dim="model"
-    spreads the frequencies over d_model, as if the rotation came before the head split: this is what the original
-    project did, and is wrong by the paper (wavelengths then differ by head). cross=True also rotates in
-    cross-attention. Both are kept as labelled experiments.
+    layout: which two numbers make a pair, (2i, 2i+1) as in the paper or (i, i + Dh/2) as in Llama.
+    rope_dim="model" spreads the frequencies over d_model, as if the rotation came before the head
+    split: this is what the original project did, and is wrong by the paper (wavelengths then differ
+    by head). cross=True also rotates in cross-attention. Both are kept as labelled experiments.
     """
 
     kind: ClassVar[str] = "rope"
     base: float = number(10000.0, gt=1)
-    form: Literal["auto", "real", "complex"] = "auto"  # how it is computed; auto: the faster way here
+    form: Literal["auto", "real", "complex"] = (
+        "auto"  # how it is computed; auto: the faster way here
+    )
     layout: Literal["interleaved", "half"] = "interleaved"
     rope_dim: Literal["head", "model"] = "head"
     cross: bool = False
@@ -170,19 +183,24 @@ class Rope(PositionSection):
 
     def _check(self) -> None:
         if self.rope_dim == "model" and not isinstance(self.scaling, NoScaling):
-            self._fail("rope_dim", f"the {self.scaling.kind} scaling is defined for rope_dim = 'head'")
+            self._fail(
+                "rope_dim", f"the {self.scaling.kind} scaling is defined for rope_dim = 'head'"
+            )
         if self.cross and isinstance(self.scaling, DynamicNtkScaling):
             self._fail("cross", "dynamic_ntk has a length of its own on each side; allowed: False")
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         _check_head(self.kind, d_model, n_heads)
         if isinstance(self.scaling, (NtkScaling, DynamicNtkScaling)) and d_model // n_heads < 4:
-            self._fail("scaling.kind", f"needs a head size of 4 or more; it is {d_model // n_heads}")
+            self._fail(
+                "scaling.kind", f"needs a head size of 4 or more; it is {d_model // n_heads}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XPos(PositionSection):
-    """Rotation with a decay by distance (Sun et al. 2022) in the decoder; plain RoPE in the encoder.
+    """Rotation with a decay by distance (Sun et al. 2022) in the decoder; plain RoPE in the
+    encoder.
 
     The decay turns into growth for keys ahead of the query, so it serves causal attention alone.
     """
@@ -191,23 +209,31 @@ class XPos(PositionSection):
     base: float = number(10000.0, gt=1)
     gamma: float = number(0.4, gt=0)
     scale_base: float = number(512.0, gt=0)
-    form: Literal["auto", "real", "complex"] = "auto"  # how it is computed; auto: the faster way here
+    form: Literal["auto", "real", "complex"] = (
+        "auto"  # how it is computed; auto: the faster way here
+    )
 
     def bound(self, side: Side) -> Bound | None:
-        # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most; four digits are left to the key itself.
+        # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most; four digits are left to the
+        # key itself.
         growth = math.log((1 + self.gamma) / self.gamma) / self.scale_base
-        return None if side == "source" else Bound("scale_base", int(math.log(FLOAT32_MAX / 1e4) / growth))
+        return (
+            None
+            if side == "source"
+            else Bound("scale_base", int(math.log(FLOAT32_MAX / 1e4) / growth))
+        )
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         _check_head(self.kind, d_model, n_heads)
 
 
-# ----------------------------------------------------------------------------------------------- biases by distance
+# ------------------------------------------------------------------------------- biases by distance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alibi(PositionSection):
-    """A penalty proportional to the distance, with one slope for each head (Press et al. 2022, section 3).
+    """A penalty proportional to the distance, with one slope for each head (Press et al. 2022,
+    section 3).
 
     The encoder's is |i - j| to both sides; asymmetric (asymmetry > 0) also tells left from right.
     """
@@ -218,7 +244,8 @@ class Alibi(PositionSection):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class T5(PositionSection):
-    """A trained number for each head and bucket of distances, one table for each stack (Raffel et al. 2020, 2.1).
+    """A trained number for each head and bucket of distances, one table for each stack (Raffel et
+    al. 2020, 2.1).
 
     scaled=False leaves q.k undivided by sqrt(Dh), as T5 does together with its own initialisation.
     """
@@ -230,9 +257,14 @@ class T5(PositionSection):
 
     def _check(self) -> None:
         if self.n_buckets % 4:
-            self._fail("n_buckets", "must be a multiple of 4: two sides, each half exact and half logarithmic")
+            self._fail(
+                "n_buckets",
+                "must be a multiple of 4: two sides, each half exact and half logarithmic",
+            )
         if self.max_distance <= self.n_buckets // 2:
-            self._fail("max_distance", f"must be greater than n_buckets / 2 = {self.n_buckets // 2}")
+            self._fail(
+                "max_distance", f"must be greater than n_buckets / 2 = {self.n_buckets // 2}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,12 +298,14 @@ class Sandwich(PositionSection):
             self._fail("width", "must be even")
 
 
-# --------------------------------------------------------------------------------- terms that depend on the content
+# ----------------------------------------------------------------- terms that depend on the content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaw(PositionSection):
-    """A trained vector for each distance up to clip, added to keys and values (Shaw et al. 2018, equations 3-5)."""
+    """A trained vector for each distance up to clip, added to keys and values (Shaw et al. 2018,
+    equations 3-5).
+    """
 
     kind: ClassVar[str] = "shaw"
     clip: int = number(16, ge=1)
@@ -280,7 +314,8 @@ class Shaw(PositionSection):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerXl(PositionSection):
-    """Sinusoids of the distance under a trained projection, with trained biases u and v (Dai et al. 2019, 3.3).
+    """Sinusoids of the distance under a trained projection, with trained biases u and v (Dai et al.
+    2019, 3.3).
 
     reading: "xl" shares u and v between the layers of a stack, "xlnet" gives each layer its own.
     """
@@ -292,10 +327,12 @@ class TransformerXl(PositionSection):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deberta(PositionSection):
-    """Disentangled attention: content to position and position to content (He et al. 2021, equations 3-4).
+    """Disentangled attention: content to position and position to content (He et al. 2021,
+    equations 3-4).
 
-    Distances beyond max_distance fall together. log_buckets=N (version 2 of the model) has N buckets on each side, the
-    nearer half of them one distance wide and the others logarithmic up to max_distance.
+    Distances beyond max_distance fall together. log_buckets=N (version 2 of the model) has N
+    buckets on each side, the nearer half of them one distance wide and the others logarithmic up to
+    max_distance.
     """
 
     kind: ClassVar[str] = "deberta"
@@ -307,13 +344,28 @@ class Deberta(PositionSection):
     def _check(self) -> None:
         if not (self.c2p or self.p2c):
             self._fail("c2p", "switch on c2p, p2c or both")
-        if self.log_buckets is not None and (self.log_buckets % 2 or self.log_buckets >= self.max_distance):
-            self._fail("log_buckets", f"must be even and less than max_distance = {self.max_distance}")
+        if self.log_buckets is not None and (
+            self.log_buckets % 2 or self.log_buckets >= self.max_distance
+        ):
+            self._fail(
+                "log_buckets", f"must be even and less than max_distance = {self.max_distance}"
+            )
 
 
 # What may stand in an encoder: everything that is defined for keys on both sides of a query.
 EncoderPosition = (
-    NoPosition | Sinusoidal | Learnable | Rope | Alibi | T5 | Kerple | Fire | Sandwich | Shaw | TransformerXl | Deberta
+    NoPosition
+    | Sinusoidal
+    | Learnable
+    | Rope
+    | Alibi
+    | T5
+    | Kerple
+    | Fire
+    | Sandwich
+    | Shaw
+    | TransformerXl
+    | Deberta
 )
 
 
@@ -326,7 +378,10 @@ class _CausalOnly(PositionSection):
 
     def _check(self) -> None:
         if isinstance(self.encoder, Rope) and self.encoder.cross:
-            self._fail("encoder.cross", f"{self.kind} leaves cross-attention without positions; allowed: False")
+            self._fail(
+                "encoder.cross",
+                f"{self.kind} leaves cross-attention without positions; allowed: False",
+            )
 
     def bound(self, side: Side) -> Bound | None:
         bound = self.encoder.bound("source") if side == "source" else None
@@ -338,7 +393,9 @@ class _CausalOnly(PositionSection):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cope(_CausalOnly):
-    """Positions counted by what the query finds worth counting (Golovneva et al. 2024), in the decoder."""
+    """Positions counted by what the query finds worth counting (Golovneva et al. 2024), in the
+    decoder.
+    """
 
     kind: ClassVar[str] = "cope"
     n_positions: int = number(64, ge=2)
@@ -346,15 +403,30 @@ class Cope(_CausalOnly):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fox(_CausalOnly):
-    """Forgetting attention: a gate of every token fades what lies before it (Lin et al. 2025), in the decoder."""
+    """Forgetting attention: a gate of every token fades what lies before it (Lin et al. 2025), in
+    the decoder.
+    """
 
     kind: ClassVar[str] = "fox"
 
 
-# ------------------------------------------------------------------------------------- schemes made of other schemes
+# -------------------------------------------------------------------- schemes made of other schemes
 
 InputScheme = Sinusoidal | Learnable
-InsideAttention = Rope | XPos | Alibi | T5 | Kerple | Fire | Sandwich | Shaw | TransformerXl | Deberta | Cope | Fox
+InsideAttention = (
+    Rope
+    | XPos
+    | Alibi
+    | T5
+    | Kerple
+    | Fire
+    | Sandwich
+    | Shaw
+    | TransformerXl
+    | Deberta
+    | Cope
+    | Fox
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,8 +438,13 @@ class Combined(PositionSection):
     attention: InsideAttention = T5()
 
     def _check(self) -> None:
-        if isinstance(self.attention, _CausalOnly) and isinstance(self.attention.encoder, InputScheme):
-            self._fail("attention.encoder", "the embeddings have a scheme already (input); name one inside attention")
+        if isinstance(self.attention, _CausalOnly) and isinstance(
+            self.attention.encoder, InputScheme
+        ):
+            self._fail(
+                "attention.encoder",
+                "the embeddings have a scheme already (input); name one inside attention",
+            )
 
     def bound(self, side: Side) -> Bound | None:
         bounds = ((name, getattr(self, name).bound(side)) for name in ("input", "attention"))
@@ -381,9 +458,11 @@ class Combined(PositionSection):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Randomized(PositionSection):
-    """Increasing positions drawn at random from 0 .. spread-1, fed to any scheme (Ruoss et al. 2023).
+    """Increasing positions drawn at random from 0 .. spread-1, fed to any scheme (Ruoss et al.
+    2023).
 
-    max_positions is the longest sequence in tokens: evaluation and decoding use one draw of so many positions.
+    max_positions is the longest sequence in tokens: evaluation and decoding use one draw of so many
+    positions.
     """
 
     kind: ClassVar[str] = "randomized"
@@ -396,9 +475,18 @@ class Randomized(PositionSection):
             self._fail("spread", f"must be at least max_positions = {self.max_positions}")
         inner = self.scheme.longest()
         if inner is not None and inner < self.spread:
-            self._fail("spread", f"{self.scheme.kind} knows {inner} positions: make its max_positions as large")
-        if isinstance(self.scheme, NoPosition) or getattr(self.scheme, "encoder", None) == NoPosition():
-            self._fail("scheme", f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does")
+            self._fail(
+                "spread",
+                f"{self.scheme.kind} knows {inner} positions: make its max_positions as large",
+            )
+        if (
+            isinstance(self.scheme, NoPosition)
+            or getattr(self.scheme, "encoder", None) == NoPosition()
+        ):
+            self._fail(
+                "scheme",
+                f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does",
+            )
 
     def bound(self, side: Side) -> Bound | None:
         return Bound("max_positions", self.max_positions)
@@ -409,7 +497,8 @@ class Randomized(PositionSection):
 
 Position = NoPosition | InputScheme | InsideAttention | Combined | Randomized
 
-# Names for `--position` and the experiments. A name that is also a kind stands for that kind's defaults.
+# Names for `--position` and the experiments. A name that is also a kind stands for that kind's
+# defaults.
 POSITIONS: dict[str, Position] = {
     "none": NoPosition(),
     "sinusoidal": Sinusoidal(),

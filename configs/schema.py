@@ -1,7 +1,9 @@
-"""The whole configuration as frozen dataclasses, validated when they are made. Standard library only.
+"""The whole configuration as frozen dataclasses, validated when they are made. Standard library
+only.
 
-A choice between alternatives (position, corpus, tokenizer, schedule, objective) is a union of dataclasses, so that each
-alternative has its own fields and no others. `configs/serialize.py` turns a Config into JSON and back.
+A choice between alternatives (position, corpus, tokenizer, schedule, objective) is a union of
+dataclasses, so that each alternative has its own fields and no others. `configs/serialize.py` turns
+a Config into JSON and back.
 """
 
 from __future__ import annotations
@@ -10,106 +12,56 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import ClassVar, Literal
 
-from configs.errors import ConfigError
 from configs.objectives import (
     CrossEntropy as CrossEntropy,
-)
-from configs.objectives import (
     Objective as Objective,
-)
-from configs.objectives import (
     RDrop as RDrop,
-)
-from configs.objectives import (
     SimCut as SimCut,
 )
+
+# A config file needs one import: positions and objectives stand in files of their own, and are at
+# hand here too.
 from configs.positions import (
     POSITIONS as POSITIONS,
-)
-from configs.positions import (
     T5 as T5,
-)
-
-# A config file needs one import: positions and objectives stand in files of their own, and are at hand here too.
-from configs.positions import (
     Alibi as Alibi,
-)
-from configs.positions import (
     Combined as Combined,
-)
-from configs.positions import (
     Cope as Cope,
-)
-from configs.positions import (
     Deberta as Deberta,
-)
-from configs.positions import (
     DynamicNtkScaling as DynamicNtkScaling,
-)
-from configs.positions import (
     Fire as Fire,
-)
-from configs.positions import (
     Fox as Fox,
-)
-from configs.positions import (
     Kerple as Kerple,
-)
-from configs.positions import (
     Learnable as Learnable,
-)
-from configs.positions import (
     LinearScaling as LinearScaling,
-)
-from configs.positions import (
     NoPosition as NoPosition,
-)
-from configs.positions import (
     NoScaling as NoScaling,
-)
-from configs.positions import (
     NtkScaling as NtkScaling,
-)
-from configs.positions import (
     Position as Position,
-)
-from configs.positions import (
     Randomized as Randomized,
-)
-from configs.positions import (
     Rope as Rope,
-)
-from configs.positions import (
     Sandwich as Sandwich,
-)
-from configs.positions import (
     Shaw as Shaw,
-)
-from configs.positions import (
     Sinusoidal as Sinusoidal,
-)
-from configs.positions import (
     TransformerXl as TransformerXl,
-)
-from configs.positions import (
     XPos as XPos,
-)
-from configs.positions import (
     YarnScaling as YarnScaling,
 )
 from configs.section import Section, number
+from utils.errors import ConfigError
 
-# -------------------------------------------------------------------------------------------------- model
+# -------------------------------------------------------------------------------------------- model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(Section):
     """Shape of the Transformer, and what it drops in training.
 
-    backend="torch" runs torch.nn.Transformer under the same protocol. word_dropout takes its embedding from a token
-    of the source or of the target input, each for itself (Sennrich et al. 2016, section 2.4, after Gal & Ghahramani
-    2016, who drop all tokens of a word at once). stochastic_depth is 1 - p_L of Huang et al. 2016, equation 4.
-    norm="deepnorm" is post-norm with a scaled residual and an initialisation of its own (Wang et al. 2022, DeepNet).
+    backend="torch" runs torch.nn.Transformer under the same protocol. word_dropout takes its
+    embedding from a token of the source or of the target input, each for itself (Sennrich et al.
+    2016, section 2.4, after Gal & Ghahramani 2016, who drop all tokens of a word at once).
+    stochastic_depth is 1 - p_L of Huang et al. 2016, equation 4. norm="deepnorm" is post-norm with
+    a scaled residual and an initialisation of its own (Wang et al. 2022, DeepNet).
     init="depth_scaled" begins with smaller weights in higher layers (Zhang et al. 2019).
     """
 
@@ -124,14 +76,18 @@ class ModelConfig(Section):
     dropout: float = number(0.1, ge=0, lt=1)  # embeddings and residual branches
     embedding_dropout: float | None = number(None, ge=0, lt=1)  # embeddings; None: as dropout
     word_dropout: float = number(0.0, ge=0, lt=1)  # whole tokens of both sides lose their embedding
-    stochastic_depth: float = number(0.0, ge=0, lt=1)  # whole branches: so often in the last layer, less in the first
+    stochastic_depth: float = number(
+        0.0, ge=0, lt=1
+    )  # whole branches: so often in the last layer, less in the first
     attention_dropout: float = number(0.0, ge=0, lt=1)  # attention weights
     activation_dropout: float = number(0.0, ge=0, lt=1)  # inside the feed-forward
     activation: Literal["relu", "gelu"] = "relu"
     norm: Literal["pre", "post", "deepnorm"] = "pre"
     init: Literal["xavier", "depth_scaled"] = "xavier"
     bias: bool = True
-    tie_embeddings: Literal["none", "target", "all"] = "none"  # target: with the output; all: source, target, output
+    tie_embeddings: Literal["none", "target", "all"] = (
+        "none"  # target: with the output; all: source, target, output
+    )
 
     def _check(self) -> None:
         if self.d_model % self.n_heads:
@@ -140,7 +96,10 @@ class ModelConfig(Section):
             self._fail("d_model", "must be even")
         self.position.check_shape(self.d_model, self.n_heads)
         if self.norm == "deepnorm" and self.init != "xavier":
-            self._fail("init", 'model.norm = "deepnorm" has an initialisation of its own: leave init = "xavier"')
+            self._fail(
+                "init",
+                'model.norm = "deepnorm" has an initialisation of its own: leave init = "xavier"',
+            )
         if self.backend == "torch":
             if self.position.inside_attention:
                 self._fail(
@@ -154,21 +113,28 @@ class ModelConfig(Section):
                     'model.backend = "torch" has one dropout: set dropout, attention_dropout '
                     "and activation_dropout alike",
                 )
-            for name, plain in (("stochastic_depth", (0,)), ("norm", ("pre", "post")), ("init", ("xavier",))):
+            for name, plain in (
+                ("stochastic_depth", (0,)),
+                ("norm", ("pre", "post")),
+                ("init", ("xavier",)),
+            ):
                 if getattr(self, name) not in plain:
-                    self._fail(name, f'model.backend = "torch" has {" or ".join(map(repr, plain))} alone')
+                    self._fail(
+                        name, f'model.backend = "torch" has {" or ".join(map(repr, plain))} alone'
+                    )
 
 
-# ---------------------------------------------------------------------------------------------- tokenizer
+# ---------------------------------------------------------------------------------------- tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subword(Section):
     """A joint subword vocabulary trained on both sides of the training split.
 
-    sampling > 0 draws the segmentation of both sides of the training split anew in each epoch, and changes nothing
-    else: for "bpe" it is the probability with which a merge is left out (BPE-dropout, Provilkov et al. 2020), for
-    "unigram" the exponent alpha of the model's probabilities (Kudo 2018), where smaller is wilder.
+    sampling > 0 draws the segmentation of both sides of the training split anew in each epoch, and
+    changes nothing else: for "bpe" it is the probability with which a merge is left out
+    (BPE-dropout, Provilkov et al. 2020), for "unigram" the exponent alpha of the model's
+    probabilities (Kudo 2018), where smaller is wilder.
     """
 
     kind: ClassVar[str] = "subword"
@@ -194,15 +160,15 @@ class Marian(Section):
 TokenizerConfig = Subword | Marian
 
 
-# --------------------------------------------------------------------------------------------------- data
+# --------------------------------------------------------------------------------------------- data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phrasebook(Section):
     """The embedded corpus: sentence pairs generated from a grammar, the same on every machine.
 
-    train_max_words bounds the French length (in words) of the training and validation splits and puts longer
-    sentences alone into the test split; None draws all splits from the same lengths.
+    train_max_words bounds the French length (in words) of the training and validation splits and
+    puts longer sentences alone into the test split; None draws all splits from the same lengths.
     """
 
     kind: ClassVar[str] = "phrasebook"
@@ -247,7 +213,9 @@ SingleCorpus = Phrasebook | ParallelFiles | Iwslt2017
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighted(Section):
-    """A corpus in a mixture. `name` stands for it in messages and before the names of its splits; None: its number."""
+    """A corpus in a mixture. `name` stands for it in messages and before the names of its splits;
+    None: its number.
+    """
 
     section: ClassVar[str] = "data.corpus.parts"
     corpus: SingleCorpus = ParallelFiles()
@@ -255,7 +223,9 @@ class Weighted(Section):
     name: str | None = None
 
     def _check(self) -> None:
-        if self.name is not None and not (self.name and all(c.isalnum() or c in "_-" for c in self.name)):
+        if self.name is not None and not (
+            self.name and all(c.isalnum() or c in "_-" for c in self.name)
+        ):
             self._fail("name", "letters, digits, '_' and '-' alone")
 
 
@@ -263,10 +233,11 @@ class Weighted(Section):
 class Mixture(Section):
     """The training pairs of several corpora together, each pair as often as its part's weight says.
 
-    temperature None: an epoch has every pair of a part `weight` times, and of a fraction a draw by seed. temperature
-    T: an epoch has as many pairs as all parts together, a part's share is proportional to weight * pairs^(1/T)
-    (Arivazhagan et al. 2019): 1 leaves the sizes, a high T levels them. The list of pairs is the same in every epoch.
-    Validation and bare test splits are those of the part `evaluate` (None: the first); `NAME.SPLIT` is another part's.
+    temperature None: an epoch has every pair of a part `weight` times, and of a fraction a draw by
+    seed. temperature T: an epoch has as many pairs as all parts together, a part's share is
+    proportional to weight * pairs^(1/T) (Arivazhagan et al. 2019): 1 leaves the sizes, a high T
+    levels them. The list of pairs is the same in every epoch. Validation and bare test splits are
+    those of the part `evaluate` (None: the first); `NAME.SPLIT` is another part's.
     """
 
     kind: ClassVar[str] = "mixture"
@@ -283,7 +254,10 @@ class Mixture(Section):
 
     def _check(self) -> None:
         if not self.parts:
-            self._fail("parts", "name the corpora in a config file: Mixture(parts=(Weighted(corpus=...), ...))")
+            self._fail(
+                "parts",
+                "name the corpora in a config file: Mixture(parts=(Weighted(corpus=...), ...))",
+            )
         if len(set(self.names)) < len(self.names):
             self._fail("parts", "each part needs a name of its own")
         if self.evaluate is not None and self.evaluate not in self.names:
@@ -303,7 +277,8 @@ class NoCleaning(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning(Section):
-    """Training pairs that are left out: by length, as duplicates, as untranslated, in the wrong language.
+    """Training pairs that are left out: by length, as duplicates, as untranslated, in the wrong
+    language.
 
     Evaluation splits are never cleaned. A part of a mixture is cleaned by itself.
     """
@@ -316,7 +291,8 @@ class Cleaning(Section):
     max_words: int | None = number(None, ge=1)  # either side
     duplicates: bool = True  # of two equal pairs the first stays
     identical: bool = True  # both sides are the same but for case: not translated
-    language: bool = True  # letters of another script, or the other language's stop words (French and English alone)
+    # letters of another script, or the other language's stop words (French and English alone)
+    language: bool = True
 
     def _check(self) -> None:
         if self.max_words is not None and self.max_words < self.min_words:
@@ -330,10 +306,10 @@ Clean = NoCleaning | Cleaning
 class DataConfig(Section):
     """What is read, how long it may be, how it is batched.
 
-    batch_size counts padded tokens of the longer side (batch_by="tokens") or sentences. It is the batch of one
-    micro-step over all processes: with several processes each takes its share of every batch.
-    directions="both" trains on every pair in both directions (Ding et al. 2021), for a model to be fine-tuned forward;
-    validation and tests stay forward.
+    batch_size counts padded tokens of the longer side (batch_by="tokens") or sentences. It is the
+    batch of one micro-step over all processes: with several processes each takes its share of every
+    batch. directions="both" trains on every pair in both directions (Ding et al. 2021), for a model
+    to be fine-tuned forward; validation and tests stay forward.
     """
 
     section: ClassVar[str] = "data"
@@ -342,7 +318,9 @@ class DataConfig(Section):
     directions: Literal["forward", "both"] = "forward"
     src_lang: str = "fr"
     tgt_lang: str = "en"
-    max_len: int = number(256, ge=2)  # tokens with EOS, either side; longer training pairs are dropped
+    max_len: int = number(
+        256, ge=2
+    )  # tokens with EOS, either side; longer training pairs are dropped
     eval_long: Literal["keep", "truncate"] = "keep"  # what becomes of longer pairs in evaluation
     batch_by: Literal["tokens", "sentences"] = "tokens"
     batch_size: int = number(4096, ge=1, lt=2**31)
@@ -357,8 +335,15 @@ class DataConfig(Section):
         if self.src_lang == self.tgt_lang:
             self._fail("tgt_lang", "must differ from data.src_lang")
         if self.batch_by == "tokens" and self.batch_size < self.max_len:
-            self._fail("batch_size", f"a budget of tokens must hold one sentence of data.max_len = {self.max_len}")
-        corpora = [part.corpus for part in self.corpus.parts] if isinstance(self.corpus, Mixture) else [self.corpus]
+            self._fail(
+                "batch_size",
+                f"a budget of tokens must hold one sentence of data.max_len = {self.max_len}",
+            )
+        corpora = (
+            [part.corpus for part in self.corpus.parts]
+            if isinstance(self.corpus, Mixture)
+            else [self.corpus]
+        )
         if {self.src_lang, self.tgt_lang} == {"fr", "en"}:
             return
         for corpus in corpora:
@@ -368,7 +353,7 @@ class DataConfig(Section):
             self._fail("clean.language", "the check knows French (fr) and English (en)")
 
 
-# -------------------------------------------------------------------------------------------------- optim
+# -------------------------------------------------------------------------------------------- optim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,7 +367,8 @@ class Constant(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochDecay(Section):
-    """The original's LambdaLR by epoch e from 0: lr (e+1)/(w+1) for e < w, lr for e = w, lr exp(-decay (e-w-1)) after.
+    """The original's LambdaLR by epoch e from 0: lr (e+1)/(w+1) for e < w, lr for e = w, lr
+    exp(-decay (e-w-1)) after.
 
     With warmup_epochs w = 6 and decay 0.35 these are the original's figures.
     """
@@ -396,7 +382,8 @@ class EpochDecay(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noam(Section):
-    """noam_factor d_model^-0.5 min(s^-0.5, s warmup_steps^-1.5) at step s from 1 (Vaswani et al. 2017, equation 3).
+    """noam_factor d_model^-0.5 min(s^-0.5, s warmup_steps^-1.5) at step s from 1 (Vaswani et al.
+    2017, equation 3).
 
     There is no learning rate beside it: noam_factor is a factor, and says so.
     """
@@ -419,7 +406,9 @@ class InverseSqrt(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cosine(Section):
-    """Linear warm-up to lr at warmup_steps, then half a cosine down to final_fraction * lr at the last step."""
+    """Linear warm-up to lr at warmup_steps, then half a cosine down to final_fraction * lr at the
+    last step.
+    """
 
     kind: ClassVar[str] = "cosine"
     section: ClassVar[str] = "optim.schedule"
@@ -430,9 +419,11 @@ class Cosine(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau(Section):
-    """Linear warm-up to lr at warmup_steps, then times `factor` whenever the validation loss no longer falls.
+    """Linear warm-up to lr at warmup_steps, then times `factor` whenever the validation loss no
+    longer falls.
 
-    That is: at every `patience`th evaluation in a row without a new lowest loss. It never falls below min_lr.
+    That is: at every `patience`th evaluation in a row without a new lowest loss. It never falls
+    below min_lr.
     """
 
     kind: ClassVar[str] = "plateau"
@@ -461,7 +452,9 @@ class StopAtBadNumbers(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipBadNumbers(Section):
-    """An update whose loss or gradient is no number is left out and counted; the `in_a_row`th in a row ends the run."""
+    """An update whose loss or gradient is no number is left out and counted; the `in_a_row`th in a
+    row ends the run.
+    """
 
     kind: ClassVar[str] = "skip"
     section: ClassVar[str] = "optim.bad_numbers"
@@ -474,11 +467,15 @@ BadNumbers = StopAtBadNumbers | SkipBadNumbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimConfig(Section):
     section: ClassVar[str] = "optim"
-    optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the maps inside layers; the rest has adamw
+    optimizer: Literal["adam", "adamw", "muon"] = (
+        "adam"  # muon: for the maps inside layers; the rest has adamw
+    )
     betas: tuple[float, float] = number((0.9, 0.98), ge=0, lt=1)
     eps: float = number(1e-8, gt=0)
     weight_decay: float = number(0.0, ge=0)
-    decay: Literal["all", "matrices"] = "all"  # what decays; matrices: maps and embeddings, no bias, norm or scalar
+    decay: Literal["all", "matrices"] = (
+        "all"  # what decays; matrices: maps and embeddings, no bias, norm or scalar
+    )
     schedule: Schedule = InverseSqrt()
     objective: Objective = CrossEntropy()
     grad_clip: float | None = number(1.0, gt=0)  # maximum norm of the whole gradient
@@ -487,7 +484,7 @@ class OptimConfig(Section):
     bad_numbers: BadNumbers = StopAtBadNumbers()  # NaN or infinity in loss or gradient
 
 
-# ------------------------------------------------------------------------------ train, evaluate, decode
+# -------------------------------------------------------------------------- train, evaluate, decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -496,9 +493,13 @@ class TrainConfig(Section):
     max_epochs: int = number(20, ge=1)
     max_steps: int | None = number(None, ge=1)  # stops earlier, in the middle of an epoch too
     seed: int = number(0, ge=0)
-    init_from: str | None = None  # a run or checkpoint whose weights and tokenizer this run begins with
+    init_from: str | None = (
+        None  # a run or checkpoint whose weights and tokenizer this run begins with
+    )
     device: str = "auto"  # auto: CUDA where there is one
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 where the device computes in it
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = (
+        "auto"  # auto: bf16 where the device computes in it
+    )
     compile: bool = False
     runs_dir: str = "runs"
     log_every: int = number(20, ge=1)  # steps
@@ -506,8 +507,12 @@ class TrainConfig(Section):
     checkpoint_every_steps: int | None = number(None, ge=1)
     keep_regular: int = number(2, ge=2)
     keep_best: int = number(2, ge=2)
-    ema_decay: float | None = number(None, gt=0, lt=1)  # of the weights' moving average, 0.999 say: it is evaluated
-    patience: int | None = number(None, ge=1)  # evaluations without a better validation loss before stopping
+    ema_decay: float | None = number(
+        None, gt=0, lt=1
+    )  # of the weights' moving average, 0.999 say: it is evaluated
+    patience: int | None = number(
+        None, ge=1
+    )  # evaluations without a better validation loss before stopping
     log_attention: bool = True  # attention maps of one sentence in TensorBoard at each evaluation
 
 
@@ -519,7 +524,9 @@ class EvaluateConfig(Section):
     bleu_sentences: int | None = number(500, ge=1)  # the first so many of the split; None: all
     batch_size: int = number(64, ge=1)  # sentences
     bootstrap_samples: int = number(1000, ge=2, lt=10**6)
-    length_buckets: tuple[int, ...] = number((10, 15, 20, 30), ge=1)  # source words; the last bucket is open
+    length_buckets: tuple[int, ...] = number(
+        (10, 15, 20, 30), ge=1
+    )  # source words; the last bucket is open
 
     def _check(self) -> None:
         if list(self.length_buckets) != sorted(set(self.length_buckets)):
@@ -536,23 +543,35 @@ class Beam(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiverseBeam(Section):
-    """Diverse beam search (Vijayakumar et al. 2016): groups that avoid each other's tokens, for n-best lists."""
+    """Diverse beam search (Vijayakumar et al. 2016): groups that avoid each other's tokens, for
+    n-best lists.
+    """
 
     kind: ClassVar[str] = "diverse"
     section: ClassVar[str] = "decode.search"
-    groups: int | None = number(None, ge=1)  # share out beam_size; None: every hypothesis is a group
-    strength: float = number(0.5, ge=0)  # taken off a log-probability for each earlier group's use of the token
+    groups: int | None = number(
+        None, ge=1
+    )  # share out beam_size; None: every hypothesis is a group
+    strength: float = number(
+        0.5, ge=0
+    )  # taken off a log-probability for each earlier group's use of the token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling(Section):
-    """n_best translations drawn from the model: with temperature, from the top_k tokens, from the nucleus top_p."""
+    """n_best translations drawn from the model: with temperature, from the top_k tokens, from the
+    nucleus top_p.
+    """
 
     kind: ClassVar[str] = "sample"
     section: ClassVar[str] = "decode.search"
     temperature: float = number(1.0, gt=0)  # divides the log-probabilities
-    top_k: int | None = number(None, ge=1)  # the most probable tokens of a step (Fan et al. 2018); None: all
-    top_p: float | None = number(None, gt=0)  # the fewest of these that have this probability (Holtzman et al. 2020)
+    top_k: int | None = number(
+        None, ge=1
+    )  # the most probable tokens of a step (Fan et al. 2018); None: all
+    top_p: float | None = number(
+        None, gt=0
+    )  # the fewest of these that have this probability (Holtzman et al. 2020)
     seed: int = number(0, ge=0)
 
     def _check(self) -> None:
@@ -565,16 +584,22 @@ Search = Beam | DiverseBeam | Sampling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig(Section):
-    """Search. A hypothesis has at most min(max_len, max_len_ratio * source tokens + 10) tokens with EOS."""
+    """Search. A hypothesis has at most min(max_len, max_len_ratio * source tokens + 10) tokens with
+    EOS.
+    """
 
     section: ClassVar[str] = "decode"
     search: Search = Beam()
     beam_size: int = number(5, ge=1)
-    length_penalty: float = number(0.6, ge=0)  # alpha of ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)
+    length_penalty: float = number(
+        0.6, ge=0
+    )  # alpha of ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)
     max_len: int = number(256, ge=1)
     max_len_ratio: float = number(2.0, gt=0, lt=1000)
     n_best: int = number(5, ge=1)
-    mbr: Literal["chrf", "bleu"] | None = None  # minimum Bayes risk among the n_best (Kumar and Byrne 2004)
+    mbr: Literal["chrf", "bleu"] | None = (
+        None  # minimum Bayes risk among the n_best (Kumar and Byrne 2004)
+    )
     batch_size: int = number(32, ge=1)  # sentences
 
     def _check(self) -> None:
@@ -601,7 +626,10 @@ class Config(Section):
         if not self.name or not all(c.isalnum() or c in "_-." for c in self.name):
             self._fail("name", "letters, digits, '_', '-' and '.' alone (it becomes a folder)")
         if self.data.directions == "both" and not isinstance(self.tokenizer, Subword):
-            self._fail("data.directions", 'one vocabulary must segment both languages: use tokenizer = "subword"')
+            self._fail(
+                "data.directions",
+                'one vocabulary must segment both languages: use tokenizer = "subword"',
+            )
         lengths: tuple[tuple[str, int, Literal["source", "target"]], ...] = (
             ("data.max_len", self.data.max_len, "source"),
             ("data.max_len", self.data.max_len, "target"),

@@ -1,4 +1,6 @@
-"""The base of every part of the configuration: a frozen dataclass that checks its fields when it is made."""
+"""The base of every part of the configuration: a frozen dataclass that checks its fields when it is
+made.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Literal
 
-from configs.errors import ConfigError
+from utils.errors import ConfigError
 
-NOUNS = {int: "an integer", float: "a number", str: "a string of Unicode text", bool: "True or False"}
+NOUNS = {
+    int: "an integer",
+    float: "a number",
+    str: "a string of Unicode text",
+    bool: "True or False",
+}
 LARGEST = 2**63 - 1  # of an integer: what torch and NumPy can hold
 
 
-def number(default: Any, *, ge: float | None = None, gt: float | None = None, lt: float | None = None) -> Any:
+def number(
+    default: Any, *, ge: float | None = None, gt: float | None = None, lt: float | None = None
+) -> Any:
     """A numeric field with bounds, checked when the section is made."""
     return field(default=default, metadata={"ge": ge, "gt": gt, "lt": lt})
 
@@ -31,7 +40,11 @@ def type_hints(cls: type) -> dict[str, Any]:
 def members(hint: Any) -> tuple[Any, ...]:
     """The alternatives of a union annotation; the annotation itself where it is not a union."""
     # `Literal["a"] | None` is a typing.Union on Python 3.11, unlike a union of classes.
-    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    return (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (types.UnionType, typing.Union)
+        else (hint,)
+    )
 
 
 def describe(hint: Any, bounds: typing.Mapping[str, Any]) -> str:
@@ -71,7 +84,10 @@ def _fits(value: Any, hint: Any) -> bool:
     for member in members(hint):
         origin = typing.get_origin(member)
         if origin is Literal:
-            if any(value == allowed and type(value) is type(allowed) for allowed in typing.get_args(member)):
+            if any(
+                value == allowed and type(value) is type(allowed)
+                for allowed in typing.get_args(member)
+            ):
                 return True
         elif origin is tuple:
             inner = typing.get_args(member)
@@ -80,7 +96,11 @@ def _fits(value: Any, hint: Any) -> bool:
                 if len(kinds) == len(value) and all(map(_fits, value, kinds)):
                     return True
         elif member is float:
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
+            if (
+                isinstance(value, (int, float))
+                and not isinstance(value, bool)
+                and abs(value) <= sys.float_info.max
+            ):
                 return True
         elif member is int:
             if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST:
@@ -95,7 +115,9 @@ def _fits(value: Any, hint: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Base of every part of the configuration: checks types and bounds of all fields, then `_check`."""
+    """Base of every part of the configuration: checks types and bounds of all fields, then
+    `_check`.
+    """
 
     section: ClassVar[str] = "config"
 

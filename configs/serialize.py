@@ -1,6 +1,8 @@
-"""A Config as JSON-able dict and back, and changes to it by text (`model.d_model=256`). Standard library only.
+"""A Config as JSON-able dict and back, and changes to it by text (`model.d_model=256`). Standard
+library only.
 
-Nothing here executes code: a dict from a file or a checkpoint is checked key by key against `configs/schema.py`.
+Nothing here executes code: a dict from a file or a checkpoint is checked key by key against
+`configs/schema.py`.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
-from configs.errors import ConfigError
 from configs.positions import POSITIONS, Position
 from configs.schema import Config
 from configs.section import Section, describe, members, type_hints
+from utils.errors import ConfigError
 
 
 def kinds(union: Any) -> dict[str, type[Section]]:
@@ -22,8 +24,8 @@ def kinds(union: Any) -> dict[str, type[Section]]:
 
 
 def to_dict(config: Section) -> dict[str, Any]:
-    """Nested dict of JSON values. A member of a union begins with its "kind"; tuples become lists, of dicts where they
-    hold sections.
+    """Nested dict of JSON values. A member of a union begins with its "kind"; tuples become lists,
+    of dicts where they hold sections.
     """
     kind = getattr(config, "kind", None)
     data: dict[str, Any] = {} if kind is None else {"kind": kind}
@@ -40,7 +42,8 @@ def to_dict(config: Section) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any]) -> Config:
     """The inverse of `to_dict`. Missing keys take their defaults, so that older runs load.
 
-    Raises ConfigError for an unknown key or kind, a value of the wrong type, or a rule that does not hold.
+    Raises ConfigError for an unknown key or kind, a value of the wrong type, or a rule that does
+    not hold.
     """
     config = _build(Config, data, "")
     assert isinstance(config, Config)
@@ -48,12 +51,14 @@ def from_dict(data: Mapping[str, Any]) -> Config:
 
 
 def apply_overrides(config: Config, texts: Iterable[str], *, position: str | None = None) -> Config:
-    """A copy of `config` with every `section.field=value` of `texts` set, and checked once, when all are set.
+    """A copy of `config` with every `section.field=value` of `texts` set, and checked once, when
+    all are set.
 
-    The order matters only between texts of the same key, where the last wins: the choice of a union's member
-    (`data.corpus=files`) comes before the fields inside it (`data.corpus.root=folder`). `position` is the name of
-    `--position NAME`, a kind or one of configs.positions.POSITIONS: a kind keeps the present member where that is of
-    this kind already; and a table of positions is made long enough for data.max_len and decode.max_len. Raises
+    The order matters only between texts of the same key, where the last wins: the choice of a
+    union's member (`data.corpus=files`) comes before the fields inside it
+    (`data.corpus.root=folder`). `position` is the name of `--position NAME`, a kind or one of
+    configs.positions.POSITIONS: a kind keeps the present member where that is of this kind already;
+    and a table of positions is made long enough for data.max_len and decode.max_len. Raises
     ConfigError naming the key, the value and the allowed ones.
     """
     data = to_dict(config)
@@ -64,8 +69,15 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
         _set(data, key, text)
     chosen = data["model"]["position"]
     table = "model.position.max_positions"
-    if position is not None and "max_positions" in chosen and table not in dict(given) and not _kept(config, position):
-        chosen["max_positions"] = max(chosen["max_positions"], data["data"]["max_len"], data["decode"]["max_len"])
+    if (
+        position is not None
+        and "max_positions" in chosen
+        and table not in dict(given)
+        and not _kept(config, position)
+    ):
+        chosen["max_positions"] = max(
+            chosen["max_positions"], data["data"]["max_len"], data["decode"]["max_len"]
+        )
     return from_dict(data)
 
 
@@ -74,7 +86,9 @@ def _kept(config: Config, position: str) -> bool:
 
 
 def _named_position(name: str) -> dict[str, Any]:
-    """A position section by its kind, or by its name among POSITIONS. Raises ConfigError listing both."""
+    """A position section by its kind, or by its name among POSITIONS. Raises ConfigError listing
+    both.
+    """
     if name in POSITIONS:
         return to_dict(POSITIONS[name])
     members_by_kind = kinds(Position)
@@ -98,12 +112,15 @@ def parse_override(text: str) -> tuple[str, str]:
     """`section.field=value` as (key, value). Raises ConfigError where there is no key or no '='."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"--set {text!r}: write SECTION.FIELD=VALUE, for example model.d_model=256")
+        raise ConfigError(
+            f"--set {text!r}: write SECTION.FIELD=VALUE, for example model.d_model=256"
+        )
     return key.strip(), value.strip()
 
 
 def diff(a: Config, b: Config) -> list[tuple[str, Any, Any]]:
-    """(dotted key, value in a, value in b) wherever the two differ; None for a field that one of them lacks.
+    """(dotted key, value in a, value in b) wherever the two differ; None for a field that one of
+    them lacks.
 
     The key of a union itself (`model.position`) stands for its kind.
     """
@@ -129,8 +146,14 @@ def _join(path: str, key: str) -> str:
 
 
 def _sections(hint: Any) -> tuple[Any, ...]:
-    """The section classes of an annotation: one for a section, several for a union of them, none for a plain value."""
-    return tuple(member for member in members(hint) if isinstance(member, type) and issubclass(member, Section))
+    """The section classes of an annotation: one for a section, several for a union of them, none
+    for a plain value.
+    """
+    return tuple(
+        member
+        for member in members(hint)
+        if isinstance(member, type) and issubclass(member, Section)
+    )
 
 
 def _item(hint: Any) -> Any:
@@ -140,7 +163,9 @@ def _item(hint: Any) -> Any:
 
 
 def _by_likeness(word: str, names: Iterable[str]) -> list[str]:
-    return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, word.lower(), name.lower()).ratio())
+    return sorted(
+        names, key=lambda name: -difflib.SequenceMatcher(None, word.lower(), name.lower()).ratio()
+    )
 
 
 def _places(key: str, hint: Any, path: str) -> Iterable[str]:
@@ -154,13 +179,17 @@ def _places(key: str, hint: Any, path: str) -> Iterable[str]:
 
 
 def _unknown(path: str, key: str, cls: Any, hint: Any) -> ConfigError:
-    """The error for a key that `cls` has not: its fields, closest first, and where there is such a key."""
+    """The error for a key that `cls` has not: its fields, closest first, and where there is such a
+    key.
+    """
     where = path or "the configuration"
     if hasattr(cls, "kind"):
         where += f" ({cls.kind})"
     fields = _by_likeness(key, type_hints(cls))
     has = f"has: {', '.join(fields)}" if fields else "has no fields"
-    owners = [other.kind for other in _sections(hint) if other is not cls and key in type_hints(other)]
+    owners = [
+        other.kind for other in _sections(hint) if other is not cls and key in type_hints(other)
+    ]
     elsewhere = [] if owners else list(dict.fromkeys(_places(key, Config, "")))
     remedy = f"; {key} belongs to {path}={' or '.join(owners)}" if owners else ""
     remedy += f"; there is {', '.join(elsewhere)}" if elsewhere else ""
@@ -181,7 +210,9 @@ def _member(hint: Any, data: Mapping[str, Any], path: str) -> type[Section]:
 
 def _build(hint: Any, data: Any, path: str) -> Section:
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{path or 'the configuration'} = {data!r}: must be a mapping of field names to values")
+        raise ConfigError(
+            f"{path or 'the configuration'} = {data!r}: must be a mapping of field names to values"
+        )
     cls: Any = _member(hint, data, path)
     hints = type_hints(cls)
     values: dict[str, Any] = {}
@@ -194,7 +225,9 @@ def _build(hint: Any, data: Any, path: str) -> Section:
             value = _build(hints[key], value, _join(path, key))
         elif isinstance(value, list) and _item(hints[key]):
             place = _join(path, key)
-            value = tuple(_build(_item(hints[key]), item, f"{place}.{i}") for i, item in enumerate(value))
+            value = tuple(
+                _build(_item(hints[key]), item, f"{place}.{i}") for i, item in enumerate(value)
+            )
         elif isinstance(value, list):
             value = tuple(value)
         values[key] = value
@@ -224,7 +257,9 @@ def _set(data: dict[str, Any], key: str, text: str) -> None:
             raise ConfigError(f"unknown key {key!r}: {path} is a single value, it has no fields")
         hint, node = _item(hints[part]) or hints[part], node[part]
     if isinstance(node, list):
-        raise ConfigError(f"{key} = {text!r}: an item of {path} is a section; set its fields: {_fields(hint)}")
+        raise ConfigError(
+            f"{key} = {text!r}: an item of {path} is a section; set its fields: {_fields(hint)}"
+        )
     cls = _member(hint, node, path)
     hints = type_hints(cls)
     if last not in hints:
@@ -233,7 +268,9 @@ def _set(data: dict[str, Any], key: str, text: str) -> None:
     if len(sections) > 1:
         node[last] = {"kind": _parse_kind(key, hints[last], text)}
     elif sections:
-        raise ConfigError(f"{key} = {text!r}: {key} is a section; set its fields: {_fields(hints[last])}")
+        raise ConfigError(
+            f"{key} = {text!r}: {key} is a section; set its fields: {_fields(hints[last])}"
+        )
     elif _item(hints[last]):
         raise ConfigError(
             f"{key} = {text!r}: {key} is a list of sections, which a config file makes; set fields of one, for example "
@@ -244,7 +281,9 @@ def _set(data: dict[str, Any], key: str, text: str) -> None:
         try:
             node[last] = _parse(hints[last], text)
         except ValueError:
-            raise ConfigError(f"{key} = {text!r}: allowed: {describe(hints[last], metadata)}") from None
+            raise ConfigError(
+                f"{key} = {text!r}: allowed: {describe(hints[last], metadata)}"
+            ) from None
 
 
 def _fields(hint: Any) -> str:
@@ -254,7 +293,9 @@ def _fields(hint: Any) -> str:
 def _parse_kind(key: str, union: Any, text: str) -> str:
     allowed = kinds(union)
     if text not in allowed:
-        raise ConfigError(f"{key} = {text!r}: allowed: {', '.join(allowed)}{_spelled_out(key, allowed, text)}")
+        raise ConfigError(
+            f"{key} = {text!r}: allowed: {', '.join(allowed)}{_spelled_out(key, allowed, text)}"
+        )
     return text
 
 
@@ -267,7 +308,9 @@ def _spelled_out(key: str, allowed: Mapping[str, type[Section]], name: str) -> s
 
 
 def _changed(section: Any, path: str) -> str:
-    """`path.field=value`, separated by commas, of the fields that are not as the section's kind has them."""
+    """`path.field=value`, separated by commas, of the fields that are not as the section's kind has
+    them.
+    """
     changes: list[str] = []
     for field in dataclasses.fields(section):
         value, place = getattr(section, field.name), _join(path, field.name)
@@ -287,8 +330,12 @@ _WORDS: dict[type, dict[str, Any]] = {
 
 
 def _parse(hint: Any, text: str) -> Any:
-    """A plain value from text, by its annotation. Raises ValueError; bounds are the schema's to check."""
-    for member in sorted(members(hint), key=lambda member: member is not type(None)):  # "none" before any string
+    """A plain value from text, by its annotation. Raises ValueError; bounds are the schema's to
+    check.
+    """
+    for member in sorted(
+        members(hint), key=lambda member: member is not type(None)
+    ):  # "none" before any string
         try:
             return _parse_one(member, text)
         except ValueError:

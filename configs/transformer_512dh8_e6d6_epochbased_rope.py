@@ -1,7 +1,8 @@
 """The original experiment with rotary positions; learning rate by epoch.
 
-Rotation is per head and in self-attention alone, as in the paper. The original rotated d_model before the head split:
-`--set model.position.rope_dim=model`; and cross-attention too: `--set model.position.cross=true`.
+Rotation is per head and in self-attention alone, as in the paper. The original rotated d_model
+before the head split: `--set model.position.rope_dim=model`; and cross-attention too: `--set
+model.position.cross=true`.
 """
 
 from dataclasses import replace
@@ -10,7 +11,5 @@ from configs.base import config as base
 from configs.schema import Rope
 
 config = replace(
-    base,
-    name="transformer_512dh8_e6d6_epochbased_rope",
-    model=replace(base.model, position=Rope()),
+    base, name="transformer_512dh8_e6d6_epochbased_rope", model=replace(base.model, position=Rope())
 )

@@ -1,4 +1,6 @@
-"""The original experiment with sinusoids; learning rate by update: Noam's schedule times the original's 0.075."""
+"""The original experiment with sinusoids; learning rate by update: Noam's schedule times the
+original's 0.075.
+"""
 
 from dataclasses import replace
 

@@ -1,8 +1,9 @@
 """Length-bucketed batches, in an order that any run can take up again at any step.
 
-The batches of a run are formed once; an epoch shuffles their order. One optimizer update takes a group of
-`accumulate` consecutive batches of that order. Batches are global: with several processes each takes its rows of
-every batch, so that neither the number of steps nor the place in the epoch depends on the number of processes.
+The batches of a run are formed once; an epoch shuffles their order. One optimizer update takes a
+group of `accumulate` consecutive batches of that order. Batches are global: with several processes
+each takes its rows of every batch, so that neither the number of steps nor the place in the epoch
+depends on the number of processes.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ BANDS = (2, 3, 4, 6, 8, 12, 16)  # widths, in batches, of the length bands that 
 
 @dataclass(slots=True)
 class Batch:
-    """Right-padded ids, int64. tgt_in is BOS and the target without its last id; tgt_out is the target.
+    """Right-padded ids, int64. tgt_in is BOS and the target without its last id; tgt_out is the
+    target.
 
-    A process that got no row of a batch holds one row that counts for nothing: index -1, tgt_out all padding.
+    A process that got no row of a batch holds one row that counts for nothing: index -1, tgt_out
+    all padding.
     """
 
     src: Tensor  # [B,S]
@@ -75,7 +78,7 @@ class Batch:
         )
 
 
-# -------------------------------------------------------------------------------------- forming batches
+# ---------------------------------------------------------------------------------- forming batches
 
 
 def form_batches(
@@ -88,10 +91,11 @@ def form_batches(
 ) -> list[np.ndarray]:
     """All rows, each in one batch, rows of like length together; the same for the same arguments.
 
-    batch_by="tokens": rows * (longest side of the batch) <= batch_size, save for a row that is longer than that by
-    itself; "sentences": rows <= batch_size. Of several orders of the rows the one that leaves the least padding is
-    taken: by the longer side, or in bands by one length, sorted by the other within a band (every second band
-    backwards, so that neighbouring bands meet at like lengths). Rows of equal lengths come in an order drawn by seed.
+    batch_by="tokens": rows * (longest side of the batch) <= batch_size, save for a row that is
+    longer than that by itself; "sentences": rows <= batch_size. Of several orders of the rows the
+    one that leaves the least padding is taken: by the longer side, or in bands by one length,
+    sorted by the other within a band (every second band backwards, so that neighbouring bands meet
+    at like lengths). Rows of equal lengths come in an order drawn by seed.
     """
     src_lengths, tgt_lengths = np.asarray(src_lengths), np.asarray(tgt_lengths)
     tie = np.random.default_rng(seed).permutation(len(src_lengths))
@@ -101,7 +105,9 @@ def form_batches(
     def banded(first: np.ndarray, second: np.ndarray, width: int) -> np.ndarray:
         order = np.lexsort((tie, second, first))
         band = (np.cumsum(costs[order]) - 1) // (batch_size * width)
-        return order[np.lexsort((tie[order], np.where(band % 2, -second[order], second[order]), band))]
+        return order[
+            np.lexsort((tie[order], np.where(band % 2, -second[order], second[order]), band))
+        ]
 
     orders = [np.lexsort((tie, np.minimum(src_lengths, tgt_lengths), longest))]
     for width in BANDS:
@@ -111,12 +117,18 @@ def form_batches(
     return min(candidates, key=lambda batches: padded_tokens(batches, src_lengths, tgt_lengths))
 
 
-def padded_tokens(batches: Sequence[np.ndarray], src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> int:
+def padded_tokens(
+    batches: Sequence[np.ndarray], src_lengths: np.ndarray, tgt_lengths: np.ndarray
+) -> int:
     """Positions of both sides of all batches, padding included."""
-    return sum(len(rows) * int(src_lengths[rows].max() + tgt_lengths[rows].max()) for rows in batches)
+    return sum(
+        len(rows) * int(src_lengths[rows].max() + tgt_lengths[rows].max()) for rows in batches
+    )
 
 
-def cut_batches(order: np.ndarray, longest: np.ndarray, batch_by: str, batch_size: int) -> list[np.ndarray]:
+def cut_batches(
+    order: np.ndarray, longest: np.ndarray, batch_by: str, batch_size: int
+) -> list[np.ndarray]:
     """Cut an order of the rows into the fewest runs that keep the budget."""
     if batch_by == "sentences":
         return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
@@ -129,14 +141,15 @@ def cut_batches(order: np.ndarray, longest: np.ndarray, batch_by: str, batch_siz
     return np.split(order, cuts) if len(order) else []
 
 
-# -------------------------------------------------------------------------------------- order and shards
+# --------------------------------------------------------------------------------- order and shards
 
 
 class GroupSampler(Sampler[list[list[int]]]):
-    """The groups of an epoch: for each batch of a group the rows of this rank, an empty list where it has none.
+    """The groups of an epoch: for each batch of a group the rows of this rank, an empty list where
+    it has none.
 
-    The order is drawn from (seed, epoch) alone. `set_position` says which epoch the next iteration runs through and
-    how many groups of it are done already; it holds until it is set anew.
+    The order is drawn from (seed, epoch) alone. `set_position` says which epoch the next iteration
+    runs through and how many groups of it are done already; it holds until it is set anew.
     """
 
     def __init__(
@@ -161,7 +174,9 @@ class GroupSampler(Sampler[list[list[int]]]):
         self.start = 0
 
     def __len__(self) -> int:
-        """Groups in a whole epoch, wherever the next iteration starts; the last may have fewer batches."""
+        """Groups in a whole epoch, wherever the next iteration starts; the last may have fewer
+        batches.
+        """
         return -(-len(self.batches) // self.accumulate)
 
     def set_position(self, epoch: int, start: int = 0) -> None:
@@ -180,7 +195,9 @@ class GroupSampler(Sampler[list[list[int]]]):
 
 
 class EpochGroupSampler(GroupSampler):
-    """The same groups, each with the number of its epoch: for data that are drawn anew in every epoch."""
+    """The same groups, each with the number of its epoch: for data that are drawn anew in every
+    epoch.
+    """
 
     def __iter__(self) -> Iterator[Any]:
         epoch = self.epoch
@@ -188,7 +205,7 @@ class EpochGroupSampler(GroupSampler):
             yield epoch, group
 
 
-# ---------------------------------------------------------------------------------------------- loaders
+# ------------------------------------------------------------------------------------------ loaders
 
 
 def collate(split: TokenizedSplit, rows: Sequence[int], *, pad_id: int, bos_id: int) -> Batch:
@@ -217,12 +234,16 @@ def collate(split: TokenizedSplit, rows: Sequence[int], *, pad_id: int, bos_id: 
     )
 
 
-def _padded(ids: np.ndarray, offsets: np.ndarray, index: np.ndarray, pad_id: int) -> tuple[np.ndarray, int]:
+def _padded(
+    ids: np.ndarray, offsets: np.ndarray, index: np.ndarray, pad_id: int
+) -> tuple[np.ndarray, int]:
     """The sequences of `index` as int64 [B,L], padded on the right, and the number of their ids."""
     starts, lengths = offsets[index], offsets[index + 1] - offsets[index]
     columns = np.arange(lengths.max())
     real = columns < lengths[:, None]
-    flat = np.minimum(starts[:, None] + columns, len(ids) - 1)  # past the end of the last sequence: masked below
+    flat = np.minimum(
+        starts[:, None] + columns, len(ids) - 1
+    )  # past the end of the last sequence: masked below
     return np.where(real, ids[flat], pad_id).astype(np.int64), int(lengths.sum())
 
 
@@ -249,17 +270,23 @@ class _Groups(Dataset[list[Batch]]):
 
 
 class _ResampledGroups(Dataset[list[Batch]]):
-    """An epoch and a list of lists of rows to a list of batches, in the segmentation drawn for that epoch.
+    """An epoch and a list of lists of rows to a list of batches, in the segmentation drawn for that
+    epoch.
 
-    Drawn sequences are longer, and of uneven lengths within a batch: the rows of the group are cut into batches anew,
-    so that the budget holds and little is padding. What is learned from a group is a sum over its rows.
+    Drawn sequences are longer, and of uneven lengths within a batch: the rows of the group are cut
+    into batches anew, so that the budget holds and little is padding. What is learned from a group
+    is a sum over its rows.
     """
 
-    def __init__(self, plain: _Batches, resampler: Resampler, config: DataConfig, world_size: int) -> None:
+    def __init__(
+        self, plain: _Batches, resampler: Resampler, config: DataConfig, world_size: int
+    ) -> None:
         self.plain = plain
         self.resampler = resampler
         self.batch_by = config.batch_by
-        self.batch_size = -(-config.batch_size // world_size)  # a process has its share of every batch
+        self.batch_size = -(
+            -config.batch_size // world_size
+        )  # a process has its share of every batch
 
     def __getitem__(self, item: tuple[int, list[list[int]]]) -> list[Batch]:
         epoch, group = item
@@ -271,7 +298,9 @@ class _ResampledGroups(Dataset[list[Batch]]):
         parts = form_batches(*lengths, batch_by=self.batch_by, batch_size=self.batch_size, seed=0)
         batches = []
         for part in parts:
-            batch = collate(drawn, part.tolist(), pad_id=self.plain.pad_id, bos_id=self.plain.bos_id)
+            batch = collate(
+                drawn, part.tolist(), pad_id=self.plain.pad_id, bos_id=self.plain.bos_id
+            )
             batch.indices = torch.tensor(rows)[batch.indices]
             batches.append(batch)
         return batches
@@ -290,19 +319,28 @@ def make_train_loader(
     pin_memory: bool = False,
     resampler: Resampler | None = None,
 ) -> DataLoader[list[Batch]]:
-    """A loader of groups of batches; `loader.sampler` is a GroupSampler. The batches do not depend on num_workers.
+    """A loader of groups of batches; `loader.sampler` is a GroupSampler. The batches do not depend
+    on num_workers.
 
-    With a resampler a group has the same rows, and their ids are drawn anew in each epoch; it may then be of more
-    batches, each within the budget.
+    With a resampler a group has the same rows, and their ids are drawn anew in each epoch; it may
+    then be of more batches, each within the budget.
     """
     batches = form_batches(
-        split.src_lengths, split.tgt_lengths, batch_by=config.batch_by, batch_size=config.batch_size, seed=seed
+        split.src_lengths,
+        split.tgt_lengths,
+        batch_by=config.batch_by,
+        batch_size=config.batch_size,
+        seed=seed,
     )
     plain = _Batches(split, pad_id=pad_id, bos_id=bos_id)
     sampler = GroupSampler if resampler is None else EpochGroupSampler
     return DataLoader(
-        _Groups(plain) if resampler is None else _ResampledGroups(plain, resampler, config, world_size),
-        sampler=sampler(batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size),
+        _Groups(plain)
+        if resampler is None
+        else _ResampledGroups(plain, resampler, config, world_size),
+        sampler=sampler(
+            batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size
+        ),
         batch_size=None,  # the sampler yields whole groups
         num_workers=config.num_workers,
         persistent_workers=config.num_workers > 0,
@@ -312,22 +350,35 @@ def make_train_loader(
 
 
 def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
-    """This process's rows of the batches of `make_train_loader` that take the most memory: the one with the most
-    padded tokens, and the one with the most pairs of tokens, which attention looks at. Often they are the same.
+    """This process's rows of the batches of `make_train_loader` that take the most memory: the one
+    with the most padded tokens, and the one with the most pairs of tokens, which attention looks
+    at. Often they are the same.
     """
     sampler: Any = loader.sampler
     dataset: Any = loader.dataset
     split: TokenizedSplit = dataset.plain.split
     longest = np.maximum(split.src_lengths, split.tgt_lengths)
     sizes = [(len(rows), int(longest[rows].max())) for rows in sampler.batches]
-    most = {max(range(len(sizes)), key=lambda i: sizes[i][0] * sizes[i][1] ** power) for power in (1, 2)}
-    return [dataset.plain[sampler.batches[i][sampler.rank :: sampler.world_size].tolist()] for i in sorted(most)]
+    most = {
+        max(range(len(sizes)), key=lambda i: sizes[i][0] * sizes[i][1] ** power) for power in (1, 2)
+    }
+    return [
+        dataset.plain[sampler.batches[i][sampler.rank :: sampler.world_size].tolist()]
+        for i in sorted(most)
+    ]
 
 
 def make_eval_loader(
-    split: TokenizedSplit, *, batch_size: int, pad_id: int, bos_id: int, rank: int = 0, world_size: int = 1
+    split: TokenizedSplit,
+    *,
+    batch_size: int,
+    pad_id: int,
+    bos_id: int,
+    rank: int = 0,
+    world_size: int = 1,
 ) -> DataLoader[Batch]:
-    """A loader of batches of `batch_size` sentences, longest source first; over all ranks each row comes once.
+    """A loader of batches of `batch_size` sentences, longest source first; over all ranks each row
+    comes once.
 
     Ranks take whole batches in turn, so that one may have a batch less than another.
     """
@@ -338,10 +389,11 @@ def make_eval_loader(
 
 
 def _leave_signals_to_the_parent(worker_id: int) -> None:
-    """Ctrl-C, and SIGTERM from `timeout` or a batch system, reach all processes; the training one decides what follows.
+    """Ctrl-C, and SIGTERM from `timeout` or a batch system, reach all processes; the training one
+    decides what follows.
 
-    It saves first, and a worker that died meanwhile would be an error there. Its own SIGTERM at exit comes twice (from
-    torch, then from multiprocessing): the second one always ends the worker.
+    It saves first, and a worker that died meanwhile would be an error there. Its own SIGTERM at
+    exit comes twice (from torch, then from multiprocessing): the second one always ends the worker.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

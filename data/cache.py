@@ -1,8 +1,9 @@
 """Sentence pairs as token ids, made once and kept as memory-mapped NumPy files.
 
-An entry of the cache is a folder named by a hash of all that decides its content. It is written under a temporary name
-beside its place, brought to disk, and renamed: an entry that has its name is complete, whatever was killed meanwhile,
-and of two processes that make the same entry one is the winner and the other uses the winner's.
+An entry of the cache is a folder named by a hash of all that decides its content. It is written
+under a temporary name beside its place, brought to disk, and renamed: an entry that has its name is
+complete, whatever was killed meanwhile, and of two processes that make the same entry one is the
+winner and the other uses the winner's.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from typing import Literal
 
 import numpy as np
 
-from configs.errors import UserError
 from data.corpora.base import ParallelText
-from tokenizer.base_tokenizer import BaseTokenizer
+from tokenizer.base import BaseTokenizer
+from utils.errors import UserError
 from utils.files import sync
 
 logger = logging.getLogger(__name__)
@@ -46,9 +47,9 @@ CHUNK = 4096  # sentences handed to the tokenizer at a time
 class TokenizedSplit:
     """Ids of N pairs: sentence i of a side is `ids[offsets[i] : offsets[i + 1]]`, ending in EOS.
 
-    ids int32; offsets int64 [N+1]; kept int64 [N], the row of each pair in the text that was tokenised; n_skipped
-    counts the pairs that were longer than allowed, under the name of what became of them: "too_long" (dropped),
-    "truncated" or "long_kept".
+    ids int32; offsets int64 [N+1]; kept int64 [N], the row of each pair in the text that was
+    tokenised; n_skipped counts the pairs that were longer than allowed, under the name of what
+    became of them: "too_long" (dropped), "truncated" or "long_kept".
     """
 
     src_ids: np.ndarray
@@ -79,12 +80,18 @@ class TokenizedSplit:
 
 
 def tokenize_split(
-    text: ParallelText, tokenizer: BaseTokenizer, *, max_len: int, too_long: TooLong, cache_dir: Path
+    text: ParallelText,
+    tokenizer: BaseTokenizer,
+    *,
+    max_len: int,
+    too_long: TooLong,
+    cache_dir: Path,
 ) -> TokenizedSplit:
     """The ids of `text`, from the cache where it has them.
 
-    A pair is too long when either side has more than max_len tokens with EOS; it is dropped, kept, or cut to
-    max_len - 1 tokens and EOS. UserError: the cache folder cannot be written, or no pair is left.
+    A pair is too long when either side has more than max_len tokens with EOS; it is dropped, kept,
+    or cut to max_len - 1 tokens and EOS. UserError: the cache folder cannot be written, or no pair
+    is left.
     """
     final = cache_dir / cache_key(text, tokenizer, max_len=max_len, too_long=too_long)
     split = _open(final)
@@ -96,40 +103,58 @@ def tokenize_split(
                 _publish(partial, final)
         split = _open(final)
         if split is None:
-            raise UserError(f"{final} cannot be read back after writing: is the disk sound? {_remedy()}")
+            raise UserError(
+                f"{final} cannot be read back after writing: is the disk sound? {_remedy()}"
+            )
     n_long = split.n_skipped.get("long_kept", 0)
     if n_long:
-        logger.warning("%d pairs have a side of more than %d tokens; they are kept as they are", n_long, max_len)
+        logger.warning(
+            "%d pairs have a side of more than %d tokens; they are kept as they are",
+            n_long,
+            max_len,
+        )
     n_cut = split.n_skipped.get("truncated", 0)
     if n_cut:
-        logger.warning("%d pairs had a side of more than %d tokens; it was cut to that length", n_cut, max_len)
+        logger.warning(
+            "%d pairs had a side of more than %d tokens; it was cut to that length", n_cut, max_len
+        )
     return split
 
 
-def cache_key(text: ParallelText, tokenizer: BaseTokenizer, *, max_len: int, too_long: TooLong) -> str:
+def cache_key(
+    text: ParallelText, tokenizer: BaseTokenizer, *, max_len: int, too_long: TooLong
+) -> str:
     """A hash of all that decides the ids: the text, the tokenizer, the length rule and the code."""
     code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     parts = [text.fingerprint(), tokenizer.fingerprint(), max_len, too_long, CODE_VERSION, code]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-# ------------------------------------------------------------------------------------------------ making
+# ------------------------------------------------------------------------------------------- making
 
 
-def _tokenize(text: ParallelText, tokenizer: BaseTokenizer, *, max_len: int, too_long: TooLong) -> TokenizedSplit:
+def _tokenize(
+    text: ParallelText, tokenizer: BaseTokenizer, *, max_len: int, too_long: TooLong
+) -> TokenizedSplit:
     src, tgt = _Side(), _Side()
     kept: list[int] = []
     n_long = 0
     for start in range(0, len(text), CHUNK):
         stop = start + CHUNK
-        pairs = zip(tokenizer.encode_src_batch(text.src[start:stop]), tokenizer.encode_tgt_batch(text.tgt[start:stop]))
+        pairs = zip(
+            tokenizer.encode_src_batch(text.src[start:stop]),
+            tokenizer.encode_tgt_batch(text.tgt[start:stop]),
+        )
         for row, (s, t) in enumerate(pairs, start=start):
             if max(len(s), len(t)) > max_len:
                 n_long += 1
                 if too_long == "drop":
                     continue
                 if too_long == "truncate":
-                    s, t = (ids if len(ids) <= max_len else [*ids[: max_len - 1], tokenizer.eos_id] for ids in (s, t))
+                    s, t = (
+                        ids if len(ids) <= max_len else [*ids[: max_len - 1], tokenizer.eos_id]
+                        for ids in (s, t)
+                    )
             src.add(s)
             tgt.add(t)
             kept.append(row)
@@ -140,11 +165,15 @@ def _tokenize(text: ParallelText, tokenizer: BaseTokenizer, *, max_len: int, too
             else "the split has no pair"
         )
     name = {"drop": "too_long", "keep": "long_kept", "truncate": "truncated"}[too_long]
-    return TokenizedSplit(*src.arrays(), *tgt.arrays(), np.array(kept, np.int64), {name: n_long} if n_long else {})
+    return TokenizedSplit(
+        *src.arrays(), *tgt.arrays(), np.array(kept, np.int64), {name: n_long} if n_long else {}
+    )
 
 
 class _Side:
-    """The ids of one side as they come, four bytes each (a list of Python integers would take nine times that)."""
+    """The ids of one side as they come, four bytes each (a list of Python integers would take nine
+    times that).
+    """
 
     def __init__(self) -> None:
         self.ids = array("i")
@@ -158,7 +187,7 @@ class _Side:
         return np.array(self.ids, np.int32), np.array(self.offsets, np.int64)
 
 
-# ------------------------------------------------------------------------------------------------ on disk
+# ------------------------------------------------------------------------------------------ on disk
 
 
 def _open(folder: Path) -> TokenizedSplit | None:
@@ -185,14 +214,18 @@ def _write(split: TokenizedSplit, folder: Path) -> None:
     for name in ARRAYS:
         values = getattr(split, name)
         header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
+        np.lib.format.write_array_header_1_0(
+            header, np.lib.format.header_data_from_array_1_0(values)
+        )
         parts = header.getvalue(), values.data
         checksums[name] = zlib.crc32(parts[1], zlib.crc32(parts[0]))
         path = folder / f"{name}.npy"
         with path.open("wb") as file:
             file.writelines(parts)  # np.save to a file says nothing when the disk is full
         sync(path)
-    (folder / MANIFEST).write_text(json.dumps({"crc32": checksums, "n_skipped": dict(split.n_skipped)}), "utf-8")
+    (folder / MANIFEST).write_text(
+        json.dumps({"crc32": checksums, "n_skipped": dict(split.n_skipped)}), "utf-8"
+    )
     sync(folder / MANIFEST)
     sync(folder)
 
@@ -219,7 +252,9 @@ def _publish(partial: Path, final: Path) -> None:
 
 
 def _set_aside(damaged: Path) -> None:
-    """Take a damaged entry off its name in one move, so that no other process meets half of it, then remove it."""
+    """Take a damaged entry off its name in one move, so that no other process meets half of it,
+    then remove it.
+    """
     trash = damaged.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
     with contextlib.suppress(FileNotFoundError):  # another process was first
         os.rename(damaged, trash)
@@ -228,9 +263,11 @@ def _set_aside(damaged: Path) -> None:
 
 @contextlib.contextmanager
 def _partial_folder(cache_dir: Path) -> Iterator[Path]:
-    """A fresh folder to write in, gone afterwards whatever happens; folders that a crash left are removed in passing.
+    """A fresh folder to write in, gone afterwards whatever happens; folders that a crash left are
+    removed in passing.
 
-    It is made before the tokenizer runs, so that a cache folder that cannot be written is reported at once.
+    It is made before the tokenizer runs, so that a cache folder that cannot be written is reported
+    at once.
     """
     partial = cache_dir / f"{PARTIAL}{uuid.uuid4().hex}"
     with _disk_errors(cache_dir):
@@ -251,7 +288,9 @@ def _disk_errors(cache_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{cache_dir}: the cache cannot be written ({error.strerror or error}); {_remedy()}") from error
+        raise UserError(
+            f"{cache_dir}: the cache cannot be written ({error.strerror or error}); {_remedy()}"
+        ) from error
 
 
 def _remedy() -> str:

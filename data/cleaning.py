@@ -8,7 +8,8 @@ from collections.abc import Callable
 from configs.schema import Cleaning
 from data.corpora.base import CorpusReader, ParallelText
 
-# Frequent words of one language that are no words of the other: "on", "a", "me", "son", "plus", "an" are left out.
+# Frequent words of one language that are no words of the other: "on", "a", "me", "son", "plus",
+# "an" are left out.
 _FRENCH = (
     "le la les une des du de et est dans pour que qui ce cette ces ses il elle nous vous ils elles je avec sur pas "
     "sont au aux mais où leur leurs était être avoir ont été même très aussi comme quand"
@@ -18,11 +19,14 @@ _ENGLISH = (
     "would been has who from my your when how did does do these those"
 )
 STOP_WORDS = {"fr": frozenset(_FRENCH.split()), "en": frozenset(_ENGLISH.split())}
-MIN_FOREIGN = 2  # stop words of the other language, and more than of its own: the text is in the other language
+# stop words of the other language, and more than of its own: the text is in the other language
+MIN_FOREIGN = 2
 
 
 def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: str) -> ParallelText:
-    """The pairs that no rule drops, in their order; `skipped` counts each rule's, by the first rule that met a pair."""
+    """The pairs that no rule drops, in their order; `skipped` counts each rule's, by the first rule
+    that met a pair.
+    """
     seen: set[tuple[str, str]] = set()
     counts: Counter[str] = Counter(text.skipped)
     kept: list[int] = []
@@ -32,7 +36,9 @@ def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: st
             kept.append(row)
         else:
             counts[reason] += 1
-    return ParallelText([text.src[row] for row in kept], [text.tgt[row] for row in kept], dict(counts))
+    return ParallelText(
+        [text.src[row] for row in kept], [text.tgt[row] for row in kept], dict(counts)
+    )
 
 
 class CleanedCorpus:
@@ -73,8 +79,9 @@ def _reason(
 
 
 def speaks(text: str, lang: str) -> bool:
-    """Whether `text` may be in `lang` ("fr" or "en"): it is not where most of its letters are of another script than
-    Latin, or where it has more stop words of the other language than of its own, and MIN_FOREIGN at least.
+    """Whether `text` may be in `lang` ("fr" or "en"): it is not where most of its letters are of
+    another script than Latin, or where it has more stop words of the other language than of its
+    own, and MIN_FOREIGN at least.
 
     A text that says neither, such as a name or a number, may be in any language.
     """
@@ -83,10 +90,14 @@ def speaks(text: str, lang: str) -> bool:
         return False
     words = "".join(char if char.isalpha() else " " for char in text.casefold()).split()
     (other,) = STOP_WORDS.keys() - {lang}
-    own, foreign = (sum(word in STOP_WORDS[language] for word in words) for language in (lang, other))
+    own, foreign = (
+        sum(word in STOP_WORDS[language] for word in words) for language in (lang, other)
+    )
     return foreign < MIN_FOREIGN or foreign <= own
 
 
 def _is_latin(char: str) -> bool:
-    """A letter of the blocks up to Latin Extended-B, of Latin Extended Additional, or a ligature such as "ﬁ"."""
+    """A letter of the blocks up to Latin Extended-B, of Latin Extended Additional, or a ligature
+    such as "ﬁ".
+    """
     return char < "\u0250" or "\u1e00" <= char <= "\u1eff" or "\ufb00" <= char <= "\ufb06"

@@ -9,19 +9,24 @@ from pathlib import Path
 from configs.schema import DataConfig
 from data.cache import TokenizedSplit, tokenize_split
 from data.corpora.base import CorpusReader, ParallelText
-from tokenizer.base_tokenizer import BaseTokenizer
+from tokenizer.base import BaseTokenizer
 
 logger = logging.getLogger(__name__)
 
 
 def load_split(
-    config: DataConfig, corpus: CorpusReader, split: str, tokenizer: BaseTokenizer, *, training: bool
+    config: DataConfig,
+    corpus: CorpusReader,
+    split: str,
+    tokenizer: BaseTokenizer,
+    *,
+    training: bool,
 ) -> tuple[ParallelText, TokenizedSplit]:
     """The text of a split and its ids; `ids.kept[i]` is the row of pair i in the text.
 
-    Training takes the pairs in the directions that the config says, evaluation forward alone. Pairs longer than
-    config.max_len are dropped in training; in evaluation config.eval_long decides. What was left out is counted in one
-    log line. UserError: as the corpus and the cache say.
+    Training takes the pairs in the directions that the config says, evaluation forward alone. Pairs
+    longer than config.max_len are dropped in training; in evaluation config.eval_long decides. What
+    was left out is counted in one log line. UserError: as the corpus and the cache say.
     """
     text = corpus.load(split)
     if training and config.directions == "both":

@@ -11,18 +11,27 @@ from data.cache import TokenizedSplit
 from data.corpora.base import ParallelText
 from tokenizer.sampling import SegmentationSampler
 
-_STREAM = 1  # keeps these draws apart from the order of the batches, which is drawn from (seed, epoch)
+_STREAM = (
+    1  # keeps these draws apart from the order of the batches, which is drawn from (seed, epoch)
+)
 
 
 class Resampler:
     """Random segmentations of the pairs of `ids`, the tokenised `text`.
 
-    The draws of a pair depend on (seed, epoch, row) alone: not on the batch, the process or what was drawn before. A
-    pair with a side of more than max_len tokens in its drawn form keeps the deterministic one.
+    The draws of a pair depend on (seed, epoch, row) alone: not on the batch, the process or what
+    was drawn before. A pair with a side of more than max_len tokens in its drawn form keeps the
+    deterministic one.
     """
 
     def __init__(
-        self, text: ParallelText, ids: TokenizedSplit, sampler: SegmentationSampler, *, seed: int, max_len: int
+        self,
+        text: ParallelText,
+        ids: TokenizedSplit,
+        sampler: SegmentationSampler,
+        *,
+        seed: int,
+        max_len: int,
     ) -> None:
         self.text = text
         self.ids = ids

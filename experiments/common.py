@@ -11,15 +11,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs.errors import UserError
 from utils import files
+from utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a whole file or nothing: aside, then renamed. The folder is made. Raises UserError where it cannot be."""
+    """Write a whole file or nothing: aside, then renamed. The folder is made. Raises UserError
+    where it cannot be.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_text(path, text)
@@ -31,8 +33,9 @@ def write_text(path: Path, text: str) -> Path:
 class ResultStore:
     """Finished runs, one JSON file each: `{label}_{digest of the settings}.json`.
 
-    A run is known by its settings: everything that decides its outcome belongs there (scheme, seed, sizes, and a
-    version to be raised when the code that computes the outcome changes). A run that was cut short leaves no file.
+    A run is known by its settings: everything that decides its outcome belongs there (scheme, seed,
+    sizes, and a version to be raised when the code that computes the outcome changes). A run that
+    was cut short leaves no file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,34 +47,45 @@ class ResultStore:
         return self.folder / f"{label}_{digest}.json"
 
     def find(self, label: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The result of a finished run; None where it has not been run. Raises UserError for a broken file."""
+        """The result of a finished run; None where it has not been run. Raises UserError for a
+        broken file.
+        """
         path = self.path(label, settings)
         try:
             return json.loads(path.read_text("utf-8"))["result"]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: not a result ({error!r}); delete it to run it again") from error
+            raise UserError(
+                f"{path}: not a result ({error!r}); delete it to run it again"
+            ) from error
 
     def find_or_run(
         self, label: str, settings: Mapping[str, Any], run: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The stored result, or that of run(): values that JSON can hold. It is stored with its "provenance" added."""
+        """The stored result, or that of run(): values that JSON can hold. It is stored with its
+        "provenance" added.
+        """
         found = self.find(label, settings)
         if found is not None:
             return found
-        from utils.provenance import provenance  # imports torch
+        from utils.machine import provenance  # imports torch
 
         result = {**run(), "provenance": provenance()}
         record = {"label": label, "settings": settings, "result": result}
         text = json.dumps(record, indent=1) + "\n"
         write_text(self.path(label, settings), text)
-        return json.loads(text)["result"]  # the same whether it was just run or read: lists, and names as text
+        return json.loads(text)[
+            "result"
+        ]  # the same whether it was just run or read: lists, and names as text
 
 
 def provenance_line(results: Collection[Mapping[str, Any]]) -> str:
     """Which commits, versions and hardware the results come from."""
-    kinds = {key: sorted({result["provenance"][key] for result in results}) for key in ("commit", "torch", "hardware")}
+    kinds = {
+        key: sorted({result["provenance"][key] for result in results})
+        for key in ("commit", "torch", "hardware")
+    }
     return "; ".join(f"{key} {', '.join(values)}" for key, values in kinds.items())
 
 
@@ -91,7 +105,13 @@ def mean_plus_minus(values: Sequence[float], digits: int = 3) -> str:
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table: the first column to the left, the others to the right."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+    return (
+        "\n".join(
+            "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |"
+            for line in lines
+        )
+        + "\n"
+    )
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
@@ -110,12 +130,14 @@ def seed_bars(
     x_label: str,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """Panels, one under the other, of horizontal bars: for each name the mean of its values (one a seed), a line from
-    mean - to mean + standard deviation, and each value as a dot. A name without values has no bar.
+    """Panels, one under the other, of horizontal bars: for each name the mean of its values (one a
+    seed), a line from mean - to mean + standard deviation, and each value as a dot. A name without
+    values has no bar.
 
-    limits: the range of the x axis, beyond which no spread is drawn. Raises ValueError where there is nothing to draw.
+    limits: the range of the x axis, beyond which no spread is drawn. Raises ValueError where there
+    is nothing to draw.
     """
-    from utils.plots import panel_figure  # numpy and matplotlib
+    from pictures.panels import panel_figure  # numpy and matplotlib
 
     if not any(panels.values()):
         raise ValueError("no bars to draw: panels is empty")
@@ -142,7 +164,14 @@ def seed_bars(
             place.plot([low, high], [row, row], color="black", linewidth=1)
             # Equal values lie beside each other, not on top of one another.
             offsets = [0.09 * (i - (len(values) - 1) / 2) for i in range(len(values))]
-            place.scatter(values, [row + offset for offset in offsets], s=9, color="C3", zorder=3, clip_on=False)
+            place.scatter(
+                values,
+                [row + offset for offset in offsets],
+                s=9,
+                color="C3",
+                zorder=3,
+                clip_on=False,
+            )
         place.set_yticks(range(len(bars)), list(bars), fontsize=8)
         place.set_ylim(len(bars) - 0.4, -0.6)
         if limits:

@@ -1,17 +1,20 @@
-"""Trainings that differ in one thing, side by side: tables, plots, and the paired bootstrap against a baseline.
+"""Trainings that differ in one thing, side by side: tables, plots, and the paired bootstrap against
+a baseline.
 
-Each variant is trained with each seed by train.py and scored by test.py, in processes of their own (see
-experiments/runs.py). What is done is not run again, what was cut short goes on; a changed config is another run and
-never mistaken for the old one. Written into --output_dir:
+Each variant is trained with each seed by train.py and scored by test.py, in processes of their own
+(see experiments/runs.py). What is done is not run again, what was cut short goes on; a changed
+config is another run and never mistaken for the old one. Written into --output_dir:
 
     comparison.md             tables: a row for each variant, means over the seeds
     comparison.csv            a row for each variant, seed and test split
     comparison_bleu.png       sacreBLEU with 95% intervals, by variant
-    comparison_lengths.png    sacreBLEU by source length, all test splits together, for chosen variants
+    comparison_lengths.png    sacreBLEU by source length, all test splits together, for chosen
+    variants
 
-The paired bootstrap compares a variant with the baseline of the same seed, sentence by sentence. It tells whether
-other test sentences would give another winner, not whether another seed would: that is what several seeds are for.
-With --jobs above 1 the runs disturb each other: compare tokens/s and minutes from --jobs 1 alone.
+The paired bootstrap compares a variant with the baseline of the same seed, sentence by sentence. It
+tells whether other test sentences would give another winner, not whether another seed would: that
+is what several seeds are for. With --jobs above 1 the runs disturb each other: compare tokens/s and
+minutes from --jobs 1 alone.
 """
 
 from __future__ import annotations
@@ -23,15 +26,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from configs.errors import UserError
 from experiments import runs
 from experiments.common import markdown_table, mean_plus_minus, write_csv, write_text
 from experiments.runs import Result, Runner, Trial
+from utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from utils.metrics import PairedResult
+    from translation.metrics import PairedResult
 
 N_CURVES = 6  # variants in the plot by length, where none are named
 NOTHING = "–"
@@ -39,7 +42,9 @@ NOTHING = "–"
 
 @dataclass
 class Comparison:
-    """What was asked for, and what is there of it. `noun`: what a variant is, for titles and the first column."""
+    """What was asked for, and what is there of it. `noun`: what a variant is, for titles and the
+    first column.
+    """
 
     args: Namespace
     noun: str
@@ -58,7 +63,9 @@ class Comparison:
     def results(self) -> dict[tuple[str, int], Result]:
         """What is done, by variant and seed."""
         found = ((trial, trial.result()) for trial in self.trials)
-        return {(trial.variant, trial.seed): result for trial, result in found if result is not None}
+        return {
+            (trial.variant, trial.seed): result for trial, result in found if result is not None
+        }
 
     def paired(self, result: Result, baseline: Result | None, split: str) -> PairedResult | None:
         """Against the baseline of the same seed; None for itself and where there is none."""
@@ -66,30 +73,63 @@ class Comparison:
             return None
         key = (baseline.run, result.run, split)
         if key not in self._paired:
-            from utils.metrics import paired_bootstrap
+            from translation.metrics import paired_bootstrap
 
             a, b = baseline.trial, result.trial
             if a.lines(split, "ref") != b.lines(split, "ref"):
-                raise UserError(f"{a.folder} and {b.folder} were scored on other sentences: delete one to run it again")
+                raise UserError(
+                    f"{a.folder} and {b.folder} were scored on other sentences: delete one to run it again"
+                )
             samples = b.config.evaluate.bootstrap_samples
             found = (a.lines(split, "hyp"), b.lines(split, "hyp"), b.lines(split, "ref"))
             self._paired[key] = paired_bootstrap(*found, samples=samples, seed=0)
         return self._paired[key]
 
 
-# ------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 CSV_HEADER = (
-    *("seed", "split", "status", "reason", "parameters", "validation_loss", "test_loss", "token_accuracy"),
-    *("bleu4", "sacrebleu", "interval_low", "interval_high", "chrf", "baseline", "difference", "difference_low"),
-    *("difference_high", "p_value", "tokens_per_second", "peak_memory_mb", "train_minutes", "jobs", "sentences"),
+    *(
+        "seed",
+        "split",
+        "status",
+        "reason",
+        "parameters",
+        "validation_loss",
+        "test_loss",
+        "token_accuracy",
+    ),
+    *(
+        "bleu4",
+        "sacrebleu",
+        "interval_low",
+        "interval_high",
+        "chrf",
+        "baseline",
+        "difference",
+        "difference_low",
+    ),
+    *(
+        "difference_high",
+        "p_value",
+        "tokens_per_second",
+        "peak_memory_mb",
+        "train_minutes",
+        "jobs",
+        "sentences",
+    ),
 )
 
 
 def csv_rows(comparison: Comparison) -> tuple[list[str], list[list[object]]]:
-    """Header and rows: each variant and seed, done or not, and each test split; buckets in columns of their own."""
+    """Header and rows: each variant and seed, done or not, and each test split; buckets in columns
+    of their own.
+    """
     results = comparison.results()
-    [edges, tests] = [comparison.trials[0].config.evaluate.length_buckets, comparison.trials[0].tests]
+    [edges, tests] = [
+        comparison.trials[0].config.evaluate.length_buckets,
+        comparison.trials[0].tests,
+    ]
     names = runs.bucket_names(edges)
     header = [
         comparison.noun,
@@ -110,19 +150,34 @@ def csv_rows(comparison: Comparison) -> tuple[list[str], list[list[object]]]:
         for split in tests:
             record = result.scores[split]
             scores = record["scores"]
-            paired = comparison.paired(result, results.get((comparison.baseline, trial.seed)), split)
+            paired = comparison.paired(
+                result, results.get((comparison.baseline, trial.seed)), split
+            )
             against: list[object] = [""] * 5
             if paired is not None:
                 against = [comparison.baseline, paired.difference, *paired.interval, paired.p_value]
             rows.append(
                 [
                     *(trial.variant, trial.seed, split, "done", "", _plain(result.parameters)),
-                    *(_plain(result.validation_loss), record["loss"], record["accuracy"], scores["bleu4"]),
+                    *(
+                        _plain(result.validation_loss),
+                        record["loss"],
+                        record["accuracy"],
+                        scores["bleu4"],
+                    ),
                     *(scores["sacrebleu"], *scores["interval"], scores["chrf"], *against),
-                    *(_plain(result.tokens_per_second), _plain(result.peak_mb), result.minutes, result.jobs),
+                    *(
+                        _plain(result.tokens_per_second),
+                        _plain(result.peak_mb),
+                        result.minutes,
+                        result.jobs,
+                    ),
                     scores["n"],
                     *(_plain(bucket[key]) for bucket in scores["buckets"] for key in ("bleu", "n")),
-                    *(record["provenance"]["commit"], result.run.relative_to(trial.output_dir).as_posix()),
+                    *(
+                        record["provenance"]["commit"],
+                        result.run.relative_to(trial.output_dir).as_posix(),
+                    ),
                 ]
             )
     for name, reason in comparison.failures.items():
@@ -132,14 +187,22 @@ def csv_rows(comparison: Comparison) -> tuple[list[str], list[list[object]]]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The tables for a reader: training, then each test split, best variant first; what failed and what is missing."""
+    """The tables for a reader: training, then each test split, best variant first; what failed and
+    what is missing.
+    """
     results = comparison.results()
     if not results:
-        return "".join(f"- {name}: {reason}\n" for name, reason in comparison.failures.items()) or "Nothing is done.\n"
+        return (
+            "".join(f"- {name}: {reason}\n" for name, reason in comparison.failures.items())
+            or "Nothing is done.\n"
+        )
     any_result = next(iter(results.values()))
     tests = any_result.trial.tests
     ranked = ranking(results, tests[0])
-    parts = [f"# {comparison.noun.capitalize()}s compared\n\n{_about(comparison, results)}\n", "## Training\n"]
+    parts = [
+        f"# {comparison.noun.capitalize()}s compared\n\n{_about(comparison, results)}\n",
+        "## Training\n",
+    ]
     rows = [
         [
             name,
@@ -152,7 +215,15 @@ def markdown(comparison: Comparison) -> str:
         ]
         for name, found in ranked.items()
     ]
-    header = [comparison.noun, "seeds", "parameters", "validation loss", "tokens/s", "peak memory (MB)", "minutes"]
+    header = [
+        comparison.noun,
+        "seeds",
+        "parameters",
+        "validation loss",
+        "tokens/s",
+        "peak memory (MB)",
+        "minutes",
+    ]
     unfinished = [(name, f"failed: {reason}") for name, reason in comparison.failures.items()]
     rows += [[name, what, *[NOTHING] * (len(header) - 2)] for name, what in unfinished]
     parts.append(markdown_table(header, rows))
@@ -201,7 +272,11 @@ def _split_table(comparison: Comparison, results: dict[tuple[str, int], Result],
         paired = [
             pair
             for result in found
-            if (pair := comparison.paired(result, results.get((comparison.baseline, result.trial.seed)), split))
+            if (
+                pair := comparison.paired(
+                    result, results.get((comparison.baseline, result.trial.seed)), split
+                )
+            )
         ]
         rows.append(
             [
@@ -239,8 +314,13 @@ def _about(comparison: Comparison, results: dict[tuple[str, int], Result]) -> st
     args = comparison.args
     changes = runs.stated_changes(args.overrides)
     provenances = [result.provenance for result in results.values()]
-    known = {key: ", ".join(dict.fromkeys(p[key] for p in provenances)) for key in ("commit", "torch", "hardware")}
-    signature = next(iter(results.values())).scores[comparison.trials[0].tests[0]]["scores"]["signature"]
+    known = {
+        key: ", ".join(dict.fromkeys(p[key] for p in provenances))
+        for key in ("commit", "torch", "hardware")
+    }
+    signature = next(iter(results.values())).scores[comparison.trials[0].tests[0]]["scores"][
+        "signature"
+    ]
     lines = [
         f"Config {Path(args.config).name}" + (f" with {', '.join(changes)}" if changes else ""),
         f"seeds {', '.join(map(str, comparison.seeds))}",
@@ -249,7 +329,9 @@ def _about(comparison: Comparison, results: dict[tuple[str, int], Result]) -> st
     ]
     jobs = max(result.jobs for result in results.values())
     if jobs > 1:
-        lines.append(f"up to {jobs} runs at once, so tokens/s and minutes are not those of a run alone")
+        lines.append(
+            f"up to {jobs} runs at once, so tokens/s and minutes are not those of a run alone"
+        )
     return "; ".join(lines) + "."
 
 
@@ -266,11 +348,13 @@ def _thousands(values: Sequence[float | None]) -> str:
     return f"{fmean(known):,.0f}" if known else NOTHING
 
 
-# ------------------------------------------------------------------------------------------------ pictures
+# ----------------------------------------------------------------------------------------- pictures
 
 
 def bleu_figure(comparison: Comparison, results: dict[tuple[str, int], Result]) -> Figure:
-    """sacreBLEU of each variant with its interval, the best at the top; a dot for each seed where there are several."""
+    """sacreBLEU of each variant with its interval, the best at the top; a dot for each seed where
+    there are several.
+    """
     tests = comparison.trials[0].tests
     ranked = ranking(results, tests[0])
     names = list(reversed(ranked))
@@ -300,11 +384,15 @@ def bleu_figure(comparison: Comparison, results: dict[tuple[str, int], Result]) 
     return figure
 
 
-def lengths_figure(comparison: Comparison, results: dict[tuple[str, int], Result], names: Sequence[str]) -> Figure:
+def lengths_figure(
+    comparison: Comparison, results: dict[tuple[str, int], Result], names: Sequence[str]
+) -> Figure:
     """sacreBLEU by source length over all test splits together, means over the seeds."""
     first = comparison.trials[0]
     edges = first.config.evaluate.length_buckets
-    figure, axes = runs.empty_figure(1, width=6.5, height=4.2, title="sacreBLEU by source length", room=1.6)
+    figure, axes = runs.empty_figure(
+        1, width=6.5, height=4.2, title="sacreBLEU by source length", room=1.6
+    )
     axes[0].set_xlabel("source words (number of sentences)")
     axes[0].set_ylabel("sacreBLEU")
     lines = []
@@ -327,7 +415,7 @@ def lengths_figure(comparison: Comparison, results: dict[tuple[str, int], Result
     return figure
 
 
-# -------------------------------------------------------------------------------------------------- script
+# ------------------------------------------------------------------------------------------- script
 
 
 def write_tables(comparison: Comparison) -> None:
@@ -341,7 +429,7 @@ def write_figures(comparison: Comparison) -> None:
     results = comparison.results()
     if not results:
         return
-    from utils.plots import save_figure
+    from pictures.panels import save_figure
 
     folder = comparison.args.output_dir
     ranked = ranking(results, comparison.trials[0].tests[0])
@@ -356,15 +444,18 @@ def write_figures(comparison: Comparison) -> None:
 
 
 def run_comparison(comparison: Comparison) -> int:
-    """Run what is not done (nothing with --report_only), write and print; the exit code: 0, 1 where a run failed,
-    128 + a signal."""
+    """Run what is not done (nothing with --report_only), write and print; the exit code: 0, 1 where
+    a run failed, 128 + a signal.
+    """
     args = comparison.args
     for name, reason in comparison.failures.items():
         runs.say(f"{name}: failed: {reason}")
     stopped = None
     if args.report_only:
         if not comparison.results():
-            raise UserError(f"{args.output_dir}: nothing of this is done yet; leave --report_only out to run it")
+            raise UserError(
+                f"{args.output_dir}: nothing of this is done yet; leave --report_only out to run it"
+            )
     else:
         runner = Runner(
             jobs=args.jobs,

@@ -1,11 +1,13 @@
 """The copy task over position schemes: `python experiments/copy_task.py`.
 
-What stands before a mark is to be repeated after it: `7 2 4 <copy> _ _ _ _ _ _` -> `7 2 4 <copy> 7 2 4 _ _ _`. A
-small encoder reads a row of fixed length and names all its tokens at once. The number n of symbols varies, and each
-blank must find the token n + 1 places before it: this cannot be done without positions. Every scheme is trained with
-several seeds, and tested on fresh rows of the trained length and on longer ones.
+What stands before a mark is to be repeated after it: `7 2 4 <copy> _ _ _ _ _ _` -> `7 2 4 <copy> 7
+2 4 _ _ _`. A small encoder reads a row of fixed length and names all its tokens at once. The number
+n of symbols varies, and each blank must find the token n + 1 places before it: this cannot be done
+without positions. Every scheme is trained with several seeds, and tested on fresh rows of the
+trained length and on longer ones.
 
-Schemes that serve causal attention alone (xpos, cope, fox) are left out: an encoder would have their partner instead.
+Schemes that serve causal attention alone (xpos, cope, fox) are left out: an encoder would have
+their partner instead.
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if not __package__:  # run as a file: the root of the repository is where imports begin, not this folder
+if (
+    not __package__
+):  # run as a file: the root of the repository is where imports begin, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from configs.errors import UserError
 from configs.positions import (
     POSITIONS,
     Alibi,
@@ -62,22 +65,27 @@ from experiments.common import (
 )
 from models.build import build_scheme
 from models.masks import as_bias, causal_attn_mask
-from models.positional_encodings.base import AttentionPosition, AttentionScheme, Places, PositionScheme
+from models.positional_encodings.base import (
+    AttentionPosition,
+    AttentionScheme,
+    Places,
+    PositionScheme,
+)
 from models.transformer_backend import Encoder, LayerShape
-from utils.arguments import Parser, positive
-from utils.cli import run_main
-from utils.plots import panel_figure, save_figure
-from utils.schedules import lr_factor
+from pictures.panels import panel_figure, save_figure
+from training.schedules import lr_factor
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-VERSION = (
-    1  # raise it when the code below computes something else from the same settings: stored results are then stale
-)
+# raise it when the code below computes something else from the same settings: stored results are
+# then stale
+VERSION = 1
 
 
-# ------------------------------------------------------------------------------------------------------- the task
+# ----------------------------------------------------------------------------------------- the task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +116,9 @@ class Task:
 def make_rows(n: int, length: int, task: Task, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """n rows of `length` tokens and what they should become, [n,length] each.
 
-    A row has 1 to length-3 random symbols, the mark, and blanks (two or more) to the end. In its target the symbols
-    are repeated after the mark, as far as there is room; what is left stays blank.
+    A row has 1 to length-3 random symbols, the mark, and blanks (two or more) to the end. In its
+    target the symbols are repeated after the mark, as far as there is room; what is left stays
+    blank.
     """
     n_symbols = torch.randint(1, length - 2, (n, 1), generator=generator)
     place = torch.arange(length)
@@ -122,16 +131,18 @@ def make_rows(n: int, length: int, task: Task, generator: torch.Generator) -> tu
 
 
 def accuracies(predicted: Tensor, rows: Tensor, targets: Tensor, task: Task) -> tuple[float, float]:
-    """(exact, token): the share of rows that are right in every place, and of repeated symbols that are right.
+    """(exact, token): the share of rows that are right in every place, and of repeated symbols that
+    are right.
 
-    What is there to be read off (the symbols, the mark) and what stays blank counts for the first alone.
+    What is there to be read off (the symbols, the mark) and what stays blank counts for the first
+    alone.
     """
     right = predicted == targets
     repeated = (rows == task.blank) & (targets != task.blank)
     return right.all(dim=1).double().mean().item(), right[repeated].double().mean().item()
 
 
-# ------------------------------------------------------------------------------------------------------ the schemes
+# -------------------------------------------------------------------------------------- the schemes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +160,12 @@ class Variant:
     def settings(self, task: Task) -> dict[str, Any]:
         """What decides the outcome, as JSON can hold it."""
         position = to_dict(fit_to_task(self.position, task))
-        return {"position": position, "n_heads": self.n_heads, "slopes": self.slopes, "causal": self.causal}
+        return {
+            "position": position,
+            "n_heads": self.n_heads,
+            "slopes": self.slopes,
+            "causal": self.causal,
+        }
 
 
 # xPos, CoPE and FoX have another scheme in the encoder, which stands here under its own name.
@@ -158,7 +174,8 @@ SCHEMES = {
     for name, position in POSITIONS.items()
     if not isinstance(position, (XPos, Cope, Fox))
 }
-# Is it the number of heads, their slopes, the symmetry, or the causal mask that makes ALiBi fail or succeed here?
+# Is it the number of heads, their slopes, the symmetry, or the causal mask that makes ALiBi fail or
+# succeed here?
 ALIBI_VARIANTS = {
     "alibi_1_head": Variant(position=Alibi(), n_heads=1),
     "alibi_2_heads": Variant(position=Alibi(), n_heads=2),
@@ -181,9 +198,13 @@ def fit_to_task(position: Position, task: Task) -> Position:
         case Learnable():
             return dataclasses.replace(position, max_positions=task.length)
         case Rope(scaling=DynamicNtkScaling() | YarnScaling() as scaling):
-            return dataclasses.replace(position, scaling=dataclasses.replace(scaling, trained_length=task.length))
+            return dataclasses.replace(
+                position, scaling=dataclasses.replace(scaling, trained_length=task.length)
+            )
         case Combined(input=Learnable() as rows):
-            return dataclasses.replace(position, input=dataclasses.replace(rows, max_positions=task.length))
+            return dataclasses.replace(
+                position, input=dataclasses.replace(rows, max_positions=task.length)
+            )
         case Randomized():
             longest = max(task.test_lengths)
             return dataclasses.replace(position, spread=2 * longest, max_positions=longest)
@@ -231,7 +252,9 @@ class Causal(AttentionPosition):
 
 
 def variant_scheme(variant: Variant, task: Task) -> PositionScheme:
-    """The scheme's modules for the task's model. Raises ConfigError where it does not fit the model's shape."""
+    """The scheme's modules for the task's model. Raises ConfigError where it does not fit the
+    model's shape.
+    """
     if variant.slopes is not None:
         scheme: PositionScheme = AttentionScheme(encoder=[FixedSlopes(variant.slopes)])
     else:
@@ -273,28 +296,34 @@ class Copier(nn.Module):
         self.scheme = variant_scheme(variant, task)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """rows [B,T] -> logits [B,T,V]. A blank is a token like any other: there is something to say in its place."""
+        """rows [B,T] -> logits [B,T,V]. A blank is a token like any other: there is something to
+        say in its place.
+        """
         positions = self.scheme.positions("source", 0, rows.shape[1], rows.device)
         x = self.embedding(rows) * math.sqrt(self.embedding.embedding_dim)
         x = self.scheme.input("source")(x, positions)
         no_padding = torch.zeros_like(rows, dtype=torch.bool)
-        return self.out(self.encoder(x, scheme=self.scheme, positions=positions, padding=no_padding))
+        return self.out(
+            self.encoder(x, scheme=self.scheme, positions=positions, padding=no_padding)
+        )
 
     def n_position_parameters(self) -> int:
         """Trained numbers that the scheme adds to the encoder."""
         modules: list[nn.Module] = [self.scheme.input("source")]
-        modules += [self.scheme.attention("encoder", layer) for layer in range(len(self.encoder.layers))]
+        modules += [
+            self.scheme.attention("encoder", layer) for layer in range(len(self.encoder.layers))
+        ]
         return sum(p.numel() for p in {p for module in modules for p in module.parameters()})
 
 
-# ------------------------------------------------------------------------------------------------------------ a run
+# -------------------------------------------------------------------------------------------- a run
 
 
 def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
     """Accuracies by test length, the scheme's parameters and the seconds of CPU time taken.
 
-    The seed decides the weights and the training rows; the test rows are the same for all. A test length that the
-    scheme cannot place (beyond a table of positions) is absent.
+    The seed decides the weights and the training rows; the test rows are the same for all. A test
+    length that the scheme cannot place (beyond a table of positions) is absent.
     """
     start = time.process_time()
     torch.manual_seed(seed)
@@ -302,7 +331,9 @@ def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
     model = Copier(variant, task)
     optimizer = torch.optim.Adam(model.parameters(), lr=task.lr, fused=True)
     schedule = Cosine(lr=task.lr, warmup_steps=math.ceil(task.steps / 10))
-    factor = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_factor(schedule, total_steps=task.steps))
+    factor = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lr_factor(schedule, total_steps=task.steps)
+    )
     for _ in range(task.steps):
         rows, targets = make_rows(task.batch_size, task.length, task, generator)
         loss = F.cross_entropy(model(rows).flatten(0, 1), targets.flatten())
@@ -316,7 +347,9 @@ def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
     exact, token = {}, {}
     for length in task.test_lengths:
         if limit is None or length <= limit:
-            rows, targets = make_rows(task.n_test, length, task, torch.Generator().manual_seed(length))
+            rows, targets = make_rows(
+                task.n_test, length, task, torch.Generator().manual_seed(length)
+            )
             with torch.inference_mode():
                 predicted = model(rows).argmax(dim=-1)
             exact[str(length)], token[str(length)] = accuracies(predicted, rows, targets, task)
@@ -329,8 +362,12 @@ def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
     }
 
 
-def run_all(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The results of every scheme, one for each seed; runs that are done are read. Says what it does, line by line."""
+def run_all(
+    names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path
+) -> dict[str, list[dict[str, Any]]]:
+    """The results of every scheme, one for each seed; runs that are done are read. Says what it
+    does, line by line.
+    """
     store = ResultStore(folder)
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     n_runs = len(names) * len(seeds)
@@ -345,7 +382,9 @@ def run_all(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path
             }
             label = f"{name}_seed{seed}"
             known = store.find(label, settings) is not None
-            result = store.find_or_run(label, settings, partial(train_and_test, variant, seed, task))
+            result = store.find_or_run(
+                label, settings, partial(train_and_test, variant, seed, task)
+            )
             results[name].append(result)
             done = sum(map(len, results.values()))
             length = str(task.length)
@@ -358,7 +397,7 @@ def run_all(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path
     return results
 
 
-# ---------------------------------------------------------------------------------------------------------- report
+# ------------------------------------------------------------------------------------------- report
 
 
 def values(results: Iterable[Mapping[str, Any]], measure: str, length: int) -> list[float]:
@@ -367,11 +406,15 @@ def values(results: Iterable[Mapping[str, Any]], measure: str, length: int) -> l
 
 
 def table(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task) -> str:
-    """Markdown: accuracy at the trained length and beyond, mean and standard deviation over the seeds."""
+    """Markdown: accuracy at the trained length and beyond, mean and standard deviation over the
+    seeds.
+    """
     header = ["scheme", "heads", "position parameters"]
     columns = [(measure, length) for measure in ("exact", "token") for length in task.test_lengths]
     columns = [column for column in columns if column[1] in shown_lengths(task)]
-    header += [f"{'rows' if measure == 'exact' else 'symbols'}, {length}" for measure, length in columns]
+    header += [
+        f"{'rows' if measure == 'exact' else 'symbols'}, {length}" for measure, length in columns
+    ]
     rows = [
         [name, VARIANTS[name].n_heads, f"{runs[0]['position_parameters']:,}"]
         + [mean_plus_minus(values(runs, measure, length)) for measure, length in columns]
@@ -404,18 +447,24 @@ def markdown(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task) -> 
         parts += ["## Schemes\n", table(schemes, task)]
     if alibi:
         parts += ["## ALiBi: heads, slopes, symmetry, causal mask\n", table(alibi, task)]
-    parts.append(f"{sum(result['seconds'] for result in runs):.0f} s of CPU time in all; {provenance_line(runs)}.\n")
+    parts.append(
+        f"{sum(result['seconds'] for result in runs):.0f} s of CPU time in all; {provenance_line(runs)}.\n"
+    )
     return "\n".join(parts)
 
 
 def alibi_part(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The results of ALiBi's panel, in its order; none where nothing of it but plain schemes was run."""
+    """The results of ALiBi's panel, in its order; none where nothing of it but plain schemes was
+    run.
+    """
     chosen = {name: results[name] for name in ALIBI_VARIANTS if name in results}
     return chosen if set(chosen) - set(SCHEMES) else {}
 
 
 def accuracy_figure(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task) -> Figure:
-    """Bars of the exact accuracy at the trained length: the mean, the spread, and each seed as a dot."""
+    """Bars of the exact accuracy at the trained length: the mean, the spread, and each seed as a
+    dot.
+    """
     panels = {
         "schemes": {name: of_scheme for name, of_scheme in results.items() if name in SCHEMES},
         "ALiBi: heads, slopes, symmetry, causal mask": alibi_part(results),
@@ -457,11 +506,17 @@ def length_figure(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task
             place.axvline(task.length, color="0.6", linestyle=":", linewidth=1)
             for name, runs in runs_of.items():
                 lengths = [length for length in task.test_lengths if values(runs, measure, length)]
-                means, spreads = zip(*(mean_and_spread(values(runs, measure, length)) for length in lengths))
-                [line] = place.plot(lengths, means, marker="o", markersize=3, linewidth=1.4, label=name)
+                means, spreads = zip(
+                    *(mean_and_spread(values(runs, measure, length)) for length in lengths)
+                )
+                [line] = place.plot(
+                    lengths, means, marker="o", markersize=3, linewidth=1.4, label=name
+                )
                 low = [max(0.0, m - s) for m, s in zip(means, spreads)]
                 high = [min(1.0, m + s) for m, s in zip(means, spreads)]
-                place.fill_between(lengths, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+                place.fill_between(
+                    lengths, low, high, color=line.get_color(), alpha=0.15, linewidth=0
+                )
             place.set_ylim(-0.03, 1.03)
             place.grid(alpha=0.3)
     for place in axes[0]:
@@ -469,7 +524,9 @@ def length_figure(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task
     return figure
 
 
-def write_report(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task, folder: Path) -> list[Path]:
+def write_report(
+    results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task, folder: Path
+) -> list[Path]:
     """The table, every number as CSV, and the two pictures."""
     lines = [
         [name, VARIANTS[name].n_heads, result["seed"], length, exact, result["token"][length]]
@@ -479,23 +536,29 @@ def write_report(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task,
     ]
     return [
         write_text(folder / "copy_task.md", markdown(results, task)),
-        write_csv(folder / "copy_task.csv", ["scheme", "heads", "seed", "length", "exact", "token"], lines),
+        write_csv(
+            folder / "copy_task.csv", ["scheme", "heads", "seed", "length", "exact", "token"], lines
+        ),
         save_figure(accuracy_figure(results, task), folder / "copy_task_accuracy.png"),
         save_figure(length_figure(results, task), folder / "copy_task_lengths.png"),
     ]
 
 
-# ------------------------------------------------------------------------------------------------------ command line
+# ------------------------------------------------------------------------------------- command line
 
 
 def scheme_names(text: str) -> list[str]:
-    """ "rope,t5" -> the names, each once. Raises UserError for one that is not known or not for an encoder."""
+    """ "rope,t5" -> the names, each once. Raises UserError for one that is not known or not for an
+    encoder.
+    """
     names = list(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if name in VARIANTS:
             continue
         if name in POSITIONS:
-            raise UserError(f"--schemes {name}: serves causal attention alone, and this task has an encoder only")
+            raise UserError(
+                f"--schemes {name}: serves causal attention alone, and this task has an encoder only"
+            )
         raise UserError(f"--schemes {name!r}: unknown; allowed: {', '.join(VARIANTS)}")
     return names
 
@@ -512,25 +575,40 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(
         description="The copy task over position schemes: accuracy, and accuracy beyond the trained length."
     )
-    parser.add_argument("--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps")
-    parser.add_argument("--schemes", metavar="NAME,...", help=f"default: all of {', '.join(VARIANTS)}")
-    parser.add_argument("--seeds", metavar="N,...", help="default: 0,1,2,3,4; fast: 0,1")
-    parser.add_argument("--steps", type=positive, metavar="N", help="training steps (default: 2000; fast: 500)")
     parser.add_argument(
-        "--output_dir", type=Path, metavar="DIR", help="default: runs/copy_task; fast: runs/copy_task_fast"
+        "--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps"
+    )
+    parser.add_argument(
+        "--schemes", metavar="NAME,...", help=f"default: all of {', '.join(VARIANTS)}"
+    )
+    parser.add_argument("--seeds", metavar="N,...", help="default: 0,1,2,3,4; fast: 0,1")
+    parser.add_argument(
+        "--steps", type=positive, metavar="N", help="training steps (default: 2000; fast: 500)"
+    )
+    parser.add_argument(
+        "--output_dir",
+        type=Path,
+        metavar="DIR",
+        help="default: runs/copy_task; fast: runs/copy_task_fast",
     )
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    names = scheme_names(args.schemes) if args.schemes else list(FAST_SCHEMES if args.fast else VARIANTS)
+    names = (
+        scheme_names(args.schemes)
+        if args.schemes
+        else list(FAST_SCHEMES if args.fast else VARIANTS)
+    )
     seeds = seed_numbers(args.seeds or ("0,1" if args.fast else "0,1,2,3,4"))
     task = FAST_TASK if args.fast else Task()
     if args.steps:
         task = dataclasses.replace(task, steps=args.steps)
     folder = args.output_dir or Path("runs/copy_task_fast" if args.fast else "runs/copy_task")
-    torch.set_num_threads(1)  # a model this small has nothing to share out, and the last bits stay the same
+    torch.set_num_threads(
+        1
+    )  # a model this small has nothing to share out, and the last bits stay the same
     results = run_all(names, seeds, task, folder / "results")
     paths = write_report(results, task, folder)
     print(f"\n{paths[0].read_text('utf-8')}", *paths, sep="\n")

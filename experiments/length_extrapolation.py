@@ -1,21 +1,26 @@
-"""Train on short sentences, test on longer ones: `python experiments/length_extrapolation.py --corpus phrasebook`.
+"""Train on short sentences, test on longer ones: `python experiments/length_extrapolation.py
+--corpus phrasebook`.
 
-Every scheme is trained on sentences of at most --max_words words and scored by source length, below that limit and
-beyond it. Two corpora:
+Every scheme is trained on sentences of at most --max_words words and scored by source length, below
+that limit and beyond it. Two corpora:
 
-    phrasebook    its own split by length: short sentences for training and validation, longer ones alone in the test
-                  split; figures up to the limit are those of the validation split (which also chose the checkpoint)
-    files         real text (configs/multi30k_small_rope.py): training and validation pairs with more words on either
+    phrasebook    its own split by length: short sentences for training and validation, longer ones
+    alone in the test
+                  split; figures up to the limit are those of the validation split (which also chose
+                  the checkpoint)
+    files         real text (configs/multi30k_small_rope.py): training and validation pairs with
+    more words on either
                   side are left out, in copies under --output_dir; the test files are scored whole
 
 Runs are separate processes, resumed where they were cut short and not repeated where they are done.
 Written into --output_dir: extrapolation.md, extrapolation.csv, extrapolation.png.
 
-How to read it. A learned table has rows for the longest test sentence (512 by default), but those beyond the trained
-length were never trained: they keep their random initial values, and that is what is tested. The scalings of RoPE
-named by --scaled_at_test are not trained: they are methods to stretch a model that was trained with plain RoPE, so the
-trained rope run is scored with its rotation scaled, without a further update. Their trained length is put at two
-tokens a word: in both corpora fewer than one sentence in a hundred of N words has more than 2N tokens. A scheme with a
+How to read it. A learned table has rows for the longest test sentence (512 by default), but those
+beyond the trained length were never trained: they keep their random initial values, and that is
+what is tested. The scalings of RoPE named by --scaled_at_test are not trained: they are methods to
+stretch a model that was trained with plain RoPE, so the trained rope run is scored with its
+rotation scaled, without a further update. Their trained length is put at two tokens a word: in both
+corpora fewer than one sentence in a hundred of N words has more than 2N tokens. A scheme with a
 scaling can be named under --positions too; it is then trained as it stands in configs/positions.py.
 """
 
@@ -33,10 +38,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-if not __package__:  # run as a file: the root of the repository is where imports begin, not this folder
+if (
+    not __package__
+):  # run as a file: the root of the repository is where imports begin, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from configs.errors import UserError
+from configs.load import load_config, write_config_json
 from configs.positions import POSITIONS, DynamicNtkScaling, NoScaling, Rope, YarnScaling
 from configs.schema import Config, ParallelFiles, Phrasebook
 from configs.serialize import to_dict
@@ -45,14 +52,22 @@ from data.corpora.build import build_corpus
 from experiments import runs
 from experiments.common import markdown_table, mean_plus_minus, write_csv, write_text
 from experiments.runs import Runner, Trial
-from utils.arguments import Parser, positive
-from utils.cli import run_main
-from utils.config import load_config, write_config_json
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCHEMES = ("sinusoidal", "learnable", "rope", "alibi", "t5", "kerple_log", "none", "randomized_rope")
+SCHEMES = (
+    "sinusoidal",
+    "learnable",
+    "rope",
+    "alibi",
+    "t5",
+    "kerple_log",
+    "none",
+    "randomized_rope",
+)
 SCALED = ("rope_linear", "rope_ntk", "rope_yarn")
 CONFIGS = {"phrasebook": "configs/demo.py", "files": "configs/multi30k_small_rope.py"}
 MAX_WORDS = {"phrasebook": 10, "files": 12}
@@ -61,10 +76,15 @@ AT_TEST = "_at_test"
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
-    parser = Parser(description="Train on sentences up to a length, score beyond it, for several position schemes.")
+    parser = Parser(
+        description="Train on sentences up to a length, score beyond it, for several position schemes."
+    )
     parser.add_argument("--corpus", choices=tuple(CONFIGS), default="phrasebook")
     parser.add_argument(
-        "--max_words", metavar="N", type=positive, help="training limit (default: 10 for phrasebook, 12 for files)"
+        "--max_words",
+        metavar="N",
+        type=positive,
+        help="training limit (default: 10 for phrasebook, 12 for files)",
     )
     parser.add_argument(
         "--scaled_at_test",
@@ -81,20 +101,25 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     return args
 
 
-# --------------------------------------------------------------------------------------------------- text
+# --------------------------------------------------------------------------------------------- text
 
 
 def short_pairs(text: ParallelText, max_words: int) -> ParallelText:
     """The pairs with at most so many words (split at white space) on either side."""
-    rows = [i for i, pair in enumerate(zip(text.src, text.tgt)) if max(len(s.split()) for s in pair) <= max_words]
+    rows = [
+        i
+        for i, pair in enumerate(zip(text.src, text.tgt))
+        if max(len(s.split()) for s in pair) <= max_words
+    ]
     return ParallelText([text.src[i] for i in rows], [text.tgt[i] for i in rows])
 
 
 def write_short_corpus(config: Config, max_words: int, folder: Path) -> ParallelFiles:
-    """Line-parallel files under `folder`: short training and validation pairs, whole test splits; their config.
+    """Line-parallel files under `folder`: short training and validation pairs, whole test splits;
+    their config.
 
-    The name of their own folder holds a hash of the text, so that other text never passes for it. Raises UserError
-    where no short pair is left.
+    The name of their own folder holds a hash of the text, so that other text never passes for it.
+    Raises UserError where no short pair is left.
     """
     corpus = build_corpus(config.data)
     splits = {}
@@ -103,9 +128,16 @@ def write_short_corpus(config: Config, max_words: int, folder: Path) -> Parallel
         if not len(splits[name]):
             raise UserError(f"--max_words {max_words}: no pair of {name} is so short")
     names = {"train": corpus.train, "valid": corpus.validation}
-    stems = {**names, **{f"test_{i}" if name in names else name: name for i, name in enumerate(corpus.test)}}
-    texts = {stem: splits[name] if stem in names else corpus.load(name) for stem, name in stems.items()}
-    digest = hashlib.sha256("".join(f"{stem} {text.fingerprint()} " for stem, text in texts.items()).encode())
+    stems = {
+        **names,
+        **{f"test_{i}" if name in names else name: name for i, name in enumerate(corpus.test)},
+    }
+    texts = {
+        stem: splits[name] if stem in names else corpus.load(name) for stem, name in stems.items()
+    }
+    digest = hashlib.sha256(
+        "".join(f"{stem} {text.fingerprint()} " for stem, text in texts.items()).encode()
+    )
     root = folder / f"text_max{max_words}_{digest.hexdigest()[:8]}"
     for stem, text in texts.items():
         for language, lines in ((config.data.src_lang, text.src), (config.data.tgt_lang, text.tgt)):
@@ -115,7 +147,9 @@ def write_short_corpus(config: Config, max_words: int, folder: Path) -> Parallel
 
 
 def limited_overrides(args: Namespace) -> list[str]:
-    """What `--set` must say for the corpus to be cut at the limit. Raises UserError where the config has another."""
+    """What `--set` must say for the corpus to be cut at the limit. Raises UserError where the
+    config has another.
+    """
     config = load_config(args.config, args.overrides)
     kinds = {"phrasebook": Phrasebook, "files": ParallelFiles}
     if not isinstance(config.data.corpus, kinds[args.corpus]):
@@ -135,7 +169,9 @@ def limited_overrides(args: Namespace) -> list[str]:
 
 
 def length_edges(sources: Sequence[str], max_words: int) -> tuple[int, ...]:
-    """Upper ends of the buckets: equal steps on both sides of the limit, as far as there are enough sentences."""
+    """Upper ends of the buckets: equal steps on both sides of the limit, as far as there are enough
+    sentences.
+    """
     words = [len(source.split()) for source in sources]
     step = max(1, max_words // 4)
     edges = [edge for edge in (max_words - 2 * step, max_words - step, max_words) if edge >= 1]
@@ -144,11 +180,13 @@ def length_edges(sources: Sequence[str], max_words: int) -> tuple[int, ...]:
     return tuple(edges)
 
 
-# ------------------------------------------------------------------------------------ RoPE scaled after training
+# ----------------------------------------------------------------------- RoPE scaled after training
 
 
 def scaled_position(position: Rope, name: str, max_words: int) -> Rope:
-    """The trained rotation with the scaling of the scheme `name`, told how long the training sentences were."""
+    """The trained rotation with the scaling of the scheme `name`, told how long the training
+    sentences were.
+    """
     scheme = POSITIONS[name]
     assert isinstance(scheme, Rope)
     scaling = scheme.scaling
@@ -168,7 +206,9 @@ def copy_scaled(source: Trial, trial: Trial) -> None:
     old = trial.finished_run()
     if old is not None and old.name == run.name:
         return
-    from utils.runs import Run, read_checkpoint, write_aside  # imports torch: only when all training is over
+    # This imports torch: only when all training is over.
+    from checkpoints.content import read_checkpoint, write_aside
+    from checkpoints.run import Run
 
     trial.prepare()
     best = Run(run).best()
@@ -185,10 +225,12 @@ def copy_scaled(source: Trial, trial: Trial) -> None:
     write_config_json(trial.config, copy.config_file)
     write_aside(copy.checkpoints / best.name, payload)
     shutil.copy(source.folder / "train.log", trial.folder)
-    write_text(trial.folder / "train.out", f"{copy.path}\n")  # last: where it stands, the rest is whole
+    write_text(
+        trial.folder / "train.out", f"{copy.path}\n"
+    )  # last: where it stands, the rest is whole
 
 
-# ------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 @dataclass
@@ -204,7 +246,9 @@ class Extrapolation:
     _scores: dict[Path, tuple[list[float | None], list[float | None]]] = field(default_factory=dict)
 
     def scores(self) -> dict[str, list[tuple[Trial, list[float | None], list[float | None]]]]:
-        """By scheme, best beyond the limit first: each done trial with its BLEU by bucket, and below and beyond."""
+        """By scheme, best beyond the limit first: each done trial with its BLEU by bucket, and
+        below and beyond.
+        """
         found: dict[str, list[tuple[Trial, list[float | None], list[float | None]]]] = {}
         for trial in self.trials:
             run = trial.finished_run()
@@ -216,7 +260,9 @@ class Extrapolation:
                     runs.bleu_by_length(trial, trial.splits, [self.args.max_words]),
                 )
             found.setdefault(trial.variant, []).append((trial, *self._scores[run]))
-        return dict(sorted(found.items(), key=lambda item: -fmean(rest[1] or 0.0 for *_, rest in item[1])))
+        return dict(
+            sorted(found.items(), key=lambda item: -fmean(rest[1] or 0.0 for *_, rest in item[1]))
+        )
 
 
 def markdown(extrapolation: Extrapolation) -> str:
@@ -231,13 +277,24 @@ def markdown(extrapolation: Extrapolation) -> str:
     header += [f"{name} words (n={n})" for name, n in zip(names, extrapolation.counts)]
 
     def cells(rows: Sequence[Sequence[float | None]]) -> list[str]:
-        return [mean_plus_minus([value for value in column if value is not None], 1) for column in zip(*rows)]
+        return [
+            mean_plus_minus([value for value in column if value is not None], 1)
+            for column in zip(*rows)
+        ]
 
     rows = [
-        [name, len(found), *cells([sides for *_, sides in found]), *cells([buckets for _, buckets, _ in found])]
+        [
+            name,
+            len(found),
+            *cells([sides for *_, sides in found]),
+            *cells([buckets for _, buckets, _ in found]),
+        ]
         for name, found in scores.items()
     ]
-    rows += [[name, f"failed: {reason}", *["–"] * (len(header) - 2)] for name, reason in extrapolation.failures.items()]
+    rows += [
+        [name, f"failed: {reason}", *["–"] * (len(header) - 2)]
+        for name, reason in extrapolation.failures.items()
+    ]
     changes = runs.stated_changes(args.overrides)
     [first, *_] = next(iter(scores.values()))
     result = first[0].result()
@@ -255,20 +312,48 @@ def markdown(extrapolation: Extrapolation) -> str:
 
 def csv_rows(extrapolation: Extrapolation) -> tuple[list[str], list[list[object]]]:
     """Header and rows: each scheme, seed and bucket; what is not done has one row that says so."""
-    header = ["position", "seed", "status", "reason", "from_words", "to_words", "sentences", "beyond", "sacrebleu"]
+    header = [
+        "position",
+        "seed",
+        "status",
+        "reason",
+        "from_words",
+        "to_words",
+        "sentences",
+        "beyond",
+        "sacrebleu",
+    ]
     scores = extrapolation.scores()
-    done = {(trial.variant, trial.seed): buckets for found in scores.values() for trial, buckets, _ in found}
+    done = {
+        (trial.variant, trial.seed): buckets
+        for found in scores.values()
+        for trial, buckets, _ in found
+    }
     spans = list(zip([1, *(edge + 1 for edge in extrapolation.edges)], [*extrapolation.edges, ""]))
     rows: list[list[object]] = []
     for trial in extrapolation.trials:
         buckets = done.get((trial.variant, trial.seed))
         if buckets is None:
             reason = extrapolation.failures.get(trial.title, "")
-            rows.append([trial.variant, trial.seed, "failed" if reason else "not run", reason, *[""] * 5])
+            rows.append(
+                [trial.variant, trial.seed, "failed" if reason else "not run", reason, *[""] * 5]
+            )
             continue
         for (low, high), n, bleu in zip(spans, extrapolation.counts, buckets):
             beyond = int(low > extrapolation.args.max_words)
-            rows.append([trial.variant, trial.seed, "done", "", low, high, n, beyond, "" if bleu is None else bleu])
+            rows.append(
+                [
+                    trial.variant,
+                    trial.seed,
+                    "done",
+                    "",
+                    low,
+                    high,
+                    n,
+                    beyond,
+                    "" if bleu is None else bleu,
+                ]
+            )
     named = {trial.title for trial in extrapolation.trials}
     for name, reason in extrapolation.failures.items():
         if name not in named:
@@ -286,11 +371,21 @@ def figure(extrapolation: Extrapolation) -> Figure:
     lines = []
     for number, found in enumerate(scores.values()):
         ys = [
-            fmean(known) if (known := [value for value in column if value is not None]) else float("nan")
+            fmean(known)
+            if (known := [value for value in column if value is not None])
+            else float("nan")
             for column in zip(*(buckets for _, buckets, _ in found))
         ]
         style = ("-", "--", ":")[number // 10 % 3]  # ten colours
-        lines += panel.plot(range(len(ys)), ys, style, marker="o", markersize=4, linewidth=1.6, color=f"C{number % 10}")
+        lines += panel.plot(
+            range(len(ys)),
+            ys,
+            style,
+            marker="o",
+            markersize=4,
+            linewidth=1.6,
+            color=f"C{number % 10}",
+        )
     border = extrapolation.edges.index(limit) + 0.5
     panel.axvline(border, color="black", linewidth=1.0, linestyle="--")
     panel.annotate(
@@ -302,7 +397,10 @@ def figure(extrapolation: Extrapolation) -> Figure:
         va="top",
         fontsize=8,
     )
-    labels = [f"{name}\n({n:,})" for name, n in zip(runs.bucket_names(extrapolation.edges), extrapolation.counts)]
+    labels = [
+        f"{name}\n({n:,})"
+        for name, n in zip(runs.bucket_names(extrapolation.edges), extrapolation.counts)
+    ]
     panel.set_xticks(range(len(labels)), labels=labels, fontsize=8)
     panel.set_xlim(-0.5, len(labels) - 0.5)
     panel.set_ylim(bottom=0)
@@ -311,7 +409,7 @@ def figure(extrapolation: Extrapolation) -> Figure:
     return drawn
 
 
-# -------------------------------------------------------------------------------------------------- script
+# ------------------------------------------------------------------------------------------- script
 
 
 def write_tables(extrapolation: Extrapolation) -> None:
@@ -358,13 +456,17 @@ def main(argv: Sequence[str] | None = None) -> int:
                 pairs.append((source, trial(f"{name}{AT_TEST}", source.seed, config)))
     copies = [copy for _, copy in pairs]
     counts = [len(rows) for rows in runs.rows_by_length(sources, edges)]
-    extrapolation = Extrapolation(args, seeds, edges, counts, [*trained, *copies], failures=dict(refused))
+    extrapolation = Extrapolation(
+        args, seeds, edges, counts, [*trained, *copies], failures=dict(refused)
+    )
     for name, reason in refused.items():
         runs.say(f"{name}: failed: {reason}")
     stopped = None
     if args.report_only:
         if not extrapolation.scores():
-            raise UserError(f"{args.output_dir}: nothing of this is done yet; leave --report_only out to run it")
+            raise UserError(
+                f"{args.output_dir}: nothing of this is done yet; leave --report_only out to run it"
+            )
     else:
         runner = Runner(
             jobs=args.jobs,
@@ -385,7 +487,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stopped = runner.run(ready)
     write_tables(extrapolation)
     if extrapolation.scores():
-        from utils.plots import save_figure
+        from pictures.panels import save_figure
 
         save_figure(figure(extrapolation), args.output_dir / "extrapolation.png")
     print(markdown(extrapolation), end="")

@@ -1,6 +1,8 @@
-"""Many trainings of one config, by `train.py` and `test.py` in processes of their own: started, resumed, collected.
+"""Many trainings of one config, by `train.py` and `test.py` in processes of their own: started,
+resumed, collected.
 
-A trial is one training with its scores: a variant (a position scheme, say), a seed and the whole config. In a folder:
+A trial is one training with its scores: a variant (a position scheme, say), a seed and the whole
+config. In a folder:
 
     <output_dir>/runs/<variant>_seed<seed>_<digest of the config>/
         config.json, config.py      the resolved config, and a config file that reads it
@@ -8,8 +10,9 @@ A trial is one training with its scores: a variant (a position scheme, say), a s
         train.log, train.out        what train.py said; attempts.json: how long, how much memory
         test.log, scored.json       what test.py said, and with which settings
 
-A trial that is done is not run again. One that was cut short goes on from its last checkpoint. The digest leaves out
-what does not change the training (places, logging, the search), so a changed search alone scores again.
+A trial that is done is not run again. One that was cut short goes on from its last checkpoint. The
+digest leaves out what does not change the training (places, logging, the search), so a changed
+search alone scores again.
 """
 
 from __future__ import annotations
@@ -32,19 +35,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs.errors import ConfigError, UserError
+from configs.load import load_config, write_config_json
 from configs.positions import POSITIONS
 from configs.schema import Config
 from configs.serialize import from_dict, parse_override, to_dict
 from experiments.common import write_text
-from utils.arguments import Parser, positive
-from utils.config import load_config, write_config_json
+from utils.cli import Parser, positive
+from utils.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Nothing here imports torch: until it executes another program a child counts its parent's memory as its own peak.
+# Nothing here imports torch: until it executes another program a child counts its parent's memory
+# as its own peak.
 
 ROOT = Path(__file__).resolve().parents[1]
 POLL_S = 0.2
@@ -69,7 +73,12 @@ NEUTRAL = (
     "data.num_workers",
     "data.cache_dir",
 )
-PLACES = ("data.corpus.root", "data.corpus.path", "data.cache_dir", "train.runs_dir")  # not worth a word in a report
+PLACES = (
+    "data.corpus.root",
+    "data.corpus.path",
+    "data.cache_dir",
+    "train.runs_dir",
+)  # not worth a word in a report
 
 CONFIG_FILE = '''"""The config of this trial, as data beside this file."""
 
@@ -82,7 +91,7 @@ config = from_dict(json.loads(Path(__file__).with_name("config.json").read_text(
 '''
 
 
-# ------------------------------------------------------------------------------------------------- trials
+# ------------------------------------------------------------------------------------------- trials
 
 
 def training_digest(config: Config) -> str:
@@ -99,7 +108,9 @@ def training_digest(config: Config) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """One training and its scores. `tests`: the corpus's test splits; `more_splits` are scored as well."""
+    """One training and its scores. `tests`: the corpus's test splits; `more_splits` are scored as
+    well.
+    """
 
     variant: str
     seed: int
@@ -121,7 +132,8 @@ class Trial:
     def folder(self) -> Path:
         """The folder of a trial with this config, or where it will be.
 
-        Known by the config inside, so that a trial is found again when the schema has got a new field since.
+        Known by the config inside, so that a trial is found again when the schema has got a new
+        field since.
         """
         wanted = training_digest(self.config)
         label = f"{self.variant}_seed{self.seed}_"
@@ -141,9 +153,13 @@ class Trial:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             train = dataclasses.replace(self.config.train, runs_dir=str(self.folder))
-            write_config_json(dataclasses.replace(self.config, train=train), self.folder / "config.json")
+            write_config_json(
+                dataclasses.replace(self.config, train=train), self.folder / "config.json"
+            )
         except OSError as error:
-            raise UserError(f"cannot write {self.folder}: {error.strerror}; give another --output_dir") from error
+            raise UserError(
+                f"cannot write {self.folder}: {error.strerror}; give another --output_dir"
+            ) from error
         write_text(self.folder / "config.py", CONFIG_FILE)
 
     def finished_run(self) -> Path | None:
@@ -154,13 +170,24 @@ class Trial:
 
     def unfinished_run(self) -> Path | None:
         """The newest run that can go on."""
-        runs = [run for run in self.folder.glob("*") if any(_checkpoints(run)) and not run.name.startswith(LEFT)]
-        return max(runs, key=lambda run: max(path.stat().st_mtime_ns for path in _checkpoints(run)), default=None)
+        runs = [
+            run
+            for run in self.folder.glob("*")
+            if any(_checkpoints(run)) and not run.name.startswith(LEFT)
+        ]
+        return max(
+            runs,
+            key=lambda run: max(path.stat().st_mtime_ns for path in _checkpoints(run)),
+            default=None,
+        )
 
     def scoring(self) -> dict[str, Any]:
         """All that decides the scores of a trained model."""
         settings: dict[str, Any] = {"search": self.search, "splits": self.splits}
-        settings |= {"decode": to_dict(self.config.decode), "evaluate": to_dict(self.config.evaluate)}
+        settings |= {
+            "decode": to_dict(self.config.decode),
+            "evaluate": to_dict(self.config.evaluate),
+        }
         return json.loads(json.dumps(settings))  # as it is read back
 
     def result_file(self, split: str, suffix: str) -> Path:
@@ -173,7 +200,11 @@ class Trial:
         if self.finished_run() is None or _read_json(self.folder / "scored.json") != self.scoring():
             return False
         suffixes = ("_scores.json", ".src.txt", ".ref.txt", ".hyp.txt")
-        return all(self.result_file(split, suffix).is_file() for split in self.splits for suffix in suffixes)
+        return all(
+            self.result_file(split, suffix).is_file()
+            for split in self.splits
+            for suffix in suffixes
+        )
 
     def lines(self, split: str, what: str) -> list[str]:
         """The scored sentences of a split: `what` is src, ref or hyp."""
@@ -185,7 +216,11 @@ class Trial:
         if run is None or not self.is_scored():
             return None
         log = [json.loads(line) for line in _read(run / "logs" / "metrics.jsonl").splitlines()]
-        speeds = [line["tokens_per_second"] for line in log if line["kind"] == "train" and line["step"] > 1]
+        speeds = [
+            line["tokens_per_second"]
+            for line in log
+            if line["kind"] == "train" and line["step"] > 1
+        ]
         losses = [line["loss"] for line in log if line["kind"] == "validation"]
         attempts = self.attempts()
         peaks = [attempt["peak_mb"] for attempt in attempts if attempt["peak_mb"] is not None]
@@ -199,11 +234,15 @@ class Trial:
             peak_mb=max(peaks, default=None),
             minutes=sum(attempt["seconds"] for attempt in attempts) / 60,
             jobs=max((attempt["jobs"] for attempt in attempts), default=1),
-            scores={split: json.loads(_read(self.result_file(split, "_scores.json"))) for split in self.splits},
+            scores={
+                split: json.loads(_read(self.result_file(split, "_scores.json")))
+                for split in self.splits
+            },
         )
 
     def attempts(self) -> list[dict[str, Any]]:
-        """The processes that trained this run: when they began, seconds, peak memory, how many ran side by side.
+        """The processes that trained this run: when they began, seconds, peak memory, how many ran
+        side by side.
 
         The seconds of one whose end nobody saw are those until it last wrote to its log.
         """
@@ -211,7 +250,9 @@ class Trial:
         for attempt in attempts:
             if attempt["seconds"] is None:
                 log = self.folder / "train.log"
-                attempt["seconds"] = max(0.0, log.stat().st_mtime - attempt["began"]) if log.exists() else 0.0
+                attempt["seconds"] = (
+                    max(0.0, log.stat().st_mtime - attempt["began"]) if log.exists() else 0.0
+                )
         return attempts
 
 
@@ -252,7 +293,7 @@ def _read_json(path: Path) -> Any:
         return None
 
 
-# ------------------------------------------------------------------------------------------------ running
+# ------------------------------------------------------------------------------------------ running
 
 
 @dataclass
@@ -272,10 +313,11 @@ class _Active:
 
 
 class Runner:
-    """Runs trials one after another, or `jobs` at once. `say` prints a line; `done` is called after each trial.
+    """Runs trials one after another, or `jobs` at once. `say` prints a line; `done` is called after
+    each trial.
 
-    A trial that fails is noted in `failures` (by its title) and the others go on. SIGINT, SIGTERM and SIGHUP are
-    passed on to the trainings, which save and end; `run` then returns the signal.
+    A trial that fails is noted in `failures` (by its title) and the others go on. SIGINT, SIGTERM
+    and SIGHUP are passed on to the trainings, which save and end; `run` then returns the signal.
     """
 
     def __init__(
@@ -288,7 +330,11 @@ class Runner:
         done: Callable[[], None],
     ) -> None:
         self.jobs = jobs
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         self.threads = threads or max(1, cores // jobs)
         self.failures = failures
         self.say = say
@@ -296,11 +342,15 @@ class Runner:
         self._active: list[_Active] = []
         self._received: int | None = None
         self._began = time.monotonic()
-        self._seconds: list[float] = []  # that the trials took which ended since this object was made
+        self._seconds: list[
+            float
+        ] = []  # that the trials took which ended since this object was made
 
     def run(self, trials: Sequence[Trial]) -> int | None:
         """Run what is not done yet. None, or the signal that ended it."""
-        waiting = [(number, trial) for number, trial in enumerate(trials, start=1) if not trial.is_scored()]
+        waiting = [
+            (number, trial) for number, trial in enumerate(trials, start=1) if not trial.is_scored()
+        ]
         self.total, self.left = len(trials), len(waiting)
         self._seconds.clear()
         if self.left < self.total:
@@ -338,7 +388,8 @@ class Runner:
         trial.prepare()
         lock = os.open(trial.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            # The processes of the trial inherit the lock: it holds until all of them have gone, whatever became of us.
+            # The processes of the trial inherit the lock: it holds until all of them have gone,
+            # whatever became of us.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(lock)
@@ -354,7 +405,9 @@ class Runner:
     def _train(self, active: _Active, resume: Path | None) -> None:
         trial, folder = active.trial, active.trial.folder
         active.resumed = resume
-        source = ["--config", str(folder / "config.py")] if resume is None else ["--resume", str(resume)]
+        source = (
+            ["--config", str(folder / "config.py")] if resume is None else ["--resume", str(resume)]
+        )
         attempts = [] if resume is None else trial.attempts()
         attempts.append({"began": time.time(), "seconds": None, "peak_mb": None, "jobs": self.jobs})
         write_text(folder / "attempts.json", json.dumps(attempts) + "\n")
@@ -366,7 +419,14 @@ class Runner:
         trial = active.trial
         run = trial.finished_run()
         command = ["test.py", "--model_path", str(run), "--config", str(trial.folder / "config.py")]
-        command += ["--search", trial.search, "--threads", str(self.threads), "--device", trial.config.train.device]
+        command += [
+            "--search",
+            trial.search,
+            "--threads",
+            str(self.threads),
+            "--device",
+            trial.config.train.device,
+        ]
         active.commands = [command, *([*command, "--split", split] for split in trial.more_splits)]
         self._say(active, "scoring")
         (trial.folder / "test.log").unlink(missing_ok=True)
@@ -387,7 +447,8 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C in the terminal reaches us, and from here each process once
+                # Ctrl-C in the terminal reaches us, and from here each process once
+                start_new_session=True,
                 pass_fds=(active.lock,),
             )
 
@@ -403,7 +464,9 @@ class Runner:
         if training:
             attempts = active.trial.attempts()
             attempts[-1]["seconds"] = time.monotonic() - active.process_began
-            attempts[-1]["peak_mb"] = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+            attempts[-1]["peak_mb"] = usage.ru_maxrss / (
+                2**20 if sys.platform == "darwin" else 2**10
+            )
             write_text(active.trial.folder / "attempts.json", json.dumps(attempts) + "\n")
         if process.returncode:
             self._failed(active, process.returncode)
@@ -414,7 +477,9 @@ class Runner:
         elif not training and active.commands and self._received is None:
             self._spawn(active, active.commands.pop(0))
         elif not training and not active.commands:
-            write_text(active.trial.folder / "scored.json", json.dumps(active.trial.scoring()) + "\n")
+            write_text(
+                active.trial.folder / "scored.json", json.dumps(active.trial.scoring()) + "\n"
+            )
             _keep_best_checkpoint(active.trial)
             self._end(active)
         else:
@@ -427,7 +492,8 @@ class Runner:
         if self._received is not None:
             self._end(active, stopped=True)
         elif active.log.name == "train.log" and run is not None and " parameters, " not in said:
-            # It did not come as far as training: what is there cannot go on with the present code and data.
+            # It did not come as far as training: what is there cannot go on with the present code
+            # and data.
             self._say(active, f"{_reason(said, returncode)}; starting again")
             run.rename(run.with_name(f"{LEFT}{run.name}"))
             self._train(active, None)
@@ -483,7 +549,7 @@ def _keep_best_checkpoint(trial: Trial) -> None:
             path.unlink(missing_ok=True)
 
 
-# ------------------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------- command line
 
 
 def position_names() -> tuple[str, ...]:
@@ -492,10 +558,17 @@ def position_names() -> tuple[str, ...]:
 
 
 def add_trial_arguments(parser: Parser, *, config: str | None, output_dir: str | None) -> None:
-    """The options of every experiment that trains translation models. None: the default is the experiment's affair."""
-    parser.add_argument("--config", metavar="FILE", default=config, help="the config that all runs share")
+    """The options of every experiment that trains translation models. None: the default is the
+    experiment's affair.
+    """
     parser.add_argument(
-        "--seeds", metavar="N,...", default="0", help="one training of each variant for each (default: 0)"
+        "--config", metavar="FILE", default=config, help="the config that all runs share"
+    )
+    parser.add_argument(
+        "--seeds",
+        metavar="N,...",
+        default="0",
+        help="one training of each variant for each (default: 0)",
     )
     parser.add_argument(
         "--set",
@@ -506,7 +579,10 @@ def add_trial_arguments(parser: Parser, *, config: str | None, output_dir: str |
         help="change one field of the config for all runs; repeatable",
     )
     parser.add_argument(
-        "--search", choices=("greedy", "beam"), default="beam", help="what the scored translations are from"
+        "--search",
+        choices=("greedy", "beam"),
+        default="beam",
+        help="what the scored translations are from",
     )
     parser.add_argument("--output_dir", metavar="DIR", type=Path, default=output_dir)
     parser.add_argument(
@@ -516,24 +592,39 @@ def add_trial_arguments(parser: Parser, *, config: str | None, output_dir: str |
         default=1,
         help="runs at once; they share the cores (and disturb tokens/s)",
     )
-    parser.add_argument("--threads", metavar="N", type=positive, help="CPU threads of each run (default: cores / jobs)")
-    parser.add_argument("--report_only", action="store_true", help="table and plots of what is done; nothing is run")
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=positive,
+        help="CPU threads of each run (default: cores / jobs)",
+    )
+    parser.add_argument(
+        "--report_only", action="store_true", help="table and plots of what is done; nothing is run"
+    )
 
 
 def add_positions_argument(parser: Parser) -> None:
     """`--positions`, as `chosen_positions` takes it."""
     parser.add_argument(
-        "--positions", metavar="NAME,...", help="position schemes, separated by commas (names as for --position)"
+        "--positions",
+        metavar="NAME,...",
+        help="position schemes, separated by commas (names as for --position)",
     )
 
 
 def chosen_positions(text: str | None, default: Sequence[str]) -> list[str]:
     """The names in `text`, each once. Raises UserError for one that there is not."""
     known = position_names()
-    names = list(default) if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    names = (
+        list(default)
+        if text is None
+        else [name.strip() for name in text.split(",") if name.strip()]
+    )
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise UserError(f"no position scheme {', '.join(map(repr, unknown))}: there are {', '.join(known)}")
+        raise UserError(
+            f"no position scheme {', '.join(map(repr, unknown))}: there are {', '.join(known)}"
+        )
     if not names:
         raise UserError("--positions: name at least one scheme")
     return list(dict.fromkeys(names))
@@ -553,10 +644,11 @@ def chosen_seeds(text: str) -> list[int]:
 def resolve_configs(
     load: Callable[[str, list[str]], Config], variants: Iterable[str], seeds: Sequence[int]
 ) -> tuple[dict[tuple[str, int], Config], dict[str, str]]:
-    """The config of each (variant, seed), seeds outermost; and the variants that are refused, with the reason.
+    """The config of each (variant, seed), seeds outermost; and the variants that are refused, with
+    the reason.
 
-    load: the config of a variant with more `--set` texts. Raises ConfigError where it refuses all of them: then the
-    fault lies with the config or the changes.
+    load: the config of a variant with more `--set` texts. Raises ConfigError where it refuses all
+    of them: then the fault lies with the config or the changes.
     """
     configs: dict[tuple[str, int], Config] = {}
     refused: dict[str, str] = {}
@@ -595,13 +687,16 @@ def exit_code(stopped: int | None, failed: bool) -> int:
     return 128 + stopped if stopped is not None else int(failed)
 
 
-# ------------------------------------------------------------------------------------------------ lengths
+# ------------------------------------------------------------------------------------------ lengths
 
 
 def bucket_names(edges: Sequence[int]) -> list[str]:
     """`edges` are increasing upper ends, in words; an open bucket follows the last."""
     lows = [1, *(edge + 1 for edge in edges)]
-    return [*(f"{low}–{high}" if low < high else f"{high}" for low, high in zip(lows, edges)), f"≥{lows[-1]}"]
+    return [
+        *(f"{low}–{high}" if low < high else f"{high}" for low, high in zip(lows, edges)),
+        f"≥{lows[-1]}",
+    ]
 
 
 def rows_by_length(sources: Sequence[str], edges: Sequence[int]) -> list[list[int]]:
@@ -615,22 +710,28 @@ def rows_by_length(sources: Sequence[str], edges: Sequence[int]) -> list[list[in
 
 def bleu_by_length(trial: Trial, splits: Sequence[str], edges: Sequence[int]) -> list[float | None]:
     """sacreBLEU of each bucket over the splits together; None where a bucket has no sentence."""
-    from utils.metrics import sacrebleu_score
+    from translation.metrics import sacrebleu_score
 
     sources, references, found = (
-        [line for split in splits for line in trial.lines(split, what)] for what in ("src", "ref", "hyp")
+        [line for split in splits for line in trial.lines(split, what)]
+        for what in ("src", "ref", "hyp")
     )
     return [
-        sacrebleu_score([found[row] for row in rows], [references[row] for row in rows]) if rows else None
+        sacrebleu_score([found[row] for row in rows], [references[row] for row in rows])
+        if rows
+        else None
         for rows in rows_by_length(sources, edges)
     ]
 
 
-# ----------------------------------------------------------------------------------------------- pictures
+# ----------------------------------------------------------------------------------------- pictures
 
 
-def empty_figure(n: int, *, width: float, height: float, title: str, room: float = 0.4) -> tuple[Figure, list[Axes]]:
-    """n panels side by side that share their y axis, each of about width x height inches, under one title.
+def empty_figure(
+    n: int, *, width: float, height: float, title: str, room: float = 0.4
+) -> tuple[Figure, list[Axes]]:
+    """n panels side by side that share their y axis, each of about width x height inches, under one
+    title.
 
     room: inches beside them, for the legend.
     """

@@ -1,4 +1,6 @@
-"""From a configuration and a vocabulary to a model: the one place that knows which class serves which config."""
+"""From a configuration and a vocabulary to a model: the one place that knows which class serves
+which config.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,14 @@ from dataclasses import replace
 
 from torch import nn
 
-from configs.errors import ConfigError
 from configs.schema import ModelConfig
 from models.initialisation import DeepNorm, deepnorm_constants, initialise_deepnorm, scale_by_depth
 from models.schemes import build_scheme as build_scheme
 from models.transformer import TranslationTransformer
 from models.transformer_backend import Decoder, Encoder, LayerShape
 from models.transformer_ori import TorchDecoder, TorchEncoder
-from tokenizer.base_tokenizer import BaseTokenizer
+from tokenizer.base import BaseTokenizer
+from utils.errors import ConfigError
 
 
 def build_model(config: ModelConfig, tokenizer: BaseTokenizer) -> TranslationTransformer:
@@ -39,12 +41,18 @@ def build_model(config: ModelConfig, tokenizer: BaseTokenizer) -> TranslationTra
     )
     in_encoder, in_decoder = (DeepNorm(alpha=1.0, beta=1.0),) * 2
     if config.norm == "deepnorm":
-        in_encoder, in_decoder = deepnorm_constants(config.n_encoder_layers, config.n_decoder_layers)
+        in_encoder, in_decoder = deepnorm_constants(
+            config.n_encoder_layers, config.n_decoder_layers
+        )
     encoder: nn.Module
     decoder: nn.Module
     if config.backend == "scratch":
-        encoder = Encoder(replace(shape, residual_scale=in_encoder.alpha), n_layers=config.n_encoder_layers)
-        decoder = Decoder(replace(shape, residual_scale=in_decoder.alpha), n_layers=config.n_decoder_layers)
+        encoder = Encoder(
+            replace(shape, residual_scale=in_encoder.alpha), n_layers=config.n_encoder_layers
+        )
+        decoder = Decoder(
+            replace(shape, residual_scale=in_decoder.alpha), n_layers=config.n_decoder_layers
+        )
     else:
         encoder = TorchEncoder(shape, n_layers=config.n_encoder_layers)
         decoder = TorchDecoder(shape, n_layers=config.n_decoder_layers)

@@ -1,4 +1,6 @@
-"""How the layers of a stack begin where plain Xavier is not asked for: DeepNorm's gains, and weights by depth."""
+"""How the layers of a stack begin where plain Xavier is not asked for: DeepNorm's gains, and
+weights by depth.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from models.transformer_backend import FeedForward
 
 
 class DeepNorm(NamedTuple):
-    """The constants of one stack: x counts alpha times in a sum, and the weights of branches begin with gain beta."""
+    """The constants of one stack: x counts alpha times in a sum, and the weights of branches begin
+    with gain beta.
+    """
 
     alpha: float
     beta: float
@@ -27,7 +31,9 @@ def deepnorm_constants(n_encoder_layers: int, n_decoder_layers: int) -> tuple[De
 
 @torch.no_grad()
 def initialise_deepnorm(stack: nn.Module, *, beta: float) -> None:
-    """Normal Xavier weights with gain 1 for queries and keys, beta for values, outputs and feed-forward (DeepNet)."""
+    """Normal Xavier weights with gain 1 for queries and keys, beta for values, outputs and
+    feed-forward (DeepNet).
+    """
     for module in stack.modules():
         match module:
             case SelfAttention():
@@ -43,14 +49,18 @@ def initialise_deepnorm(stack: nn.Module, *, beta: float) -> None:
 
 
 def _xavier(weight: Tensor, *gains: float) -> None:
-    """One gain for each of the maps that stand below each other in `weight`; each has its own Xavier bound."""
+    """One gain for each of the maps that stand below each other in `weight`; each has its own
+    Xavier bound.
+    """
     for part, gain in zip(weight.chunk(len(gains)), gains):
         nn.init.xavier_normal_(part, gain=gain)
 
 
 @torch.no_grad()
 def scale_by_depth(stack: nn.Module) -> None:
-    """Weights of layer l, from 1, times l^-0.5 (DS-Init; Zhang et al. 2019, equation 6 with alpha = 1)."""
+    """Weights of layer l, from 1, times l^-0.5 (DS-Init; Zhang et al. 2019, equation 6 with alpha =
+    1).
+    """
     for l, layer in enumerate(stack.layers, start=1):  # type: ignore[arg-type]  # noqa: E741
         for parameter in layer.parameters():
             if parameter.dim() > 1:

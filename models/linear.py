@@ -10,19 +10,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_FEW, _SOME = 64, 256  # rows: of any weight; of one of at least _LARGE numbers, such as the output projection
+_FEW, _SOME = (
+    64,
+    256,
+)  # rows: of any weight; of one of at least _LARGE numbers, such as the output projection
 _LARGE = 1_000_000
 _WORTH = 2_000_000  # multiplications: below them oneDNN takes longer to begin than torch to finish
 
 # Within `weights_fixed`: by id, each weight that was met and the same laid out for oneDNN.
-_laid_out: ContextVar[dict[int, tuple[Tensor, Tensor]] | None] = ContextVar("laid_out", default=None)
+_laid_out: ContextVar[dict[int, tuple[Tensor, Tensor]] | None] = ContextVar(
+    "laid_out", default=None
+)
 
 
 @contextmanager
 def weights_fixed() -> Iterator[None]:
-    """Within it no weight changes, and `linear` may keep what it makes of one; may be nested, or decorate a function.
+    """Within it no weight changes, and `linear` may keep what it makes of one; may be nested, or
+    decorate a function.
 
-    A scope, since nothing tells reliably that a weight has changed: torch's fused optimizers do not count versions.
+    A scope, since nothing tells reliably that a weight has changed: torch's fused optimizers do not
+    count versions.
     """
     if _laid_out.get() is not None:
         yield
@@ -37,19 +44,23 @@ def weights_fixed() -> Iterator[None]:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I] and bias [O].
 
-    A search meets the weights with few rows, cold in the cache, and torch's product on a CPU then spends most of its
-    time in fetching them: oneDNN's, with the weight laid out for it once, takes two thirds of the time. It serves
-    float32 on a CPU without gradients, within `weights_fixed`.
+    A search meets the weights with few rows, cold in the cache, and torch's product on a CPU then
+    spends most of its time in fetching them: oneDNN's, with the weight laid out for it once, takes
+    two thirds of the time. It serves float32 on a CPU without gradients, within `weights_fixed`.
     """
     if torch.compiler.is_compiling() or (held := _laid_out.get()) is None:
         return F.linear(x, weight, bias)
     rows = x.shape[:-1].numel()
-    worth = rows * weight.numel() >= _WORTH and rows <= (_SOME if weight.numel() >= _LARGE else _FEW)
+    worth = rows * weight.numel() >= _WORTH and rows <= (
+        _SOME if weight.numel() >= _LARGE else _FEW
+    )
     if not worth or not _serves(x, weight):
         return F.linear(x, weight, bias)
     if id(weight) not in held:
         held[id(weight)] = weight, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 32)
-    return torch.ops.mkldnn._linear_pointwise(x.contiguous(), held[id(weight)][1], bias, "none", [], "")
+    return torch.ops.mkldnn._linear_pointwise(
+        x.contiguous(), held[id(weight)][1], bias, "none", [], ""
+    )
 
 
 def _serves(x: Tensor, weight: Tensor) -> bool:

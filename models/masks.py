@@ -1,6 +1,7 @@
 """The one place where mask polarity is decided.
 
-`*_key_padding_mask` [B,S] bool: True = padding. `attn_mask` bool, broadcast to [B,H,Tq,Tk]: True = may attend.
+`*_key_padding_mask` [B,S] bool: True = padding. `attn_mask` bool, broadcast to [B,H,Tq,Tk]: True =
+may attend.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from torch import Tensor
 
 
 def key_padding_mask(ids: Tensor, pad_id: int) -> Tensor:
-    """[B,S] ids -> [B,S] bool, True at padding. For source ids only: a target may start with pad_id (Marian)."""
+    """[B,S] ids -> [B,S] bool, True at padding. For source ids only: a target may start with pad_id
+    (Marian).
+    """
     return ids == pad_id
 
 
@@ -26,4 +29,6 @@ def causal_attn_mask(q_positions: Tensor, k_positions: Tensor) -> Tensor:
 
 def as_bias(attn_mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Bool attn_mask -> float of the same shape, 0 where attention is allowed and -inf elsewhere."""
-    return torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device).masked_fill_(~attn_mask, -torch.inf)
+    return torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device).masked_fill_(
+        ~attn_mask, -torch.inf
+    )

@@ -18,7 +18,12 @@ from models.positional_encodings.kerple import Kerple
 from models.positional_encodings.learnable import LearnableScheme
 from models.positional_encodings.randomized import RandomizedScheme
 from models.positional_encodings.rope import NO_SCALING, RopeScaling, Rotary
-from models.positional_encodings.rope_scaling import DynamicNtkRotary, LinearScaling, NtkScaling, YarnScaling
+from models.positional_encodings.rope_scaling import (
+    DynamicNtkRotary,
+    LinearScaling,
+    NtkScaling,
+    YarnScaling,
+)
 from models.positional_encodings.sandwich import Sandwich
 from models.positional_encodings.shaw import Shaw
 from models.positional_encodings.sinusoidal import SinusoidalScheme
@@ -36,13 +41,17 @@ def _build(position: config.PositionSection, model: ModelConfig) -> PositionSche
     return POSITION_SCHEMES[type(position)](position, model)
 
 
-def _stacks(encoder: Iterable[AttentionPosition], decoder: Iterable[AttentionPosition]) -> PositionScheme:
+def _stacks(
+    encoder: Iterable[AttentionPosition], decoder: Iterable[AttentionPosition]
+) -> PositionScheme:
     return AttentionScheme(encoder=encoder, decoder=decoder)
 
 
 def _for_layers(m: ModelConfig, make: Callable[[], AttentionPosition]) -> PositionScheme:
     """A module of its own for every self-attention."""
-    return _stacks([make() for _ in range(m.n_encoder_layers)], [make() for _ in range(m.n_decoder_layers)])
+    return _stacks(
+        [make() for _ in range(m.n_encoder_layers)], [make() for _ in range(m.n_decoder_layers)]
+    )
 
 
 def _head_dim(m: ModelConfig) -> int:
@@ -50,7 +59,9 @@ def _head_dim(m: ModelConfig) -> int:
 
 
 def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
-    rotary = Rotary(base=p.base, form=p.form, rope_dim=p.rope_dim, layout=p.layout, scaling=_scaling(p.scaling))
+    rotary = Rotary(
+        base=p.base, form=p.form, rope_dim=p.rope_dim, layout=p.layout, scaling=_scaling(p.scaling)
+    )
     if isinstance(p.scaling, config.DynamicNtkScaling):
         rotary = DynamicNtkRotary(
             base=p.base,
@@ -102,7 +113,9 @@ def _kerple(p: config.Kerple, m: ModelConfig) -> PositionScheme:
 
 
 def _fire(p: config.Fire, m: ModelConfig) -> PositionScheme:
-    return _stacks(*([Fire(n_heads=m.n_heads, width=p.width, c=p.c, threshold=p.threshold)] for _ in range(2)))
+    return _stacks(
+        *([Fire(n_heads=m.n_heads, width=p.width, c=p.c, threshold=p.threshold)] for _ in range(2))
+    )
 
 
 def _sandwich(p: config.Sandwich, m: ModelConfig) -> PositionScheme:
@@ -138,10 +151,15 @@ def _deberta(p: config.Deberta, m: ModelConfig) -> PositionScheme:
     )
 
 
-def _causal_only(p: config.Cope | config.Fox, m: ModelConfig, make: Callable[[], AttentionPosition]) -> PositionScheme:
+def _causal_only(
+    p: config.Cope | config.Fox, m: ModelConfig, make: Callable[[], AttentionPosition]
+) -> PositionScheme:
     encoder = _build(p.encoder, m)
     encoder.encoder_only()
-    return PairedScheme(encoder=encoder, decoder=AttentionScheme(decoder=[make() for _ in range(m.n_decoder_layers)]))
+    return PairedScheme(
+        encoder=encoder,
+        decoder=AttentionScheme(decoder=[make() for _ in range(m.n_decoder_layers)]),
+    )
 
 
 def _cope(p: config.Cope, m: ModelConfig) -> PositionScheme:
@@ -164,7 +182,9 @@ def _randomized(p: config.Randomized, m: ModelConfig) -> PositionScheme:
 POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.NoPosition: lambda p, m: PositionScheme(),
     config.Sinusoidal: lambda p, m: SinusoidalScheme(base=p.base, layout=p.layout),
-    config.Learnable: lambda p, m: LearnableScheme(max_positions=p.max_positions, d_model=m.d_model),
+    config.Learnable: lambda p, m: LearnableScheme(
+        max_positions=p.max_positions, d_model=m.d_model
+    ),
     config.Rope: _rope,
     config.XPos: _xpos,
     config.Alibi: _alibi,

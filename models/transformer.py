@@ -1,4 +1,6 @@
-"""The translation model: embeddings, encoder and decoder, output projection; and the protocol of decoding."""
+"""The translation model: embeddings, encoder and decoder, output projection; and the protocol of
+decoding.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
-from configs.errors import UserError
 from models.attention.tap import AttentionTap
 from models.dropout import Dropout, JointDropout
 from models.linear import linear
 from models.masks import key_padding_mask
 from models.positional_encodings.base import PositionScheme, Side
 from models.transformer_backend import Memory
+from utils.errors import UserError
 
 
 class SearchState(Protocol):
@@ -30,9 +32,9 @@ class SearchState(Protocol):
 class TranslationTransformer(nn.Module):
     """Encoder-decoder over token ids (Vaswani et al. 2017, section 3).
 
-    `encoder` and `decoder` are built modules with the signatures of `transformer_backend.Encoder` and `Decoder`
-    (`transformer_ori.py` offers the same on torch.nn.Transformer). Source sentences end in EOS, so that no row of a
-    batch is all padding.
+    `encoder` and `decoder` are built modules with the signatures of `transformer_backend.Encoder`
+    and `Decoder` (`transformer_ori.py` offers the same on torch.nn.Transformer). Source sentences
+    end in EOS, so that no row of a batch is all padding.
     """
 
     def __init__(
@@ -51,12 +53,16 @@ class TranslationTransformer(nn.Module):
     ) -> None:
         super().__init__()
         if tie_embeddings == "all" and src_vocab_size != tgt_vocab_size:
-            raise ValueError(f"tied embeddings need one vocabulary: {src_vocab_size} against {tgt_vocab_size} entries")
+            raise ValueError(
+                f"tied embeddings need one vocabulary: {src_vocab_size} against {tgt_vocab_size} entries"
+            )
         self.pad_id = pad_id
         self.d_model = d_model
         # No padding_idx: a Marian start token has the id of padding, and needs its embedding.
         self.src_embedding = nn.Embedding(src_vocab_size, d_model)
-        self.tgt_embedding = self.src_embedding if tie_embeddings == "all" else nn.Embedding(tgt_vocab_size, d_model)
+        self.tgt_embedding = (
+            self.src_embedding if tie_embeddings == "all" else nn.Embedding(tgt_vocab_size, d_model)
+        )
         self.encoder = encoder
         self.decoder = decoder
         self.scheme = scheme
@@ -79,10 +85,14 @@ class TranslationTransformer(nn.Module):
             nn.init.normal_(embedding.weight, std=self.d_model**-0.5)
         nn.init.xavier_uniform_(self.output.weight)
 
-    def _embed(self, ids: Tensor, side: Side, *, start: int = 0, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """ids [B,T] whose first column stands at position `start` -> embeddings [B,T,D], positions [T].
+    def _embed(
+        self, ids: Tensor, side: Side, *, start: int = 0, keep: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """ids [B,T] whose first column stands at position `start` -> embeddings [B,T,D], positions
+        [T].
 
-        keep [B,T] bool: elsewhere the embedding of the token is 0; its position stays, as with word dropout.
+        keep [B,T] bool: elsewhere the embedding of the token is 0; its position stays, as with word
+        dropout.
         """
         end = start + ids.shape[1]
         limit = self.scheme.max_length(side)
@@ -98,7 +108,9 @@ class TranslationTransformer(nn.Module):
             x = x * keep[:, :, None].to(x.dtype)
         return self.dropout(self.scheme.input(side)(x, positions)), positions
 
-    def encode(self, src: Tensor, *, tap: AttentionTap | None = None, keep: Tensor | None = None) -> Memory:
+    def encode(
+        self, src: Tensor, *, tap: AttentionTap | None = None, keep: Tensor | None = None
+    ) -> Memory:
         """src [B,S] -> Memory. keep [B,S]: see `forward`."""
         padding = key_padding_mask(src, self.pad_id)
         x, positions = self._embed(src, "source", keep=keep)
@@ -106,9 +118,16 @@ class TranslationTransformer(nn.Module):
         return Memory(states, padding, positions)
 
     def decode(
-        self, tgt_in: Tensor, memory: Memory, *, tap: AttentionTap | None = None, keep: Tensor | None = None
+        self,
+        tgt_in: Tensor,
+        memory: Memory,
+        *,
+        tap: AttentionTap | None = None,
+        keep: Tensor | None = None,
     ) -> Tensor:
-        """tgt_in [B,T] -> hidden states [B,T,D] that see their own and earlier tokens. keep [B,T]: see `forward`."""
+        """tgt_in [B,T] -> hidden states [B,T,D] that see their own and earlier tokens. keep [B,T]:
+        see `forward`.
+        """
         y, positions = self._embed(tgt_in, "target", keep=keep)
         return self.decoder(y, memory, scheme=self.scheme, positions=positions, tap=tap)
 
@@ -126,26 +145,36 @@ class TranslationTransformer(nn.Module):
         tap: AttentionTap | None = None,
         keep: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """src [B,S], tgt_in [B,T] -> logits [B,T,V]; with select [B,T] bool only there, [N,V] in row order.
+        """src [B,S], tgt_in [B,T] -> logits [B,T,V]; with select [B,T] bool only there, [N,V] in
+        row order.
 
-        project=False leaves the hidden states, [...,D]: the training loss makes its logits some rows at a time.
-        keep, bool of the shapes of src and tgt_in: elsewhere a token counts with its position, without its embedding.
-        Raises UserError for a sequence past a table of positions.
+        project=False leaves the hidden states, [...,D]: the training loss makes its logits some
+        rows at a time. keep, bool of the shapes of src and tgt_in: elsewhere a token counts with
+        its position, without its embedding. Raises UserError for a sequence past a table of
+        positions.
         """
         keep_src, keep_tgt = (None, None) if keep is None else keep
-        hidden = self.decode(tgt_in, self.encode(src, tap=tap, keep=keep_src), tap=tap, keep=keep_tgt)
+        hidden = self.decode(
+            tgt_in, self.encode(src, tap=tap, keep=keep_src), tap=tap, keep=keep_tgt
+        )
         if select is not None:
             hidden = hidden[select]
         return self.project(hidden) if project else hidden
 
     def init_state(self, memory: Memory, *, beam_size: int, max_len: int) -> SearchState:
-        """An empty decoding state of beam_size hypotheses for each sentence, at most max_len tokens long."""
+        """An empty decoding state of beam_size hypotheses for each sentence, at most max_len tokens
+        long.
+        """
         decoder = cast(Any, self.decoder)
-        state: SearchState = decoder.init_state(memory, scheme=self.scheme, beam_size=beam_size, max_len=max_len)
+        state: SearchState = decoder.init_state(
+            memory, scheme=self.scheme, beam_size=beam_size, max_len=max_len
+        )
         return state
 
     def decode_step(self, tokens: Tensor, state: SearchState) -> Tensor:
-        """The next token of every hypothesis, tokens [B,K], or the next T, [B,K,T] -> logits [B,K,V] or [B,K,T,V]."""
+        """The next token of every hypothesis, tokens [B,K], or the next T, [B,K,T] -> logits
+        [B,K,V] or [B,K,T,V].
+        """
         batch, beams = tokens.shape[:2]
         y, positions = self._embed(tokens.reshape(batch * beams, -1), "target", start=state.length)
         decoder = cast(Any, self.decoder)

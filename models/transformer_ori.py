@@ -1,6 +1,7 @@
 """torch.nn.Transformer under the protocol of `transformer_backend`, for comparison.
 
-It has no place for positions inside attention and keeps no key-value cache: a decoding step runs over the whole prefix.
+It has no place for positions inside attention and keeps no key-value cache: a decoding step runs
+over the whole prefix.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from models.transformer_backend import LayerShape, Memory
 
 def _no_tap(tap: AttentionTap | None) -> None:
     if tap is not None:
-        raise ValueError('torch.nn.Transformer does not show its attention: use model.backend = "scratch"')
+        raise ValueError(
+            'torch.nn.Transformer does not show its attention: use model.backend = "scratch"'
+        )
 
 
 class TorchEncoder(nn.Module):
@@ -39,14 +42,22 @@ class TorchEncoder(nn.Module):
         self.stack = nn.TransformerEncoder(layer, n_layers, norm, enable_nested_tensor=False)
 
     def forward(
-        self, x: Tensor, *, scheme: PositionScheme, positions: Tensor, padding: Tensor, tap: AttentionTap | None = None
+        self,
+        x: Tensor,
+        *,
+        scheme: PositionScheme,
+        positions: Tensor,
+        padding: Tensor,
+        tap: AttentionTap | None = None,
     ) -> Tensor:
         _no_tap(tap)
         return self.stack(x, src_key_padding_mask=padding)
 
 
 class PrefixState:
-    """The embedded prefixes [B*K,t,D] and the memory; what a decoder without a cache has to remember."""
+    """The embedded prefixes [B*K,t,D] and the memory; what a decoder without a cache has to
+    remember.
+    """
 
     def __init__(self, memory: Memory, beam_size: int) -> None:
         self.memory = memory
@@ -60,12 +71,17 @@ class PrefixState:
     def reorder(self, beam_index: Tensor) -> None:
         """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
         if self.prefix is not None:
-            first = torch.arange(beam_index.shape[0], device=beam_index.device)[:, None] * self.beam_size
+            first = (
+                torch.arange(beam_index.shape[0], device=beam_index.device)[:, None]
+                * self.beam_size
+            )
             self.prefix = self.prefix[(first + beam_index).flatten()]
 
     def select(self, alive: Tensor) -> None:
         """Keep the given sentences ([B'] indices) with all their beams."""
-        self.memory = replace(self.memory, states=self.memory.states[alive], padding=self.memory.padding[alive])
+        self.memory = replace(
+            self.memory, states=self.memory.states[alive], padding=self.memory.padding[alive]
+        )
         if self.prefix is not None:
             self.prefix = self.prefix.unflatten(0, (-1, self.beam_size))[alive].flatten(0, 1)
 
@@ -100,12 +116,22 @@ class TorchDecoder(nn.Module):
         _no_tap(tap)
         # torch's bool masks say where NOT to attend.
         future = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool, device=y.device).triu(1)
-        return self.stack(y, memory.states, tgt_mask=future, tgt_is_causal=True, memory_key_padding_mask=memory.padding)
+        return self.stack(
+            y,
+            memory.states,
+            tgt_mask=future,
+            tgt_is_causal=True,
+            memory_key_padding_mask=memory.padding,
+        )
 
-    def init_state(self, memory: Memory, *, scheme: PositionScheme, beam_size: int, max_len: int) -> PrefixState:
+    def init_state(
+        self, memory: Memory, *, scheme: PositionScheme, beam_size: int, max_len: int
+    ) -> PrefixState:
         return PrefixState(memory, beam_size)
 
-    def step(self, y: Tensor, state: PrefixState, *, scheme: PositionScheme, positions: Tensor) -> Tensor:
+    def step(
+        self, y: Tensor, state: PrefixState, *, scheme: PositionScheme, positions: Tensor
+    ) -> Tensor:
         prefix = y if state.prefix is None else torch.cat((state.prefix, y), dim=1)
         state.prefix = prefix
         memory = replace(
@@ -113,5 +139,7 @@ class TorchDecoder(nn.Module):
             states=state.memory.states.repeat_interleave(state.beam_size, dim=0),
             padding=state.memory.padding.repeat_interleave(state.beam_size, dim=0),
         )
-        hidden = self(prefix, memory, scheme=scheme, positions=torch.arange(prefix.shape[1], device=y.device))
+        hidden = self(
+            prefix, memory, scheme=scheme, positions=torch.arange(prefix.shape[1], device=y.device)
+        )
         return hidden[:, -y.shape[1] :]

@@ -11,20 +11,26 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from marian_files import write_marian_files
 
-# One thread for every process: workers of pytest share the cores, and the number of threads decides the last bits.
+# One thread for every process: workers of pytest share the cores, and the number of threads decides
+# the last bits.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell; tests send Ctrl-C
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # started in the background of a shell; tests send Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A model of a few thousand parameters on a few hundred pairs: trained in seconds, good for nothing but being real.
+# A model of a few thousand parameters on a few hundred pairs: trained in seconds, good for nothing
+# but being real.
 TINY = [
     "train.max_epochs=2",
     "train.device=cpu",
-    "train.log_attention=false",  # pictures take longer than the training; test_checkpoints.py has them
+    # pictures take longer than the training; test_checkpoints.py has them
+    "train.log_attention=false",
     "model.d_model=32",
     "model.n_heads=2",
     "model.d_ff=64",
@@ -46,8 +52,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of each test in test_fuzzing.py, drawn anew (default: a few, always the same)",
     )
 
+    parser.addoption(
+        "--bf16",
+        choices=("yes", "no"),
+        help="run as on a processor that computes in bfloat16, or as on one that does not "
+        "(default: as this one)",
+    )
+
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--bf16"):
+        os.environ["COMPUTES_BF16"] = config.getoption("--bf16")
     examples = config.getoption("--fuzz-examples")
     settings.register_profile(
         "fuzz",
@@ -59,7 +74,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def run_script(*args: str | Path, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def run_script(
+    *args: str | Path, stdin: str | None = None, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Run `python ARGS` from the repository root, as a user does."""
     env = {**os.environ, "PYTHONPATH": ""}
     return subprocess.run(
@@ -75,15 +92,27 @@ def run_script(*args: str | Path, stdin: str | None = None, timeout: float = 120
 
 def tiny_args(folder: Path, *overrides: str) -> list[str]:
     """`--set` arguments of a tiny run under `folder`; `overrides` come last and win."""
-    settings = [*TINY, f"train.runs_dir={folder / 'runs'}", f"data.cache_dir={folder / 'cache'}", *overrides]
+    settings = [
+        *TINY,
+        f"train.runs_dir={folder / 'runs'}",
+        f"data.cache_dir={folder / 'cache'}",
+        *overrides,
+    ]
     return [part for setting in settings for part in ("--set", setting)]
 
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished tiny RoPE run on the embedded corpus, made in this process. Tests must not change it."""
-    from utils.config import load_config
-    from utils.training import train
+    """The folder of a finished tiny RoPE run on the embedded corpus, made in this process. Tests
+    must not change it.
+    """
+    from configs.load import load_config
+    from training.run import train
 
     settings = tiny_args(tmp_path_factory.mktemp("trained"))[1::2]
     return train(load_config("configs/demo.py", settings), say=lambda line: None).run.path
+
+
+@pytest.fixture(scope="session")
+def marian_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_marian_files(tmp_path_factory.mktemp("marian"))

@@ -1,4 +1,6 @@
-"""Bad input for the fuzzing tests: damaged bytes, odd text, values of the wrong kind in the wrong place."""
+"""Bad input for the fuzzing tests: damaged bytes, odd text, values of the wrong kind in the wrong
+place.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-# NUL, marks that turn the direction of writing, lone surrogates, a byte order mark, separators that end no line,
-# combining marks, and what XML and JSON take for their own.
+# NUL, marks that turn the direction of writing, lone surrogates, a byte order mark, separators that
+# end no line, combining marks, and what XML and JSON take for their own.
 ODD = "\0\x0b\x0c\x85\u2028\u202e\u2066\u200f\ud800\udfff\ufeff\ufffd\U0010ffff\u0301\u0316\u200d\u00a0 \t\n\r"
 ODD += "<>&;\"'{}[]#%\\"
-odd_characters = st.one_of(st.sampled_from(ODD), st.sampled_from(string.ascii_letters + "éàœ’«»"), st.characters())
+odd_characters = st.one_of(
+    st.sampled_from(ODD), st.sampled_from(string.ascii_letters + "éàœ’«»"), st.characters()
+)
 short_text = st.text(odd_characters, max_size=30)
 
 
@@ -25,7 +29,9 @@ def odd_text(draw: st.DrawFn) -> str:
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-    """`whole` cut, with bits turned over, with a stretch replaced, left out or repeated, or something else entirely."""
+    """`whole` cut, with bits turned over, with a stretch replaced, left out or repeated, or
+    something else entirely.
+    """
     how = draw(st.sampled_from(["cut", "flipped", "flipped", "replaced", "repeated", "other"]))
     if not whole:
         return draw(st.binary(max_size=200))
@@ -55,20 +61,30 @@ odd_values: Any = st.recursive(
         st.floats(),
         short_text,
     ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(short_text, inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(short_text, inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
 
 def _places(data: Any) -> list[list[Any]]:
     """The keys on the way to every value inside nested dicts and lists."""
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, (list, tuple)) else ()
+    items = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, (list, tuple))
+        else ()
+    )
     return [[key, *rest] for key, value in items for rest in ([], *_places(value))]
 
 
 @st.composite
 def altered(draw: st.DrawFn, data: Any) -> Any:
-    """`data` with one to three of its values replaced, renamed or left out; nothing of `data` itself is touched."""
+    """`data` with one to three of its values replaced, renamed or left out; nothing of `data`
+    itself is touched.
+    """
     data = copy.deepcopy(data)
     for _ in range(draw(st.integers(1, 3))):
         places = _places(data)

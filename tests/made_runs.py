@@ -1,4 +1,6 @@
-"""Runs made from a trained one without training (other positions, other backends), and scripts run in-process."""
+"""Runs made from a trained one without training (other positions, other backends), and scripts run
+in-process.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.run import Run
 from configs.serialize import to_dict
 from models.build import build_model
 from tokenizer.build import load_tokenizer
 from utils.cli import run_main
-from utils.runs import Run, checkpoint_config, read_checkpoint
 
 
 class Ended(NamedTuple):
@@ -35,9 +38,13 @@ class Ended(NamedTuple):
 
 
 class Scripts:
-    """Runs a script's main in this process, as the command line does; starting Python anew takes seconds."""
+    """Runs a script's main in this process, as the command line does; starting Python anew takes
+    seconds.
+    """
 
-    def __init__(self, main: Callable[[list[str]], None], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, main: Callable[[list[str]], None], capsys: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.main, self.capsys, self.monkeypatch = main, capsys, monkeypatch
 
     def __call__(self, *args: str | Path, stdin: bytes = b"") -> Ended:

@@ -1,6 +1,8 @@
-"""Bad input of every kind: always an answer or a clear error, never a traceback, never a file where none belongs.
+"""Bad input of every kind: always an answer or a clear error, never a traceback, never a file where
+none belongs.
 
-The suite draws a few examples of each kind, always the same. A campaign: `python -m pytest tests/test_fuzzing.py
+The suite draws a few examples of each kind, always the same. A campaign: `python -m pytest
+tests/test_fuzzing.py
 --fuzz-examples 2000`.
 """
 
@@ -23,11 +25,12 @@ from typing import Any
 import pytest
 import torch
 from fuzz_inputs import altered, damaged, odd_text, odd_values, short_text
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from toy_runs import run_here, same, toy_config
 
-from configs.errors import UserError
+from checkpoints.content import checkpoint_config, read_checkpoint, write_safetensors
+from checkpoints.run import Run
+from configs.load import read_config_json, write_config_json
 from configs.schema import (
     Config,
     DataConfig,
@@ -45,15 +48,13 @@ from data.cache import tokenize_split
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
 from tokenizer.build import load_tokenizer
-from tokenizer.subword_tokenizer import SubwordTokenizer
-from utils.config import read_config_json, write_config_json
-from utils.export import write_safetensors
-from utils.logs import RunLog, flatten
-from utils.resume import open_run
-from utils.runs import Run, checkpoint_config, read_checkpoint
-from utils.text_lines import bounded_lines, read_lines
-from utils.training import Training
-from utils.translation import load_run
+from tokenizer.subword import SubwordTokenizer
+from training.log import RunLog, flatten
+from training.run import Training
+from training.start import open_run
+from translation.translator import load_run
+from utils.errors import UserError
+from utils.lines import bounded_lines, read_lines
 
 SCRIPTS = ("train", "inference", "test", "visualize", "export", "average", "tune", "back_translate")
 
@@ -78,7 +79,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Run:
     """A trained toy run. Tests must not change it."""
-    config = toy_config(folder, "train.max_epochs=1", "train.max_steps=6", "decode.max_len=5", "train.patience=3")
+    config = toy_config(
+        folder, "train.max_epochs=1", "train.max_steps=6", "decode.max_len=5", "train.patience=3"
+    )
     return run_here(config).run
 
 
@@ -86,7 +89,9 @@ def run(folder: Path) -> Run:
 def exported(run: Run, folder: Path) -> Path:
     made = folder / "exported"
     made.mkdir()
-    write_safetensors(load_run(run.path, runs_dir="runs"), made)
+    loaded = load_run(run.path, runs_dir="runs")
+    progress = {"epoch": loaded.epoch, "step": loaded.step}
+    write_safetensors(loaded.model, loaded.config, loaded.tokenizer, progress, made)
     return made
 
 
@@ -96,7 +101,7 @@ def newest(run: Run) -> Path:
     return path
 
 
-# ------------------------------------------------------------------------------------------------------------- text
+# --------------------------------------------------------------------------------------------- text
 
 
 def as_file(lines: list[str], *, packed: bool) -> bytes:
@@ -112,7 +117,9 @@ def test_parallel_files(folder: Path, data: st.DataObject) -> None:
     root.mkdir()
     for lang in ("fr", "en"):
         packed = data.draw(st.booleans())
-        raw = as_file(["Le chat dort.", *data.draw(st.lists(odd_text(), max_size=4))], packed=packed)
+        raw = as_file(
+            ["Le chat dort.", *data.draw(st.lists(odd_text(), max_size=4))], packed=packed
+        )
         raw = data.draw(damaged(raw)) if data.draw(st.booleans()) else raw
         (root / f"train.{lang}{'.gz' if packed else ''}").write_bytes(raw)
     corpus = ParallelFiles(
@@ -177,7 +184,14 @@ def iwslt(path: Path, split: str) -> ParallelText:
     return build_corpus(data).load(split)
 
 
-NAMES = ("train.tags.fr-en.fr", "train.tags.fr-en.en", "fr-en.zip", "en-fr.tgz", "../../climbed", "/tmp/climbed")
+NAMES = (
+    "train.tags.fr-en.fr",
+    "train.tags.fr-en.en",
+    "fr-en.zip",
+    "en-fr.tgz",
+    "../../climbed",
+    "/tmp/climbed",
+)
 
 
 def zipped(members: list[tuple[str, bytes]]) -> bytes:
@@ -210,7 +224,11 @@ def test_archives(folder: Path, data: st.DataObject) -> None:
     root.mkdir(parents=True)
     content = st.one_of(official_text(), st.just(zipped([("fr-en/train.tags.fr-en.fr", b"un\n")])))
     some = st.lists(st.tuples(st.sampled_from(NAMES), content), max_size=3)
-    members = [("train.tags.fr-en.fr", b"un\n"), ("train.tags.fr-en.en", b"one\n"), *data.draw(some)]
+    members = [
+        ("train.tags.fr-en.fr", b"un\n"),
+        ("train.tags.fr-en.en", b"one\n"),
+        *data.draw(some),
+    ]
     suffix, pack = data.draw(st.sampled_from([(".zip", zipped), (".tgz", tarred)]))
     raw = pack(members)
     raw = data.draw(damaged(raw)) if data.draw(st.booleans()) else raw
@@ -234,14 +252,18 @@ def test_lines_to_translate(data: st.DataObject) -> None:
         assert not any("\n" in line for line in lines)
 
 
-# ------------------------------------------------------------------------------------------------------- tokenizers
+# --------------------------------------------------------------------------------------- tokenizers
 
 
 @fuzzed(0.5)
 @given(
-    texts=st.lists(odd_text(), min_size=1, max_size=4), text=odd_text(), algorithm=st.sampled_from(["bpe", "unigram"])
+    texts=st.lists(odd_text(), min_size=1, max_size=4),
+    text=odd_text(),
+    algorithm=st.sampled_from(["bpe", "unigram"]),
 )
-def test_subwords_learned_from_anything_segment_anything(texts: list[str], text: str, algorithm: Any) -> None:
+def test_subwords_learned_from_anything_segment_anything(
+    texts: list[str], text: str, algorithm: Any
+) -> None:
     with an_answer_or_a_clear_error():
         tokenizer = SubwordTokenizer.train(texts, Subword(algorithm=algorithm, vocab_size=80))
         ids = tokenizer.encode_src(text)
@@ -254,7 +276,9 @@ def test_subwords_learned_from_anything_segment_anything(texts: list[str], text:
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_kind.json"])
 @fuzzed()
 @given(data=st.data())
-def test_damaged_files_of_a_tokenizer(run: Run, folder: Path, name: str, data: st.DataObject) -> None:
+def test_damaged_files_of_a_tokenizer(
+    run: Run, folder: Path, name: str, data: st.DataObject
+) -> None:
     copy = folder / "tokenizer"
     shutil.copytree(run.tokenizer, copy, dirs_exist_ok=True)
     (copy / name).write_bytes(data.draw(damaged((run.tokenizer / name).read_bytes())))
@@ -262,7 +286,7 @@ def test_damaged_files_of_a_tokenizer(run: Run, folder: Path, name: str, data: s
         assert load_tokenizer(copy).fingerprint() == load_tokenizer(run.tokenizer).fingerprint()
 
 
-# ---------------------------------------------------------------------------------------------------------- configs
+# ------------------------------------------------------------------------------------------ configs
 
 ROPE = Rope(scaling=YarnScaling())
 MIXTURE = Mixture(parts=(Weighted(corpus=ParallelFiles(), name="a"), Weighted()))
@@ -270,13 +294,28 @@ CONFIGS = [
     Config(),
     Config(tokenizer=Marian(), model=dataclasses.replace(Config().model, position=ROPE)),
     Config(data=dataclasses.replace(Config().data, corpus=MIXTURE)),
-    apply_overrides(Config(), ["decode.search=sample", "data.clean=rules", "optim.objective=r_drop"]),
+    apply_overrides(
+        Config(), ["decode.search=sample", "data.clean=rules", "optim.objective=r_drop"]
+    ),
 ]
 KEYS = sorted({key.removesuffix(".kind") for config in CONFIGS for key in flatten(to_dict(config))})
 VALUES = st.one_of(
     short_text,
     st.sampled_from(
-        ["", "none", "true", "0", "-1", "1e400", "nan", "9" * 5000, "1" + "0" * 400, "()", "1,2,x", "~nobody/x"]
+        [
+            "",
+            "none",
+            "true",
+            "0",
+            "-1",
+            "1e400",
+            "nan",
+            "9" * 5000,
+            "1" + "0" * 400,
+            "()",
+            "1,2,x",
+            "~nobody/x",
+        ]
     ),
     st.sampled_from(["rope", "files", "mixture", "sample", "yarn", "subword", "rules"]),
     st.integers().map(str),
@@ -302,12 +341,18 @@ def test_configs_from_something_else(data: Any) -> None:
 @fuzzed(2)
 @given(
     config=st.sampled_from(CONFIGS),
-    changes=st.lists(st.tuples(st.one_of(st.sampled_from(KEYS), short_text), VALUES), min_size=1, max_size=3),
-    position=st.one_of(st.none(), st.sampled_from(["rope", "learnable", "alibi", "rope_yarn"]), short_text),
+    changes=st.lists(
+        st.tuples(st.one_of(st.sampled_from(KEYS), short_text), VALUES), min_size=1, max_size=3
+    ),
+    position=st.one_of(
+        st.none(), st.sampled_from(["rope", "learnable", "alibi", "rope_yarn"]), short_text
+    ),
 )
 def test_overrides(config: Config, changes: list[tuple[str, str]], position: str | None) -> None:
     with an_answer_or_a_clear_error():
-        found = apply_overrides(config, [f"{key}={value}" for key, value in changes], position=position)
+        found = apply_overrides(
+            config, [f"{key}={value}" for key, value in changes], position=position
+        )
         assert from_dict(to_dict(found)) == found
 
 
@@ -316,12 +361,16 @@ def test_overrides(config: Config, changes: list[tuple[str, str]], position: str
 def test_config_json(folder: Path, config: Config, data: st.DataObject) -> None:
     path = folder / "config.json"
     write_config_json(config, path)
-    path.write_bytes(data.draw(st.one_of(damaged(path.read_bytes()), st.sampled_from([b"[" * 10**5, b"9" * 5000]))))
+    path.write_bytes(
+        data.draw(
+            st.one_of(damaged(path.read_bytes()), st.sampled_from([b"[" * 10**5, b"9" * 5000]))
+        )
+    )
     with an_answer_or_a_clear_error():
         read_config_json(path)
 
 
-# ---------------------------------------------------------------------------------------------------- command lines
+# ------------------------------------------------------------------------------------ command lines
 
 
 def options_of(script: Any, arguments: list[str]) -> list[str]:
@@ -332,7 +381,9 @@ def options_of(script: Any, arguments: list[str]) -> list[str]:
     return sorted(set(re.findall(r"--\w+", said.getvalue())))
 
 
-ARGUMENTS = st.one_of(short_text, VALUES, st.sampled_from(["model.d_model=64", "configs/demo.py", "--"]))
+ARGUMENTS = st.one_of(
+    short_text, VALUES, st.sampled_from(["model.d_model=64", "configs/demo.py", "--"])
+)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -340,7 +391,9 @@ ARGUMENTS = st.one_of(short_text, VALUES, st.sampled_from(["model.d_model=64", "
 @given(data=st.data())
 def test_command_lines(name: str, data: st.DataObject) -> None:
     script = importlib.import_module(name)
-    command = [data.draw(st.sampled_from(["attention", "bias", "decay"]))] if name == "visualize" else []
+    command = (
+        [data.draw(st.sampled_from(["attention", "bias", "decay"]))] if name == "visualize" else []
+    )
     options = st.sampled_from(options_of(script, command))
     given_arguments = data.draw(st.lists(st.one_of(options, options, ARGUMENTS), max_size=6))
     with contextlib.redirect_stdout(io.StringIO()):  # of --help
@@ -352,12 +405,14 @@ def test_command_lines(name: str, data: st.DataObject) -> None:
                 raise
 
 
-# ------------------------------------------------------------------------------------------------------ checkpoints
+# -------------------------------------------------------------------------------------- checkpoints
 
 
 @fuzzed(2)
 @given(data=st.data())
-def test_a_damaged_checkpoint_is_never_taken_for_a_whole_one(run: Run, folder: Path, data: st.DataObject) -> None:
+def test_a_damaged_checkpoint_is_never_taken_for_a_whole_one(
+    run: Run, folder: Path, data: st.DataObject
+) -> None:
     path = folder / "regular_checkpoint_1.pt"
     path.write_bytes(data.draw(damaged(newest(run).read_bytes())))
     with an_answer_or_a_clear_error():
@@ -371,14 +426,18 @@ def payload(run: Run) -> dict[str, Any]:
 
 @fuzzed(0.5)
 @given(data=st.data())
-def test_a_checkpoint_of_odd_parts(run: Run, folder: Path, payload: dict[str, Any], data: st.DataObject) -> None:
+def test_a_checkpoint_of_odd_parts(
+    run: Run, folder: Path, payload: dict[str, Any], data: st.DataObject
+) -> None:
     copy = Run(folder / "odd")
     copy.checkpoints.mkdir(parents=True, exist_ok=True)
     shutil.copytree(run.tokenizer, copy.tokenizer, dirs_exist_ok=True)
     path = copy.checkpoints / "best_checkpoint_1_loss=-1.0.pt"
     part = data.draw(st.sampled_from(sorted(payload)))
     if data.draw(st.booleans()):
-        torch.save({**payload, part: data.draw(st.one_of(odd_values, altered(payload[part])))}, path)
+        torch.save(
+            {**payload, part: data.draw(st.one_of(odd_values, altered(payload[part])))}, path
+        )
     else:
         torch.save(data.draw(altered(payload)), path)
     with an_answer_or_a_clear_error():
@@ -386,7 +445,10 @@ def test_a_checkpoint_of_odd_parts(run: Run, folder: Path, payload: dict[str, An
         loaded.translator(torch.device("cpu")).translate(["le chat voit le chien"], greedy=True)
     with an_answer_or_a_clear_error():
         config = checkpoint_config(read_checkpoint(path))
-        if config.model == checkpoint_config(payload).model and config.data == checkpoint_config(payload).data:
+        if (
+            config.model == checkpoint_config(payload).model
+            and config.data == checkpoint_config(payload).data
+        ):
             Training(config, open_run(config, path), print)
 
 
@@ -400,15 +462,20 @@ def test_a_damaged_export(exported: Path, folder: Path, name: str, data: st.Data
     with an_answer_or_a_clear_error():
         found = load_run(copy, runs_dir="runs")
         if name == "model.safetensors":
-            assert same(dict(found.model.state_dict()), dict(load_run(exported, runs_dir="runs").model.state_dict()))
+            assert same(
+                dict(found.model.state_dict()),
+                dict(load_run(exported, runs_dir="runs").model.state_dict()),
+            )
 
 
-# ---------------------------------------------------------------------------------------------- what a run leaves
+# -------------------------------------------------------------------------------- what a run leaves
 
 
 @fuzzed()
 @given(data=st.data())
-def test_a_damaged_log_keeps_the_lines_that_are_whole(run: Run, folder: Path, data: st.DataObject) -> None:
+def test_a_damaged_log_keeps_the_lines_that_are_whole(
+    run: Run, folder: Path, data: st.DataObject
+) -> None:
     copy = Run(folder / "log")
     copy.logs.mkdir(parents=True, exist_ok=True)
     log = copy.logs / "metrics.jsonl"

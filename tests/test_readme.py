@@ -1,4 +1,6 @@
-"""The README's own code, carried out: the encoding that it adds, the corpus that it reads, the targets it names."""
+"""The README's own code, carried out: the encoding that it adds, the corpus that it reads, the
+targets it names.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ def snippet(title: str) -> str:
 def copy(tmp_path: Path) -> Path:
     """A copy of the project's code that a test may change."""
     root = tmp_path / "project"
-    for folder in ("configs", "data", "models", "tokenizer", "utils"):
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "cache"))
+    for house in (path.parent for path in ROOT.glob("*/__init__.py")):
+        ignore = shutil.ignore_patterns("__pycache__", "cache")
+        shutil.copytree(house, root / house.name, ignore=ignore)
     for script in ("train.py", "inference.py"):
         shutil.copy(ROOT / script, root)
     return root
@@ -35,7 +38,9 @@ def copy(tmp_path: Path) -> Path:
 
 def run(root: Path, *args: str) -> str:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    done = subprocess.run([sys.executable, *args], cwd=root, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, *args], cwd=root, env=env, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -44,7 +49,11 @@ def test_the_readmes_encoding_trains_and_translates(copy: Path, tmp_path: Path) 
     positions = copy / "configs/positions.py"
     before = positions.read_text()
     after = re.sub(
-        r"^Position = .*$", lambda _: snippet("configs/positions.py").strip(), before, count=1, flags=re.MULTILINE
+        r"^Position = .*$",
+        lambda _: snippet("configs/positions.py").strip(),
+        before,
+        count=1,
+        flags=re.MULTILINE,
     )
     assert after != before
     positions.write_text(after)
@@ -53,7 +62,9 @@ def test_the_readmes_encoding_trains_and_translates(copy: Path, tmp_path: Path) 
     )
     schemes = copy / "models/schemes.py"
     text = schemes.read_text()
-    text = text.replace("    config.NoPosition:", snippet("models/schemes.py") + "    config.NoPosition:", 1)
+    text = text.replace(
+        "    config.NoPosition:", snippet("models/schemes.py") + "    config.NoPosition:", 1
+    )
     text = text.replace(
         "from models.positional_encodings.fire ",
         "from models.positional_encodings.distance_decay import DistanceDecay\nfrom models.positional_encodings.fire ",
@@ -61,7 +72,13 @@ def test_the_readmes_encoding_trains_and_translates(copy: Path, tmp_path: Path) 
     )
     schemes.write_text(text)
 
-    arguments = ["--config", "configs/demo.py", "--position", "distance_decay", *tiny_args(tmp_path)]
+    arguments = [
+        "--config",
+        "configs/demo.py",
+        "--position",
+        "distance_decay",
+        *tiny_args(tmp_path),
+    ]
     folder = run(copy, "train.py", *arguments, "--set", "model.position.slowest=0.05").strip()
     assert '"kind": "distance_decay"' in (Path(folder) / "config.json").read_text()
     out = run(copy, "inference.py", "--model_path", folder, "--src_text", "Le chat dort.")

@@ -1,4 +1,6 @@
-"""What is read is data: nothing in it is executed, nothing unpacks without end, nothing is fetched by surprise."""
+"""What is read is data: nothing in it is executed, nothing unpacks without end, nothing is fetched
+by surprise.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +20,41 @@ from made_runs import Scripts
 
 import inference
 import test as test_script
-from configs.errors import ConfigError, UserError
+from configs.load import load_config
 from configs.schema import DataConfig, Iwslt2017, ParallelFiles
 from data.corpora import iwslt2017, text
 from data.corpora.build import build_corpus
-from utils import text_lines
-from utils.config import load_config
-from utils.text_lines import bounded_lines
-from utils.training import train
+from training.run import train
+from utils import lines as text_lines
+from utils.errors import ConfigError, UserError
+from utils.lines import bounded_lines
 
 SOURCES = [
     path
-    for folder in ("", "benchmarks/", "configs/**/", "data/**/", "experiments/", "models/**/", "tokenizer/", "utils/")
+    for folder in ("", *(f"{path.parent.name}/**/" for path in ROOT.glob("*/__init__.py")))
     for path in sorted(ROOT.glob(f"{folder}*.py"))
 ]
-SERIALIZERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
-EXECUTE = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "runpy.run_path", "runpy.run_module"}
+SERIALIZERS = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "marshal",
+    "shelve",
+    "yaml",
+}
+EXECUTE = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "os.system",
+    "os.popen",
+    "runpy.run_path",
+    "runpy.run_module",
+}
 SAFE = {"weights_only": True, "allow_pickle": False, "trust_remote_code": False, "shell": False}
 
 
@@ -43,11 +64,19 @@ def test_no_file_is_ever_unpickled_and_no_text_executed() -> None:
         name = path.relative_to(ROOT).as_posix()
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [str(node.module)]
-                assert not {module.split(".")[0] for module in modules} & SERIALIZERS, f"{name}:{node.lineno}"
+                modules = (
+                    [alias.name for alias in node.names]
+                    if isinstance(node, ast.Import)
+                    else [str(node.module)]
+                )
+                assert not {module.split(".")[0] for module in modules} & SERIALIZERS, (
+                    f"{name}:{node.lineno}"
+                )
             elif isinstance(node, ast.Call):
                 function = ast.unparse(node.func)
-                given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg in SAFE}
+                given = {
+                    keyword.arg: keyword.value for keyword in node.keywords if keyword.arg in SAFE
+                }
                 for keyword, value in given.items():
                     assert isinstance(value, ast.Constant), f"{name}:{node.lineno}"
                     assert value.value is SAFE[str(keyword)], f"{name}:{node.lineno}"
@@ -56,12 +85,16 @@ def test_no_file_is_ever_unpickled_and_no_text_executed() -> None:
                     assert "weights_only" in given, f"{name}:{node.lineno}"
                 if function in EXECUTE:
                     executed.append((name, function))
-    assert set(loads) == {"utils/runs.py"}
-    assert executed == [("utils/config.py", "runpy.run_path")]  # a config file is code; nothing else is
+    assert set(loads) == {"checkpoints/content.py", "checkpoints/run.py"}
+    assert executed == [
+        ("configs/load.py", "runpy.run_path")
+    ]  # a config file is code; nothing else is
 
 
 def test_the_readme_says_that_a_config_file_is_executed() -> None:
-    assert "A config file is Python code and is executed" in " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert "A config file is Python code and is executed" in " ".join(
+        (ROOT / "README.md").read_text("utf-8").split()
+    )
 
 
 @pytest.mark.parametrize("lang", ["", "../en", "en/x", "e\0n", "e n"])
@@ -70,15 +103,19 @@ def test_a_language_that_would_lead_a_file_astray_is_refused(lang: str) -> None:
         DataConfig(corpus=ParallelFiles(), tgt_lang=lang)
 
 
-# ------------------------------------------------------------------------------------------------- without end
+# -------------------------------------------------------------------------------------- without end
 
 
-def test_a_gz_that_unpacks_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gz_that_unpacks_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(text, "ALWAYS_ALLOWED", 1 << 20)
     corpus = build_corpus(DataConfig(corpus=ParallelFiles(root=str(tmp_path))))
     for lang in ("fr", "en"):
         (tmp_path / f"train.{lang}.gz").write_bytes(gzip.compress(b"mot\n" * 300_000))
-    with pytest.raises(UserError, match=r"train\.fr\.gz: more than 100 times its size once unpacked, .*gunzip"):
+    with pytest.raises(
+        UserError, match=r"train\.fr\.gz: more than 100 times its size once unpacked, .*gunzip"
+    ):
         corpus.load("train")
     for lang in ("fr", "en"):
         (tmp_path / f"train.{lang}.gz").write_bytes(gzip.compress(b"mot\n" * 200_000))
@@ -106,7 +143,9 @@ def test_an_archive_that_unpacks_without_end_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, limit: str
 ) -> None:
     if (suffix, limit) == ("zip", "MAX_ARCHIVE"):
-        pytest.skip("a zip has its table of contents in one place: only the files that are asked for are unpacked")
+        pytest.skip(
+            "a zip has its table of contents in one place: only the files that are asked for are unpacked"
+        )
     monkeypatch.setattr(iwslt2017, limit, 1 << 20)
     path = tmp_path / f"fr-en.{suffix}"
     path.write_bytes(packed_zeros(suffix, 1 << 22))
@@ -126,7 +165,7 @@ def test_a_line_without_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         list(bounded_lines(io.BytesIO(b"Oui.\n" + b"x" * 10 + b"\nNon."), "f"))
 
 
-# ------------------------------------------------------------------------------------------------------ network
+# ------------------------------------------------------------------------------------------ network
 
 
 @pytest.fixture
@@ -146,7 +185,10 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_demo_never_asks_for_the_network(
-    tmp_path: Path, no_network: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    no_network: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changes = [*TINY, f"train.runs_dir={tmp_path / 'runs'}", f"data.cache_dir={tmp_path / 'cache'}"]
     changes += [

@@ -1,4 +1,6 @@
-"""Models of a few thousand parameters in float64, toy position schemes for every point of the seam, and batches."""
+"""Models of a few thousand parameters in float64, toy position schemes for every point of the seam,
+and batches.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,15 @@ from configs.schema import (
     YarnScaling,
 )
 from models.build import build_model
-from models.positional_encodings.base import AttentionPosition, InputPosition, Kind, Places, PositionScheme, Role, Side
+from models.positional_encodings.base import (
+    AttentionPosition,
+    InputPosition,
+    Kind,
+    Places,
+    PositionScheme,
+    Role,
+    Side,
+)
 from models.transformer import TranslationTransformer
 
 # Marian's habits: EOS is id 0, UNK 1, padding the last id, and decoding starts from padding.
@@ -63,9 +73,16 @@ def tiny_config(position: Position = NO_POSITION, **changes: Any) -> ModelConfig
 
 
 def tiny_model(
-    position: Position = NO_POSITION, *, seed: int = 0, gain: float = 1.6, vocab: Any = None, **changes: Any
+    position: Position = NO_POSITION,
+    *,
+    seed: int = 0,
+    gain: float = 1.6,
+    vocab: Any = None,
+    **changes: Any,
 ) -> TranslationTransformer:
-    """A random float64 model in evaluation mode; `gain` sharpens what it prefers, norms and biases are not idle."""
+    """A random float64 model in evaluation mode; `gain` sharpens what it prefers, norms and biases
+    are not idle.
+    """
     torch.manual_seed(seed)
     model = build_model(tiny_config(position, **changes), vocab or vocabulary()).double().eval()
     with torch.no_grad():
@@ -77,7 +94,7 @@ def tiny_model(
     return model
 
 
-# ----------------------------------------------------------------- toy schemes: one for each point of the seam
+# ------------------------------------------------------ toy schemes: one for each point of the seam
 
 
 def distance_index(places: Places, reach: int) -> Tensor:
@@ -97,7 +114,9 @@ class RelativeBias(AttentionPosition):
 
 
 class KeyTerm(AttentionPosition):
-    """Shaw et al. 2018, equation 4: q times a trained vector for each distance; depends on the content of q."""
+    """Shaw et al. 2018, equation 4: q times a trained vector for each distance; depends on the
+    content of q.
+    """
 
     def __init__(self, reach: int = 4) -> None:
         super().__init__()
@@ -125,7 +144,9 @@ class ValueTerm(AttentionPosition):
 
 
 class TokenGate(AttentionPosition):
-    """A number of each head and token, taken from the layer's input and added to the logits of its key."""
+    """A number of each head and token, taken from the layer's input and added to the logits of its
+    key.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +168,9 @@ class UnitScale(AttentionPosition):
 
 
 class Stretch(AttentionPosition):
-    """Not a rotation, but it shows whether q and k get their own positions: x (1 + gain * position)."""
+    """Not a rotation, but it shows whether q and k get their own positions: x (1 + gain *
+    position).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,15 +190,23 @@ class Ramp(InputPosition):
 
 
 class ToyScheme(PositionScheme):
-    """One module for the encoder and one for the decoder, each shared by its layers; cross-attention where asked."""
+    """One module for the encoder and one for the decoder, each shared by its layers;
+    cross-attention where asked.
+    """
 
     def __init__(
-        self, make: Callable[[], AttentionPosition] | None, *, ramp: bool = False, cross: bool = False
+        self,
+        make: Callable[[], AttentionPosition] | None,
+        *,
+        ramp: bool = False,
+        cross: bool = False,
     ) -> None:
         super().__init__()
         self.at = nn.ModuleDict()
         if make is not None:
-            self.at.update({kind: make() for kind in ("encoder", "decoder", *(["cross"] if cross else []))})
+            self.at.update(
+                {kind: make() for kind in ("encoder", "decoder", *(["cross"] if cross else []))}
+            )
         self.ramp = Ramp() if ramp else None
 
     def input(self, side: Side) -> InputPosition:
@@ -222,7 +253,9 @@ POSITIONS: dict[str, Position] = {
     "fox": Fox(),
     "fox_learnable": Fox(encoder=Learnable(max_positions=24)),
     "randomized_rope": Randomized(spread=48, max_positions=24),
-    "randomized_t5": Randomized(scheme=T5(n_buckets=8, max_distance=24), spread=48, max_positions=24),
+    "randomized_t5": Randomized(
+        scheme=T5(n_buckets=8, max_distance=24), spread=48, max_positions=24
+    ),
     "sinusoidal_t5": Combined(attention=T5(n_buckets=8, max_distance=6)),
     "learnable_shaw": Combined(input=Learnable(max_positions=24), attention=Shaw(clip=2)),
 }
@@ -240,7 +273,9 @@ ALL_SCHEMES = [*POSITIONS, *TOYS]
 
 
 def model_with(name: str, **changes: Any) -> TranslationTransformer:
-    """A tiny model with a real scheme of POSITIONS, a toy of TOYS, or "torch" (torch.nn.Transformer, sinusoidal)."""
+    """A tiny model with a real scheme of POSITIONS, a toy of TOYS, or "torch"
+    (torch.nn.Transformer, sinusoidal).
+    """
     if name == "torch":
         return tiny_model(Sinusoidal(), backend="torch", **changes)
     if name in POSITIONS:
@@ -251,7 +286,7 @@ def model_with(name: str, **changes: Any) -> TranslationTransformer:
     return model
 
 
-# ------------------------------------------------------------------------------------------------------ batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 def sources(*lengths: int, seed: int = 0, pad_to: int | None = None) -> Tensor:

@@ -1,4 +1,6 @@
-"""Runs of a second: a toy corpus in files, a model of a few thousand weights, and what such a run wrote down."""
+"""Runs of a second: a toy corpus in files, a model of a few thousand weights, and what such a run
+wrote down.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from typing import Any
 
 import torch
 
+from checkpoints.run import Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
-from utils.runs import Run
-from utils.training import Result, train
+from training.run import Result, train
 
 NOUNS = [
     "chat/cat",
@@ -63,9 +65,13 @@ def toy_corpus(folder: Path) -> Path:
                 words += [draw.choice(VERBS), draw.choice(NOUNS)]
             for side, (lines, the) in enumerate(zip(sides, ("le", "the"))):
                 parts = [word.split("/")[side] for word in words]
-                lines.append(" ".join(part if i % 2 else f"{the} {part}" for i, part in enumerate(parts)))
+                lines.append(
+                    " ".join(part if i % 2 else f"{the} {part}" for i, part in enumerate(parts))
+                )
         for lines, language in zip(sides, ("fr", "en")):
-            (root / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+            (root / f"{split}.{language}").write_text(
+                "".join(f"{line}\n" for line in lines), "utf-8"
+            )
     return root
 
 
@@ -101,7 +107,9 @@ def log_of(run: Run | Path, kind: str = "train") -> dict[int, dict[str, Any]]:
     path = (run.path if isinstance(run, Run) else run) / "logs" / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     return {
-        line["step"]: {key: value for key, value in line.items() if key not in ("kind", "tokens_per_second")}
+        line["step"]: {
+            key: value for key, value in line.items() if key not in ("kind", "tokens_per_second")
+        }
         for line in lines
         if line["kind"] == kind
     }

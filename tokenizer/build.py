@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from configs.errors import UserError
 from configs.schema import Subword, TokenizerConfig
-from tokenizer.base_tokenizer import BaseTokenizer
+from tokenizer.base import BaseTokenizer
 from tokenizer.common import read_kind
-from tokenizer.fr_en_tokenizer import FrEnTokenizer
+from tokenizer.marian import FrEnTokenizer
 from tokenizer.sampling import SegmentationSampler
-from tokenizer.subword_tokenizer import SubwordTokenizer
+from tokenizer.subword import SubwordTokenizer
+from utils.errors import UserError
 
 _LOADERS: dict[str, Callable[[Path], BaseTokenizer]] = {
     SubwordTokenizer.kind: SubwordTokenizer.load,
@@ -22,7 +22,8 @@ _LOADERS: dict[str, Callable[[Path], BaseTokenizer]] = {
 def build_tokenizer(
     config: TokenizerConfig, texts: Callable[[], Iterable[str]], *, src_lang: str, tgt_lang: str
 ) -> BaseTokenizer:
-    """The tokenizer of a new run. `texts` gives the training texts of both languages; called only where it is trained.
+    """The tokenizer of a new run. `texts` gives the training texts of both languages; called only
+    where it is trained.
 
     Raises UserError where it cannot be trained or had.
     """
@@ -39,12 +40,18 @@ def build_sampler(config: TokenizerConfig, tokenizer: BaseTokenizer) -> Segmenta
 
 
 def load_tokenizer(folder: Path) -> BaseTokenizer:
-    """The tokenizer that `save(folder)` wrote. Raises UserError where it is missing, incomplete or changed."""
+    """The tokenizer that `save(folder)` wrote. Raises UserError where it is missing, incomplete or
+    changed.
+    """
     folder = Path(folder)
     kind, fingerprint = read_kind(folder)
     if kind not in _LOADERS:
-        raise UserError(f"the tokenizer in {str(folder)!r} is of kind {kind!r}: known kinds are {', '.join(_LOADERS)}")
+        raise UserError(
+            f"the tokenizer in {str(folder)!r} is of kind {kind!r}: known kinds are {', '.join(_LOADERS)}"
+        )
     tokenizer = _LOADERS[kind](folder)
     if tokenizer.fingerprint() != fingerprint:
-        raise UserError(f"the files of the tokenizer in {str(folder)!r} were changed after it was saved")
+        raise UserError(
+            f"the files of the tokenizer in {str(folder)!r} were changed after it was saved"
+        )
     return tokenizer

@@ -1,7 +1,8 @@
 """Segmentations drawn at random: BPE-dropout, and sampling from a unigram model.
 
-Both work on one word at a time (what the pre-tokenizer cuts off) and take their randomness from numbers handed in, so
-that a draw can be repeated. Where the draws of a word lead is remembered, up to REMEMBERED entries.
+Both work on one word at a time (what the pre-tokenizer cuts off) and take their randomness from
+numbers handed in, so that a draw can be repeated. Where the draws of a word lead is remembered, up
+to REMEMBERED entries.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 
 REMEMBERED = 300_000  # words, or states of words: some hundred bytes each
-UNKNOWN_PENALTY = 10.0  # an unknown character scores so much below the worst piece, as it does without sampling
+UNKNOWN_PENALTY = (
+    10.0  # an unknown character scores so much below the worst piece, as it does without sampling
+)
 
-Spell = Callable[[str], tuple[int, ...]]  # a character to its id, to those of its bytes, or to the unknown id
+Spell = Callable[
+    [str], tuple[int, ...]
+]  # a character to its id, to those of its bytes, or to the unknown id
 
 
 class WordSampler(Protocol):
@@ -33,7 +38,9 @@ class WordSampler(Protocol):
 
 
 class SegmentationSampler:
-    """Text to ids in a segmentation that the text and `rng` decide; `cut` gives the words of a text."""
+    """Text to ids in a segmentation that the text and `rng` decide; `cut` gives the words of a
+    text.
+    """
 
     def __init__(self, cut: Callable[[str], list[str]], words: WordSampler, *, eos_id: int) -> None:
         self.cut = cut
@@ -48,7 +55,9 @@ class SegmentationSampler:
 
 
 class _State:
-    """A word half merged: its ids, the places of possible merges (best first), and the states that these lead to."""
+    """A word half merged: its ids, the places of possible merges (best first), and the states that
+    these lead to.
+    """
 
     __slots__ = ("following", "ids", "places")
 
@@ -61,15 +70,20 @@ class _State:
 class BpeDropout:
     """BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
-    At each step every possible merge is left out with a probability of its own draw, and the best of the rest is done;
-    the word is finished when none is left. The best that remains is number k (from 0) with probability p^k (1 - p), so
-    that one geometric draw a step stands for all of them.
+    At each step every possible merge is left out with a probability of its own draw, and the best
+    of the rest is done; the word is finished when none is left. The best that remains is number k
+    (from 0) with probability p^k (1 - p), so that one geometric draw a step stands for all of them.
 
     merges: (left id, right id) -> (rank, id of the merged piece).
     """
 
     def __init__(
-        self, spell: Spell, merges: Mapping[tuple[int, int], tuple[int, int]], *, unk_id: int, probability: float
+        self,
+        spell: Spell,
+        merges: Mapping[tuple[int, int], tuple[int, int]],
+        *,
+        unk_id: int,
+        probability: float,
     ) -> None:
         self._spell = spell
         self._merges = merges
@@ -111,8 +125,14 @@ class BpeDropout:
         return following
 
     def _places(self, ids: tuple[int, ...]) -> list[int]:
-        """Where two neighbours can be merged: the merge learned first comes first, and of equal ones the left one."""
-        found = [(self._merges[pair][0], i) for i, pair in enumerate(zip(ids, ids[1:])) if pair in self._merges]
+        """Where two neighbours can be merged: the merge learned first comes first, and of equal
+        ones the left one.
+        """
+        found = [
+            (self._merges[pair][0], i)
+            for i, pair in enumerate(zip(ids, ids[1:]))
+            if pair in self._merges
+        ]
         return [i for _, i in sorted(found)]
 
 
@@ -121,14 +141,18 @@ _Edges = tuple[list[float], list[int], list[tuple[int, ...]]]
 
 
 class UnigramSampling:
-    """A segmentation x of a word with probability P(x)^alpha / sum over all segmentations (Kudo 2018, section 3.2).
+    """A segmentation x of a word with probability P(x)^alpha / sum over all segmentations (Kudo
+    2018, section 3.2).
 
-    Drawn exactly, by filtering forwards over the lattice of all segmentations and sampling backwards.
+    Drawn exactly, by filtering forwards over the lattice of all segmentations and sampling
+    backwards.
 
     pieces: piece -> (id, log-probability).
     """
 
-    def __init__(self, spell: Spell, pieces: Mapping[str, tuple[int, float]], *, unk_id: int, alpha: float) -> None:
+    def __init__(
+        self, spell: Spell, pieces: Mapping[str, tuple[int, float]], *, unk_id: int, alpha: float
+    ) -> None:
         self._spell = spell
         self._pieces = pieces
         self._unk_id = unk_id
@@ -170,11 +194,15 @@ class UnigramSampling:
             forward.append(highest + math.log(weights.sum()))
             cumulative = (weights.cumsum() / weights.sum()).tolist()
             cumulative[-1] = 1.0  # whatever was rounded away
-            lattice.append((cumulative, [start for _, start, _ in found], [ids for _, _, ids in found]))
+            lattice.append(
+                (cumulative, [start for _, start, _ in found], [ids for _, _, ids in found])
+            )
         return lattice
 
     def _edge(self, piece: str) -> list[tuple[float, tuple[int, ...]]]:
-        """Score and ids of a piece of the vocabulary or an unknown character; nothing for any other string."""
+        """Score and ids of a piece of the vocabulary or an unknown character; nothing for any other
+        string.
+        """
         if piece in self._pieces:
             i, score = self._pieces[piece]
             return [(score, (i,))]

@@ -2,21 +2,56 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
-from configs.errors import UserError
+from utils.errors import UserError
+
+MOST_THREADS = 1024  # where a machine has fewer to give, the process is ended without a word
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a bad command line as a UserError, so that it reads like every other mistake: one
+    line, exit code 2.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def positive(text: str) -> int:
+    """An integer >= 1 from text; argparse reports the rest."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: an integer >= 1")
+    return value
+
+
+def threads(text: str) -> int:
+    """A number of CPU threads from text; argparse reports the rest."""
+    if positive(text) > MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r}: at most {MOST_THREADS}")
+    return int(text)
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's main. UserError: its message on one line, exit code 2. Ctrl-C: 130. A closed pipe: 0.
+    """Run a script's main. UserError: its message on one line, exit code 2. Ctrl-C: 130. A closed
+    pipe: 0.
 
-    So are other errors of files: a folder that may not be entered, a name that is too long, a disk that is full.
+    So are other errors of files: a folder that may not be entered, a name that is too long, a disk
+    that is full.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a folder need not be valid UTF-8
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # the name of a folder need not be valid UTF-8
     try:
         main()
     except (UserError, KeyboardInterrupt) as error:
@@ -27,7 +62,11 @@ def run_main(main: Callable[[], None]) -> None:
         sys.exit(0)
     except UnicodeEncodeError as error:
         shown = ascii(error.object[max(0, error.start - 40) : error.start + 40])
-        sys.exit(report(UserError(f"text that is not valid Unicode: {shown}; give names and text in UTF-8")))
+        sys.exit(
+            report(
+                UserError(f"text that is not valid Unicode: {shown}; give names and text in UTF-8")
+            )
+        )
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         sys.exit(report(UserError(f"{where}{error.strerror or error}")))

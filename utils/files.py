@@ -10,9 +10,11 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; at the end the file is synced and becomes `path`. After an error it is gone.
+    """A name beside `path` to write to; at the end the file is synced and becomes `path`. After an
+    error it is gone.
 
-    A reader finds the old file or the new one, whatever is killed, and after a power cut too. OSError: as raised.
+    A reader finds the old file or the new one, whatever is killed, and after a power cut too.
+    OSError: as raised.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -6,7 +6,5 @@ from configs.multi30k_small_rope import config as base
 from configs.schema import Fox, Rope
 
 config = replace(
-    base,
-    name="multi30k_small_fox",
-    model=replace(base.model, position=Fox(encoder=Rope())),
+    base, name="multi30k_small_fox", model=replace(base.model, position=Fox(encoder=Rope()))
 )

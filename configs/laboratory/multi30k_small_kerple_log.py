@@ -6,7 +6,5 @@ from configs.multi30k_small_rope import config as base
 from configs.schema import Kerple
 
 config = replace(
-    base,
-    name="multi30k_small_kerple_log",
-    model=replace(base.model, position=Kerple(form="log")),
+    base, name="multi30k_small_kerple_log", model=replace(base.model, position=Kerple(form="log"))
 )

@@ -5,8 +5,4 @@ from dataclasses import replace
 from configs.multi30k_small_rope import config as base
 from configs.schema import NoPosition
 
-config = replace(
-    base,
-    name="multi30k_small_none",
-    model=replace(base.model, position=NoPosition()),
-)
+config = replace(base, name="multi30k_small_none", model=replace(base.model, position=NoPosition()))

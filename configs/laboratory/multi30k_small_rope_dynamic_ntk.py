@@ -8,5 +8,7 @@ from configs.schema import DynamicNtkScaling, Rope
 config = replace(
     base,
     name="multi30k_small_rope_dynamic_ntk",
-    model=replace(base.model, position=Rope(scaling=DynamicNtkScaling(factor=4.0, trained_length=128))),
+    model=replace(
+        base.model, position=Rope(scaling=DynamicNtkScaling(factor=4.0, trained_length=128))
+    ),
 )

@@ -6,7 +6,5 @@ from configs.multi30k_small_rope import config as base
 from configs.schema import Rope
 
 config = replace(
-    base,
-    name="multi30k_small_rope_half",
-    model=replace(base.model, position=Rope(layout="half")),
+    base, name="multi30k_small_rope_half", model=replace(base.model, position=Rope(layout="half"))
 )

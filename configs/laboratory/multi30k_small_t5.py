@@ -5,8 +5,4 @@ from dataclasses import replace
 from configs.multi30k_small_rope import config as base
 from configs.schema import T5
 
-config = replace(
-    base,
-    name="multi30k_small_t5",
-    model=replace(base.model, position=T5()),
-)
+config = replace(base, name="multi30k_small_t5", model=replace(base.model, position=T5()))

@@ -5,8 +5,4 @@ from dataclasses import replace
 from configs.multi30k_small_rope import config as base
 from configs.schema import XPos
 
-config = replace(
-    base,
-    name="multi30k_small_xpos",
-    model=replace(base.model, position=XPos()),
-)
+config = replace(base, name="multi30k_small_xpos", model=replace(base.model, position=XPos()))

@@ -6,7 +6,5 @@ from configs.base import config as base
 from configs.schema import Fire
 
 config = replace(
-    base,
-    name="transformer_512dh8_e6d6_epochbased_fire",
-    model=replace(base.model, position=Fire()),
+    base, name="transformer_512dh8_e6d6_epochbased_fire", model=replace(base.model, position=Fire())
 )

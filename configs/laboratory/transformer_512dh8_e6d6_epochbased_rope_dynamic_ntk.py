@@ -8,5 +8,7 @@ from configs.schema import DynamicNtkScaling, Rope
 config = replace(
     base,
     name="transformer_512dh8_e6d6_epochbased_rope_dynamic_ntk",
-    model=replace(base.model, position=Rope(scaling=DynamicNtkScaling(factor=4.0, trained_length=256))),
+    model=replace(
+        base.model, position=Rope(scaling=DynamicNtkScaling(factor=4.0, trained_length=256))
+    ),
 )

@@ -6,7 +6,5 @@ from configs.base import config as base
 from configs.schema import Shaw
 
 config = replace(
-    base,
-    name="transformer_512dh8_e6d6_epochbased_shaw",
-    model=replace(base.model, position=Shaw()),
+    base, name="transformer_512dh8_e6d6_epochbased_shaw", model=replace(base.model, position=Shaw())
 )

@@ -1,4 +1,6 @@
-"""The original experiment with sinusoids in tensor2tensor's layout, whose slowest frequency is 1/base exactly."""
+"""The original experiment with sinusoids in tensor2tensor's layout, whose slowest frequency is
+1/base exactly.
+"""
 
 from dataclasses import replace
 

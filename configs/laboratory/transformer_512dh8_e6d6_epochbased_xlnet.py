@@ -1,4 +1,6 @@
-"""The original experiment with Transformer-XL's relative positions as XLNet reads them, u and v for each layer."""
+"""The original experiment with Transformer-XL's relative positions as XLNet reads them, u and v for
+each layer.
+"""
 
 from dataclasses import replace
 

@@ -6,7 +6,5 @@ from configs.base import config as base
 from configs.schema import XPos
 
 config = replace(
-    base,
-    name="transformer_512dh8_e6d6_epochbased_xpos",
-    model=replace(base.model, position=XPos()),
+    base, name="transformer_512dh8_e6d6_epochbased_xpos", model=replace(base.model, position=XPos())
 )

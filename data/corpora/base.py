@@ -10,7 +10,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ParallelText:
-    """Line-parallel sentences of one split: src[i] translates tgt[i]. `skipped` counts what was left out, by reason."""
+    """Line-parallel sentences of one split: src[i] translates tgt[i]. `skipped` counts what was
+    left out, by reason.
+    """
 
     src: Sequence[str]
     tgt: Sequence[str]
@@ -39,7 +41,9 @@ class ParallelText:
 
 
 class CorpusReader(Protocol):
-    """A corpus: named splits, the first for training, the second for validation, the rest for testing."""
+    """A corpus: named splits, the first for training, the second for validation, the rest for
+    testing.
+    """
 
     @property
     def train(self) -> str: ...

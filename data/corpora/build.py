@@ -5,20 +5,31 @@ from __future__ import annotations
 import typing
 from functools import partial
 
-from configs.schema import Cleaning, DataConfig, Iwslt2017, Mixture, ParallelFiles, Phrasebook, SingleCorpus
+from configs.schema import (
+    Cleaning,
+    DataConfig,
+    Iwslt2017,
+    Mixture,
+    ParallelFiles,
+    Phrasebook,
+    SingleCorpus,
+)
 from data.cleaning import CleanedCorpus, clean_text
 from data.corpora.base import CorpusReader
 
 
 def build_corpus(config: DataConfig) -> CorpusReader:
-    """The corpus that the config names, in its direction, cleaned as it says. Nothing is read before a split is loaded.
+    """The corpus that the config names, in its direction, cleaned as it says. Nothing is read
+    before a split is loaded.
 
     Raises UserError as the corpus does.
     """
     if isinstance(config.corpus, Mixture):
         from data.corpora.mixture import MixtureCorpus
 
-        return MixtureCorpus(config.corpus, [_cleaned(part.corpus, config) for part in config.corpus.parts])
+        return MixtureCorpus(
+            config.corpus, [_cleaned(part.corpus, config) for part in config.corpus.parts]
+        )
     return _cleaned(config.corpus, config)
 
 
@@ -26,7 +37,9 @@ def _cleaned(corpus: SingleCorpus, config: DataConfig) -> CorpusReader:
     reader = _reader(corpus, src_lang=config.src_lang, tgt_lang=config.tgt_lang)
     if not isinstance(config.clean, Cleaning):
         return reader
-    clean = partial(clean_text, config=config.clean, src_lang=config.src_lang, tgt_lang=config.tgt_lang)
+    clean = partial(
+        clean_text, config=config.clean, src_lang=config.src_lang, tgt_lang=config.tgt_lang
+    )
     return CleanedCorpus(reader, clean)
 
 

@@ -1,4 +1,6 @@
-"""IWSLT2017 French-English (TED talks): from the hub, from the official files, or from parquet files in a folder."""
+"""IWSLT2017 French-English (TED talks): from the hub, from the official files, or from parquet
+files in a folder.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,16 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from configs.errors import UserError
 from configs.schema import Iwslt2017
 from data.corpora.base import ParallelText
 from data.corpora.text import normalize_whitespace, split_lines
+from utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 REPO = "IWSLT/iwslt2017"
-REVISION = "refs/convert/parquet"  # the loading script of the main revision no longer runs since datasets 4
+# the loading script of the main revision no longer runs since datasets 4
+REVISION = "refs/convert/parquet"
 CONFIG = "iwslt2017-fr-en"
 SIZES = {"train": 232_825, "validation": 890, "test": 8_597}
 OFFICIAL = {"validation": ("dev2010",), "test": tuple(f"tst{year}" for year in range(2010, 2016))}
@@ -53,14 +56,20 @@ class Iwslt2017Corpus:
         self.tgt_lang = tgt_lang
 
     def load(self, split: str) -> ParallelText:
-        """The pairs of one split: entities unescaped, white space normalised, pairs with an empty side counted.
+        """The pairs of one split: entities unescaped, white space normalised, pairs with an empty
+        side counted.
 
-        UserError: the files cannot be had or are damaged, or the split does not have its official size.
+        UserError: the files cannot be had or are damaged, or the split does not have its official
+        size.
         """
         if split not in SIZES:
             raise UserError(f"IWSLT2017 has no split {split!r}: its splits are {', '.join(SIZES)}")
         path = self.config.path
-        pairs = _from_hub(split) if path is None else _from_path(Path(os.path.expanduser(path)), split, self.config)
+        pairs = (
+            _from_hub(split)
+            if path is None
+            else _from_path(Path(os.path.expanduser(path)), split, self.config)
+        )
         if self.config.check_sizes and len(pairs) != SIZES[split]:
             raise UserError(
                 f"IWSLT2017 {split} has {len(pairs):,} pairs in {path or REPO}, and not the official "
@@ -82,14 +91,18 @@ _ENDLESS = re.compile(r"&#(?:[0-9]{20,}|[xX][0-9a-fA-F]{20,});?")
 
 
 def _clean(text: str) -> str:
-    return normalize_whitespace(html.unescape(_ENDLESS.sub("\ufffd", text)))  # in this order: &nbsp; is white space
+    return normalize_whitespace(
+        html.unescape(_ENDLESS.sub("\ufffd", text))
+    )  # in this order: &nbsp; is white space
 
 
-# --------------------------------------------------------------------------------------------------- hub
+# ---------------------------------------------------------------------------------------------- hub
 
 
 def _from_hub(split: str) -> Pairs:
-    """The split through the parquet loader of `datasets`, which keeps its Arrow form beside the hub's cache."""
+    """The split through the parquet loader of `datasets`, which keeps its Arrow form beside the
+    hub's cache.
+    """
     files = [str(path) for path in _hub_files(split)]
     import datasets.config
     from datasets import disable_progress_bars, load_dataset
@@ -99,7 +112,9 @@ def _from_hub(split: str) -> Pairs:
 
     disable_progress_bars()
     try:
-        rows = load_dataset("parquet", data_files=files, split="train", columns=["translation"])["translation"]
+        rows = load_dataset("parquet", data_files=files, split="train", columns=["translation"])[
+            "translation"
+        ]
         return [(row["fr"] or "", row["en"] or "") for row in rows]
     except (DatasetsError, KeyError, TypeError, ValueError, OSError) as error:
         raise UserError(
@@ -135,9 +150,14 @@ def _hub_files(split: str) -> list[Path]:
         # A warning, so that every script shows it: nothing is fetched by surprise.
         logger.warning("fetching %s (%s) from the Hugging Face hub, once", REPO, CONFIG)
         try:
-            _within(HUB_TIMEOUT_S, lambda: HfApi().dataset_info(REPO, revision=REVISION, timeout=HUB_TIMEOUT_S))
+            _within(
+                HUB_TIMEOUT_S,
+                lambda: HfApi().dataset_info(REPO, revision=REVISION, timeout=HUB_TIMEOUT_S),
+            )
             folder = snapshot(local_files_only=False)
-        except Exception as error:  # the hub's client raises many kinds; to the user they all mean the same
+        except (
+            Exception
+        ) as error:  # the hub's client raises many kinds; to the user they all mean the same
             raise UserError(
                 f"IWSLT2017 is not in the hub's cache and cannot be fetched ({_one_line(error)}). Three ways to get "
                 "it: (1) run once with network, it is then downloaded and kept; (2) --set "
@@ -145,12 +165,16 @@ def _hub_files(split: str) -> list[Path]:
                 "Hugging Face cache of a machine that has it, and point HF_HOME to the copy"
             ) from error
         if not complete(folder):
-            raise UserError(f"the hub's {REPO} at {REVISION} lacks {CONFIG}/{{{','.join(SIZES)}}}/*.parquet")
+            raise UserError(
+                f"the hub's {REPO} at {REVISION} lacks {CONFIG}/{{{','.join(SIZES)}}}/*.parquet"
+            )
     return sorted((folder / CONFIG / split).glob("*.parquet"))
 
 
 def _within(seconds: float, call: Callable[[], object]) -> None:
-    """Run a call that may hang where no time-out of its own reaches (name resolution): after that, TimeoutError."""
+    """Run a call that may hang where no time-out of its own reaches (name resolution): after that,
+    TimeoutError.
+    """
     errors: list[Exception] = []
 
     def run() -> None:
@@ -173,7 +197,7 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:160]}{'...' if len(text) > 160 else ''}"
 
 
-# --------------------------------------------------------------------------------------- folder or archive
+# -------------------------------------------------------------------------------- folder or archive
 
 Reader = Callable[[], bytes]
 Files = list[tuple[str, Reader]]  # path inside the folder or archive, and how to read it
@@ -188,7 +212,11 @@ def _from_path(path: Path, split: str, config: Iwslt2017) -> Pairs:
             pairs = _parquet_pairs(files, split, path)
     if pairs is not None:
         return pairs
-    wanted = "train.tags.fr-en.{fr,en}" if split == "train" else f"IWSLT17.TED.{OFFICIAL[split][0]}.fr-en.{{fr,en}}.xml"
+    wanted = (
+        "train.tags.fr-en.{fr,en}"
+        if split == "train"
+        else f"IWSLT17.TED.{OFFICIAL[split][0]}.fr-en.{{fr,en}}.xml"
+    )
     names = sorted(name for name, _ in files)
     there = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     raise UserError(
@@ -197,20 +225,32 @@ def _from_path(path: Path, split: str, config: Iwslt2017) -> Pairs:
 
 
 def _list_files(path: Path) -> Files:
-    """Every file of a folder or an archive; of archives inside it, those of this pair of languages are opened too."""
+    """Every file of a folder or an archive; of archives inside it, those of this pair of languages
+    are opened too.
+    """
     if path.is_dir():
         files: Files = [
-            (file.relative_to(path).as_posix(), file.read_bytes) for file in sorted(path.rglob("*")) if file.is_file()
+            (file.relative_to(path).as_posix(), file.read_bytes)
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
         ]
     elif path.is_file() and path.name.endswith(ARCHIVES):
         files = _list_archive(path.name, path.read_bytes)
     elif path.is_file():
-        raise UserError(f"data.corpus.path = {str(path)!r}: a folder, or an archive ({', '.join(ARCHIVES)})")
+        raise UserError(
+            f"data.corpus.path = {str(path)!r}: a folder, or an archive ({', '.join(ARCHIVES)})"
+        )
     else:
         raise UserError(f"data.corpus.path = {str(path)!r}: no such folder or archive")
-    inner = [(name, read) for name, read in files if re.fullmatch(r"(fr-en|en-fr)\.(zip|tgz|tar\.gz)", _base(name))]
+    inner = [
+        (name, read)
+        for name, read in files
+        if re.fullmatch(r"(fr-en|en-fr)\.(zip|tgz|tar\.gz)", _base(name))
+    ]
     for name, read in inner:
-        files = files + [(f"{name}/{member}", opened) for member, opened in _list_archive(name, read)]
+        files = files + [
+            (f"{name}/{member}", opened) for member, opened in _list_archive(name, read)
+        ]
     return files
 
 
@@ -224,7 +264,7 @@ def _list_archive(name: str, read: Reader) -> Files:
             for info in packed.infolist()
             if not info.is_dir()
         ]
-    tar = tarfile.open(fileobj=_Unpacked(name, fileobj=raw), mode="r:")  # noqa: SIM115 - lives as long as its readers
+    tar = tarfile.open(fileobj=_Unpacked(name, fileobj=raw), mode="r:")  # noqa: SIM115
     return [
         (member.name, partial(_unpack, member.name, partial(tar.extractfile, member)))
         for member in tar.getmembers()
@@ -235,7 +275,8 @@ def _list_archive(name: str, read: Reader) -> Files:
 class _Unpacked(gzip.GzipFile):
     """The content of a .tgz, which ends where no official archive goes on.
 
-    A tar has its table of contents spread over all of its length, and a file of zeros packs to a thousandth.
+    A tar has its table of contents spread over all of its length, and a file of zeros packs to a
+    thousandth.
     """
 
     def read(self, size: int | None = -1) -> bytes:
@@ -248,7 +289,9 @@ class _Unpacked(gzip.GzipFile):
 
     def _require_within(self, place: int) -> None:
         if place > MAX_ARCHIVE:
-            raise UserError(f"{self.name}: more than {MAX_ARCHIVE >> 20} MiB once unpacked; not the official archive")
+            raise UserError(
+                f"{self.name}: more than {MAX_ARCHIVE >> 20} MiB once unpacked; not the official archive"
+            )
 
 
 def _unpack(name: str, open_member: Callable[[], IO[bytes] | None]) -> bytes:
@@ -257,11 +300,21 @@ def _unpack(name: str, open_member: Callable[[], IO[bytes] | None]) -> bytes:
     with stream:
         raw = stream.read(MAX_FILE + 1)
     if len(raw) > MAX_FILE:
-        raise UserError(f"{name}: more than {MAX_FILE >> 20} MiB once unpacked; this is not an official file")
+        raise UserError(
+            f"{name}: more than {MAX_FILE >> 20} MiB once unpacked; this is not an official file"
+        )
     return raw
 
 
-_DAMAGE = (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error)
+_DAMAGE = (
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+)
 
 
 @contextmanager
@@ -270,29 +323,37 @@ def _damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except (*_DAMAGE, ArithmeticError, LookupError, RuntimeError, ValueError) as error:
-        raise UserError(f"{path}: damaged or unreadable ({_one_line(error)}); fetch it anew") from error
+        raise UserError(
+            f"{path}: damaged or unreadable ({_one_line(error)}); fetch it anew"
+        ) from error
 
 
 def _base(name: str) -> str:
     return PurePosixPath(name).name
 
 
-# -------------------------------------------------------------------------------------- the official files
+# ------------------------------------------------------------------------------- the official files
 
 
 def _official_pairs(files: Files, split: str, path: Path, *, strict: bool) -> Pairs | None:
     """The split from `train.tags.*` or `IWSLT17.TED.*.xml`; None where there is none of its files.
 
-    The archive comes once for each direction, under fr-en and en-fr names; the text is the same. Unless strict, a year
-    that is missing on both sides is left out with a warning.
+    The archive comes once for each direction, under fr-en and en-fr names; the text is the same.
+    Unless strict, a year that is missing on both sides is left out with a warning.
     """
-    by_name = {_base(name): (name, read) for name, read in reversed(files)}  # the first of equal names
+    by_name = {
+        _base(name): (name, read) for name, read in reversed(files)
+    }  # the first of equal names
     for order in (("fr", "en"), ("en", "fr")):
         pair = "-".join(order)
         if split == "train":
             stems, parse, suffix = [f"train.tags.{pair}"], _train_pairs, ""
         else:
-            stems, parse, suffix = [f"IWSLT17.TED.{name}.{pair}" for name in OFFICIAL[split]], _xml_pairs, ".xml"
+            stems, parse, suffix = (
+                [f"IWSLT17.TED.{name}.{pair}" for name in OFFICIAL[split]],
+                _xml_pairs,
+                ".xml",
+            )
         wanted = [[f"{stem}.{lang}{suffix}" for lang in order] for stem in stems]
         missing = [name for names in wanted for name in names if name not in by_name]
         if len(missing) == 2 * len(wanted):
@@ -300,7 +361,9 @@ def _official_pairs(files: Files, split: str, path: Path, *, strict: bool) -> Pa
         complete = [names for names in wanted if not set(names) & set(missing)]
         one_sided = len(missing) < 2 * (len(wanted) - len(complete))
         if missing and (strict or one_sided):
-            raise UserError(f"{path}: the official files of {split} are not complete; missing: {', '.join(missing)}")
+            raise UserError(
+                f"{path}: the official files of {split} are not complete; missing: {', '.join(missing)}"
+            )
         if missing:
             logger.warning("%s: %s is without %s", path, split, ", ".join(missing))
         pairs: Pairs = []
@@ -312,7 +375,9 @@ def _official_pairs(files: Files, split: str, path: Path, *, strict: bool) -> Pa
 
 
 def _train_pairs(first: tuple[str, bytes], second: tuple[str, bytes]) -> Pairs:
-    """`train.tags.*`: line-parallel and not XML; lines that start with "<" in the first language are not sentences."""
+    """`train.tags.*`: line-parallel and not XML; lines that start with "<" in the first language
+    are not sentences.
+    """
     (first_name, first_raw), (second_name, second_raw) = first, second
     lines = _decode(first_name, first_raw), _decode(second_name, second_raw)
     if len(lines[0]) != len(lines[1]):
@@ -331,7 +396,9 @@ def _xml_pairs(first: tuple[str, bytes], second: tuple[str, bytes]) -> Pairs:
     ):
         if alone:
             document, number = min(alone)
-            raise UserError(f"{name}: segment {number} of document {document} has no partner in {other}")
+            raise UserError(
+                f"{name}: segment {number} of document {document} has no partner in {other}"
+            )
     return [(text, theirs[key]) for key, text in ours.items()]
 
 
@@ -343,8 +410,9 @@ _SEG_ID = re.compile(r"""\bid\s*=\s*["']?(\d{1,9})(?!\d)""")
 def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
     """Text by (document, segment number; the numbers start anew in each document).
 
-    Only the tags of documents and segments are looked for. The official files hold a bare `&` or `<` here and there,
-    which a strict XML parser refuses; and no entity but HTML's own is ever expanded, no other file ever opened.
+    Only the tags of documents and segments are looked for. The official files hold a bare `&` or
+    `<` here and there, which a strict XML parser refuses; and no entity but HTML's own is ever
+    expanded, no other file ever opened.
     """
     found: dict[tuple[str, int], str] = {}
     document: str | None = None
@@ -360,7 +428,9 @@ def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
         elif not closing:
             number = _SEG_ID.search(attributes)
             if document is None or number is None:
-                raise UserError(f"{name}: <seg{attributes}> has no id or stands outside of a <doc docid=...>")
+                raise UserError(
+                    f"{name}: <seg{attributes}> has no id or stands outside of a <doc docid=...>"
+                )
             key, start = (document, int(number[1])), tag.end()
             if key in found:
                 raise UserError(f"{name}: segment {key[1]} comes twice in document {key[0]}")
@@ -368,7 +438,9 @@ def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
             found[key] = text[start : tag.start()]
             key = None
     if key is not None:
-        raise UserError(f"{name}: segment {key[1]} of document {key[0]} is not closed; fetch the file anew")
+        raise UserError(
+            f"{name}: segment {key[1]} of document {key[0]} is not closed; fetch the file anew"
+        )
     return found
 
 
@@ -382,14 +454,15 @@ def _decode(name: str, raw: bytes) -> list[str]:
     return lines
 
 
-# ------------------------------------------------------------------------------------------------ parquet
+# ------------------------------------------------------------------------------------------ parquet
 
 
 def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
-    """The split from parquet files laid out as on the hub ({split}/*.parquet) or by datasets ({split}-*.parquet).
+    """The split from parquet files laid out as on the hub ({split}/*.parquet) or by datasets
+    ({split}-*.parquet).
 
-    Where pairs of languages have folders of their own, only French-English is taken: the hub's folders merged would be
-    a corpus of another size and language.
+    Where pairs of languages have folders of their own, only French-English is taken: the hub's
+    folders merged would be a corpus of another size and language.
     """
 
     def of_split(name: str) -> bool:
@@ -401,7 +474,10 @@ def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
     found = [(name, read) for name, read in files if of_split(name)]
     named = [(name, read) for name, read in found if CONFIG in PurePosixPath(name).parts]
     others = {
-        part for name, _ in found for part in PurePosixPath(name).parts if re.fullmatch(r"iwslt2017-\w\w-\w\w", part)
+        part
+        for name, _ in found
+        for part in PurePosixPath(name).parts
+        if re.fullmatch(r"iwslt2017-\w\w-\w\w", part)
     }
     if named:
         return _read_parquet(named)
@@ -419,7 +495,9 @@ def _read_parquet(files: Sequence[tuple[str, Reader]]) -> Pairs:
     pairs: Pairs = []
     for name, read in sorted(files, key=lambda file: file[0]):
         try:
-            column = pq.read_table(pa.BufferReader(read()), columns=["translation"]).column("translation")
+            column = pq.read_table(pa.BufferReader(read()), columns=["translation"]).column(
+                "translation"
+            )
             fr, en = (pc.struct_field(column, lang).to_pylist() for lang in ("fr", "en"))
         except (pa.ArrowException, KeyError, OSError) as error:
             raise UserError(

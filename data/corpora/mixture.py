@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from configs.errors import UserError
 from configs.schema import Mixture
 from data.corpora.base import CorpusReader, ParallelText
+from utils.errors import UserError
 
 
 class MixtureCorpus:
@@ -22,15 +22,26 @@ class MixtureCorpus:
         self._evaluated = config.evaluate or config.names[0]
         main = self.parts[self._evaluated]
         self.validation = main.validation
-        others = [f"{name}.{split}" for name, part in self.parts.items() if part is not main for split in part.test]
+        others = [
+            f"{name}.{split}"
+            for name, part in self.parts.items()
+            if part is not main
+            for split in part.test
+        ]
         self.test = (*main.test, *others)
 
     def load(self, split: str) -> ParallelText:
-        """The mixed training pairs for "train"; else a split of the part to evaluate, or `NAME.SPLIT` of another."""
+        """The mixed training pairs for "train"; else a split of the part to evaluate, or
+        `NAME.SPLIT` of another.
+        """
         if split == self.train:
             return self._mixed()
         name, dot, rest = split.partition(".")
-        if dot and name in self.parts and split not in (self.validation, *self.parts[self._evaluated].test):
+        if (
+            dot
+            and name in self.parts
+            and split not in (self.validation, *self.parts[self._evaluated].test)
+        ):
             return self._load(name, rest)
         return self._load(self._evaluated, split)
 
@@ -40,7 +51,9 @@ class MixtureCorpus:
         try:
             return self.parts[name].load(split)
         except UserError as error:
-            raise UserError(f"part {name} of the mixture: {str(error).replace('data.corpus.', place)}") from error
+            raise UserError(
+                f"part {name} of the mixture: {str(error).replace('data.corpus.', place)}"
+            ) from error
 
     def _mixed(self) -> ParallelText:
         texts = [self._load(name, part.train) for name, part in self.parts.items()]
@@ -59,11 +72,15 @@ class MixtureCorpus:
 
 
 def epoch_counts(config: Mixture, sizes: Sequence[int]) -> list[int]:
-    """Pairs of each part in an epoch: weight * size, or of all pairs the share that weight * size^(1/T) has."""
+    """Pairs of each part in an epoch: weight * size, or of all pairs the share that weight *
+    size^(1/T) has.
+    """
     weights = [part.weight for part in config.parts]
     if config.temperature is None:
         return [round(weight * size) for weight, size in zip(weights, sizes)]
-    shares = np.array([weight * size ** (1 / config.temperature) for weight, size in zip(weights, sizes)])
+    shares = np.array(
+        [weight * size ** (1 / config.temperature) for weight, size in zip(weights, sizes)]
+    )
     return [round(share) for share in (sum(sizes) * shares / shares.sum()).tolist()]
 
 

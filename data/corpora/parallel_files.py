@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from configs.errors import UserError
 from configs.schema import ParallelFiles
 from data.corpora.base import ParallelText
 from data.corpora.text import normalize_whitespace, read_packed, split_lines
+from utils.errors import UserError
 
 MAX_NAMES = 20  # of a folder's files in an error message
 
 
 class ParallelFilesCorpus:
-    """`{root}/{split}.{lang}` or `{root}/{split}.{lang}.gz`: line n of one language translates line n of the other."""
+    """`{root}/{split}.{lang}` or `{root}/{split}.{lang}.gz`: line n of one language translates line
+    n of the other.
+    """
 
     def __init__(self, config: ParallelFiles, src_lang: str, tgt_lang: str) -> None:
         self.config = config
@@ -35,7 +37,9 @@ class ParallelFilesCorpus:
         return self.config.test
 
     def load(self, split: str) -> ParallelText:
-        """The pairs of one split. UserError: a missing, damaged or uneven file, or a line that the config forbids."""
+        """The pairs of one split. UserError: a missing, damaged or uneven file, or a line that the
+        config forbids.
+        """
         src_path, tgt_path = self._find(split, self.src_lang), self._find(split, self.tgt_lang)
         src_lines, tgt_lines = split_lines(_read(src_path)), split_lines(_read(tgt_path))
         if len(src_lines) != len(tgt_lines):
@@ -68,20 +72,26 @@ class ParallelFilesCorpus:
                 src.append(texts[0])
                 tgt.append(texts[1])
         if not src:
-            raise UserError(f"{src_path} and {tgt_path}: no pair of sentences left of {len(src_lines):,} lines")
+            raise UserError(
+                f"{src_path} and {tgt_path}: no pair of sentences left of {len(src_lines):,} lines"
+            )
         return ParallelText(src, tgt, {reason: count for reason, count in skipped.items() if count})
 
     def _find(self, split: str, lang: str) -> Path:
         plain, packed = self.root / f"{split}.{lang}", self.root / f"{split}.{lang}.gz"
         if not self.root.is_dir():
-            raise UserError(f"{self.root}: no such folder; --set data.corpus.root=FOLDER names the one with the text")
+            raise UserError(
+                f"{self.root}: no such folder; --set data.corpus.root=FOLDER names the one with the text"
+            )
         found = [path for path in (plain, packed) if path.is_file()]
         if len(found) == 2:
             raise UserError(f"{plain} and {packed} both exist: remove one of them")
         if not found:
             names = sorted(path.name for path in self.root.iterdir())
             there = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
-            raise UserError(f"neither {plain} nor {packed.name} exists; the folder holds: {there or 'nothing'}")
+            raise UserError(
+                f"neither {plain} nor {packed.name} exists; the folder holds: {there or 'nothing'}"
+            )
         return found[0]
 
 

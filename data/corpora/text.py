@@ -1,4 +1,6 @@
-"""Small text rules that every corpus shares: what a line is, what white space is, and how text comes out of .gz."""
+"""Small text rules that every corpus shares: what a line is, what white space is, and how text
+comes out of .gz.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,22 @@ import gzip
 import zlib
 from pathlib import Path
 
-from configs.errors import UserError
+from utils.errors import UserError
 
-# What a .gz may unpack to: so many times its size, or so much where that is less. Text packs to a fifth or so; a file
-# of zeros to a thousandth, and would fill any memory.
+# What a .gz may unpack to: so many times its size, or so much where that is less. Text packs to a
+# fifth or so; a file of zeros to a thousandth, and would fill any memory.
 MAX_RATIO = 100
 ALWAYS_ALLOWED = 1 << 26
 CHUNK = 1 << 20
 
 
 def split_lines(raw: bytes) -> list[bytes]:
-    r"""The lines of a file: separated by "\n" alone, a trailing "\r" and a byte order mark at the start removed.
+    r"""The lines of a file: separated by "\n" alone, a trailing "\r" and a byte order mark at the
+    start removed.
 
-    Not `str.splitlines`: that also cuts at U+2028, U+0085, "\v" and "\f", which stand inside sentences of real
-    corpora, and one such cut shifts the two sides against each other from there on.
+    Not `str.splitlines`: that also cuts at U+2028, U+0085, "\v" and "\f", which stand inside
+    sentences of real corpora, and one such cut shifts the two sides against each other from there
+    on.
     """
     lines = raw.removeprefix(codecs.BOM_UTF8).split(b"\n")
     if not lines[-1]:
@@ -31,8 +35,9 @@ def split_lines(raw: bytes) -> list[bytes]:
 def normalize_whitespace(text: str) -> str:
     """Runs of white space become one plain space, none at the ends.
 
-    No-break spaces (U+00A0, U+202F, as before French punctuation) and line separators (U+2028, U+0085) count as white
-    space, so that a sentence is one line and the same sentence has one spelling.
+    No-break spaces (U+00A0, U+202F, as before French punctuation) and line separators (U+2028,
+    U+0085) count as white space, so that a sentence is one line and the same sentence has one
+    spelling.
     """
     return " ".join(text.split())
 
@@ -53,4 +58,6 @@ def read_packed(path: Path) -> bytes:
                     )
         return b"".join(parts)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: a damaged or truncated gzip file ({error}); copy it anew") from error
+        raise UserError(
+            f"{path}: a damaged or truncated gzip file ({error}); copy it anew"
+        ) from error

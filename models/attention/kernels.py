@@ -1,4 +1,5 @@
-"""Scaled dot-product attention under one signature: an eager form that shows its weights, and PyTorch's fused one.
+"""Scaled dot-product attention under one signature: an eager form that shows its weights, and
+PyTorch's fused one.
 
 Vaswani et al. 2017, equation 1, with an additive bias on the scaled logits:
 softmax(scale q k^T + bias, over allowed keys) v.
@@ -60,7 +61,8 @@ def attend_sdpa(
 ) -> Tensor:
     """Attention by torch's fused kernel; arguments as in `attend`."""
     if bias is not None:
-        # One additive term: the fused call takes either a mask or is_causal, and a float mask where there is a bias.
+        # One additive term: the fused call takes either a mask or is_causal, and a float mask where
+        # there is a bias.
         bias = bias.to(q.dtype)
         if is_causal:
             ones = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
@@ -78,7 +80,8 @@ def attend_sdpa(
 def _many_short(q: Tensor) -> bool:
     """Whether this is a search step on a CPU over many rows.
 
-    The fused kernel makes its blocks for many queries a head: a step of beam search spends twice as long in it.
+    The fused kernel makes its blocks for many queries a head: a step of beam search spends twice as
+    long in it.
     """
     return (
         q.device.type == "cpu"
@@ -103,19 +106,32 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention by the fastest kernel that can do what is asked.
 
-    q [B,H,Tq,Dh]; k, v [B,H,Tk,Dh]; mask bool, True = may attend, and bias float, added to the scaled logits, both
-    broadcast to [B,H,Tq,Tk]. is_causal stands for the lower triangle and needs Tq == Tk (torch aligns it to the top
-    left: a single query would see key 0 alone). Every query must be allowed at least one key.
-    value_term maps the weights after dropout to a term [B,H,Tq,Dh] of the output.
+    q [B,H,Tq,Dh]; k, v [B,H,Tk,Dh]; mask bool, True = may attend, and bias float, added to the
+    scaled logits, both broadcast to [B,H,Tq,Tk]. is_causal stands for the lower triangle and needs
+    Tq == Tk (torch aligns it to the top left: a single query would see key 0 alone). Every query
+    must be allowed at least one key. value_term maps the weights after dropout to a term
+    [B,H,Tq,Dh] of the output.
 
     Returns (out [B,H,Tq,Dh], weights [B,H,Tq,Tk] before dropout if need_weights, else None).
     Raises ValueError for is_causal with Tq != Tk.
     """
     if is_causal and q.shape[-2] != k.shape[-2]:
-        raise ValueError(f"is_causal needs as many queries as keys: {q.shape[-2]} against {k.shape[-2]}")
+        raise ValueError(
+            f"is_causal needs as many queries as keys: {q.shape[-2]} against {k.shape[-2]}"
+        )
     if need_weights or value_term is not None or _many_short(q):
         out, weights = attend_eager(
-            q, k, v, mask=mask, bias=bias, is_causal=is_causal, scale=scale, dropout_p=dropout_p, value_term=value_term
+            q,
+            k,
+            v,
+            mask=mask,
+            bias=bias,
+            is_causal=is_causal,
+            scale=scale,
+            dropout_p=dropout_p,
+            value_term=value_term,
         )
         return out, weights if need_weights else None
-    return attend_sdpa(q, k, v, mask=mask, bias=bias, is_causal=is_causal, scale=scale, dropout_p=dropout_p), None
+    return attend_sdpa(
+        q, k, v, mask=mask, bias=bias, is_causal=is_causal, scale=scale, dropout_p=dropout_p
+    ), None

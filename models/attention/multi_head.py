@@ -1,5 +1,6 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2) with the positional seam: self-attention, with an
-optional key-value cache, and cross-attention over a memory projected once."""
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2) with the positional seam:
+self-attention, with an optional key-value cache, and cross-attention over a memory projected once.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +19,27 @@ from models.positional_encodings.base import AttentionPosition, Kind, Places
 class KeyValueCache:
     """Keys and values of the tokens decoded so far, [N,H,max_len,Dh] each, allocated once.
 
-    Where the position scheme keeps a number for each token and head, [N,H,max_len], it stands beside them.
+    Where the position scheme keeps a number for each token and head, [N,H,max_len], it stands
+    beside them.
     """
 
-    def __init__(self, n_rows: int, n_heads: int, max_len: int, head_dim: int, like: Tensor) -> None:
+    def __init__(
+        self, n_rows: int, n_heads: int, max_len: int, head_dim: int, like: Tensor
+    ) -> None:
         self.k = like.new_empty(n_rows, n_heads, max_len, head_dim)
         self.v = torch.empty_like(self.k)
         self.spare: tuple[Tensor, Tensor] | None = None
         self.state: Tensor | None = None
         self.length = 0
 
-    def append(self, k: Tensor, v: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Store k, v [N,H,T,Dh] and the state [N,H,T], if any; returns all so far, [N,H,length,...].
+    def append(
+        self, k: Tensor, v: Tensor, state: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Store k, v [N,H,T,Dh] and the state [N,H,T], if any; returns all so far,
+        [N,H,length,...].
 
-        Raises ValueError past max_len: torch would silently drop a single position that has no room.
+        Raises ValueError past max_len: torch would silently drop a single position that has no
+        room.
         """
         end = self.length + k.shape[2]
         if end > self.k.shape[2]:
@@ -43,19 +51,28 @@ class KeyValueCache:
                 self.state = state.new_empty(self.k.shape[:3])
             self.state[:, :, self.length : end] = state
         self.length = end
-        return self.k[:, :, :end], self.v[:, :, :end], None if self.state is None else self.state[:, :, :end]
+        return (
+            self.k[:, :, :end],
+            self.v[:, :, :end],
+            None if self.state is None else self.state[:, :, :end],
+        )
 
     def take(self, rows: Tensor) -> None:
         """Keep the given rows [M], in their order, with repetition."""
-        # Into a second pair of buffers, and back at the next step: a copy in place would be made twice. Only what is
-        # filled is copied.
+        # Into a second pair of buffers, and back at the next step: a copy in place would be made
+        # twice. Only what is filled is copied.
         as_many = rows.shape[0] == self.k.shape[0]
         into = self.spare if as_many else None
         if into is None:
-            into = self.k.new_empty(len(rows), *self.k.shape[1:]), self.v.new_empty(len(rows), *self.v.shape[1:])
+            into = (
+                self.k.new_empty(len(rows), *self.k.shape[1:]),
+                self.v.new_empty(len(rows), *self.v.shape[1:]),
+            )
         for held, other in zip((self.k, self.v), into):
             # detached: `out` knows no gradient, and a search needs none
-            torch.index_select(held.detach()[:, :, : self.length], 0, rows, out=other.detach()[:, :, : self.length])
+            torch.index_select(
+                held.detach()[:, :, : self.length], 0, rows, out=other.detach()[:, :, : self.length]
+            )
         self.spare = (self.k, self.v) if as_many else None
         self.k, self.v = into
         if self.state is not None:
@@ -63,7 +80,9 @@ class KeyValueCache:
 
 
 class _MultiHead(nn.Module):
-    """What both attentions share: the head split, the kernel call with its position terms, the output projection."""
+    """What both attentions share: the head split, the kernel call with its position terms, the
+    output projection.
+    """
 
     def __init__(self, *, d_model: int, n_heads: int, dropout: float, bias: bool) -> None:
         super().__init__()
@@ -76,7 +95,9 @@ class _MultiHead(nn.Module):
         self.out_proj = Linear(d_model, d_model, bias=bias)
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)  # [B,T,D] -> [B,H,T,Dh]
+        return x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(
+            1, 2
+        )  # [B,T,D] -> [B,H,T,Dh]
 
     def _attend(
         self,
@@ -103,19 +124,25 @@ class _MultiHead(nn.Module):
             scale=position.logit_scale(self.head_dim),
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=tap is not None,
-            value_term=partial(position.value_term, places=places) if position.needs_weights else None,
+            value_term=partial(position.value_term, places=places)
+            if position.needs_weights
+            else None,
         )
         if tap is not None and weights is not None:
             tap.record(kind, layer, weights)
         return self.out_proj(out.transpose(1, 2).flatten(-2))
 
 
-def _additive(position: AttentionPosition, places: Places, q: Tensor, k: Tensor, state: Tensor | None) -> Tensor | None:
-    """Everything that is added to the scaled logits, masks included, as one tensor; None where a mask is all.
+def _additive(
+    position: AttentionPosition, places: Places, q: Tensor, k: Tensor, state: Tensor | None
+) -> Tensor | None:
+    """Everything that is added to the scaled logits, masks included, as one tensor; None where a
+    mask is all.
 
     What q and k do not decide is made once for all layers that share the module.
     """
-    # By id, which lives as long as this forward pass and longer: torch.compile takes no module as a key.
+    # By id, which lives as long as this forward pass and longer: torch.compile takes no module as a
+    # key.
     bias = places.once(("bias", id(position)), lambda: position.bias(places))
     term = position.logit_term(q, k, places, state)
     if bias is None and term is None:
@@ -136,7 +163,9 @@ def _additive(position: AttentionPosition, places: Places, q: Tensor, k: Tensor,
 class SelfAttention(_MultiHead):
     """Attention of a sequence to itself; q, k and v come from one product."""
 
-    def __init__(self, *, d_model: int, n_heads: int, dropout: float, bias: bool, kind: Kind, layer: int) -> None:
+    def __init__(
+        self, *, d_model: int, n_heads: int, dropout: float, bias: bool, kind: Kind, layer: int
+    ) -> None:
         super().__init__(d_model=d_model, n_heads=n_heads, dropout=dropout, bias=bias)
         self.qkv_proj = Linear(d_model, 3 * d_model, bias=bias)
         self.kind: Kind = kind
@@ -151,21 +180,36 @@ class SelfAttention(_MultiHead):
         cache: KeyValueCache | None = None,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """x [B,T,D] at places.q_positions -> [B,T,D]. With a cache, x continues what the cache holds."""
+        """x [B,T,D] at places.q_positions -> [B,T,D]. With a cache, x continues what the cache
+        holds.
+        """
         q, k, v = (self._split(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
-        q, k = position.rotate(q, places.q_positions, "query"), position.rotate(k, places.q_positions, "key")
+        q, k = (
+            position.rotate(q, places.q_positions, "query"),
+            position.rotate(k, places.q_positions, "key"),
+        )
         state = position.token_state(x)
         if cache is not None:
             k, v, state = cache.append(k, v, state)
         return self._attend(
-            q, k, v, position=position, places=places, state=state, kind=self.kind, layer=self.layer, tap=tap
+            q,
+            k,
+            v,
+            position=position,
+            places=places,
+            state=state,
+            kind=self.kind,
+            layer=self.layer,
+            tap=tap,
         )
 
 
 class CrossAttention(_MultiHead):
     """Attention of the target to the memory."""
 
-    def __init__(self, *, d_model: int, n_heads: int, dropout: float, bias: bool, layer: int) -> None:
+    def __init__(
+        self, *, d_model: int, n_heads: int, dropout: float, bias: bool, layer: int
+    ) -> None:
         super().__init__(d_model=d_model, n_heads=n_heads, dropout=dropout, bias=bias)
         self.q_proj = Linear(d_model, d_model, bias=bias)
         self.kv_proj = Linear(d_model, 2 * d_model, bias=bias)
@@ -174,7 +218,9 @@ class CrossAttention(_MultiHead):
     def project_memory(
         self, memory: Tensor, *, position: AttentionPosition, k_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """memory [B,S,D] -> keys (already rotated, where the scheme rotates) and values, [B,H,S,Dh] each."""
+        """memory [B,S,D] -> keys (already rotated, where the scheme rotates) and values, [B,H,S,Dh]
+        each.
+        """
         k, v = (self._split(part) for part in self.kv_proj(memory).chunk(2, dim=-1))
         return position.rotate(k, k_positions, "key"), v
 
@@ -188,8 +234,18 @@ class CrossAttention(_MultiHead):
         places: Places,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """x [B,T,D] at places.q_positions; k, v of `project_memory` at places.k_positions -> [B,T,D]."""
+        """x [B,T,D] at places.q_positions; k, v of `project_memory` at places.k_positions ->
+        [B,T,D].
+        """
         q = position.rotate(self._split(self.q_proj(x)), places.q_positions, "query")
         return self._attend(
-            q, k, v, position=position, places=places, state=None, kind="cross", layer=self.layer, tap=tap
+            q,
+            k,
+            v,
+            position=position,
+            places=places,
+            state=None,
+            kind="cross",
+            layer=self.layer,
+            tap=tap,
         )

@@ -1,4 +1,6 @@
-"""Records attention weights where a caller asks for them; absent otherwise, and then nothing is allocated."""
+"""Records attention weights where a caller asks for them; absent otherwise, and then nothing is
+allocated.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from models.positional_encodings.base import Kind
 
 
 class AttentionTap:
-    """Handed down a forward pass as an argument; every attention on the way leaves its weights here."""
+    """Handed down a forward pass as an argument; every attention on the way leaves its weights
+    here.
+    """
 
     def __init__(self) -> None:
         self._records: dict[tuple[Kind, int], Tensor] = {}

@@ -15,23 +15,29 @@ from models.decoding.hypothesis import (
     length_penalty,
     never_generated,
 )
-from models.decoding.search_model import SearchModel
+from models.decoding.protocol import SearchModel
 from models.linear import weights_fixed
 
 
 class Pool:
     """The best finished hypotheses of each beam, apart from the live ones: at most K, best first."""
 
-    def __init__(self, batch: int, beam_size: int, longest: int, eos_id: int, device: torch.device) -> None:
+    def __init__(
+        self, batch: int, beam_size: int, longest: int, eos_id: int, device: torch.device
+    ) -> None:
         self.scores = torch.full((batch, beam_size), -torch.inf, dtype=torch.float64, device=device)
         self.log_probs = torch.full_like(self.scores, -torch.inf)
         self.lengths = torch.zeros(batch, beam_size, dtype=torch.long, device=device)
         self.ids = torch.full((batch, beam_size, longest), eos_id, device=device)
 
-    def add(self, rows: Tensor, scores: Tensor, log_probs: Tensor, length: int, ids: Tensor) -> None:
-        """Offer candidates of the beams `rows` [B']: scores, log_probs [B',N] (-inf = none), ids [B',N,T].
+    def add(
+        self, rows: Tensor, scores: Tensor, log_probs: Tensor, length: int, ids: Tensor
+    ) -> None:
+        """Offer candidates of the beams `rows` [B']: scores, log_probs [B',N] (-inf = none), ids
+        [B',N,T].
 
-        `length` counts EOS. Every candidate is normalised once, here by its caller, and never again.
+        `length` counts EOS. Every candidate is normalised once, here by its caller, and never
+        again.
         """
         n_new = scores.shape[1]
         padded = self.ids.new_full((*scores.shape, self.ids.shape[2]), 0)
@@ -48,9 +54,11 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What one step makes of the K hypotheses of each sentence, [B,K] each: sums of log-probabilities, best first.
+    """What one step makes of the K hypotheses of each sentence, [B,K] each: sums of
+    log-probabilities, best first.
 
-    ended: of those that end in EOS, -inf elsewhere; live: of those that go on, each from its `origin` with its `token`.
+    ended: of those that end in EOS, -inf elsewhere; live: of those that go on, each from its
+    `origin` with its `token`.
     """
 
     ended: Tensor
@@ -69,15 +77,19 @@ class Extension:
         return torch.cat((before, self.token[:, :, None]), dim=2)
 
 
-def extend(live: Tensor, log_probs: Tensor, eos_id: int, *, deduction: Tensor | None = None) -> Extension:
-    """live [B,K], log_probs [B,K,V] of the next token -> of the 2K best candidates those that end, and K that go on.
+def extend(
+    live: Tensor, log_probs: Tensor, eos_id: int, *, deduction: Tensor | None = None
+) -> Extension:
+    """live [B,K], log_probs [B,K,V] of the next token -> of the 2K best candidates those that end,
+    and K that go on.
 
-    Those that end count where they are among the first K. `deduction` [B,1,V] is taken off the log-probabilities where
-    candidates are ranked, and there alone.
+    Those that end count where they are among the first K. `deduction` [B,1,V] is taken off the
+    log-probabilities where candidates are ranked, and there alone.
     """
     beam_size = live.shape[1]
     ranked_by = log_probs if deduction is None else log_probs - deduction
-    # The best 2K of a sentence are among the best 2K of each of its beams: a float64 [K,V] is never made.
+    # The best 2K of a sentence are among the best 2K of each of its beams: a float64 [K,V] is never
+    # made.
     n_each = min(2 * beam_size, log_probs.shape[-1])
     top, top_tokens = best_tokens(ranked_by, n_each)
     candidates = (live[:, :, None] + top).flatten(1)
@@ -114,13 +126,13 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """src [B,S] -> for each sentence up to n_best hypotheses, best score first.
 
-    Each step extends the K live hypotheses of a sentence to the 2K best candidates. Those among the first K that end in
-    EOS go to a pool of finished hypotheses, and the best K others live on. A sentence is done when n_best are finished
-    and no live hypothesis can still overtake the last of these: log-probabilities only fall, so a live one ends at most
-    at its present sum over the penalty of the longest length. A single beam ends with its first EOS, so that it is
-    greedy search: the runner-up of that step was never its hypothesis. Hypotheses cut off at the length limit rank
-    behind finished ones.
-    Raises ValueError for n_best > beam_size.
+    Each step extends the K live hypotheses of a sentence to the 2K best candidates. Those among the
+    first K that end in EOS go to a pool of finished hypotheses, and the best K others live on. A
+    sentence is done when n_best are finished and no live hypothesis can still overtake the last of
+    these: log-probabilities only fall, so a live one ends at most at its present sum over the
+    penalty of the longest length. A single beam ends with its first EOS, so that it is greedy
+    search: the runner-up of that step was never its hypothesis. Hypotheses cut off at the length
+    limit rank behind finished ones. Raises ValueError for n_best > beam_size.
     """
     if n_best > beam_size:
         raise ValueError(f"n_best = {n_best} is more than beam_size = {beam_size}")
@@ -141,7 +153,9 @@ def beam_search(
         length = step + 1
         log_probs = allowed_log_probs(model.decode_step(tokens, state), never)
         chosen = extend(live, log_probs, eos_id)
-        penalty = length_penalty(torch.tensor(float(length), dtype=torch.float64, device=device), alpha)
+        penalty = length_penalty(
+            torch.tensor(float(length), dtype=torch.float64, device=device), alpha
+        )
         rows = (chosen.ended > -torch.inf).any(dim=1).nonzero().squeeze(1)
         if len(rows):
             ended = chosen.ended[rows]
@@ -165,7 +179,9 @@ def beam_search(
             alive, live, ids, tokens = alive[keep], live[keep], ids[keep], tokens[keep]
 
     return [
-        (collect(pool, sentence, finished=True) + collect(cut_off, sentence, finished=False))[:n_best]
+        (collect(pool, sentence, finished=True) + collect(cut_off, sentence, finished=False))[
+            :n_best
+        ]
         for sentence in range(batch)
     ]
 

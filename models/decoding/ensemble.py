@@ -35,22 +35,27 @@ class EnsembleState:
 
 
 class Ensemble(nn.Module):
-    """M models of one vocabulary under the search protocol (`models/decoding/search_model.py`).
+    """M models of one vocabulary under the search protocol (`models/decoding/protocol.py`).
 
-    The next token has the normalised geometric mean of the models' probabilities, p(y) ~ exp(1/M sum_m log p_m(y)).
-    A model's log-probabilities are its logits less a constant of the row, and so the mean of the logits says the same:
-    the log_softmax of the search is the one normalisation. Shapes and position schemes may differ.
-    Raises ValueError for models of different vocabularies.
+    The next token has the normalised geometric mean of the models' probabilities, p(y) ~ exp(1/M
+    sum_m log p_m(y)). A model's log-probabilities are its logits less a constant of the row, and so
+    the mean of the logits says the same: the log_softmax of the search is the one normalisation.
+    Shapes and position schemes may differ. Raises ValueError for models of different vocabularies.
     """
 
     def __init__(self, models: Sequence[TranslationTransformer]) -> None:
         super().__init__()
-        vocabularies = {(m.src_embedding.num_embeddings, m.output.out_features, m.pad_id) for m in models}
+        vocabularies = {
+            (m.src_embedding.num_embeddings, m.output.out_features, m.pad_id) for m in models
+        }
         if len(vocabularies) != 1:
-            raise ValueError(f"an ensemble needs models of one vocabulary (source, target, padding): {vocabularies}")
+            raise ValueError(
+                f"an ensemble needs models of one vocabulary (source, target, padding): {vocabularies}"
+            )
         self.pad_id = models[0].pad_id
         self.members = nn.ModuleList(models)
-        # The mean of the logits as one projection of the models' hidden states side by side, for `forward`.
+        # The mean of the logits as one projection of the models' hidden states side by side, for
+        # `forward`.
         weight = torch.cat([model.output.weight.detach() for model in models], dim=1) / len(models)
         self.output = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
         self.output.weight = nn.Parameter(weight, requires_grad=False)
@@ -63,10 +68,17 @@ class Ensemble(nn.Module):
         """src [B,S] -> the Memory of each model."""
         return tuple(model.encode(src) for model in self.models)
 
-    def init_state(self, memory: tuple[Memory, ...], *, beam_size: int, max_len: int) -> EnsembleState:
-        """An empty state of each model, for beam_size hypotheses of at most max_len tokens a sentence."""
+    def init_state(
+        self, memory: tuple[Memory, ...], *, beam_size: int, max_len: int
+    ) -> EnsembleState:
+        """An empty state of each model, for beam_size hypotheses of at most max_len tokens a
+        sentence.
+        """
         return EnsembleState(
-            tuple(model.init_state(m, beam_size=beam_size, max_len=max_len) for model, m in zip(self.models, memory))
+            tuple(
+                model.init_state(m, beam_size=beam_size, max_len=max_len)
+                for model, m in zip(self.models, memory)
+            )
         )
 
     def decode_step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
@@ -77,10 +89,15 @@ class Ensemble(nn.Module):
             total = total + logits
         return total / len(self.members)
 
-    def forward(self, src: Tensor, tgt_in: Tensor, *, select: Tensor | None = None, project: bool = True) -> Tensor:
-        """src [B,S], tgt_in [B,T] -> mean logits [B,T,V]; `select` and `project` as in TranslationTransformer.
+    def forward(
+        self, src: Tensor, tgt_in: Tensor, *, select: Tensor | None = None, project: bool = True
+    ) -> Tensor:
+        """src [B,S], tgt_in [B,T] -> mean logits [B,T,V]; `select` and `project` as in
+        TranslationTransformer.
 
         project=False gives the hidden states of all models, [..., D_1 + ... + D_M], for `output`.
         """
-        hidden = torch.cat([model(src, tgt_in, select=select, project=False) for model in self.models], dim=-1)
+        hidden = torch.cat(
+            [model(src, tgt_in, select=select, project=False) for model in self.models], dim=-1
+        )
         return self.output(hidden) if project else hidden

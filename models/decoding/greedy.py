@@ -1,4 +1,6 @@
-"""Greedy search: the most probable token at each step. It returns what beam search returns with one beam."""
+"""Greedy search: the most probable token at each step. It returns what beam search returns with one
+beam.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from models.decoding.hypothesis import (
     length_penalty,
     never_generated,
 )
-from models.decoding.search_model import SearchModel
+from models.decoding.protocol import SearchModel
 from models.linear import weights_fixed
 
 
@@ -29,7 +31,9 @@ def greedy_search(
     max_len_ratio: float,
     alpha: float = 0.0,
 ) -> list[Hypothesis]:
-    """src [B,S] -> one hypothesis for each sentence. alpha only scales the reported score (see `length_penalty`)."""
+    """src [B,S] -> one hypothesis for each sentence. alpha only scales the reported score (see
+    `length_penalty`).
+    """
     device, batch = src.device, src.shape[0]
     limits = length_limits(src, pad_id=model.pad_id, ratio=max_len_ratio, max_len=max_len)
     never = never_generated(pad_id=model.pad_id, bos_id=bos_id, eos_id=eos_id)

@@ -14,8 +14,8 @@ _WIDTH = 100  # tokens in a part of the vocabulary, see `best_tokens`
 class Hypothesis:
     """One translation as target ids without start id and without EOS.
 
-    log_prob is the sum over its tokens (EOS included where finished), score is log_prob over the length penalty.
-    finished=False: cut off at the length limit.
+    log_prob is the sum over its tokens (EOS included where finished), score is log_prob over the
+    length penalty. finished=False: cut off at the length limit.
     """
 
     ids: tuple[int, ...]
@@ -30,7 +30,8 @@ def length_penalty(length: Tensor, alpha: float) -> Tensor:
 
 
 def length_limits(src: Tensor, *, pad_id: int, ratio: float, max_len: int) -> Tensor:
-    """How many tokens (EOS included) each hypothesis may have, [B]: min(max_len, ratio * source tokens + 10).
+    """How many tokens (EOS included) each hypothesis may have, [B]: min(max_len, ratio * source
+    tokens + 10).
 
     A limit of its own for each sentence: what is translated beside it does not change it.
     """
@@ -54,8 +55,9 @@ def never_generated(*, pad_id: int, bos_id: int, eos_id: int) -> tuple[int, ...]
 def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """log_probs [...,V] -> the n largest, best first, and their ids, [...,n] each.
 
-    In two stages on a CPU, where topk and max take several times as long as the maxima of parts: the n best of a row
-    lie in those n of its parts that have the largest maxima, or in what is left over by parts of a width.
+    In two stages on a CPU, where topk and max take several times as long as the maxima of parts:
+    the n best of a row lie in those n of its parts that have the largest maxima, or in what is left
+    over by parts of a width.
     """
     vocab_size = log_probs.shape[-1]
     n_parts = vocab_size // _WIDTH
@@ -64,6 +66,8 @@ def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:
     whole = n_parts * _WIDTH
     _, part = log_probs[..., :whole].unflatten(-1, (n_parts, _WIDTH)).amax(dim=-1).topk(n, dim=-1)
     left_over = torch.arange(whole, vocab_size).expand(*part.shape[:-1], -1)
-    ids = torch.cat(((part[..., None] * _WIDTH + torch.arange(_WIDTH)).flatten(-2), left_over), dim=-1)
+    ids = torch.cat(
+        ((part[..., None] * _WIDTH + torch.arange(_WIDTH)).flatten(-2), left_over), dim=-1
+    )
     values, index = log_probs.gather(-1, ids).topk(n, dim=-1)
     return values, ids.gather(-1, index)

@@ -1,4 +1,6 @@
-"""Ancestral sampling: translations drawn from the model token by token, from all tokens or the most probable ones."""
+"""Ancestral sampling: translations drawn from the model token by token, from all tokens or the most
+probable ones.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,20 @@ from models.decoding.hypothesis import (
     length_penalty,
     never_generated,
 )
-from models.decoding.search_model import SearchModel
+from models.decoding.protocol import SearchModel
 from models.linear import weights_fixed
 
 
 def truncated(
     log_probs: Tensor, *, temperature: float, top_k: int | None, top_p: float | None
 ) -> tuple[Tensor, Tensor]:
-    """log_probs [...,V] -> the probabilities that are drawn from and the ids of their tokens, [...,N] each.
+    """log_probs [...,V] -> the probabilities that are drawn from and the ids of their tokens,
+    [...,N] each.
 
-    p ~ exp(log_prob / temperature). Of these the top_k most probable tokens (Fan et al. 2018), of what they leave the
-    nucleus: the fewest, from the most probable down, whose probability is at least top_p (Holtzman et al. 2020,
-    section 3.1). Each time the rest gets 0 and what is left is normalised. In float64.
+    p ~ exp(log_prob / temperature). Of these the top_k most probable tokens (Fan et al. 2018), of
+    what they leave the nucleus: the fewest, from the most probable down, whose probability is at
+    least top_p (Holtzman et al. 2020, section 3.1). Each time the rest gets 0 and what is left is
+    normalised. In float64.
     """
     probs = (log_probs.double() / temperature).softmax(dim=-1)
     ids = torch.arange(probs.shape[-1], device=probs.device).expand(probs.shape)
@@ -44,14 +48,18 @@ def truncated(
 
 
 def draw(probs: Tensor, uniform: Tensor) -> Tensor:
-    """probs [...,N] in any order, uniform [...] in [0, 1) -> indices [...]: the inverse of the distribution function.
+    """probs [...,N] in any order, uniform [...] in [0, 1) -> indices [...]: the inverse of the
+    distribution function.
 
-    Index i is drawn where p_0 + ... + p_(i-1) <= u < p_0 + ... + p_i, so that what has no probability is never drawn.
+    Index i is drawn where p_0 + ... + p_(i-1) <= u < p_0 + ... + p_i, so that what has no
+    probability is never drawn.
     """
     cumulative = probs.cumsum(dim=-1)
     total = cumulative[..., -1:]  # 1 but for rounding
     below = torch.nextafter(total, torch.zeros_like(total))
-    return torch.searchsorted(cumulative, torch.minimum(uniform[..., None] * total, below), right=True).squeeze(-1)
+    return torch.searchsorted(
+        cumulative, torch.minimum(uniform[..., None] * total, below), right=True
+    ).squeeze(-1)
 
 
 @torch.inference_mode()
@@ -72,18 +80,23 @@ def sample_search(
     max_len: int,
     max_len_ratio: float,
 ) -> list[list[Hypothesis]]:
-    """src [B,S] -> for each sentence n_samples independent translations (equal ones among them), best score first.
+    """src [B,S] -> for each sentence n_samples independent translations (equal ones among them),
+    best score first.
 
-    All chance comes from (seed, the sentence's number, sample, step): what is translated beside it changes nothing.
-    log_prob is the model's own, without temperature and truncation.
+    All chance comes from (seed, the sentence's number, sample, step): what is translated beside it
+    changes nothing. log_prob is the model's own, without temperature and truncation.
     """
     device, batch = src.device, src.shape[0]
     limits = length_limits(src, pad_id=model.pad_id, ratio=max_len_ratio, max_len=max_len)
     never = never_generated(pad_id=model.pad_id, bos_id=bos_id, eos_id=eos_id)
     longest = int(limits.max())
     state = model.init_state(model.encode(src), beam_size=n_samples, max_len=longest)
-    noise = np.stack([np.random.default_rng((seed, number)).random((longest, n_samples)) for number in numbers])
-    uniform = torch.from_numpy(noise).to(device)  # [B,T,K]; the first steps are the same whatever the longest is
+    noise = np.stack(
+        [np.random.default_rng((seed, number)).random((longest, n_samples)) for number in numbers]
+    )
+    uniform = torch.from_numpy(noise).to(
+        device
+    )  # [B,T,K]; the first steps are the same whatever the longest is
 
     ids = torch.full((batch, n_samples, longest), eos_id, device=device)
     lengths = torch.zeros(batch, n_samples, dtype=torch.long, device=device)
@@ -112,7 +125,11 @@ def sample_search(
     scores = log_prob / length_penalty(lengths.double(), alpha)
     n_ids = lengths - finished.long()
     found = []
-    for row in zip(ids.tolist(), n_ids.tolist(), log_prob.tolist(), scores.tolist(), finished.tolist()):
-        samples = [Hypothesis(tuple(i[:n]), total, score, done) for i, n, total, score, done in zip(*row)]
+    for row in zip(
+        ids.tolist(), n_ids.tolist(), log_prob.tolist(), scores.tolist(), finished.tolist()
+    ):
+        samples = [
+            Hypothesis(tuple(i[:n]), total, score, done) for i, n, total, score, done in zip(*row)
+        ]
         found.append(sorted(samples, key=lambda h: -h.score))
     return found

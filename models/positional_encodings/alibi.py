@@ -1,5 +1,6 @@
-"""Attention with linear biases (Press et al. 2022, "Train Short, Test Long", section 3): a penalty proportional to the
-distance, with one fixed slope for each head."""
+"""Attention with linear biases (Press et al. 2022, "Train Short, Test Long", section 3): a penalty
+proportional to the distance, with one fixed slope for each head.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ def alibi_slopes(
 ) -> Tensor:
     """The slopes [H], computed in float64: 2^(-8h/H) for h = 1..H where H is a power of two.
 
-    Otherwise (the paper's footnote 10) those of the next smaller power of two P, then every other one of those of 2P,
-    beginning with the first. Raises ValueError for n_heads < 1.
+    Otherwise (the paper's footnote 10) those of the next smaller power of two P, then every other
+    one of those of 2P, beginning with the first. Raises ValueError for n_heads < 1.
     """
     if n_heads < 1:
         raise ValueError(f"n_heads = {n_heads} must be at least 1")
@@ -44,7 +45,9 @@ def alibi_bias(distance: Tensor, slopes: Tensor, *, causal: bool, asymmetry: flo
 
 
 class Alibi(FixedBias):
-    """Symmetric in an encoder, or asymmetric with asymmetry > 0; towards the past alone in a causal attention."""
+    """Symmetric in an encoder, or asymmetric with asymmetry > 0; towards the past alone in a causal
+    attention.
+    """
 
     def __init__(self, *, n_heads: int, asymmetry: float = 0.0) -> None:
         super().__init__()

@@ -1,8 +1,16 @@
-"""Schemes made of other schemes: one for the embeddings with one for attention, and one for each stack."""
+"""Schemes made of other schemes: one for the embeddings with one for attention, and one for each
+stack.
+"""
 
 from __future__ import annotations
 
-from models.positional_encodings.base import AttentionPosition, InputPosition, Kind, PositionScheme, Side
+from models.positional_encodings.base import (
+    AttentionPosition,
+    InputPosition,
+    Kind,
+    PositionScheme,
+    Side,
+)
 
 
 class CombinedScheme(PositionScheme):
@@ -21,7 +29,9 @@ class CombinedScheme(PositionScheme):
 
 
 class PairedScheme(PositionScheme):
-    """One scheme for the encoder and its input, another for the decoder's self-attention; none in cross-attention."""
+    """One scheme for the encoder and its input, another for the decoder's self-attention; none in
+    cross-attention.
+    """
 
     def __init__(self, *, encoder: PositionScheme, decoder: PositionScheme) -> None:
         super().__init__()

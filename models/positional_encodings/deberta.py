@@ -1,15 +1,16 @@
-"""Disentangled attention (He et al. 2021, "DeBERTa", equations 3-4): content and distance have queries and keys of
-their own.
+"""Disentangled attention (He et al. 2021, "DeBERTa", equations 3-4): content and distance have
+queries and keys of their own.
 
-With i a query's position, j a key's, P [2k,d] the trained table of a stack, K^r = P W_kr and Q^r = P W_qr of a layer:
+With i a query's position, j a key's, P [2k,d] the trained table of a stack, K^r = P W_kr and Q^r =
+P W_qr of a layer:
 
     logits_ij = [q_i . k_j + q_i . K^r_delta(i,j) + k_j . Q^r_delta(j,i)] / sqrt(3 Dh)
     delta(i,j) = clip(i - j + k, 0, 2k - 1)
 
-The second term is "content to position" (c2p), the third "position to content" (p2c); with one of them left out the
-factor is 1/sqrt(2 Dh). The third term is indexed by delta(j,i), as the paper writes it; the published programs take
-delta(i,j), which is another model: the same table with its rows mirrored, save at the clip, where the other end of
-the table is the one that distances share.
+The second term is "content to position" (c2p), the third "position to content" (p2c); with one of
+them left out the factor is 1/sqrt(2 Dh). The third term is indexed by delta(j,i), as the paper
+writes it; the published programs take delta(i,j), which is another model: the same table with its
+rows mirrored, save at the clip, where the other end of the table is the one that distances share.
 
 Logarithmic buckets (DeBERTa v2): with k buckets to a side and m = k/2, distances up to m keep a row each; a longer
 distance x, up to max_distance - 1, goes to bucket m + ceil((m - 1) ln(x/m) / ln((max_distance - 1)/m)); what lies
@@ -32,12 +33,15 @@ def _check_buckets(n_buckets: int, max_distance: int) -> None:
     if n_buckets % 2 or n_buckets < 4:
         raise ValueError(f"logarithmic buckets = {n_buckets}: an even number from 4 on is needed")
     if max_distance <= n_buckets:
-        raise ValueError(f"max_distance = {max_distance} must be more than the {n_buckets} logarithmic buckets")
+        raise ValueError(
+            f"max_distance = {max_distance} must be more than the {n_buckets} logarithmic buckets"
+        )
 
 
 @cache
 def log_bucket_bounds(n_buckets: int, max_distance: int) -> tuple[int, ...]:
-    """The longest distance of each bucket past the middle, for buckets m+1 .. 2m-1 with m = n_buckets/2.
+    """The longest distance of each bucket past the middle, for buckets m+1 .. 2m-1 with m =
+    n_buckets/2.
 
     Raises ValueError unless n_buckets is even, at least 4 and less than max_distance.
     """
@@ -45,15 +49,20 @@ def log_bucket_bounds(n_buckets: int, max_distance: int) -> tuple[int, ...]:
     middle, longest = n_buckets // 2, max_distance - 1
     bounds = []
     for n in range(1, middle):
-        # x is in bucket m + n or nearer where x <= m (longest/m)^(n/(m-1)), that is where x^(m-1) <= power.
+        # x is in bucket m + n or nearer where x <= m (longest/m)^(n/(m-1)), that is where x^(m-1)
+        # <= power.
         power = longest**n * middle ** (middle - 1 - n)
-        x = round(middle * (longest / middle) ** (n / (middle - 1)))  # the bound, or one more than it
+        x = round(
+            middle * (longest / middle) ** (n / (middle - 1))
+        )  # the bound, or one more than it
         bounds.append(x if x ** (middle - 1) <= power else x - 1)
     return tuple(bounds)
 
 
 def log_bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
-    """Integers i - j of any shape -> signed buckets, from -n_buckets to n_buckets; raises as `log_bucket_bounds`."""
+    """Integers i - j of any shape -> signed buckets, from -n_buckets to n_buckets; raises as
+    `log_bucket_bounds`.
+    """
     bounds = torch.tensor(log_bucket_bounds(n_buckets, max_distance), device=distance.device)
     middle, steps = n_buckets // 2, distance.abs().contiguous()
     far = torch.bucketize(steps, bounds) + middle + 1
@@ -61,7 +70,9 @@ def log_bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
 
 
 def table_rows(max_distance: int, log_buckets: int | None = None) -> int:
-    """2k: how many vectors a table has. Raises ValueError for max_distance < 1, and as `log_bucket_bounds`."""
+    """2k: how many vectors a table has. Raises ValueError for max_distance < 1, and as
+    `log_bucket_bounds`.
+    """
     if max_distance < 1:
         raise ValueError(f"max_distance = {max_distance} must be at least 1")
     if log_buckets is not None:
@@ -70,7 +81,8 @@ def table_rows(max_distance: int, log_buckets: int | None = None) -> int:
 
 
 def deberta_index(distance: Tensor, *, max_distance: int, log_buckets: int | None = None) -> Tensor:
-    """delta of the integers i - j, of any shape: rows of a table [2k,...], k = log_buckets or else max_distance.
+    """delta of the integers i - j, of any shape: rows of a table [2k,...], k = log_buckets or else
+    max_distance.
 
     Raises ValueError as `table_rows`.
     """
@@ -81,13 +93,17 @@ def deberta_index(distance: Tensor, *, max_distance: int, log_buckets: int | Non
 
 
 def c2p_products(q: Tensor, key_rows: Tensor, index: Tensor) -> Tensor:
-    """q_i . K^r of row index[i,j]: q [B,H,Tq,Dh], key_rows [N,H,Dh], index [Tq,Tk] -> [B,H,Tq,Tk], not yet scaled."""
+    """q_i . K^r of row index[i,j]: q [B,H,Tq,Dh], key_rows [N,H,Dh], index [Tq,Tk] -> [B,H,Tq,Tk],
+    not yet scaled.
+    """
     products = torch.einsum("bhqd,nhd->bhqn", q, key_rows)
     return products.gather(-1, index.expand(*q.shape[:-1], -1))
 
 
 def p2c_products(k: Tensor, query_rows: Tensor, index: Tensor) -> Tensor:
-    """k_j . Q^r of row index[j,i]: k [B,H,Tk,Dh], query_rows [N,H,Dh], index [Tk,Tq] -> [B,H,Tq,Tk], not yet scaled."""
+    """k_j . Q^r of row index[j,i]: k [B,H,Tk,Dh], query_rows [N,H,Dh], index [Tk,Tq] ->
+    [B,H,Tq,Tk], not yet scaled.
+    """
     return c2p_products(k, query_rows, index).transpose(-2, -1)
 
 
@@ -104,8 +120,9 @@ def deberta_logits(
 ) -> Tensor:
     """The whole logits, content and position: the formula at the head of this file.
 
-    q [B,H,Tq,Dh], k [B,H,Tk,Dh]; key_table K^r (None: no c2p) and query_table Q^r (None: no p2c) [2k,H,Dh]; integer
-    positions [Tq] and [Tk] -> [B,H,Tq,Tk]. Raises ValueError where a table has not 2k rows, and as `table_rows`.
+    q [B,H,Tq,Dh], k [B,H,Tk,Dh]; key_table K^r (None: no c2p) and query_table Q^r (None: no p2c)
+    [2k,H,Dh]; integer positions [Tq] and [Tk] -> [B,H,Tq,Tk]. Raises ValueError where a table has
+    not 2k rows, and as `table_rows`.
     """
     rows = table_rows(max_distance, log_buckets)
     for table in (key_table, query_table):
@@ -123,9 +140,11 @@ def deberta_logits(
 
 
 class Deberta(AttentionPosition):
-    """One layer: its own W_kr (c2p) and W_qr (p2c), without bias, on the table of the stack, which stands elsewhere.
+    """One layer: its own W_kr (c2p) and W_qr (p2c), without bias, on the table of the stack, which
+    stands elsewhere.
 
-    Only the rows that the given positions ask for are projected. W_kr and W_qr start Xavier-uniform, as W_k and W_q.
+    Only the rows that the given positions ask for are projected. W_kr and W_qr start
+    Xavier-uniform, as W_k and W_q.
     """
 
     def __init__(
@@ -141,7 +160,9 @@ class Deberta(AttentionPosition):
         super().__init__()
         rows, d_model = table.weight.shape
         if rows != table_rows(max_distance, log_buckets):
-            raise ValueError(f"the table has {rows} rows where {table_rows(max_distance, log_buckets)} are needed")
+            raise ValueError(
+                f"the table has {rows} rows where {table_rows(max_distance, log_buckets)} are needed"
+            )
         if d_model % n_heads:
             raise ValueError(f"d_model = {d_model} is not a multiple of n_heads = {n_heads}")
         if not (c2p or p2c):
@@ -177,7 +198,9 @@ class Deberta(AttentionPosition):
 
         def make() -> tuple[Tensor, Tensor]:
             distance = places.distance if term == "c2p" else -places.distance.T
-            index = deberta_index(distance, max_distance=self.max_distance, log_buckets=self.log_buckets)
+            index = deberta_index(
+                distance, max_distance=self.max_distance, log_buckets=self.log_buckets
+            )
             return torch.unique(index, return_inverse=True)
 
         return places.once(("deberta", term, self.max_distance, self.log_buckets), make)
@@ -189,8 +212,9 @@ class Deberta(AttentionPosition):
 class DebertaScheme(AttentionScheme):
     """Both self-attentions, one table for each stack.
 
-    Tables start as wide as the normalised states that W_q and W_k see (normal, 1), so that each position term weighs
-    about as much as the content at first (DeBERTa v2 normalises its table to the same end).
+    Tables start as wide as the normalised states that W_q and W_k see (normal, 1), so that each
+    position term weighs about as much as the content at first (DeBERTa v2 normalises its table to
+    the same end).
     """
 
     def __init__(
@@ -221,7 +245,8 @@ class DebertaScheme(AttentionScheme):
         rows = table_rows(max_distance, log_buckets)
         encoder_table, decoder_table = nn.Embedding(rows, d_model), nn.Embedding(rows, d_model)
         super().__init__(
-            encoder=layers(n_encoder_layers, encoder_table), decoder=layers(n_decoder_layers, decoder_table)
+            encoder=layers(n_encoder_layers, encoder_table),
+            decoder=layers(n_decoder_layers, decoder_table),
         )
         self.encoder_table = encoder_table
         self.decoder_table = decoder_table

@@ -1,5 +1,6 @@
-"""Functional interpolation (Li et al. 2023, "FIRE"): a small network looks at the distance, relative to the query's
-position where that is large, so that its input stays between 0 and 1 at any length.
+"""Functional interpolation (Li et al. 2023, "FIRE"): a small network looks at the distance,
+relative to the query's position where that is large, so that its input stays between 0 and 1 at any
+length.
 
     bias_ij = MLP(psi(i - j) / psi(max(L, i))),    psi(x) = ln(|c x| + 1),    c and L trained
 
@@ -22,7 +23,8 @@ LEAST_C = 1e-6  # psi is the zero function at c = 0, and the ratio undefined
 def fire_ratio(q_positions: Tensor, k_positions: Tensor, c: Tensor, threshold: Tensor) -> Tensor:
     """psi(|i - j|) / psi(max(|threshold|, i, j)), between 0 and 1.
 
-    Positions [Tq] and [Tk], integers from 0 on; c and threshold scalars -> [Tq,Tk] in float32 or better.
+    Positions [Tq] and [Tk], integers from 0 on; c and threshold scalars -> [Tq,Tk] in float32 or
+    better.
     """
     dtype = exact_dtype(c.dtype)
     q, k = q_positions.to(dtype)[:, None], k_positions.to(dtype)[None, :]
@@ -44,7 +46,8 @@ def fire_bias(
 ) -> Tensor:
     """w2 relu(w1 ratio + b1) + b2 of `fire_ratio`, in float32 or better also under autocast.
 
-    Positions [Tq] and [Tk], integers from 0 on; c and threshold scalars; w1 [W,1], b1 [W], w2 [H,W], b2 [H]
+    Positions [Tq] and [Tk], integers from 0 on; c and threshold scalars; w1 [W,1], b1 [W], w2
+    [H,W], b2 [H]
     -> [H,Tq,Tk].
     """
     with torch.autocast(device_type=q_positions.device.type, enabled=False):
@@ -55,12 +58,16 @@ def fire_bias(
 
 
 class Fire(AttentionPosition):
-    """c, L and a network 1 -> width -> H. L is threshold times a trained factor, as an optimizer's steps are small.
+    """c, L and a network 1 -> width -> H. L is threshold times a trained factor, as an optimizer's
+    steps are small.
 
-    Not a function of the distance alone for positions beyond L, and L is trained: evaluated for every pair.
+    Not a function of the distance alone for positions beyond L, and L is trained: evaluated for
+    every pair.
     """
 
-    def __init__(self, *, n_heads: int, width: int = 32, c: float = 0.1, threshold: float = 512.0) -> None:
+    def __init__(
+        self, *, n_heads: int, width: int = 32, c: float = 0.1, threshold: float = 512.0
+    ) -> None:
         super().__init__()
         if n_heads < 1 or width < 1:
             raise ValueError(f"n_heads = {n_heads} and width = {width} must be at least 1")

@@ -1,5 +1,6 @@
 """Kernelized relative positions (Chi et al. 2022, "KERPLE"): a penalty that grows with the distance by a kernel with
-two trained numbers for each head. The paper has causal models; here |i - j| serves both sides."""
+two trained numbers for each head. The paper has causal models; here |i - j| serves both sides.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from models.positional_encodings.base import AttentionPosition, Places
 from models.positional_encodings.relative import by_distance, exact_dtype
 
-LEAST = 1e-2  # no parameter acts with a smaller value: a kernel of 0 has no gradient, and the head would be lost
+# no parameter acts with a smaller value: a kernel of 0 has no gradient, and the head would be lost
+LEAST = 1e-2
 GREATEST_POWER = 2.0
 
 
@@ -19,7 +21,10 @@ def _prepare(distance: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
     """|distance| and the parameters [H], these ready to broadcast over it, in one type."""
     dtype = exact_dtype(torch.promote_types(parameters[0].dtype, parameters[1].dtype))
     shape = (-1, *[1] * distance.dim())
-    return (distance.abs().to(dtype), *(parameter.to(dtype).view(shape) for parameter in parameters))
+    return (
+        distance.abs().to(dtype),
+        *(parameter.to(dtype).view(shape) for parameter in parameters),
+    )
 
 
 def kerple_log_bias(distance: Tensor, p: Tensor, a: Tensor) -> Tensor:
@@ -38,10 +43,11 @@ def kerple_power_bias(distance: Tensor, a: Tensor, p: Tensor) -> Tensor:
 
 
 class _Within(torch.autograd.Function):
-    """x.clamp(low, high), but where x lies outside, a gradient still passes if its descent leads back inside.
+    """x.clamp(low, high), but where x lies outside, a gradient still passes if its descent leads
+    back inside.
 
-    The plain clamp would hold a parameter outside forever, and clamping the parameter itself would change it in a
-    forward pass.
+    The plain clamp would hold a parameter outside forever, and clamping the parameter itself would
+    change it in a forward pass.
     """
 
     @staticmethod
@@ -58,9 +64,11 @@ class _Within(torch.autograd.Function):
 
 
 def kept_within(x: Tensor, low: float, high: float = torch.inf) -> Tensor:
-    """x clamped to low .. high; gradient descent on x cannot lead further outside, but always back inside.
+    """x clamped to low .. high; gradient descent on x cannot lead further outside, but always back
+    inside.
 
-    Under torch.compile every gradient passes, so that x may stray outside (the value stays clamped).
+    Under torch.compile every gradient passes, so that x may stray outside (the value stays
+    clamped).
     """
     if torch.compiler.is_compiling():  # the compiler of torch 2.13 fails at a gradient of one's own
         return x + (x.clamp(low, high) - x).detach()
@@ -70,9 +78,10 @@ def kept_within(x: Tensor, low: float, high: float = torch.inf) -> Tensor:
 class Kerple(AttentionPosition):
     """The logarithmic or the power kernel, with p and a [H] of its own.
 
-    The paper draws p from 0 .. 2 and a from 0 .. 1. Here they start at the centres of H equal parts of these ranges,
-    so that the heads reach from almost no penalty to a steep one, however few there are. As in the paper's code, no
-    parameter acts with less than 0.01, nor a power with more than 2.
+    The paper draws p from 0 .. 2 and a from 0 .. 1. Here they start at the centres of H equal parts
+    of these ranges, so that the heads reach from almost no penalty to a steep one, however few
+    there are. As in the paper's code, no parameter acts with less than 0.01, nor a power with more
+    than 2.
     """
 
     def __init__(self, *, n_heads: int, form: Literal["log", "power"] = "log") -> None:

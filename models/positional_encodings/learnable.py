@@ -1,4 +1,6 @@
-"""A trained vector for each position (Gehring et al. 2017; Devlin et al. 2019), one table for each side."""
+"""A trained vector for each position (Gehring et al. 2017; Devlin et al. 2019), one table for each
+side.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class LearnableInput(InputPosition):
         super().__init__()
         self.max_positions = max_positions
         self.table = nn.Embedding(max_positions, d_model)
-        # As large as an embedding before its multiplication with sqrt(d_model): positions start as a hint, not a roar.
+        # As large as an embedding before its multiplication with sqrt(d_model): positions start as
+        # a hint, not a roar.
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:

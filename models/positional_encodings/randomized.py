@@ -1,15 +1,24 @@
-"""Randomized positions (Ruoss et al. 2023): increasing numbers drawn from a long range stand in for 0, 1, 2, ..."""
+"""Randomized positions (Ruoss et al. 2023): increasing numbers drawn from a long range stand in for
+0, 1, 2, ...
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import AttentionPosition, InputPosition, Kind, PositionScheme, Side
+from models.positional_encodings.base import (
+    AttentionPosition,
+    InputPosition,
+    Kind,
+    PositionScheme,
+    Side,
+)
 
 
 def draw_positions(n: int, spread: int, generator: torch.Generator | None = None) -> Tensor:
-    """n different positions from 0 .. spread-1 in increasing order, [n], every choice equally likely.
+    """n different positions from 0 .. spread-1 in increasing order, [n], every choice equally
+    likely.
 
     Raises ValueError for n > spread.
     """
@@ -21,10 +30,11 @@ def draw_positions(n: int, spread: int, generator: torch.Generator | None = None
 class RandomizedScheme(PositionScheme):
     """Feeds drawn positions to the modules of any scheme.
 
-    In training, each forward pass draws anew, and all rows of the batch share the draw. The paper draws exactly as
-    many positions as the sequence has tokens. A decoder does not know how long its sentence will become: in evaluation
-    position t is number t of one fixed draw of max_positions. So that training sees such spacings too, it draws a
-    length n between that of the batch and max_positions first, then n positions, and uses the smallest of them.
+    In training, each forward pass draws anew, and all rows of the batch share the draw. The paper
+    draws exactly as many positions as the sequence has tokens. A decoder does not know how long its
+    sentence will become: in evaluation position t is number t of one fixed draw of max_positions.
+    So that training sees such spacings too, it draws a length n between that of the batch and
+    max_positions first, then n positions, and uses the smallest of them.
     """
 
     def __init__(self, inner: PositionScheme, *, spread: int, max_positions: int) -> None:
@@ -39,7 +49,9 @@ class RandomizedScheme(PositionScheme):
     def positions(self, side: Side, start: int, end: int, device: torch.device) -> Tensor:
         """Raises ValueError beyond max_positions."""
         if end > self.max_positions:
-            raise ValueError(f"token {end} is beyond the {self.max_positions} positions of a sequence")
+            raise ValueError(
+                f"token {end} is beyond the {self.max_positions} positions of a sequence"
+            )
         if not self.training:
             return self.fixed[start:end].to(device)
         n = int(torch.randint(end, self.max_positions + 1, ()))

@@ -1,5 +1,6 @@
-"""Rotary positions (Su et al. 2021, "RoFormer", equations 14-16 and 34): q and k turn by an angle that grows with
-position, so that their product depends on the distance alone."""
+"""Rotary positions (Su et al. 2021, "RoFormer", equations 14-16 and 34): q and k turn by an angle
+that grows with position, so that their product depends on the distance alone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ Form = Literal["auto", "real", "complex"]
 
 
 def inverse_frequencies(
-    dim: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    dim: int,
+    *,
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """theta_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, as [dim/2], in radians a position.
 
@@ -24,7 +29,9 @@ def inverse_frequencies(
     """
     if dim % 2:
         raise ValueError(f"a rotation turns pairs of dimensions: dim = {dim} must be even")
-    return torch.pow(base, -torch.arange(0, dim, 2, dtype=angle_dtype(dtype), device=device) / dim).to(dtype)
+    return torch.pow(
+        base, -torch.arange(0, dim, 2, dtype=angle_dtype(dtype), device=device) / dim
+    ).to(dtype)
 
 
 def angle_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -41,11 +48,13 @@ def rotate(
     magnitude: float | Tensor = 1.0,
     form: Form = "auto",
 ) -> Tensor:
-    """Turn pair i of every token of x [B,H,T,Dh], at positions [T], by position * theta_i: [B,H,T,Dh] in x's type.
+    """Turn pair i of every token of x [B,H,T,Dh], at positions [T], by position * theta_i:
+    [B,H,T,Dh] in x's type.
 
-    theta in radians a position: [Dh/2] (`inverse_frequencies`, or a scaling's), or [...,1,Dh/2] by head or by row.
-    layout, magnitude and the error raised: see `rotate_real`. form "auto": the faster of the two, which on a CPU is the
-    complex one where the pairs lie side by side; torch's compiler takes real numbers alone.
+    theta in radians a position: [Dh/2] (`inverse_frequencies`, or a scaling's), or [...,1,Dh/2] by
+    head or by row. layout, magnitude and the error raised: see `rotate_real`. form "auto": the
+    faster of the two, which on a CPU is the complex one where the pairs lie side by side; torch's
+    compiler takes real numbers alone.
     """
     exact = angle_dtype(theta.dtype)
     angles = positions.to(exact)[:, None] * theta.to(exact)
@@ -59,12 +68,15 @@ def rotate(
 def rotate_real(
     x: Tensor, angles: Tensor, *, layout: Layout = "interleaved", magnitude: float | Tensor = 1.0
 ) -> Tensor:
-    """Turn the pairs (a, b) of x by angles[..., i] and stretch them: magnitude (a cos - b sin, a sin + b cos).
+    """Turn the pairs (a, b) of x by angles[..., i] and stretch them: magnitude (a cos - b sin, a
+    sin + b cos).
 
     Pair i is (x[2i], x[2i+1]) in the interleaved layout and (x[i], x[i + Dh/2]) in the half layout.
-    x [B,H,T,Dh]; angles, taken in float32 or better, which broadcast to [B,H,T,Dh/2]: [T,Dh/2] for all heads alike,
-    [H,T,Dh/2] by head, [B,1,T,Dh/2] by row; magnitude a number or a tensor that broadcasts like angles
-    -> [B,H,T,Dh] in x's type, computed in the finer type of x and angles. Raises ValueError for an unknown layout.
+    x [B,H,T,Dh]; angles, taken in float32 or better, which broadcast to [B,H,T,Dh/2]: [T,Dh/2] for
+    all heads alike, [H,T,Dh/2] by head, [B,1,T,Dh/2] by row; magnitude a number or a tensor that
+    broadcasts like angles
+    -> [B,H,T,Dh] in x's type, computed in the finer type of x and angles. Raises ValueError for an
+    unknown layout.
     """
     angles = angles.to(angle_dtype(angles.dtype))
     a, b = _pairs(x.to(torch.promote_types(x.dtype, angles.dtype)), layout)
@@ -104,7 +116,8 @@ def _unpair(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """What a scaling changes of a rotation; this one changes nothing, `rope_scaling.py` has those that do.
+    """What a scaling changes of a rotation; this one changes nothing, `rope_scaling.py` has those
+    that do.
 
     magnitude multiplies the rotated q and the rotated k, so the logits by its square.
     """
@@ -113,7 +126,9 @@ class RopeScaling:
     def magnitude(self) -> float:
         return 1.0
 
-    def frequencies(self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def frequencies(
+        self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         """[dim/2], in place of `inverse_frequencies`."""
         return inverse_frequencies(dim, base=base, dtype=dtype, device=device)
 
@@ -124,9 +139,10 @@ NO_SCALING = RopeScaling()
 class Rotary(AttentionPosition):
     """Rotates q and k after projection and head split.
 
-    rope_dim="head": every head has the same wavelengths, as in the paper. rope_dim="model": the frequencies of one
-    rotation of d_model before the split; head h then has the h-th slice of them, as the original project did.
-    layout says which dimensions of a head make a pair, see `rotate_real`.
+    rope_dim="head": every head has the same wavelengths, as in the paper. rope_dim="model": the
+    frequencies of one rotation of d_model before the split; head h then has the h-th slice of them,
+    as the original project did. layout says which dimensions of a head make a pair, see
+    `rotate_real`.
     """
 
     def __init__(
@@ -149,10 +165,14 @@ class Rotary(AttentionPosition):
         """Over how many dimensions the frequencies of x [B,H,T,Dh] are spread."""
         return x.shape[3] if self.rope_dim == "head" else x.shape[1] * x.shape[3]
 
-    def turn(self, x: Tensor, positions: Tensor, theta: Tensor, magnitude: float | Tensor = 1.0) -> Tensor:
+    def turn(
+        self, x: Tensor, positions: Tensor, theta: Tensor, magnitude: float | Tensor = 1.0
+    ) -> Tensor:
         """Rotate x [B,H,T,Dh] by positions [T] times theta [dim/2] or, by row, [B,dim/2]."""
         by_head = theta.unflatten(-1, (-1, 1, x.shape[3] // 2))  # [..., 1 or H, 1, Dh/2]
-        return rotate(x, positions, by_head, layout=self.layout, magnitude=magnitude, form=self.form)
+        return rotate(
+            x, positions, by_head, layout=self.layout, magnitude=magnitude, form=self.form
+        )
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
         theta = self.scaling.frequencies(

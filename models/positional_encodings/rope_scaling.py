@@ -1,7 +1,9 @@
-"""Rotations stretched past the length of training: position interpolation, NTK-aware, dynamic NTK and YaRN.
+"""Rotations stretched past the length of training: position interpolation, NTK-aware, dynamic NTK
+and YaRN.
 
-Numbers of equations are those of Peng et al. 2023, "YaRN". Throughout, D is the number of rotated dimensions, b the
-base, theta_i = b^(-2i/D) for i = 0 .. D/2 - 1, s >= 1 the factor by which the trained length L is stretched.
+Numbers of equations are those of Peng et al. 2023, "YaRN". Throughout, D is the number of rotated
+dimensions, b the base, theta_i = b^(-2i/D) for i = 0 .. D/2 - 1, s >= 1 the factor by which the
+trained length L is stretched.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ import torch
 from torch import Tensor
 
 from models.positional_encodings.base import Places
-from models.positional_encodings.rope import Form, Layout, RopeScaling, Rotary, angle_dtype, inverse_frequencies
+from models.positional_encodings.rope import (
+    Form,
+    Layout,
+    RopeScaling,
+    Rotary,
+    angle_dtype,
+    inverse_frequencies,
+)
 
 
 def linear_frequencies(
@@ -25,12 +34,15 @@ def linear_frequencies(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Position interpolation (Chen et al. 2023; equation 10): theta_i / s, so that position s m turns as m did.
+    """Position interpolation (Chen et al. 2023; equation 10): theta_i / s, so that position s m
+    turns as m did.
 
     Returns [dim/2]. Raises ValueError for an odd dim and for factor < 1.
     """
     _check_factor(factor)
-    return (inverse_frequencies(dim, base=base, dtype=angle_dtype(dtype), device=device) / factor).to(dtype)
+    return (
+        inverse_frequencies(dim, base=base, dtype=angle_dtype(dtype), device=device) / factor
+    ).to(dtype)
 
 
 def ntk_frequencies(
@@ -43,8 +55,8 @@ def ntk_frequencies(
 ) -> Tensor:
     """NTK-aware scaling (equations 14-16): the base becomes b s^(D/(D-2)).
 
-    theta_0 stays as it is and the last theta is that of position interpolation. Returns [dim/2]. Raises ValueError for
-    an odd dim, for dim = 2, and for factor < 1.
+    theta_0 stays as it is and the last theta is that of position interpolation. Returns [dim/2].
+    Raises ValueError for an odd dim, for dim = 2, and for factor < 1.
     """
     _check_factor(factor)
     exact = angle_dtype(dtype)
@@ -62,11 +74,13 @@ def dynamic_ntk_frequencies(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """NTK-aware scaling that grows with the length: the base becomes b (s l/L - (s - 1))^(D/(D-2)), l = max(length, L).
+    """NTK-aware scaling that grows with the length: the base becomes b (s l/L - (s - 1))^(D/(D-2)),
+    l = max(length, L).
 
-    (Public code, after emozilla.) Exactly the unscaled frequencies for length <= L; with length = 2L, say, those of
-    `ntk_frequencies` with factor s + 1. length: an int, or integers of any shape [...] on `device` -> [..., dim/2].
-    Raises ValueError for an odd dim, for dim = 2, for factor < 1 and for trained_length < 1.
+    (Public code, after emozilla.) Exactly the unscaled frequencies for length <= L; with length =
+    2L, say, those of `ntk_frequencies` with factor s + 1. length: an int, or integers of any shape
+    [...] on `device` -> [..., dim/2]. Raises ValueError for an odd dim, for dim = 2, for factor < 1
+    and for trained_length < 1.
     """
     _check_factor(factor)
     _check_length(trained_length)
@@ -89,11 +103,12 @@ def yarn_frequencies(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """YaRN's blend of theta_i (where a pair turns often within L) with theta_i / s (where it hardly turns): [dim/2].
+    """YaRN's blend of theta_i (where a pair turns often within L) with theta_i / s (where it hardly
+    turns): [dim/2].
 
-    The blend is `yarn_index_ramp`, that of the public code and not equation 18. The logits also want
-    `yarn_attention_factor`. Raises ValueError for an odd dim, for factor < 1, for trained_length < 1 and unless
-    beta_fast > beta_slow > 0.
+    The blend is `yarn_index_ramp`, that of the public code and not equation 18. The logits also
+    want `yarn_attention_factor`. Raises ValueError for an odd dim, for factor < 1, for
+    trained_length < 1 and unless beta_fast > beta_slow > 0.
     """
     _check_factor(factor)
     exact = angle_dtype(dtype)
@@ -122,20 +137,24 @@ def yarn_index_ramp(
 ) -> Tensor:
     """How far each pair is interpolated, [dim/2]: 0 keeps theta_i, 1 takes theta_i / s.
 
-    As the public code has it, the ramp is a straight line over the index i of the pair: from the pair that turns
-    beta_fast times within the trained length (its index rounded down) to the pair that turns beta_slow times (rounded
-    up). Equation 18 of the paper has a straight line over the number of turns r = L theta_i / (2 pi) instead, with the
-    same two ends. r falls exponentially with i, so in between the paper's interpolates more.
+    As the public code has it, the ramp is a straight line over the index i of the pair: from the
+    pair that turns beta_fast times within the trained length (its index rounded down) to the pair
+    that turns beta_slow times (rounded up). Equation 18 of the paper has a straight line over the
+    number of turns r = L theta_i / (2 pi) instead, with the same two ends. r falls exponentially
+    with i, so in between the paper's interpolates more.
     """
     _check_length(trained_length)
     if not beta_fast > beta_slow > 0:
-        raise ValueError(f"beta_fast = {beta_fast}, beta_slow = {beta_slow}: beta_fast > beta_slow > 0 is needed")
+        raise ValueError(
+            f"beta_fast = {beta_fast}, beta_slow = {beta_slow}: beta_fast > beta_slow > 0 is needed"
+        )
 
     def index_of(turns: float) -> float:
         return dim * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))
 
     low = max(math.floor(index_of(beta_fast)), 0)
-    # Never a ramp of no width or one that falls: where no pair turns even beta_slow times, all but pair 0 is 1.
+    # Never a ramp of no width or one that falls: where no pair turns even beta_slow times, all but
+    # pair 0 is 1.
     high = max(min(math.ceil(index_of(beta_slow)), dim - 1), low + 0.001)
     index = torch.arange(dim // 2, dtype=angle_dtype(dtype), device=device)
     return ((index - low) / (high - low)).clamp(0, 1).to(dtype)
@@ -151,9 +170,13 @@ def yarn_attention_factor(factor: float) -> float:
 
 
 def _ntk_exponents(dim: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """(b g^(D/(D-2)))^(-2i/D) = theta_i g^(-2i/(D-2)): the exponents of g, which are exactly 0 and -1 at the ends."""
+    """(b g^(D/(D-2)))^(-2i/D) = theta_i g^(-2i/(D-2)): the exponents of g, which are exactly 0 and
+    -1 at the ends.
+    """
     if dim == 2:
-        raise ValueError("dim = 2: NTK scaling keeps the first pair and stretches the last, so it needs two pairs")
+        raise ValueError(
+            "dim = 2: NTK scaling keeps the first pair and stretches the last, so it needs two pairs"
+        )
     return -torch.arange(0, dim, 2, dtype=dtype, device=device) / (dim - 2)
 
 
@@ -171,7 +194,9 @@ def _check_length(trained_length: int) -> None:
 class LinearScaling(RopeScaling):
     factor: float
 
-    def frequencies(self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def frequencies(
+        self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         return linear_frequencies(dim, base=base, factor=self.factor, dtype=dtype, device=device)
 
 
@@ -179,7 +204,9 @@ class LinearScaling(RopeScaling):
 class NtkScaling(RopeScaling):
     factor: float
 
-    def frequencies(self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def frequencies(
+        self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         return ntk_frequencies(dim, base=base, factor=self.factor, dtype=dtype, device=device)
 
 
@@ -194,7 +221,9 @@ class YarnScaling(RopeScaling):
     def magnitude(self) -> float:
         return yarn_attention_factor(self.factor)
 
-    def frequencies(self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def frequencies(
+        self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         return yarn_frequencies(
             dim,
             base=base,
@@ -208,17 +237,23 @@ class YarnScaling(RopeScaling):
 
 
 class DynamicNtkRotary(Rotary):
-    """Rotation whose frequencies theta(l) follow the length l that is attended to (`dynamic_ntk_frequencies`).
+    """Rotation whose frequencies theta(l) follow the length l that is attended to
+    (`dynamic_ntk_frequencies`).
 
-    A key that was cached rotated by theta would be wrong as soon as l grows. So `rotate` always turns by the unscaled
-    theta, and the logits are put right afterwards: rotations compose, R(m theta(l)) = R(m delta) R(m theta) with
-    delta = theta(l) - theta, so what is missing is scale (R(i delta) q . R(j delta) k - q . k), of the rotated q and k.
-    It is zero while l <= L, the trained length.
+    A key that was cached rotated by theta would be wrong as soon as l grows. So `rotate` always
+    turns by the unscaled theta, and the logits are put right afterwards: rotations compose, R(m
+    theta(l)) = R(m delta) R(m theta) with delta = theta(l) - theta, so what is missing is scale
+    (R(i delta) q . R(j delta) k - q . k), of the rotated q and k. It is zero while l <= L, the
+    trained length.
 
-    What l is must depend neither on padding nor on the rest of the batch nor on whether decoding is incremental:
-    - in a causal attention every query has its own, l = i + 1: what a decoder would use that caches keys unrotated and
-      turns them all anew at each step. The queries past L are taken one by one, a rotation of all keys each.
-    - otherwise every row has its own, l = the position after its last real key, for all its queries.
+    What l is must depend neither on padding nor on the rest of the batch nor on whether decoding is
+    incremental:
+    - in a causal attention every query has its own, l = i + 1: what a decoder would use that caches
+      keys unrotated and
+      turns them all anew at each step. The queries past L are taken one by one, a rotation of all
+      keys each.
+    - otherwise every row has its own, l = the position after its last real key, for all its
+      queries.
     """
 
     def __init__(
@@ -235,18 +270,24 @@ class DynamicNtkRotary(Rotary):
         self.factor = factor
         self.trained_length = trained_length
 
-    def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor | None:
+    def logit_term(
+        self, q: Tensor, k: Tensor, places: Places, state: Tensor | None
+    ) -> Tensor | None:
         lengths = places.once(("lengths", id(self)), lambda: self._lengths(places))
         if lengths is None:
             return None
         exact = angle_dtype(q.dtype)
         # A small difference of products: it would drown in the rounding of a lower precision.
         with torch.autocast(q.device.type, enabled=False):
-            term = (self._by_query if places.causal else self._by_row)(q.to(exact), k.to(exact), places, lengths)
+            term = (self._by_query if places.causal else self._by_row)(
+                q.to(exact), k.to(exact), places, lengths
+            )
             return self.logit_scale(q.shape[-1]) * term
 
     def _lengths(self, places: Places) -> Tensor | None:
-        """l by query [Tq] in a causal attention, by row [B or 1] otherwise; None where none is past the trained one."""
+        """l by query [Tq] in a causal attention, by row [B or 1] otherwise; None where none is past
+        the trained one.
+        """
         if places.causal:
             lengths = places.q_positions + 1
         else:
@@ -270,7 +311,9 @@ class DynamicNtkRotary(Rotary):
 
     def _by_row(self, q: Tensor, k: Tensor, places: Places, lengths: Tensor) -> Tensor:
         delta = self._delta(q, lengths)
-        turned = self.turn(q, places.q_positions, delta) @ self.turn(k, places.k_positions, delta).mT
+        turned = (
+            self.turn(q, places.q_positions, delta) @ self.turn(k, places.k_positions, delta).mT
+        )
         return turned - q @ k.mT
 
     def _by_query(self, q: Tensor, k: Tensor, places: Places, lengths: Tensor) -> Tensor:
@@ -278,7 +321,9 @@ class DynamicNtkRotary(Rotary):
         rows = []
         for i in past.tolist():
             # R(i delta) q . R(j delta) k = q . R((j - i) delta) k: only the keys need turning
-            turned = self.turn(k, places.k_positions - places.q_positions[i], self._delta(k, lengths[i]))
+            turned = self.turn(
+                k, places.k_positions - places.q_positions[i], self._delta(k, lengths[i])
+            )
             rows.append(q[:, :, i, None] @ (turned - k).mT)
         term = q.new_zeros(*q.shape[:3], k.shape[2])
         return term.index_copy(2, past, torch.cat(rows, dim=2))

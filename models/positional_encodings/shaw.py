@@ -1,5 +1,6 @@
-"""Relative position representations on keys and values (Shaw et al. 2018, "Self-Attention with Relative Position
-Representations", equations 3-5): a trained vector for each clipped distance is added to the key, another to the value.
+"""Relative position representations on keys and values (Shaw et al. 2018, "Self-Attention with
+Relative Position Representations", equations 3-5): a trained vector for each clipped distance is
+added to the key, another to the value.
 
 i is a query's position, j a key's; a distance of more than `clip` to either side counts as `clip`:
 
@@ -17,7 +18,9 @@ from models.positional_encodings.base import AttentionPosition, Places
 
 
 def clipped_index(q_positions: Tensor, k_positions: Tensor, clip: int) -> Tensor:
-    """Rows of a table [2 clip + 1, Dh]: clip(j - i, -clip, clip) + clip as [Tq,Tk], from integers [Tq] and [Tk]."""
+    """Rows of a table [2 clip + 1, Dh]: clip(j - i, -clip, clip) + clip as [Tq,Tk], from integers
+    [Tq] and [Tk].
+    """
     return (k_positions[None, :] - q_positions[:, None]).clamp(-clip, clip) + clip
 
 
@@ -29,34 +32,44 @@ def _check(table: Tensor, clip: int, dim: int | None = None) -> None:
         raise ValueError(f"clip = {clip} needs a table {wanted}: got {list(table.shape)}")
 
 
-def shaw_logits(q: Tensor, table: Tensor, q_positions: Tensor, k_positions: Tensor, clip: int) -> Tensor:
+def shaw_logits(
+    q: Tensor, table: Tensor, q_positions: Tensor, k_positions: Tensor, clip: int
+) -> Tensor:
     """q . a^K of the clipped distance, not yet divided by sqrt(Dh).
 
-    q [B,H,Tq,Dh], table [2 clip + 1, Dh], integer positions [Tq] and [Tk] -> [B,H,Tq,Tk]. One product with the whole
-    table, then a gather: no vector for each pair is ever formed. Raises ValueError where the table does not fit.
+    q [B,H,Tq,Dh], table [2 clip + 1, Dh], integer positions [Tq] and [Tk] -> [B,H,Tq,Tk]. One
+    product with the whole table, then a gather: no vector for each pair is ever formed. Raises
+    ValueError where the table does not fit.
     """
     _check(table, clip, q.shape[-1])
     index = clipped_index(q_positions, k_positions, clip)
     return torch.matmul(q, table.T).gather(-1, index.expand(*q.shape[:-1], -1))
 
 
-def shaw_values(weights: Tensor, table: Tensor, q_positions: Tensor, k_positions: Tensor, clip: int) -> Tensor:
+def shaw_values(
+    weights: Tensor, table: Tensor, q_positions: Tensor, k_positions: Tensor, clip: int
+) -> Tensor:
     """sum_j weights_ij a^V of the clipped distance.
 
-    weights [B,H,Tq,Tk], table [2 clip + 1, Dh], integer positions [Tq] and [Tk] -> [B,H,Tq,Dh]. The weights of equal
-    distances are summed first, in float32 or better. Raises ValueError where the table does not fit.
+    weights [B,H,Tq,Tk], table [2 clip + 1, Dh], integer positions [Tq] and [Tk] -> [B,H,Tq,Dh]. The
+    weights of equal distances are summed first, in float32 or better. Raises ValueError where the
+    table does not fit.
     """
     _check(table, clip)
     index = clipped_index(q_positions, k_positions, clip)
     exact = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    sums = exact.new_zeros(*weights.shape[:-1], 2 * clip + 1).scatter_add(-1, index.expand_as(weights), exact)
+    sums = exact.new_zeros(*weights.shape[:-1], 2 * clip + 1).scatter_add(
+        -1, index.expand_as(weights), exact
+    )
     return torch.matmul(sums.to(weights.dtype), table)
 
 
 class Shaw(AttentionPosition):
-    """The tables of one layer, shared by its heads: one for the keys and, with `values`, another for the values.
+    """The tables of one layer, shared by its heads: one for the keys and, with `values`, another
+    for the values.
 
-    Tables start Xavier-uniform, as the projections they stand beside; the position terms are then a fraction of q.k.
+    Tables start Xavier-uniform, as the projections they stand beside; the position terms are then a
+    fraction of q.k.
     """
 
     def __init__(self, *, head_dim: int, clip: int, values: bool = True) -> None:
@@ -78,4 +91,6 @@ class Shaw(AttentionPosition):
     def value_term(self, weights: Tensor, places: Places) -> Tensor:
         if not self.needs_weights:
             return super().value_term(weights, places)
-        return shaw_values(weights, self.value_table, places.q_positions, places.k_positions, self.clip)
+        return shaw_values(
+            weights, self.value_table, places.q_positions, places.k_positions, self.clip
+        )

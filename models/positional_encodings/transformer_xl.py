@@ -1,13 +1,13 @@
-"""Sinusoids of the distance inside the logits (Dai et al. 2019, "Transformer-XL", section 3.3; bidirectional as in
-XLNet, Yang et al. 2019).
+"""Sinusoids of the distance inside the logits (Dai et al. 2019, "Transformer-XL", section 3.3;
+bidirectional as in XLNet, Yang et al. 2019).
 
-With i a query's position, j a key's, and R_t the sinusoids of the integer t, which may be negative (sines in the first
-half, cosines in the second):
+With i a query's position, j a key's, and R_t the sinusoids of the integer t, which may be negative
+(sines in the first half, cosines in the second):
 
     logits_ij = [(q_i + u) . k_j + (q_i + v) . W_kR R_(i-j)] / sqrt(Dh)
 
-R is projected once for each distance that occurs and the products are gathered by distance, which takes the place of
-the papers' "relative shift" and holds for any positions.
+R is projected once for each distance that occurs and the products are gathered by distance, which
+takes the place of the papers' "relative shift" and holds for any positions.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ from models.positional_encodings.sinusoidal import sinusoid_table
 
 
 def relative_sinusoids(
-    q_positions: Tensor, k_positions: Tensor, d_model: int, *, base: float = 10000.0, dtype: torch.dtype
+    q_positions: Tensor,
+    k_positions: Tensor,
+    d_model: int,
+    *,
+    base: float = 10000.0,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """R_t of every distance i - j that occurs, and where each pair finds its own.
 
-    Integers [Tq] and [Tk] -> (R [N,d_model], index [Tq,Tk]) with R[index[i,j]] = R_(i-j). Raises ValueError for an odd
-    d_model.
+    Integers [Tq] and [Tk] -> (R [N,d_model], index [Tq,Tk]) with R[index[i,j]] = R_(i-j). Raises
+    ValueError for an odd d_model.
     """
-    distances, index = torch.unique(q_positions[:, None] - k_positions[None, :], return_inverse=True)
+    distances, index = torch.unique(
+        q_positions[:, None] - k_positions[None, :], return_inverse=True
+    )
     return sinusoid_table(distances, d_model, base=base, layout="half", dtype=dtype), index
 
 
@@ -44,8 +51,8 @@ def xl_content_logits(k: Tensor, u: Tensor) -> Tensor:
 def xl_position_logits(q: Tensor, v: Tensor, projected: Tensor, index: Tensor) -> Tensor:
     """The part of the logits that depends on the distance: (q + v) . (W_kR R) / sqrt(Dh).
 
-    q [B,H,Tq,Dh], v [H,Dh], projected [N,H,Dh] = W_kR R split into heads, index [Tq,Tk] into its rows (as of
-    `relative_sinusoids`) -> [B,H,Tq,Tk].
+    q [B,H,Tq,Dh], v [H,Dh], projected [N,H,Dh] = W_kR R split into heads, index [Tq,Tk] into its
+    rows (as of `relative_sinusoids`) -> [B,H,Tq,Tk].
     """
     products = torch.einsum("bhqd,nhd->bhqn", q + v[:, None], projected)
     return products.gather(-1, index.expand(*q.shape[:-1], -1)) * q.shape[-1] ** -0.5
@@ -64,17 +71,20 @@ def xl_logits(
 ) -> Tensor:
     """The whole logits, content and position: the formula at the head of this file.
 
-    q [B,H,Tq,Dh], k [B,H,Tk,Dh]; u, v [H,Dh]; w_kr [H Dh, d_model], applied as w_kr @ R; integer positions [Tq] and
-    [Tk] -> [B,H,Tq,Tk]. Raises ValueError for an odd d_model.
+    q [B,H,Tq,Dh], k [B,H,Tk,Dh]; u, v [H,Dh]; w_kr [H Dh, d_model], applied as w_kr @ R; integer
+    positions [Tq] and [Tk] -> [B,H,Tq,Tk]. Raises ValueError for an odd d_model.
     """
-    table, index = relative_sinusoids(q_positions, k_positions, w_kr.shape[1], base=base, dtype=w_kr.dtype)
+    table, index = relative_sinusoids(
+        q_positions, k_positions, w_kr.shape[1], base=base, dtype=w_kr.dtype
+    )
     projected = torch.matmul(table, w_kr.T).unflatten(-1, u.shape)
     content = torch.matmul(q, k.transpose(-2, -1)) * q.shape[-1] ** -0.5
     return content + xl_content_logits(k, u) + xl_position_logits(q, v, projected, index)
 
 
 class HeadBiases(nn.Module):
-    """u and v [H,Dh], which stand for the query where only the key or only the distance is asked about.
+    """u and v [H,Dh], which stand for the query where only the key or only the distance is asked
+    about.
 
     They start small (normal, 0.02), as biases do.
     """
@@ -86,12 +96,15 @@ class HeadBiases(nn.Module):
 
 
 class TransformerXl(AttentionPosition):
-    """One layer: its own W_kR, and u and v of its own or, with `shared`, those of a module that stands elsewhere.
+    """One layer: its own W_kR, and u and v of its own or, with `shared`, those of a module that
+    stands elsewhere.
 
     W_kR starts Xavier-uniform, as W_q and W_k do.
     """
 
-    def __init__(self, *, d_model: int, n_heads: int, base: float = 10000.0, shared: HeadBiases | None = None) -> None:
+    def __init__(
+        self, *, d_model: int, n_heads: int, base: float = 10000.0, shared: HeadBiases | None = None
+    ) -> None:
         super().__init__()
         if d_model % n_heads:
             raise ValueError(f"d_model = {d_model} is not a multiple of n_heads = {n_heads}")
@@ -120,11 +133,14 @@ class TransformerXl(AttentionPosition):
             ),
         )
         projected = self.w_kr(table).unflatten(-1, self.head_shape)
-        return xl_content_logits(k, self.biases.u) + xl_position_logits(q, self.biases.v, projected, index)
+        return xl_content_logits(k, self.biases.u) + xl_position_logits(
+            q, self.biases.v, projected, index
+        )
 
 
 class TransformerXlScheme(AttentionScheme):
-    """Both self-attentions. reading="xl": the layers of a stack share u and v; "xlnet": each layer has its own.
+    """Both self-attentions. reading="xl": the layers of a stack share u and v; "xlnet": each layer
+    has its own.
 
     Distances are signed in either: the bidirectional encoder tells past from future.
     """
@@ -140,14 +156,22 @@ class TransformerXlScheme(AttentionScheme):
         base: float = 10000.0,
     ) -> None:
         def biases() -> HeadBiases | None:
-            return HeadBiases(n_heads=n_heads, head_dim=d_model // n_heads) if reading == "xl" else None
+            return (
+                HeadBiases(n_heads=n_heads, head_dim=d_model // n_heads)
+                if reading == "xl"
+                else None
+            )
 
         def layers(n_layers: int, shared: HeadBiases | None) -> list[TransformerXl]:
-            return [TransformerXl(d_model=d_model, n_heads=n_heads, base=base, shared=shared) for _ in range(n_layers)]
+            return [
+                TransformerXl(d_model=d_model, n_heads=n_heads, base=base, shared=shared)
+                for _ in range(n_layers)
+            ]
 
         encoder_biases, decoder_biases = biases(), biases()
         super().__init__(
-            encoder=layers(n_encoder_layers, encoder_biases), decoder=layers(n_decoder_layers, decoder_biases)
+            encoder=layers(n_encoder_layers, encoder_biases),
+            decoder=layers(n_decoder_layers, decoder_biases),
         )
         self.encoder_biases = encoder_biases
         self.decoder_biases = decoder_biases

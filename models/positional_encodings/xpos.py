@@ -1,4 +1,6 @@
-"""xPos (Sun et al. 2022, "A Length-Extrapolatable Transformer"): rotation, and a decay with distance for each pair."""
+"""xPos (Sun et al. 2022, "A Length-Extrapolatable Transformer"): rotation, and a decay with
+distance for each pair.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,28 @@ from models.positional_encodings.rope import Form, Rotary, angle_dtype, inverse_
 
 
 def xpos_scale(
-    positions: Tensor, head_dim: int, *, gamma: float = 0.4, scale_base: float = 512.0, dtype: torch.dtype
+    positions: Tensor,
+    head_dim: int,
+    *,
+    gamma: float = 0.4,
+    scale_base: float = 512.0,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """zeta_i^(m / scale_base) with zeta_i = (2i/head_dim + gamma) / (1 + gamma), for positions m [T]: [T, head_dim/2].
+    """zeta_i^(m / scale_base) with zeta_i = (2i/head_dim + gamma) / (1 + gamma), for positions m
+    [T]: [T, head_dim/2].
 
-    The query is multiplied by it and the key at n by zeta_i^(-n / scale_base), so the pair i of their product by
-    zeta_i^((m-n) / scale_base). Computed in float32 or better, returned as `dtype`. Raises ValueError for an odd
-    head_dim and unless gamma > 0 and scale_base > 0.
+    The query is multiplied by it and the key at n by zeta_i^(-n / scale_base), so the pair i of
+    their product by zeta_i^((m-n) / scale_base). Computed in float32 or better, returned as
+    `dtype`. Raises ValueError for an odd head_dim and unless gamma > 0 and scale_base > 0.
     """
     if head_dim % 2:
         raise ValueError(f"xPos scales pairs of dimensions: head_dim = {head_dim} must be even")
     if gamma <= 0 or scale_base <= 0:
         raise ValueError(f"gamma = {gamma}, scale_base = {scale_base}: both must be above 0")
     exact = angle_dtype(dtype)
-    zeta = (torch.arange(0, head_dim, 2, dtype=exact, device=positions.device) / head_dim + gamma) / (1 + gamma)
+    zeta = (
+        torch.arange(0, head_dim, 2, dtype=exact, device=positions.device) / head_dim + gamma
+    ) / (1 + gamma)
     return torch.pow(zeta, positions.to(exact)[:, None] / scale_base).to(dtype)
 
 
@@ -37,7 +47,8 @@ def xpos_scores(
     gamma: float = 0.4,
     scale_base: float = 512.0,
 ) -> Tensor:
-    """The products of q [B,H,Tq,Dh] at positions [Tq] and k [B,H,Tk,Dh] at [Tk] under xPos: [B,H,Tq,Tk].
+    """The products of q [B,H,Tq,Dh] at positions [Tq] and k [B,H,Tk,Dh] at [Tk] under xPos:
+    [B,H,Tq,Tk].
 
     Not yet multiplied by 1/sqrt(Dh). Raises ValueError as `xpos_scale` does.
     """
@@ -46,14 +57,16 @@ def xpos_scores(
 
 
 class XPos(Rotary):
-    """Turns q and k as RoPE does, and multiplies q by zeta^(m/S) and k by zeta^(-n/S): see `xpos_scale`.
+    """Turns q and k as RoPE does, and multiplies q by zeta^(m/S) and k by zeta^(-n/S): see
+    `xpos_scale`.
 
-    For causal attention only: zeta < 1, so zeta^((m-n)/S) decays with the distance to a key in the past (m > n), but
-    grows without bound towards one in the future (n > m).
+    For causal attention only: zeta < 1, so zeta^((m-n)/S) decays with the distance to a key in the
+    past (m > n), but grows without bound towards one in the future (n > m).
 
-    The powers are centred at position 0, always: any centre cancels in q.k, but only while q and k share it, and the
-    keys in a cache cannot follow one that moves with the length (some public code centres at half the length). The
-    price is range: with the defaults the key factor leaves float16 past position 4,500 and float32 past 35,000.
+    The powers are centred at position 0, always: any centre cancels in q.k, but only while q and k
+    share it, and the keys in a cache cannot follow one that moves with the length (some public code
+    centres at half the length). The price is range: with the defaults the key factor leaves float16
+    past position 4,500 and float32 past 35,000.
     """
 
     def __init__(self, *, base: float, gamma: float, scale_base: float, form: Form) -> None:
@@ -66,5 +79,7 @@ class XPos(Rotary):
         theta = inverse_frequencies(head_dim, base=self.base, dtype=exact, device=positions.device)
         # The key's factor is the query's of the mirrored position: 1/zeta^(n/S) = zeta^(-n/S).
         signed = positions if role == "query" else -positions
-        scale = xpos_scale(signed, head_dim, gamma=self.gamma, scale_base=self.scale_base, dtype=exact)
+        scale = xpos_scale(
+            signed, head_dim, gamma=self.gamma, scale_base=self.scale_base, dtype=exact
+        )
         return self.turn(x, positions, theta, scale)

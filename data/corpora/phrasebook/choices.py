@@ -1,4 +1,6 @@
-"""The source of chance. Only `random.Random.random` is drawn from: its sequence never changes between Pythons."""
+"""The source of chance. Only `random.Random.random` is drawn from: its sequence never changes
+between Pythons.
+"""
 
 from __future__ import annotations
 

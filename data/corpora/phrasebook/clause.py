@@ -1,7 +1,9 @@
-"""One clause in both languages: subject, tense, negation, pronouns and adverbs put where each language wants them.
+"""One clause in both languages: subject, tense, negation, pronouns and adverbs put where each
+language wants them.
 
-Complements may hold marks that only the clause can resolve: `@un @une @des @du @dela` become `de` under negation,
-`@some` becomes some, any or nothing, `SE` is the reflexive pronoun of an infinitive, `POSS` is "my", "your", "his"…
+Complements may hold marks that only the clause can resolve: `@un @une @des @du @dela` become `de`
+under negation, `@some` becomes some, any or nothing, `SE` is the reflexive pronoun of an
+infinitive, `POSS` is "my", "your", "his"…
 """
 
 from __future__ import annotations
@@ -22,12 +24,17 @@ POSSESSIVES = (
     ("votre", "votre", "vos"),
     ("leur", "leur", "leurs"),
 )
-TO_BE = {"present": ("am", "are", "is", "are", "are", "are"), "past": ("was", "were", "was", "were", "were", "were")}
+TO_BE = {
+    "present": ("am", "are", "is", "are", "are", "are"),
+    "past": ("was", "were", "was", "were", "were", "were"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class NP:
-    """A noun phrase. person: 0..5 for je tu il nous vous ils; `plural` is agreement (a polite vous is singular)."""
+    """A noun phrase. person: 0..5 for je tu il nous vous ils; `plural` is agreement (a polite vous
+    is singular).
+    """
 
     fr: str
     en: str
@@ -57,7 +64,9 @@ def third_person(feminine: bool, plural: bool) -> NP:
 
 @dataclass(frozen=True, slots=True)
 class VP:
-    """A verb with its complements. aspect: act, state, event, or be (the copula and what English says with be)."""
+    """A verb with its complements. aspect: act, state, event, or be (the copula and what English
+    says with be).
+    """
 
     fr: str
     en: str
@@ -66,11 +75,18 @@ class VP:
     en_obj: str = ""
     reflexive: bool = False
     clitics: tuple[str, ...] = ()
-    preceding: tuple[bool, bool] | None = None  # feminine, plural of a direct object before the verb
+    preceding: tuple[bool, bool] | None = (
+        None  # feminine, plural of a direct object before the verb
+    )
     no_negation: bool = False  # reads badly when negated
     extras: str = ""
-    manner: tuple[str, str] = ("", "")  # bien, mal, beaucoup: before a participle or an infinitive in French
-    steady: bool = False  # goes without adverbials of habit and of the moment (knowing somebody, being tall)
+    manner: tuple[str, str] = (
+        "",
+        "",
+    )  # bien, mal, beaucoup: before a participle or an infinitive in French
+    steady: bool = (
+        False  # goes without adverbials of habit and of the moment (knowing somebody, being tall)
+    )
 
     def plus(self, fr: str, en: str) -> VP:
         return replace(self, fr_obj=f"{self.fr_obj} {fr}", en_obj=f"{self.en_obj} {en}")
@@ -92,19 +108,29 @@ def _french_rest(text: str, person: int, negated: bool) -> str:
     if "@" in text:
         text = MARK.sub(lambda m: "de" if negated else FRENCH_MARKS[m.group()], text)
     if "SE" in text:
-        text = " ".join(french.reflexive_pronoun(person) if token == "SE" else token for token in text.split())
+        text = " ".join(
+            french.reflexive_pronoun(person) if token == "SE" else token for token in text.split()
+        )
     if "POSS_LES" in text:
         text = text.replace("POSS_LES", POSSESSIVES[person][2])
     return text
 
 
 def french_clause(
-    subject: NP, vp: VP, tense: str, *, negation: str = "", adverb: str = "", invert: bool = False, bare: bool = False
+    subject: NP,
+    vp: VP,
+    tense: str,
+    *,
+    negation: str = "",
+    adverb: str = "",
+    invert: bool = False,
+    bare: bool = False,
 ) -> str:
-    """tense: present imperfect future conditional, past (passé composé), near (futur proche), recent (venir de).
+    """tense: present imperfect future conditional, past (passé composé), near (futur proche),
+    recent (venir de).
 
-    invert: the question with the verb first (a noun subject stays in front and a pronoun follows the verb).
-    bare: the subject is left to the caller (after qui).
+    invert: the question with the verb first (a noun subject stays in front and a pronoun follows
+    the verb). bare: the subject is left to the caller (after qui).
     """
     person = subject.person
     clitics = (*vp.clitics, french.reflexive_pronoun(person)) if vp.reflexive else vp.clitics
@@ -121,7 +147,9 @@ def french_clause(
         finite = french.conjugate(auxiliary, "present", person)
         if vp.preceding is not None:
             agreement = vp.preceding
-        elif auxiliary == "être" and not (vp.reflexive and vp.fr in ("laver", "brosser") and vp.fr_obj):
+        elif auxiliary == "être" and not (
+            vp.reflexive and vp.fr in ("laver", "brosser") and vp.fr_obj
+        ):
             agreement = (subject.feminine, subject.plural)
         else:
             agreement = (False, False)
@@ -145,7 +173,8 @@ def french_clause(
 
 
 def english_form(vp: VP, tense: str, *, negation: str, mode: str, question: bool) -> str:
-    """The English form that answers a French tense: one rule, from what can be seen in the French sentence.
+    """The English form that answers a French tense: one rule, from what can be seen in the French
+    sentence.
 
     mode is what the adverbial or the clause asks for: now, habit, since, perfect, or nothing.
     """
@@ -192,7 +221,9 @@ def _verb_group(verb: str, person: int, form: str) -> tuple[str, str]:
                 return TO_BE["present"][person], ""
             return "", (english.third_person(verb) if third else verb) + suffix
         case "past":
-            return (TO_BE["past"][person], "") if verb == "be" else ("", english.past(verb) + suffix)
+            return (
+                (TO_BE["past"][person], "") if verb == "be" else ("", english.past(verb) + suffix)
+            )
         case "progressive":
             return TO_BE["present"][person], english.ing(verb)
         case "past progressive":

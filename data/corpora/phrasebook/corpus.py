@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from configs.errors import UserError
 from configs.schema import Phrasebook
 from data.corpora.base import ParallelText
 from data.corpora.phrasebook.grammar import Grammar, Pair
+from utils.errors import UserError
 
 # Where so many candidates in a row bring nothing new, the grammar is taken to be exhausted.
 MAX_FRUITLESS = 20000
 
 
 def distinct_pairs(seed: int) -> Iterator[Pair | None]:
-    """Pairs that share neither their French nor their English with an earlier one; None for each candidate refused."""
+    """Pairs that share neither their French nor their English with an earlier one; None for each
+    candidate refused.
+    """
     grammar = Grammar(seed)
     french: set[str] = set()
     english: set[str] = set()
@@ -71,15 +73,25 @@ class PhrasebookCorpus:
 
     def __init__(self, config: Phrasebook, *, src_lang: str = "fr", tgt_lang: str = "en") -> None:
         if {src_lang, tgt_lang} != {"fr", "en"}:
-            raise UserError(f"the phrasebook corpus has French (fr) and English (en), not {src_lang}-{tgt_lang}")
+            raise UserError(
+                f"the phrasebook corpus has French (fr) and English (en), not {src_lang}-{tgt_lang}"
+            )
         self.config = config
         self.src_lang = src_lang
 
     def load(self, split: str) -> ParallelText:
-        """One split; UserError for an unknown one, or where the grammar cannot make as many sentences as asked."""
+        """One split; UserError for an unknown one, or where the grammar cannot make as many
+        sentences as asked.
+        """
         names = (self.train, self.validation, *self.test)
         if split not in names:
-            raise UserError(f"the phrasebook corpus has no split {split!r}: choose one of {', '.join(names)}")
+            raise UserError(
+                f"the phrasebook corpus has no split {split!r}: choose one of {', '.join(names)}"
+            )
         pairs = _splits(self.config)[split]
         french, english = tuple(pair.fr for pair in pairs), tuple(pair.en for pair in pairs)
-        return ParallelText(french, english) if self.src_lang == "fr" else ParallelText(english, french)
+        return (
+            ParallelText(french, english)
+            if self.src_lang == "fr"
+            else ParallelText(english, french)
+        )

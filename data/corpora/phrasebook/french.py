@@ -19,7 +19,21 @@ NO_ELISION = words(
 )
 ELIDED = {
     word: word[:-1] + "'"
-    for word in ("je", "me", "te", "se", "ne", "de", "que", "le", "la", "ce", "jusque", "lorsque", "puisque")
+    for word in (
+        "je",
+        "me",
+        "te",
+        "se",
+        "ne",
+        "de",
+        "que",
+        "le",
+        "la",
+        "ce",
+        "jusque",
+        "lorsque",
+        "puisque",
+    )
 }
 ARTICLES = {"LE": "le", "LA": "la", "LES": "les"}
 CONTRACTED = {("à", "LE"): "au", ("à", "LES"): "aux", ("de", "LE"): "du", ("de", "LES"): "des"}
@@ -68,11 +82,13 @@ def spell(phrase: str, mark: str) -> str:
     return out[0].upper() + out[1:] + mark
 
 
-# ------------------------------------------------------------------------------------ nouns and adjectives
+# ----------------------------------------------------------------------------- nouns and adjectives
 
 
 def plural(word: str) -> str:
-    """Plural of a noun or of a masculine adjective, for the regular classes (exceptions live in the lexicon)."""
+    """Plural of a noun or of a masculine adjective, for the regular classes (exceptions live in the
+    lexicon).
+    """
     if word[-1] in "sxz":
         return word
     if word.endswith(("eau", "eu")):
@@ -112,8 +128,12 @@ def feminine(adjective: str) -> str:
 
 
 @cache
-def adjective_form(adjective: str, is_feminine: bool, is_plural: bool, before_noun: bool = False) -> str:
-    """The agreeing form. Before a noun, `beau`, `nouveau` and `vieux` keep both variants for `spell` to choose from."""
+def adjective_form(
+    adjective: str, is_feminine: bool, is_plural: bool, before_noun: bool = False
+) -> str:
+    """The agreeing form. Before a noun, `beau`, `nouveau` and `vieux` keep both variants for
+    `spell` to choose from.
+    """
     if is_feminine:
         form = feminine(adjective)
         return form + "s" if is_plural else form
@@ -124,7 +144,7 @@ def adjective_form(adjective: str, is_feminine: bool, is_plural: bool, before_no
     return adjective
 
 
-# ------------------------------------------------------------------------------------------------- verbs
+# -------------------------------------------------------------------------------------------- verbs
 # infinitive: present (je tu il nous vous ils), future stem, past participle.
 IRREGULAR = {
     "être": ("suis es est sommes êtes sont", "ser", "été"),
@@ -145,13 +165,21 @@ IRREGULAR = {
     "lire": ("lis lis lit lisons lisez lisent", "lir", "lu"),
     "boire": ("bois bois boit buvons buvez boivent", "boir", "bu"),
     "recevoir": ("reçois reçois reçoit recevons recevez reçoivent", "recevr", "reçu"),
-    "connaître": ("connais connais connaît connaissons connaissez connaissent", "connaîtr", "connu"),
+    "connaître": (
+        "connais connais connaît connaissons connaissez connaissent",
+        "connaîtr",
+        "connu",
+    ),
     "ouvrir": ("ouvre ouvres ouvre ouvrons ouvrez ouvrent", "ouvrir", "ouvert"),
     "courir": ("cours cours court courons courez courent", "courr", "couru"),
     "vivre": ("vis vis vit vivons vivez vivent", "vivr", "vécu"),
     "suivre": ("suis suis suit suivons suivez suivent", "suivr", "suivi"),
     "conduire": ("conduis conduis conduit conduisons conduisez conduisent", "conduir", "conduit"),
-    "construire": ("construis construis construit construisons construisez construisent", "construir", "construit"),
+    "construire": (
+        "construis construis construit construisons construisez construisent",
+        "construir",
+        "construit",
+    ),
     "rire": ("ris ris rit rions riez rient", "rir", "ri"),
     "peindre": ("peins peins peint peignons peignez peignent", "peindr", "peint"),
     "falloir": ("faut faut faut faut faut faut", "faudr", "fallu"),
@@ -166,8 +194,14 @@ PREFIXED = {
 }
 # fmt: on
 DORMIR_CLASS = frozenset(["dormir", "partir", "sortir", "sentir", "servir", "mentir", "endormir"])
-DOUBLING = {"appeler": "appell", "rappeler": "rappell", "jeter": "jett"}  # l and t doubled before a mute e
-ETRE_VERBS = words("aller venir revenir devenir partir sortir arriver entrer rentrer rester tomber retourner")
+DOUBLING = {
+    "appeler": "appell",
+    "rappeler": "rappell",
+    "jeter": "jett",
+}  # l and t doubled before a mute e
+ETRE_VERBS = words(
+    "aller venir revenir devenir partir sortir arriver entrer rentrer rester tomber retourner"
+)
 PRESENT_ER = ("e", "es", "e", "ons", "ez", "ent")
 IMPERFECT = ("ais", "ais", "ait", "ions", "iez", "aient")
 FUTURE = ("ai", "as", "a", "ons", "ez", "ont")
@@ -180,7 +214,12 @@ def _er_stems(verb: str) -> tuple[str, str]:
         return DOUBLING[verb], DOUBLING[verb] + "er"
     if stem.endswith(("oy", "uy", "ay")):
         return stem[:-1] + "i", stem[:-1] + "ier"
-    if (len(stem) > 2 and stem[-2] == "e" and stem[-1] not in "rlst") or verb in ("acheter", "lever", "geler", "peser"):
+    if (len(stem) > 2 and stem[-2] == "e" and stem[-1] not in "rlst") or verb in (
+        "acheter",
+        "lever",
+        "geler",
+        "peser",
+    ):
         accented = stem[:-2] + "è" + stem[-1]
         return accented, accented + "er"
     if len(stem) > 2 and stem[-2] == "é":
@@ -211,13 +250,23 @@ def _principal(verb: str) -> tuple[tuple[str, ...], str, str]:
     stem = verb[:-2]
     if verb in DORMIR_CLASS:
         short = stem[:-1]
-        return (short + "s", short + "s", short + "t", stem + "ons", stem + "ez", stem + "ent"), verb, stem + "i"
+        return (
+            (short + "s", short + "s", short + "t", stem + "ons", stem + "ez", stem + "ent"),
+            verb,
+            stem + "i",
+        )
     if verb.endswith("er"):
         stressed, future = _er_stems(verb)
-        forms = tuple((stem if k in (3, 4) else stressed, ending) for k, ending in enumerate(PRESENT_ER))
+        forms = tuple(
+            (stem if k in (3, 4) else stressed, ending) for k, ending in enumerate(PRESENT_ER)
+        )
         return tuple(_soften(s, e) for s, e in forms), future, stem + "é"
     if verb.endswith("ir"):
-        return tuple(stem + e for e in ("is", "is", "it", "issons", "issez", "issent")), verb, stem + "i"
+        return (
+            tuple(stem + e for e in ("is", "is", "it", "issons", "issez", "issent")),
+            verb,
+            stem + "i",
+        )
     if verb.endswith("dre"):
         return tuple(stem + e for e in ("s", "s", "", "ons", "ez", "ent")), verb[:-1], stem + "u"
     raise KeyError(verb)
@@ -225,7 +274,9 @@ def _principal(verb: str) -> tuple[tuple[str, ...], str, str]:
 
 @cache
 def conjugate(verb: str, tense: str, person: int) -> str:
-    """A simple tense. tense: present, imperfect, future, conditional; person: 0..5 for je tu il nous vous ils."""
+    """A simple tense. tense: present, imperfect, future, conditional; person: 0..5 for je tu il
+    nous vous ils.
+    """
     present, future, _ = _principal(verb)
     if tense == "present":
         return present[person]
@@ -293,7 +344,7 @@ def order_clitics(clitics: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(clitics, key=CLITIC_RANK.__getitem__))
 
 
-# ----------------------------------------------------------------------------------------------- numbers
+# ------------------------------------------------------------------------------------------ numbers
 UNITS = words(
     "zéro un deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize dix-sept dix-huit "
     "dix-neuf"
@@ -311,7 +362,11 @@ def number(n: int, is_feminine: bool = False) -> str:
         ten, unit = n - n % 10, n % 10
         if unit == 0:
             return TENS[ten]
-        return f"{TENS[ten]} et {'une' if is_feminine else 'un'}" if unit == 1 else f"{TENS[ten]}-{UNITS[unit]}"
+        return (
+            f"{TENS[ten]} et {'une' if is_feminine else 'un'}"
+            if unit == 1
+            else f"{TENS[ten]}-{UNITS[unit]}"
+        )
     if n < 80:
         return "soixante et onze" if n == 71 else f"soixante-{UNITS[n - 60]}"
     if n == 80:

@@ -34,7 +34,9 @@ class Pair:
 
 
 class Grammar(Statements, Pronouns, Questions, Subordinate, SetPhrases):
-    """An endless source of sentence pairs: French and English of each are made from the same choices."""
+    """An endless source of sentence pairs: French and English of each are made from the same
+    choices.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

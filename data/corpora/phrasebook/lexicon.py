@@ -1,4 +1,5 @@
-"""The words: nouns, names, adjectives, predicates, adverbs, places and time expressions, with their meanings.
+"""The words: nouns, names, adjectives, predicates, adverbs, places and time expressions, with their
+meanings.
 
 Tables are text (see tables.py). Semantic kinds say what can stand with what.
 """
@@ -47,8 +48,11 @@ class Predicate:
     en_rest: str = ""
     objects: tuple[str, ...] = ()
     fr_prep: str = ""
-    determiners: str = "dipt"  # definite, indefinite, possessive, this; g generic, a partitive, n counted
-    extras: str = ""  # adjuncts that fit: l place, r room, c city, m manner, w company, t clock time, u until a time
+    determiners: str = (
+        "dipt"  # definite, indefinite, possessive, this; g generic, a partitive, n counted
+    )
+    # adjuncts that fit: l place, r room, c city, m manner, w company, t clock time, u until a time
+    extras: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,9 @@ def among(table: Sequence[W], members: str) -> tuple[W, ...]:
 
 def _noun(kind: str, cells: list[str]) -> Noun:
     fr, gender, en, fr_plural, en_plural = [*cells, "", "", ""][:5]
-    return Noun(fr, fr_plural or french.plural(fr), gender == "f", en, en_plural or english.plural(en), kind)
+    return Noun(
+        fr, fr_plural or french.plural(fr), gender == "f", en, en_plural or english.plural(en), kind
+    )
 
 
 # noun / gender / English [/ French plural [/ English plural]]
@@ -156,7 +162,9 @@ NOUN_TABLES = {
     "song": "chanson/f/song",
     "picture": "tableau/m/painting; dessin/m/drawing; carte/f/map",
 }
-NOUNS = {kind: tuple(_noun(kind, cells) for cells in rows(table)) for kind, table in NOUN_TABLES.items()}
+NOUNS = {
+    kind: tuple(_noun(kind, cells) for cells in rows(table)) for kind, table in NOUN_TABLES.items()
+}
 # Parts of the kinds above, for verbs that take only these.
 NOUNS |= {
     name: among(NOUNS[kind], members)
@@ -179,7 +187,9 @@ NOUNS |= {
 }
 _KNOWN = "ami amie voisin voisine collègue professeur médecin avocat avocate directeur directrice client cliente"
 NOUNS["known"] = among(NOUNS["person"], _KNOWN)
-NOUNS["public"] = tuple(noun for noun in NOUNS["person"] if noun.fr not in ("ami", "amie", "collègue"))
+NOUNS["public"] = tuple(
+    noun for noun in NOUNS["person"] if noun.fr not in ("ami", "amie", "collègue")
+)
 
 # name / gender / English
 NAMES = tuple(
@@ -212,7 +222,13 @@ GENERIC = {
 
 # adjective / English / kinds / b = before the noun / - = not compared
 ADJECTIVES = tuple(
-    Adjective(fr, en, frozenset(kinds.replace("home", "home room").split()), "b" in flags, "-" not in flags)
+    Adjective(
+        fr,
+        en,
+        frozenset(kinds.replace("home", "home room").split()),
+        "b" in flags,
+        "-" not in flags,
+    )
     for fr, en, kinds, flags in (
         [*cells, ""][:4]
         for cells in rows("""
@@ -302,15 +318,23 @@ ADJECTIVES = tuple(
     )
 )
 # Said of people before or after the noun; the others of the table only after the verb.
-PERSON_ATTRIBUTES = words("jeune vieux français anglais italien espagnol américain célèbre timide gentil élégant")
-PASSING = words("malade fatigué content triste heureux inquiet nerveux occupé prêt seul jaloux")  # states, not traits
+PERSON_ATTRIBUTES = words(
+    "jeune vieux français anglais italien espagnol américain célèbre timide gentil élégant"
+)
+PASSING = words(
+    "malade fatigué content triste heureux inquiet nerveux occupé prêt seul jaloux"
+)  # states, not traits
 # Said of people after the verb only: other words in English, or another place in French.
 PERSON_ADJECTIVES = pairs("grand=tall; beau=good-looking; prêt=ready; seul=alone; amoureux=in love")
 
 
-def _act(fr: str, en: str, objects: str = "", determiners: str = "", extras: str = "", **more: str | bool) -> Predicate:
-    """A predicate from compact fields. `se`/`s'` before the infinitive marks a reflexive verb; POSS in the English
-    is the subject's own possessive; words after the infinitive and after the English verb are fixed."""
+def _act(
+    fr: str, en: str, objects: str = "", determiners: str = "", extras: str = "", **more: str | bool
+) -> Predicate:
+    """A predicate from compact fields. `se`/`s'` before the infinitive marks a reflexive verb; POSS
+    in the English is the subject's own possessive; words after the infinitive and after the English
+    verb are fixed.
+    """
     reflexive = fr.startswith(("se ", "s'"))
     verb, _, fr_rest = fr.removeprefix("se ").removeprefix("s'").partition(" ")
     base, _, en_rest = en.partition(" ")
@@ -394,7 +418,9 @@ THINGS: tuple[Predicate, ...] = (  # their object is a thing: clitic le, la, les
     _state("avoir", "have", "animal vehicle clothes home device", "ian"),
     _state("avoir", "have", "mass drink", "a"),
 )
-PERSONS: tuple[Predicate, ...] = (  # their object is a person: clitic le, la, les is "him", "her" or "them"
+PERSONS: tuple[
+    Predicate, ...
+] = (  # their object is a person: clitic le, la, les is "him", "her" or "them"
     _state("voir", "see", "person kin", "dip", "l"),
     _event("rencontrer", "meet", "person", "dit", "l"),
     _act("attendre", "wait for", "person kin", "dpt", "l"),
@@ -522,7 +548,9 @@ POSITIONS = rows("""
     dans/in/room/furniture pet device public
     dans/in/container/thing letter
 """)
-MANNERS = pairs("bien=well; mal=badly; vite=fast; lentement=slowly; beaucoup=a lot; ensemble=together")
+MANNERS = pairs(
+    "bien=well; mal=badly; vite=fast; lentement=slowly; beaucoup=a lot; ensemble=together"
+)
 MANNER_VERBS = dict(
     pairs("""
     dormir=bien mal beaucoup; travailler=bien beaucoup vite lentement; courir=vite lentement beaucoup
@@ -553,7 +581,9 @@ FUTURE = pairs("""
 """)
 # with the imparfait of a state or of something going on
 BACKGROUND = pairs("hier à midi=at noon yesterday; à ce moment-là=at that moment")
-FORMERLY = pairs("autrefois=in the past; à cette époque=at that time; pendant LES vacances=during the holidays")
+FORMERLY = pairs(
+    "autrefois=in the past; à cette époque=at that time; pendant LES vacances=during the holidays"
+)
 MONTHS = pairs("""
     janvier=January; février=February; mars=March; avril=April; mai=May; juin=June; juillet=July; août=August
     septembre=September; octobre=October; novembre=November; décembre=December
@@ -582,7 +612,8 @@ def _cause(cells: list[str]) -> tuple[str, str, tuple[tuple[tuple[str, str], str
     return cells[0], cells[1], tuple(effects)
 
 
-# state or weather / English / what it leads to, or keeps one from: French=English; + goes on with the line above
+# state or weather / English / what it leads to, or keeps one from: French=English; + goes on with
+# the line above
 CAUSES = tuple(
     _cause(cells)
     for cells in rows(
@@ -641,7 +672,19 @@ def lexicon_size() -> int:
         for verb in verbs
     }
     entries |= {place.fr for place in PLACES + CITIES}
-    for table in (*GENERIC.values(), FEELINGS, ROOMS, MANNERS, HABITUAL, NOW, FREQUENCY, PAST, FUTURE, MONTHS, DAYS):
+    for table in (
+        *GENERIC.values(),
+        FEELINGS,
+        ROOMS,
+        MANNERS,
+        HABITUAL,
+        NOW,
+        FREQUENCY,
+        PAST,
+        FUTURE,
+        MONTHS,
+        DAYS,
+    ):
         entries |= {pair[0] for pair in table}
     entries |= {position[0] for position in POSITIONS}
     return len(entries)

@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from data.corpora.phrasebook import english, french
-from data.corpora.phrasebook import lexicon as lex
+from data.corpora.phrasebook import english, french, lexicon as lex
 from data.corpora.phrasebook.choices import Choices
 from data.corpora.phrasebook.clause import NP, POSSESSIVES, SUBJECT_PRONOUNS, third_person
 from data.corpora.phrasebook.tables import Text
 
 ENGLISH_PRONOUNS = ("I", "you", "he", "we", "you", "they")
 ENGLISH_POSSESSIVES = ("my", "your", "his", "our", "your", "their")
-DETERMINERS = {"d": ("LE", "LA", "LES"), "i": ("@un", "@une", "@des"), "t": ("ce|cet", "cette", "ces")}
+DETERMINERS = {
+    "d": ("LE", "LA", "LES"),
+    "i": ("@un", "@une", "@des"),
+    "t": ("ce|cet", "cette", "ces"),
+}
 ADJECTIVES_BY_KIND = {
     kind: tuple(
         adjective
         for adjective in lex.ADJECTIVES
-        if kind in adjective.kinds and not (kind == "person" and adjective.fr in ("inquiet", "content", "fatigué"))
+        if kind in adjective.kinds
+        and not (kind == "person" and adjective.fr in ("inquiet", "content", "fatigué"))
     )
     for kind in lex.NOUNS
 }
 ATTRIBUTES_BY_KIND = {
     kind: tuple(
-        a for a in adjectives if a.fr not in ("ouvert", "fermé") and (kind != "person" or a.fr in lex.PERSON_ATTRIBUTES)
+        a
+        for a in adjectives
+        if a.fr not in ("ouvert", "fermé") and (kind != "person" or a.fr in lex.PERSON_ATTRIBUTES)
     )
     for kind, adjectives in ADJECTIVES_BY_KIND.items()
 }
@@ -62,7 +68,14 @@ class NounPhrases(Choices):
         while second.fr == first.fr:
             second = self.name()
         feminine = first.feminine and second.feminine
-        return NP(f"{first.fr} et {second.fr}", f"{first.en} and {second.en}", 5, feminine, True, possessive="their")
+        return NP(
+            f"{first.fr} et {second.fr}",
+            f"{first.en} and {second.en}",
+            5,
+            feminine,
+            True,
+            possessive="their",
+        )
 
     def kin(self, plural: bool = False) -> NP:
         noun = self.pick(lex.NOUNS["kin"])
@@ -77,7 +90,9 @@ class NounPhrases(Choices):
     def person(self, adjectives: bool = True) -> NP:
         """A person named by what he or she is, with the definite article."""
         noun = self.pick(lex.NOUNS["public"])
-        return self.noun(noun, self.pick("dddt"), plural=self.chance(0.25), adjective=0.2 if adjectives else 0.0)
+        return self.noun(
+            noun, self.pick("dddt"), plural=self.chance(0.25), adjective=0.2 if adjectives else 0.0
+        )
 
     def subject(self) -> NP:
         draw = self.draw()
@@ -92,9 +107,16 @@ class NounPhrases(Choices):
         return self.person()
 
     def noun(
-        self, noun: lex.Noun, determiner: str, plural: bool = False, adjective: float = 0.25, owner: NP | None = None
+        self,
+        noun: lex.Noun,
+        determiner: str,
+        plural: bool = False,
+        adjective: float = 0.25,
+        owner: NP | None = None,
     ) -> NP:
-        """determiner: d i t (definite, indefinite, this), p (the owner's), g (generic), a (partitive), n (counted)."""
+        """determiner: d i t (definite, indefinite, this), p (the owner's), g (generic), a
+        (partitive), n (counted).
+        """
         chosen = self.adjective_for(noun) if self.chance(adjective) else None
         if determiner == "p" and owner is not None:
             fr = POSSESSIVES[owner.person][2 if plural else int(noun.feminine)]
@@ -104,7 +126,9 @@ class NounPhrases(Choices):
             return self.noun_phrase(noun, french.number(count), english.number(count), True)
         if determiner == "g":
             mass = noun.kind in ("mass", "drink")
-            return self.noun_phrase(noun, ("LA" if noun.feminine else "LE") if mass else "LES", "", not mass)
+            return self.noun_phrase(
+                noun, ("LA" if noun.feminine else "LE") if mass else "LES", "", not mass
+            )
         if determiner == "a":
             fr = "@dela" if noun.feminine else "@du"
             return self.noun_phrase(noun, fr, "@some", False)
@@ -119,7 +143,9 @@ class NounPhrases(Choices):
             en = "the"
         return self.noun_phrase(noun, fr, en, plural, chosen)
 
-    def noun_phrase(self, noun: lex.Noun, fr: str, en: str, plural: bool, adjective: lex.Adjective | None = None) -> NP:
+    def noun_phrase(
+        self, noun: lex.Noun, fr: str, en: str, plural: bool, adjective: lex.Adjective | None = None
+    ) -> NP:
         head_fr = noun.fr_plural if plural else noun.fr
         head_en = noun.en_plural if plural else noun.en
         if adjective is not None:
@@ -129,7 +155,12 @@ class NounPhrases(Choices):
         human = noun.kind in ("person", "kin")
         possessive = "their" if plural else ("her" if noun.feminine else "his") if human else "its"
         return NP(
-            f"{fr} {head_fr}", f"{en} {head_en}", 5 if plural else 2, noun.feminine, plural, possessive=possessive
+            f"{fr} {head_fr}",
+            f"{en} {head_en}",
+            5 if plural else 2,
+            noun.feminine,
+            plural,
+            possessive=possessive,
         )
 
     def adjective_for(self, noun: lex.Noun) -> lex.Adjective | None:
@@ -151,9 +182,15 @@ class NounPhrases(Choices):
         noun = self.of_kinds(("thing", "vehicle", "clothes", "device", "pet", "home", "text"))
         thing = self.noun(noun, "d", self.chance(0.15), 0.15)
         owner = (
-            self.named_or_kin() if self.chance(0.75) else self.noun(self.pick(lex.NOUNS["public"]), "d", adjective=0.0)
+            self.named_or_kin()
+            if self.chance(0.75)
+            else self.noun(self.pick(lex.NOUNS["public"]), "d", adjective=0.0)
         )
-        return replace(thing, fr=f"{thing.fr} de {owner.fr}", en=f"{owner.en} 's {thing.en.removeprefix('the ')}")
+        return replace(
+            thing,
+            fr=f"{thing.fr} de {owner.fr}",
+            en=f"{owner.en} 's {thing.en.removeprefix('the ')}",
+        )
 
     def another_name(self, subject: NP) -> NP:
         while True:

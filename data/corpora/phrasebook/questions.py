@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from data.corpora.phrasebook import french
-from data.corpora.phrasebook import lexicon as lex
+from data.corpora.phrasebook import french, lexicon as lex
 from data.corpora.phrasebook.clause import NP, VP, english_clause, french_clause
 from data.corpora.phrasebook.tables import pairs
 from data.corpora.phrasebook.timed_clauses import Clauses, Sentence
@@ -17,11 +16,15 @@ WHAT_VERBS = pairs("""
 # What one may ask of: where does she …, where did you … it, how many did they …, which … did he …
 SOMEWHERE = tuple(
     p
-    for p in lex.among(lex.SIMPLE, "travailler habiter étudier déjeuner dîner marier dormir attendre")
+    for p in lex.among(
+        lex.SIMPLE, "travailler habiter étudier déjeuner dîner marier dormir attendre"
+    )
     if not p.fr_rest
 )
 WHEREABOUTS = tuple(
-    p for p in lex.among(lex.THINGS, "acheter trouver perdre mettre cacher") if not set(p.determiners) & set("ga")
+    p
+    for p in lex.among(lex.THINGS, "acheter trouver perdre mettre cacher")
+    if not set(p.determiners) & set("ga")
 )
 HOW_MANY = tuple(
     p
@@ -57,24 +60,35 @@ class Questions(Clauses):
         if draw < 0.25:
             if self.chance(0.4):
                 vp = VP("aller", "go", "act")
-                return self.asked(subject, vp, self.pick(("present", "past", "near")), ("où", "where"), mode="now")
+                return self.asked(
+                    subject, vp, self.pick(("present", "past", "near")), ("où", "where"), mode="now"
+                )
             vp = self.with_object(self.pick(SOMEWHERE), subject)
             if self.chance(0.3):
                 vp = self.with_object(self.pick(WHEREABOUTS), subject)
                 while "@" in vp.fr_obj or vp.no_negation:
                     vp = self.with_object(self.pick(WHEREABOUTS), subject)
-                vp = vp if vp.fr != "mettre" else VP("mettre", "put", "act", vp.fr_obj, vp.en_obj.removeprefix("on "))
+                vp = (
+                    vp
+                    if vp.fr != "mettre"
+                    else VP("mettre", "put", "act", vp.fr_obj, vp.en_obj.removeprefix("on "))
+                )
                 return self.asked(subject, vp, "past", ("où", "where"))
             return self.asked(subject, vp, self.question_tense(vp, subject), ("où", "where"))
         if draw < 0.42:
-            vp = self.with_object(self.pick(lex.among(lex.SIMPLE, "arriver partir revenir marier rentrer")), subject)
+            vp = self.with_object(
+                self.pick(lex.among(lex.SIMPLE, "arriver partir revenir marier rentrer")), subject
+            )
             if self.chance(0.4):
                 vp = self.action(subject, 0.0)
                 while vp.aspect != "act" or vp.no_negation:
                     vp = self.action(subject, 0.0)
             head = ("quand", "when") if self.chance(0.6) else ("à quelle heure", "what time")
             return self.asked(
-                subject, vp, self.pick(("past", "future", "near")) if vp.aspect == "act" else "past", head
+                subject,
+                vp,
+                self.pick(("past", "future", "near")) if vp.aspect == "act" else "past",
+                head,
             )
         if draw < 0.6:
             if self.chance(0.4):
@@ -95,18 +109,24 @@ class Questions(Clauses):
     def how_much(self, subject: NP) -> Sentence:
         draw = self.draw()
         if draw < 0.25:
-            noun = self.of_kinds(("thing", "clothes", "vehicle", "furniture", "text", "dish", "device"))
+            noun = self.of_kinds(
+                ("thing", "clothes", "vehicle", "furniture", "text", "dish", "device")
+            )
             thing = self.noun(noun, "t", self.chance(0.2), 0.2)
             vp = VP("coûter", "cost", "state")
             fr = f"combien {french.conjugate('coûter', 'present', thing.person)} {thing.fr}"
             return fr, f"how much {english_clause(thing, vp, 'present', question=True)}", "?"
         if draw < 0.4:
-            return self.asked(subject, VP("avoir", "be", "be"), "present", ("quel âge", "how old"), True)
+            return self.asked(
+                subject, VP("avoir", "be", "be"), "present", ("quel âge", "how old"), True
+            )
         predicate = self.pick(HOW_MANY)
         noun = self.of_kinds(predicate.objects)
         vp = replace(self.verb(predicate), preceding=(noun.feminine, True))
         tense = self.pick(("past", "past", "future")) if vp.aspect == "act" else "present"
-        return self.asked(subject, vp, tense, (f"combien de {noun.fr_plural}", f"how many {noun.en_plural}"), True)
+        return self.asked(
+            subject, vp, tense, (f"combien de {noun.fr_plural}", f"how many {noun.en_plural}"), True
+        )
 
     def what(self, subject: NP) -> Sentence:
         if self.chance(0.5):
@@ -134,10 +154,17 @@ class Questions(Clauses):
         if self.chance(0.7):
             subject = NP("qui", "who", 2, possessive="his")
             vp = self.action(subject, 0.4)
-            while " son " in f" {vp.fr_obj} " or "his" in vp.en_obj or "POSS" in vp.en_obj or vp.no_negation:
+            while (
+                " son " in f" {vp.fr_obj} "
+                or "his" in vp.en_obj
+                or "POSS" in vp.en_obj
+                or vp.no_negation
+            ):
                 vp = self.action(subject, 0.4)
             return *self.both(subject, vp, self.question_tense(vp, subject)), "?"
         subject = self.asked_subject()
-        predicate = self.pick([p for p in lex.PERSONS if p.aspect != "event" or p.fr == "rencontrer"])
+        predicate = self.pick(
+            [p for p in lex.PERSONS if p.aspect != "event" or p.fr == "rencontrer"]
+        )
         tense = "past" if predicate.fr != "connaître" else "present"
         return self.asked(subject, self.verb(predicate), tense, ("qui", "who"))

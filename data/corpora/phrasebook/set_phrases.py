@@ -1,11 +1,12 @@
-"""Plans with a frame of their own: ne … rien, depuis, need and wish, requests, quantities and prices."""
+"""Plans with a frame of their own: ne … rien, depuis, need and wish, requests, quantities and
+prices.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from data.corpora.phrasebook import english, french
-from data.corpora.phrasebook import lexicon as lex
+from data.corpora.phrasebook import english, french, lexicon as lex
 from data.corpora.phrasebook.clause import NP, VP, english_clause, french_clause
 from data.corpora.phrasebook.tables import Text, pairs, rows
 from data.corpora.phrasebook.timed_clauses import Clauses, Sentence
@@ -35,7 +36,9 @@ MEASURES = rows("""
 MEASURED = {
     "drink": tuple(noun for noun in lex.NOUNS["drink"] if noun.fr not in ("café", "thé")),
     "hot": lex.among(lex.NOUNS["drink"], "café thé"),
-    "food": lex.among(lex.NOUNS["food"], "pomme orange poire banane tomate carotte haricot abricot fraise cerise"),
+    "food": lex.among(
+        lex.NOUNS["food"], "pomme orange poire banane tomate carotte haricot abricot fraise cerise"
+    ),
 }
 # amount / English with a mass / English with a plural
 AMOUNTS = rows("""
@@ -45,7 +48,9 @@ AMOUNTS = rows("""
 
 
 class SetPhrases(Clauses):
-    """Plans with a frame of their own: ne … rien, depuis, need and wish, requests, quantities and prices."""
+    """Plans with a frame of their own: ne … rien, depuis, need and wish, requests, quantities and
+    prices.
+    """
 
     def nothing(self) -> Sentence:
         """ne … rien."""
@@ -90,7 +95,10 @@ class SetPhrases(Clauses):
             vp = vp.plus(place.fr, place.at)
         fr, en = self.pick(SINCE_UNITS.get(vp.fr, pairs("mois=month; an=year")))
         count = 2 + self.below(9)
-        time = (f"depuis {french.number(count)} {french.plural(fr)}", f"for {english.number(count)} {en}s")
+        time = (
+            f"depuis {french.number(count)} {french.plural(fr)}",
+            f"for {english.number(count)} {en}s",
+        )
         return *self.placed(self.both(subject, vp, "present", mode="since"), time, False), "."
 
     def need(self) -> Sentence:
@@ -98,7 +106,9 @@ class SetPhrases(Clauses):
         subject = self.subject()
         draw = self.draw()
         if draw < 0.35:
-            thing = self.noun(self.of_kinds(("thing", "device", "dish", "clothes")), self.pick("it"), False, 0.1)
+            thing = self.noun(
+                self.of_kinds(("thing", "device", "dish", "clothes")), self.pick("it"), False, 0.1
+            )
             vp = VP("avoir", "need", "state", f"besoin de {thing.fr.replace('@', '')}", thing.en)
             tense = self.pick(("present", "present", "imperfect", "future"))
             return *self.both(subject, vp, tense, negation=self.maybe_not()), "."
@@ -115,7 +125,12 @@ class SetPhrases(Clauses):
             return *self.both(subject, vp, tense, negation=self.maybe_not()), "."
         we = self.pronoun("3")
         inner = self.lively(we, 0.4)
-        while inner.reflexive or inner.clitics or "POSS" in inner.en_obj or {"our", "us"} & set(inner.en_obj.split()):
+        while (
+            inner.reflexive
+            or inner.clitics
+            or "POSS" in inner.en_obj
+            or {"our", "us"} & set(inner.en_obj.split())
+        ):
             inner = self.lively(we, 0.4)
         tense = self.pick(("present", "imperfect", "future"))
         vp = VP("falloir", "must", "state", inner.infinitive(), inner.base())
@@ -143,14 +158,22 @@ class SetPhrases(Clauses):
                 few = noun.fr in ("haricot", "cerise", "fraise")  # nobody asks for one bean
                 thing = self.noun(noun, "n" if few else self.pick("in"), False, 0.0)
             speaker = self.pronoun("03")
-            text = self.both(speaker, VP("vouloir", "want", "state", thing.fr, thing.en), "conditional")
+            text = self.both(
+                speaker, VP("vouloir", "want", "state", thing.fr, thing.en), "conditional"
+            )
             return f"{text[0]} , s'il vous plaît", f"{text[1]} , please", "."
         if draw < 0.4:
-            inner = self.with_object(self.pick(INNER["duty"]), subject) if self.chance(0.5) else self.giving(subject)
+            inner = (
+                self.with_object(self.pick(INNER["duty"]), subject)
+                if self.chance(0.5)
+                else self.giving(subject)
+            )
             while inner.no_negation:
                 inner = self.giving(subject)
             vp = self.chained("pouvoir", "", "can", "", "state", inner)
-            return *self.politely(self.asked(subject, vp, self.pick(("present", "conditional")))[:2], please), "?"
+            return *self.politely(
+                self.asked(subject, vp, self.pick(("present", "conditional")))[:2], please
+            ), "?"
         if draw < 0.55:
             place = self.noun(self.of_kinds(("building", "building", "area")), "d", False, 0.0)
             if self.chance(0.5):
@@ -161,7 +184,9 @@ class SetPhrases(Clauses):
         if kind == "drink":
             determiner = "a"
         else:
-            determiner = "dt" if kind in ("opening", "song", "study", "person", "picture") else "dpt"
+            determiner = (
+                "dt" if kind in ("opening", "song", "study", "person", "picture") else "dpt"
+            )
         owner = self.pronoun("0") if verb in ("apporter", "donner") else subject
         thing = self.noun(noun, self.pick(determiner), False, 0.1, owner)
         fr_thing = thing.fr.replace("@dela", "de LA").replace("@du", "de LE")
@@ -181,7 +206,10 @@ class SetPhrases(Clauses):
         if kind == "drink":
             vp = replace(vp, fr_obj=f"de {noun.fr}", en_obj=f"any {noun.en}")
         me = " me" if verb in ("apporter", "donner", "montrer") else ""
-        order = (f"ne{me} {french.imperative(verb, person)} pas {vp.fr_obj}", f"don't {vp.en}{me} {vp.en_obj}")
+        order = (
+            f"ne{me} {french.imperative(verb, person)} pas {vp.fr_obj}",
+            f"don't {vp.en}{me} {vp.en_obj}",
+        )
         return *self.politely(order, please if self.chance(0.4) else ("", "")), "."
 
     @staticmethod
@@ -196,13 +224,22 @@ class SetPhrases(Clauses):
             noun = self.of_kinds(("thing", "clothes", "text", "dish", "device"))
             thing = self.noun(noun, "t", False, 0.2)
             price = 2 + self.below(98)
-            vp = VP("coûter", "cost", "state", f"{french.number(price)} euros", f"{english.number(price)} euros")
+            vp = VP(
+                "coûter",
+                "cost",
+                "state",
+                f"{french.number(price)} euros",
+                f"{english.number(price)} euros",
+            )
             return *self.both(thing, vp, self.pick(("present", "present", "imperfect"))), "."
         if draw < 0.55:
             measure_fr, measure_en, kind = self.pick(MEASURES)
             noun = self.pick(MEASURED[kind]) if kind in MEASURED else self.of_kinds((kind,))
             if kind == "food":
-                verb, phrase = ("acheter", "buy"), (f"{measure_fr} {noun.fr_plural}", f"{measure_en} {noun.en_plural}")
+                verb, phrase = (
+                    ("acheter", "buy"),
+                    (f"{measure_fr} {noun.fr_plural}", f"{measure_en} {noun.en_plural}"),
+                )
             else:
                 verb = ("manger", "eat") if kind in ("cuttable", "mass") else ("boire", "drink")
                 phrase = (f"{measure_fr} {noun.fr}", f"{measure_en} {noun.en}")
@@ -219,7 +256,9 @@ class SetPhrases(Clauses):
         else:
             noun = self.of_kinds(("mass", "drink"))
             phrase = (f"{many[0]} {noun.fr}", f"{many[1]} {noun.en}")
-        verb = {"text": ("lire", "read"), "drink": ("boire", "drink")}.get(noun.kind, ("manger", "eat"))
+        verb = {"text": ("lire", "read"), "drink": ("boire", "drink")}.get(
+            noun.kind, ("manger", "eat")
+        )
         vp = VP(*verb, "act", *phrase, no_negation=True)
         tense = self.pick(("past", "past", "present", "future"))
         if many[0] in ("plus de", "moins de"):

@@ -1,24 +1,29 @@
-"""Plans of one statement: doing, being, comparing, what there is and where, clock, calendar and weather."""
+"""Plans of one statement: doing, being, comparing, what there is and where, clock, calendar and
+weather.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from data.corpora.phrasebook import english, french
-from data.corpora.phrasebook import lexicon as lex
+from data.corpora.phrasebook import english, french, lexicon as lex
 from data.corpora.phrasebook.clause import NP, VP
 from data.corpora.phrasebook.noun_phrases import ADJECTIVES_BY_KIND
 from data.corpora.phrasebook.tables import Text, pairs, rows
 from data.corpora.phrasebook.timed_clauses import Clauses, Sentence, joined
 
 DESCRIBED = tuple(
-    kind for kind, adjectives in ADJECTIVES_BY_KIND.items() if adjectives and kind not in ("person", "kin")
+    kind
+    for kind, adjectives in ADJECTIVES_BY_KIND.items()
+    if adjectives and kind not in ("person", "kin")
 )
 DESCRIBED_COUNT = tuple(kind for kind in DESCRIBED if kind not in ("mass", "drink"))
 COMPARED = tuple(
     k
     for k in DESCRIBED
-    if k not in ("song", "letter") and any(a.comparable for a in ADJECTIVES_BY_KIND[k]) and len(lex.NOUNS[k]) > 1
+    if k not in ("song", "letter")
+    and any(a.comparable for a in ADJECTIVES_BY_KIND[k])
+    and len(lex.NOUNS[k]) > 1
 )
 COMPARED_PEOPLE = tuple(
     a
@@ -29,7 +34,9 @@ COMPARED_PEOPLE = tuple(
     for fr, en in (("grand", "tall"), ("jeune", "young"), ("petit", "short"))
 )
 OWNABLE = ("thing", "vehicle", "clothes", "device", "animal", "home", "room")
-BEST = lex.among(lex.NOUNS["building"], "restaurant hôtel boulangerie école cinéma pharmacie magasin musée")
+BEST = lex.among(
+    lex.NOUNS["building"], "restaurant hôtel boulangerie école cinéma pharmacie magasin musée"
+)
 OPENING_HOURS = lex.among(
     lex.NOUNS["building"],
     "musée restaurant bibliothèque boulangerie banque cinéma théâtre université pharmacie magasin supermarché usine "
@@ -44,22 +51,37 @@ COMPARED_ADVERBS = rows("""
     lentement/slowly/plus lentement/more slowly/marcher courir travailler
 """)
 # for one and for several
-THERE_IS = {"present": ("is", "are"), "imperfect": ("was", "were"), "future": ("will be", "will be")}
-THERE_IS_NOT = {"present": ("isn't", "aren't"), "imperfect": ("wasn't", "weren't"), "future": ("won't be", "won't be")}
+THERE_IS = {
+    "present": ("is", "are"),
+    "imperfect": ("was", "were"),
+    "future": ("will be", "will be"),
+}
+THERE_IS_NOT = {
+    "present": ("isn't", "aren't"),
+    "imperfect": ("wasn't", "weren't"),
+    "future": ("won't be", "won't be"),
+}
 # affirmed and denied, present and past
-IT_IS = (pairs("ce est=it is; ce était=it was"), pairs("ce ne est pas=it isn't; ce ne était pas=it wasn't"))
+IT_IS = (
+    pairs("ce est=it is; ce était=it was"),
+    pairs("ce ne est pas=it isn't; ce ne était pas=it wasn't"),
+)
 REGIONS = pairs("""
     LA ville=in town; LE village=in the village; LE monde=in the world; LE pays=in the country
     LE quartier=in the neighborhood
 """)
-GROUPS = pairs("LA classe=in the class; LA famille=in the family; LE groupe=in the group; LE village=in the village")
+GROUPS = pairs(
+    "LA classe=in the class; LA famille=in the family; LE groupe=in the group; LE village=in the village"
+)
 AMOUNTS = pairs("""
     beaucoup de=a lot of; trop de=too many; quelques=a few; plusieurs=several; des=some; assez de=enough
 """)
 
 
 class Statements(Clauses):
-    """Plans of one statement: doing, being, comparing, what there is and where, clock, calendar and weather."""
+    """Plans of one statement: doing, being, comparing, what there is and where, clock, calendar and
+    weather.
+    """
 
     def plain(self) -> Sentence:
         subject = self.subject()
@@ -78,7 +100,13 @@ class Statements(Clauses):
             subject = self.subject()
             return *self.statement(subject, self.state(subject), time=0.3), "."
         if self.chance(0.25):
-            person = self.person() if self.chance(0.3) else self.pronoun("25") if self.chance(0.4) else self.name()
+            person = (
+                self.person()
+                if self.chance(0.3)
+                else self.pronoun("25")
+                if self.chance(0.4)
+                else self.name()
+            )
             if person.plural:
                 person = self.name()
             noun = self.pick([n for n in lex.PROFESSIONS if n.feminine == person.feminine])
@@ -114,7 +142,9 @@ class Statements(Clauses):
             plural = self.chance(0.2)
             if plural:
                 adjective = self.adjective_for(noun)
-                thing = self.noun_phrase(noun, "de" if adjective and adjective.before else "des", "", True, adjective)
+                thing = self.noun_phrase(
+                    noun, "de" if adjective and adjective.before else "des", "", True, adjective
+                )
                 return f"ce sont {thing.fr}", f"these are {thing.en}", "."
             thing = self.noun(noun, "i", False, 0.85)
             fr = thing.fr.replace("@une", "une").replace("@un", "un")
@@ -126,17 +156,23 @@ class Statements(Clauses):
             head = ("ce sont", "these are") if thing.plural else ("ce est", "it is")
             return *joined(head, (thing.fr, thing.en)), "."
         owner = self.pronoun("01344")
-        noun = self.of_kinds(("thing", "vehicle", "clothes", "device", "animal", "room", "home", "text"))
+        noun = self.of_kinds(
+            ("thing", "vehicle", "clothes", "device", "animal", "room", "home", "text")
+        )
         thing = self.noun(noun, "p", self.chance(0.2), 0.2, owner)
         return f"voici {thing.fr}", f"here {'are' if thing.plural else 'is'} {thing.en}", "."
 
     def comparison(self) -> Sentence:
-        degree_fr, word = self.pick((("plus", "more"), ("plus", "more"), ("moins", "less"), ("aussi", "as")))
+        degree_fr, word = self.pick(
+            (("plus", "more"), ("plus", "more"), ("moins", "less"), ("aussi", "as"))
+        )
         if self.chance(0.3):
             subject = self.subject()
             other = self.name() if self.chance(0.5) else self.kin()
             fr, en, more_fr, more_en, verbs = self.pick(COMPARED_ADVERBS)
-            predicate = self.pick([p for p in lex.among(lex.SIMPLE, verbs) if not p.objects and not p.fr_rest])
+            predicate = self.pick(
+                [p for p in lex.among(lex.SIMPLE, verbs) if not p.objects and not p.fr_rest]
+            )
             vp = self.verb(predicate)
             if degree_fr == "plus":
                 fr, en = more_fr, more_en
@@ -159,7 +195,10 @@ class Statements(Clauses):
                 other = self.noun(other_noun, "d", False, 0.0)
             else:
                 owner = self.named_or_kin()
-                other = NP(f"celle de {owner.fr}" if noun.feminine else f"celui de {owner.fr}", f"{owner.en} 's")
+                other = NP(
+                    f"celle de {owner.fr}" if noun.feminine else f"celui de {owner.fr}",
+                    f"{owner.en} 's",
+                )
                 if subject.fr.startswith(("LE", "LA")):
                     other = self.noun(noun, "t", False, 0.0)
                     rival = self.pick([n for n in lex.NOUNS[noun.kind] if n.fr != noun.fr])
@@ -209,7 +248,11 @@ class Statements(Clauses):
             head = (f"{'LA' if noun.feminine else 'LE'} {fr} {noun.fr}", f"the best {noun.en}")
         else:
             adjective = self.pick(
-                [a for a in ADJECTIVES_BY_KIND[noun.kind] if a.comparable and a.fr not in ("bon", "mauvais")]
+                [
+                    a
+                    for a in ADJECTIVES_BY_KIND[noun.kind]
+                    if a.comparable and a.fr not in ("bon", "mauvais")
+                ]
             )
             article = "LA" if noun.feminine else "LE"
             degree = "moins" if least else "plus"
@@ -218,11 +261,18 @@ class Statements(Clauses):
             if adjective.before:
                 head = (f"{article} {degree} {form} {noun.fr}", f"the {en_form} {noun.en}")
             else:
-                head = (f"{article} {noun.fr} {article.lower()} {degree} {form}", f"the {en_form} {noun.en}")
+                head = (
+                    f"{article} {noun.fr} {article.lower()} {degree} {form}",
+                    f"the {en_form} {noun.en}",
+                )
         if self.chance(0.6):
             return f"ce est {head[0]} de {where[0]}", f"it is {head[1]} {where[1]}", "."
         subject = self.subject()
-        verb = ("visiter", "visit", "act") if noun.kind in ("building", "area") else ("voir", "see", "state")
+        verb = (
+            ("visiter", "visit", "act")
+            if noun.kind in ("building", "area")
+            else ("voir", "see", "state")
+        )
         vp = VP(*verb, f"{head[0]} de {where[0]}", f"{head[1]} {where[1]}")
         return *self.both(subject, vp, self.pick(("past", "future", "near"))), "."
 
@@ -244,7 +294,10 @@ class Statements(Clauses):
         elif draw < 0.75:
             count = 2 + self.below(11)
             plural = True
-            phrase = (f"{french.number(count)} {noun.fr_plural}", f"{english.number(count)} {noun.en_plural}")
+            phrase = (
+                f"{french.number(count)} {noun.fr_plural}",
+                f"{english.number(count)} {noun.en_plural}",
+            )
         elif draw < 0.88:
             amount_fr, amount_en = self.pick(AMOUNTS)
             plural = True
@@ -252,12 +305,18 @@ class Statements(Clauses):
         else:
             verb_fr = verb_fr.replace("y", "ne y") + " pas"
             singular = self.chance(0.5)
-            fr, en = (noun.fr, f"a {noun.en}") if singular else (noun.fr_plural, f"any {noun.en_plural}")
+            fr, en = (
+                (noun.fr, f"a {noun.en}") if singular else (noun.fr_plural, f"any {noun.en_plural}")
+            )
             be = THERE_IS_NOT[tense][not singular]
             return f"{verb_fr} de {fr} {where[0]}", f"there {be} {en} {where[1]}", "."
         be = THERE_IS[tense][plural]
         if tense == "present" and self.chance(0.15):
-            return f"est-ce que {verb_fr} {phrase[0]} {where[0]}", f"{be} there {phrase[1]} {where[1]}", "?"
+            return (
+                f"est-ce que {verb_fr} {phrase[0]} {where[0]}",
+                f"{be} there {phrase[1]} {where[1]}",
+                "?",
+            )
         return f"{verb_fr} {phrase[0]} {where[0]}", f"there {be} {phrase[1]} {where[1]}", "."
 
     def location(self) -> Sentence:
@@ -276,7 +335,13 @@ class Statements(Clauses):
         while noun.fr == base.fr:
             noun = self.of_kinds((kind,))
         personal = kind in ("thing", "text", "clothes", "dish", "vehicle", "pet", "device")
-        thing = self.noun(noun, self.pick("ddtp" if personal else "ddt"), self.chance(0.2), 0.15, self.pronoun("0134"))
+        thing = self.noun(
+            noun,
+            self.pick("ddtp" if personal else "ddt"),
+            self.chance(0.2),
+            0.15,
+            self.pronoun("0134"),
+        )
         if kind == "pet" and self.chance(0.5):
             vp = VP("dormir", "sleep", "act", *where)
         elif kind == "public" and self.chance(0.5):
@@ -302,7 +367,11 @@ class Statements(Clauses):
         if draw < 0.7:
             fr, en = self.clock()
             subject = self.thing("transport", "dt", 0.0)
-            subject = subject if not subject.plural else self.noun(self.pick(lex.NOUNS["transport"]), "d", False, 0.0)
+            subject = (
+                subject
+                if not subject.plural
+                else self.noun(self.pick(lex.NOUNS["transport"]), "d", False, 0.0)
+            )
             verb = self.pick((("partir", "leave"), ("arriver", "arrive")))
             if self.chance(0.25):
                 subject = self.noun(self.pick(OPENING_HOURS), "d", False, 0.0)
@@ -314,10 +383,18 @@ class Statements(Clauses):
         fr, en = self.date()
         if draw < 0.8:
             subject = self.thing("show study", "t", 0.0)
-            noun = self.pick((("LE anniversaire", "birthday"), ("LA fête", "party"), ("LE mariage", "wedding")))
+            noun = self.pick(
+                (("LE anniversaire", "birthday"), ("LA fête", "party"), ("LE mariage", "wedding"))
+            )
             owner = self.named_or_kin()
-            return f"{noun[0]} de {owner.fr} est LE {fr}", f"{owner.en} 's {noun[1]} is on {en}", "."
-        vp = self.with_object(self.pick(lex.among(lex.SIMPLE, "arriver partir revenir marier")), subject)
+            return (
+                f"{noun[0]} de {owner.fr} est LE {fr}",
+                f"{owner.en} 's {noun[1]} is on {en}",
+                ".",
+            )
+        vp = self.with_object(
+            self.pick(lex.among(lex.SIMPLE, "arriver partir revenir marier")), subject
+        )
         text = self.both(subject, vp, self.pick(("past", "future", "near")))
         return *self.placed(text, (f"LE {fr}", f"on {en}"), False), "."
 
@@ -325,7 +402,9 @@ class Statements(Clauses):
         draw = self.draw()
         if draw < 0.35:
             time = self.pick(lex.FUTURE)
-            return *self.placed(self.weather_text(self.pick(("future", "near"))), time, self.chance(0.4)), "."
+            return *self.placed(
+                self.weather_text(self.pick(("future", "near"))), time, self.chance(0.4)
+            ), "."
         if draw < 0.6:
             time = self.pick((*lex.PAST, self.ago()))
             return *self.placed(self.weather_text("past"), time, self.chance(0.4)), "."
@@ -334,10 +413,16 @@ class Statements(Clauses):
         if draw < 0.8:
             adverb = self.pick(lex.FREQUENCY)
             fr, rest, en, en_rest = self.pick(lex.WEATHER)
-            vp = VP(fr, en, "be" if en == "be" else "act", f"{rest} {where[0]}", f"{en_rest} {where[1]}")
-            return *self.both(NP("il", "it", pronoun=True), vp, "present", mode="habit", adverb=adverb), "."
+            vp = VP(
+                fr, en, "be" if en == "be" else "act", f"{rest} {where[0]}", f"{en_rest} {where[1]}"
+            )
+            return *self.both(
+                NP("il", "it", pronoun=True), vp, "present", mode="habit", adverb=adverb
+            ), "."
         text = self.weather_text("present")
-        return *self.placed(text, self.pick((where, *lex.NOW, ("aujourd'hui", "today"))), False), "."
+        return *self.placed(
+            text, self.pick((where, *lex.NOW, ("aujourd'hui", "today"))), False
+        ), "."
 
     def weather_text(self, tense: str) -> Text:
         fr, rest, en, en_rest = self.pick(lex.WEATHER)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from data.corpora.phrasebook import english, french
-from data.corpora.phrasebook import lexicon as lex
+from data.corpora.phrasebook import english, french, lexicon as lex
 from data.corpora.phrasebook.clause import NP, POSSESSIVES, VP
 from data.corpora.phrasebook.noun_phrases import DETERMINERS
 from data.corpora.phrasebook.tables import Text, pairs
@@ -16,7 +15,9 @@ from data.corpora.phrasebook.verb_phrases import INNER, PERSON_WORDS
 DONE_WITH = tuple(
     p
     for p in lex.THINGS
-    if p.aspect != "state" and p.fr not in ("couper", "traverser") and set(p.determiners) & set("di")
+    if p.aspect != "state"
+    and p.fr not in ("couper", "traverser")
+    and set(p.determiners) & set("di")
     if not set(p.determiners) & set("ga")
 )
 # Places of which one may say: the one where.
@@ -41,13 +42,17 @@ WHEREABOUTS = (
     VP("être", "be", "be"),
     VP("aller", "go", "act"),
 )
-ARRIVALS = pairs("arriver=arrive; rentrer=go home; appeler=call; entrer dans LE salon=go into the living room")
+ARRIVALS = pairs(
+    "arriver=arrive; rentrer=go home; appeler=call; entrer dans LE salon=go into the living room"
+)
 IT = NP("il", "it", pronoun=True)
 SAYING = pairs("savoir=know; penser=think; croire=believe; dire=say; espérer=hope; sûr=sure")
 
 
 class Subordinate(Clauses):
-    """Plans of several clauses: relatives, cause and condition, time, reported speech, coordination."""
+    """Plans of several clauses: relatives, cause and condition, time, reported speech,
+    coordination.
+    """
 
     def relative_sentence(self) -> Sentence:
         phrase = self.relative()
@@ -60,13 +65,19 @@ class Subordinate(Clauses):
             return f"voici {phrase.fr}", f"here {'are' if phrase.plural else 'is'} {phrase.en}", "."
         if draw < 0.75:
             subject = self.pronoun("0134") if self.chance(0.6) else self.name()
-            fr, en = ("connaître", "know") if person or " où " in phrase.fr else ("chercher", "look")
+            fr, en = (
+                ("connaître", "know") if person or " où " in phrase.fr else ("chercher", "look")
+            )
             if en == "look":
                 vp = VP(fr, en, "act", phrase.fr, "for " + phrase.en)
             else:
                 vp = VP(fr, en, "state", phrase.fr, phrase.en)
-            return *self.both(subject, vp, "present", negation=self.maybe_not(0.3) if en == "know" else ""), "."
-        adjective = self.pick((("formidable", "wonderful"), ("bizarre", "odd"), ("important", "important")))
+            return *self.both(
+                subject, vp, "present", negation=self.maybe_not(0.3) if en == "know" else ""
+            ), "."
+        adjective = self.pick(
+            (("formidable", "wonderful"), ("bizarre", "odd"), ("important", "important"))
+        )
         if person:
             adjective = self.pick(PERSON_WORDS)
         vp = VP("être", "be", "be", phrase.agree(adjective[0]), adjective[1])
@@ -79,7 +90,9 @@ class Subordinate(Clauses):
         speaker = self.pronoun() if self.chance(0.7) else self.named_or_kin()
         if draw < 0.3:
             noun = self.pick(lex.NOUNS["public"])
-            head = self.noun_phrase(noun, DETERMINERS["d"][2 if plural else int(noun.feminine)], "the", plural)
+            head = self.noun_phrase(
+                noun, DETERMINERS["d"][2 if plural else int(noun.feminine)], "the", plural
+            )
             vp = self.action(head, 0.6)
             while vp.aspect == "event" or vp.no_negation:
                 vp = self.action(head, 0.6)
@@ -110,12 +123,16 @@ class Subordinate(Clauses):
             return self.extended(head, ("que", "that"), clause)
         if draw < 0.78:
             noun = self.pick(lex.NOUNS["public"])
-            head = self.noun_phrase(noun, DETERMINERS["d"][2 if plural else int(noun.feminine)], "the", plural)
+            head = self.noun_phrase(
+                noun, DETERMINERS["d"][2 if plural else int(noun.feminine)], "the", plural
+            )
             predicate = self.pick(lex.PERSONS[:2] + lex.PERSONS[3:9])
             while predicate.fr in ("embrasser", "connaître"):
                 predicate = self.pick(lex.PERSONS[:2] + lex.PERSONS[3:9])
             vp = replace(self.verb(predicate), preceding=(head.feminine, plural))
-            clause = self.placed(self.both(speaker, vp, "past"), self.pick((("", ""), *lex.PAST[:5])), False)
+            clause = self.placed(
+                self.both(speaker, vp, "past"), self.pick((("", ""), *lex.PAST[:5])), False
+            )
             return self.extended(head, ("que", "that"), clause)
         if draw < 0.9:
             noun = self.pick(WHERE)
@@ -142,7 +159,9 @@ class Subordinate(Clauses):
 
     @staticmethod
     def extended(head: NP, link: Text, clause: Text) -> NP:
-        return replace(head, fr=f"{head.fr} {link[0]} {clause[0]}", en=f"{head.en} {link[1]} {clause[1]}")
+        return replace(
+            head, fr=f"{head.fr} {link[0]} {clause[0]}", en=f"{head.en} {link[1]} {clause[1]}"
+        )
 
     def causal(self) -> Sentence:
         """parce que, donc, quand, si: a cause and its effect."""
@@ -162,7 +181,9 @@ class Subordinate(Clauses):
                 effect = self.both(person, action, "past", negation=negation)
                 cause = self.both(again_for_cause, state, "imperfect")
             else:
-                effect = self.both(person, action, self.pick(("present", "near")), negation=negation)
+                effect = self.both(
+                    person, action, self.pick(("present", "near")), negation=negation
+                )
                 cause = self.both(again_for_cause, state, "present")
             return *joined(effect, ("parce que", "because"), cause), "."
         if draw < 0.55:  # cause, donc effect
@@ -178,9 +199,16 @@ class Subordinate(Clauses):
             effect = self.both(second, action, "future", negation=negation)
             return f"si {cause[0]} , {effect[0]}", f"if {cause[1]} , {effect[1]}", "."
         if draw < 0.87:  # si + imparfait, conditionnel
-            cause = self.both(first, state, "imperfect", mode="" if state.aspect == "be" else "habit")
+            cause = self.both(
+                first, state, "imperfect", mode="" if state.aspect == "be" else "habit"
+            )
             if state.aspect == "act":  # if it rained: not the habit
-                en = cause[1].replace("used to", "").replace("rain", "rained").replace("snow", "snowed")
+                en = (
+                    cause[1]
+                    .replace("used to", "")
+                    .replace("rain", "rained")
+                    .replace("snow", "snowed")
+                )
                 cause = (cause[0], en)
             effect = self.both(second, action, "conditional", negation=negation)
             return f"si {cause[0]} , {effect[0]}", f"if {cause[1]} , {effect[1]}", "."
@@ -193,7 +221,9 @@ class Subordinate(Clauses):
         return *joined(effect, ("quand", "when"), cause), "."
 
     def cause(self, subject: NP) -> tuple[VP, list[tuple[VP, str]], bool]:
-        """A state of affairs, what it leads to with the negation of each, and whether it is the weather."""
+        """A state of affairs, what it leads to with the negation of each, and whether it is the
+        weather.
+        """
         state_fr, state_en, consequences = self.pick(lex.CAUSES)
         weather = state_fr.startswith("il ")
         verb, _, rest = state_fr.removeprefix("il ").partition(" ")
@@ -231,7 +261,11 @@ class Subordinate(Clauses):
                 two = self.lively(other, 0.3)
             first, second = self.both(subject, one, tense), self.both(other, two, tense)
             if self.chance(0.3):
-                return f"pendant que {first[0]} , {second[0]}", f"while {first[1]} , {second[1]}", "."
+                return (
+                    f"pendant que {first[0]} , {second[0]}",
+                    f"while {first[1]} , {second[1]}",
+                    ".",
+                )
             return *joined(first, ("pendant que", "while"), second), "."
         if draw < 0.55:
             vp = self.lively(subject, 0.3)
@@ -245,23 +279,47 @@ class Subordinate(Clauses):
                     if subject.person != 0 or other.person in (0, 3):
                         clause = VP("arriver", "arrive", "act")
                     else:
-                        clause = VP("appeler", "call", "act", "", "me", clitics=("me",), preceding=(False, False))
+                        clause = VP(
+                            "appeler",
+                            "call",
+                            "act",
+                            "",
+                            "me",
+                            clitics=("me",),
+                            preceding=(False, False),
+                        )
                 event = self.both(other, clause, "past")
             else:
                 event = happening
             background = self.both(subject, vp, "imperfect")
             if self.chance(0.5):
-                return f"quand {event[0]} , {background[0]}", f"when {event[1]} , {background[1]}", "."
+                return (
+                    f"quand {event[0]} , {background[0]}",
+                    f"when {event[1]} , {background[1]}",
+                    ".",
+                )
             return *joined(background, ("quand", "when"), event), "."
         if draw < 0.67:
             subject = self.pronoun() if self.chance(0.6) else self.name()
-            fr, en = ("petit", "little") if subject.person != 4 and self.chance(0.6) else ("jeune", "young")
+            fr, en = (
+                ("petit", "little")
+                if subject.person != 4 and self.chance(0.6)
+                else ("jeune", "young")
+            )
             first = self.both(subject, VP("être", "be", "be", subject.agree(fr), en), "imperfect")
             again = subject.pro()
-            pastime = self.with_object(self.pick(INNER["childhood"]), again) if self.chance(0.75) else self.going()
+            pastime = (
+                self.with_object(self.pick(INNER["childhood"]), again)
+                if self.chance(0.75)
+                else self.going()
+            )
             second = self.both(again, self.adjoin(pastime, again, 0.3), "imperfect", mode="habit")
             if self.chance(0.4):
-                second = self.placed(second, self.pick(lex.HABITUAL), False) if pastime.aspect == "act" else second
+                second = (
+                    self.placed(second, self.pick(lex.HABITUAL), False)
+                    if pastime.aspect == "act"
+                    else second
+                )
             return f"quand {first[0]} , {second[0]}", f"when {first[1]} , {second[1]}", "."
         one, two = self.lively(subject, 0.3), self.with_object(self.pick(INNER["before"]), subject)
         while one.fr == two.fr:
@@ -287,14 +345,22 @@ class Subordinate(Clauses):
             if word[0] == "où":
                 inner = self.both(other, self.pick(WHEREABOUTS), "present")
             elif word[0] == "quand":
-                action = self.with_object(self.pick(lex.among(lex.SIMPLE, "arriver partir revenir rentrer")), other)
+                action = self.with_object(
+                    self.pick(lex.among(lex.SIMPLE, "arriver partir revenir rentrer")), other
+                )
                 inner = self.both(other, action, self.pick(("future", "past")))
             else:
                 action = self.action(other)
                 tense = "past" if action.aspect != "state" else "present"
                 inner = self.statement(other, action, tense, time=0.3, negate=0.0, front_share=0.0)
-            return *joined(self.both(subject, vp, "present", negation=self.maybe_not(0.8)), word, inner), "."
-        vp = VP("être", "be", "be", subject.agree("sûr"), "sure") if fr == "sûr" else VP(fr, en, "state")
+            return *joined(
+                self.both(subject, vp, "present", negation=self.maybe_not(0.8)), word, inner
+            ), "."
+        vp = (
+            VP("être", "be", "be", subject.agree("sûr"), "sure")
+            if fr == "sûr"
+            else VP(fr, en, "state")
+        )
         if draw < 0.4 and fr in ("dire", "penser"):
             matrix = self.both(subject, vp, "past" if fr == "dire" else "imperfect")
             inner_vp = self.action(other, 0.3) if self.chance(0.6) else self.state(other)
@@ -314,7 +380,11 @@ class Subordinate(Clauses):
             if action.aspect == "state":
                 tense = "present"
             else:
-                tense = self.pick(("past", "future") if action.aspect == "event" else ("present", "past", "future"))
+                tense = self.pick(
+                    ("past", "future")
+                    if action.aspect == "event"
+                    else ("present", "past", "future")
+                )
             inner = self.statement(other, action, tense, time=0.3, front_share=0.0)
         return *joined(self.both(subject, vp, "present"), ("que", "that"), inner), "."
 
@@ -331,7 +401,11 @@ class Subordinate(Clauses):
         elif tense == "present" and self.chance(0.6):
             time, mode = self.pick(lex.HABITUAL), "habit"
         elif tense == "imperfect":
-            time, mode = (self.pick(lex.FORMERLY), "habit") if self.chance(0.5) else (self.pick(lex.BACKGROUND), "")
+            time, mode = (
+                (self.pick(lex.FORMERLY), "habit")
+                if self.chance(0.5)
+                else (self.pick(lex.BACKGROUND), "")
+            )
         subject = self.subject()
         one = self.lively(subject, 0.4)
         text = self.both(subject, one, tense, mode=mode)
@@ -341,7 +415,11 @@ class Subordinate(Clauses):
                 text = self.placed(text, time, True)
         used = {one.fr}
         count = self.pick((1, 1, 1, 2, 2, 3, 4))
-        if draw < 0.45 and tense in ("past", "future", "near"):  # one person, one thing after another
+        if draw < 0.45 and tense in (
+            "past",
+            "future",
+            "near",
+        ):  # one person, one thing after another
             again = subject.pro()
             for step in range(count):
                 vp = self.fresh(again, used)
@@ -350,14 +428,20 @@ class Subordinate(Clauses):
                 if not last:
                     link = (",", ",")
                 else:
-                    link = self.and_(text, again) if count == 1 and self.chance(0.5) else ("puis", ", then")
+                    link = (
+                        self.and_(text, again)
+                        if count == 1 and self.chance(0.5)
+                        else ("puis", ", then")
+                    )
                 text = self.linked(text, link, clause)
             return *text, "."
         people = [subject]
         for step in range(count):
             other = self.other_subject(people[-1])
             while any(
-                other.fr == p.fr or p.fr in other.fr or (other.person == p.person and other.pronoun and p.pronoun)
+                other.fr == p.fr
+                or p.fr in other.fr
+                or (other.person == p.person and other.pronoun and p.pronoun)
                 for p in people
             ):
                 other = self.other_subject(people[-1])
@@ -370,13 +454,17 @@ class Subordinate(Clauses):
             if not last:
                 link = (",", ",")
             else:
-                link = ("mais", ", but") if negation or self.chance(0.35) else self.and_(text, other)
+                link = (
+                    ("mais", ", but") if negation or self.chance(0.35) else self.and_(text, other)
+                )
             text = self.linked(text, link, clause)
         return *text, "."
 
     @staticmethod
     def and_(text: Text, subject: NP) -> Text:
-        """et between clauses, with a comma where it might seem to lengthen a company: avec Anne, et vous …"""
+        """et between clauses, with a comma where it might seem to lengthen a company: avec Anne, et
+        vous …
+        """
         unclear = " et " in subject.fr or {"avec", "sans"} & set(text[0].split())
         return (", et" if unclear else "et"), ", and"
 

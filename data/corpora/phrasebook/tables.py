@@ -1,4 +1,6 @@
-"""Reads tables written as text: entries parted by line ends or `;`, fields by `/`, translations by `=`."""
+"""Reads tables written as text: entries parted by line ends or `;`, fields by `/`, translations by
+`=`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def rows(table: str) -> list[list[str]]:
 
 
 def pairs(table: str) -> tuple[Text, ...]:
-    """`faim=hungry; soif=thirsty` → ((faim, hungry), (soif, thirsty)). A lone `=` is a choice of no words."""
+    """`faim=hungry; soif=thirsty` → ((faim, hungry), (soif, thirsty)). A lone `=` is a choice of no
+    words.
+    """
     found = []
     for entry in entries(table):
         fr, _, en = entry.partition("=")

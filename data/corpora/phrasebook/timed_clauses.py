@@ -1,9 +1,10 @@
-"""Clauses in both languages: tense, negation and adverbials of time that go together, links, questions."""
+"""Clauses in both languages: tense, negation and adverbials of time that go together, links,
+questions.
+"""
 
 from __future__ import annotations
 
-from data.corpora.phrasebook import english, french
-from data.corpora.phrasebook import lexicon as lex
+from data.corpora.phrasebook import english, french, lexicon as lex
 from data.corpora.phrasebook.clause import NP, VP, english_clause, french_clause
 from data.corpora.phrasebook.tables import Text
 from data.corpora.phrasebook.verb_phrases import VerbPhrases
@@ -11,8 +12,22 @@ from data.corpora.phrasebook.verb_phrases import VerbPhrases
 Sentence = tuple[str, str, str]  # unspelled French and English, and the final mark
 
 PC_STATES = ("voir", "comprendre")  # states whose passé composé is at home in everyday talk
-ONCE = ("commencer", "finir", "casser", "recevoir", "marier", "reconnaître")  # not told of as habits
-TENSES = ("present",) * 8 + ("past",) * 7 + ("imperfect",) * 3 + ("future",) * 3 + ("near",) * 3 + ("recent",)
+ONCE = (
+    "commencer",
+    "finir",
+    "casser",
+    "recevoir",
+    "marier",
+    "reconnaître",
+)  # not told of as habits
+TENSES = (
+    ("present",) * 8
+    + ("past",) * 7
+    + ("imperfect",) * 3
+    + ("future",) * 3
+    + ("near",) * 3
+    + ("recent",)
+)
 
 
 def joined(*parts: Text) -> Text:
@@ -20,7 +35,9 @@ def joined(*parts: Text) -> Text:
 
 
 class Clauses(VerbPhrases):
-    """Clauses in both languages: tense, negation and adverbials of time that go together, links, questions."""
+    """Clauses in both languages: tense, negation and adverbials of time that go together, links,
+    questions.
+    """
 
     def both(
         self,
@@ -35,7 +52,9 @@ class Clauses(VerbPhrases):
     ) -> Text:
         return (
             french_clause(subject, vp, tense, negation=negation, adverb=adverb[0], bare=bare),
-            english_clause(subject, vp, tense, negation=negation, adverb=adverb[1], mode=mode, bare=bare),
+            english_clause(
+                subject, vp, tense, negation=negation, adverb=adverb[1], mode=mode, bare=bare
+            ),
         )
 
     def maybe_not(self, probability: float = 0.15) -> str:
@@ -46,7 +65,9 @@ class Clauses(VerbPhrases):
             tense = self.pick(TENSES)
             if tense == "past" and vp.aspect in ("state", "be") and vp.fr not in PC_STATES:
                 continue
-            if tense in ("near", "recent") and (vp.aspect in ("state", "be") or vp.en in ("can", "must")):
+            if tense in ("near", "recent") and (
+                vp.aspect in ("state", "be") or vp.en in ("can", "must")
+            ):
                 continue
             if tense in ("present", "imperfect") and vp.aspect == "event" and vp.fr in ONCE:
                 continue
@@ -55,7 +76,13 @@ class Clauses(VerbPhrases):
             return tense
 
     def statement(
-        self, subject: NP, vp: VP, tense: str = "", negate: float = 0.2, time: float = 0.55, front_share: float = 0.35
+        self,
+        subject: NP,
+        vp: VP,
+        tense: str = "",
+        negate: float = 0.2,
+        time: float = 0.55,
+        front_share: float = 0.35,
     ) -> Text:
         """A clause with tense, negation and an adverbial that go together."""
         tense = tense or self.tense_for(vp)
@@ -81,8 +108,12 @@ class Clauses(VerbPhrases):
                 negation = "pas"
             return self.both(subject, vp, tense, negation=negation)
         if vp.no_negation and tense in ("present", "imperfect"):
-            tense = "past" if vp.aspect != "state" else tense  # a counted object belongs to one occasion
-        timed = self.chance(time) and not (vp.steady and tense == "future" and vp.en not in ("can", "must"))
+            tense = (
+                "past" if vp.aspect != "state" else tense
+            )  # a counted object belongs to one occasion
+        timed = self.chance(time) and not (
+            vp.steady and tense == "future" and vp.en not in ("can", "must")
+        )
         front = self.chance(front_share)
         clocked = "heure" in vp.fr_obj or " à mi" in vp.fr_obj
         if vp.steady and tense in ("present", "imperfect"):
@@ -95,33 +126,45 @@ class Clauses(VerbPhrases):
                 negation = "" if vp.aspect == "event" else negation
                 if negation or clocked or self.chance(0.55):
                     frequency = self.pick(lex.FREQUENCY[:2] if negation else lex.FREQUENCY)
-                    return self.both(subject, vp, tense, mode="habit", negation=negation, adverb=frequency)
+                    return self.both(
+                        subject, vp, tense, mode="habit", negation=negation, adverb=frequency
+                    )
                 if vp.aspect == "be":
                     return self.both(subject, vp, tense)
                 habit = self.pick(lex.HABITUAL)
                 return self.placed(self.both(subject, vp, tense, mode="habit"), habit, front)
             if timed and vp.aspect == "act" and not clocked:
                 now = self.pick(lex.NOW)
-                return self.placed(self.both(subject, vp, tense, mode="now", negation=negation), now, front)
+                return self.placed(
+                    self.both(subject, vp, tense, mode="now", negation=negation), now, front
+                )
             return self.both(subject, vp, tense, negation=negation)
         if tense == "past":
             if timed and clocked:
                 return self.placed(
-                    self.both(subject, vp, tense, negation=negation), self.pick(lex.PAST[:1] + lex.PAST[-3:-1]), front
+                    self.both(subject, vp, tense, negation=negation),
+                    self.pick(lex.PAST[:1] + lex.PAST[-3:-1]),
+                    front,
                 )
             if timed and not negation and self.chance(0.12):
                 return self.both(subject, vp, tense, mode="perfect", adverb=("déjà", "already"))
             text = self.both(subject, vp, tense, negation=negation)
             if timed:
-                return self.placed(text, self.pick(lex.PAST) if negation else self.past_time(), front)
+                return self.placed(
+                    text, self.pick(lex.PAST) if negation else self.past_time(), front
+                )
             return text
         if tense == "imperfect":
             if vp.aspect == "event" or (timed and not negation):
                 if vp.aspect == "be" or self.chance(0.4):
-                    return self.placed(self.both(subject, vp, tense, mode="habit"), self.pick(lex.FORMERLY), front)
+                    return self.placed(
+                        self.both(subject, vp, tense, mode="habit"), self.pick(lex.FORMERLY), front
+                    )
                 if self.chance(0.3):
                     return self.both(subject, vp, tense, mode="habit", adverb=lex.FREQUENCY[0])
-                return self.placed(self.both(subject, vp, tense, mode="habit"), self.pick(lex.HABITUAL), front)
+                return self.placed(
+                    self.both(subject, vp, tense, mode="habit"), self.pick(lex.HABITUAL), front
+                )
             text = self.both(subject, vp, tense, negation=negation)
             if timed and not clocked:
                 return self.placed(text, self.pick(lex.BACKGROUND), front)
@@ -142,8 +185,14 @@ class Clauses(VerbPhrases):
         fr, en = self.pick(lex.PAST_UNITS)
         count = 1 + self.below(10)
         if count == 1:
-            return f"il y a {french.number(1, fr in ('semaine', 'heure', 'minute'))} {fr}", f"one {en} ago"
-        return f"il y a {french.number(count)} {french.plural(fr)}", f"{english.number(count)} {en}s ago"
+            return (
+                f"il y a {french.number(1, fr in ('semaine', 'heure', 'minute'))} {fr}",
+                f"one {en} ago",
+            )
+        return (
+            f"il y a {french.number(count)} {french.plural(fr)}",
+            f"{english.number(count)} {en}s ago",
+        )
 
     def within(self) -> Text:
         fr, en = self.ago()
@@ -180,7 +229,13 @@ class Clauses(VerbPhrases):
         return self.pick(("present", "present", "past", "past", "future", "near"))
 
     def asked(
-        self, subject: NP, vp: VP, tense: str, head: Text = ("", ""), inverted: bool | None = None, mode: str = ""
+        self,
+        subject: NP,
+        vp: VP,
+        tense: str,
+        head: Text = ("", ""),
+        inverted: bool | None = None,
+        mode: str = "",
     ) -> Sentence:
         """A question with est-ce que or with inversion, after a question word or none."""
         if inverted is None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from data.corpora.phrasebook import english, french
-from data.corpora.phrasebook import lexicon as lex
+from data.corpora.phrasebook import english, french, lexicon as lex
 from data.corpora.phrasebook.clause import NP, VP
 from data.corpora.phrasebook.noun_phrases import NounPhrases
 from data.corpora.phrasebook.tables import Text, rows
 
 OBJECT_PRONOUNS = (("me", "me"), ("te", "you"), ("nous", "us"), ("vous", "you"))
 MANNER = dict(lex.MANNERS)
-PERSON_WORDS = tuple((a.fr, a.en) for a in lex.ADJECTIVES if "kin" in a.kinds) + lex.PERSON_ADJECTIVES
+PERSON_WORDS = (
+    tuple((a.fr, a.en) for a in lex.ADJECTIVES if "kin" in a.kinds) + lex.PERSON_ADJECTIVES
+)
 # verb / link / English / English link / aspect / class of the infinitive
 CHAINS = rows("""
     vouloir//want/to/state/any
@@ -50,18 +51,26 @@ INNER = {
         if "t" not in p.determiners or p.fr != "chanter"
     ),
     "pleasure": (
-        *_verbs("jouer", "nager danser voyager marcher courir cuisiner jouer promener dormir étudier travailler"),
+        *_verbs(
+            "jouer",
+            "nager danser voyager marcher courir cuisiner jouer promener dormir étudier travailler",
+        ),
         *_verbs("", "écouter"),
     ),
     "task": _verbs("lire réparer nettoyer laver préparer dessiner peindre") + _verbs("faire"),
-    "duty": _verbs("fermer téléphoner appeler laver préparer remercier répondre nettoyer") + _verbs("faire"),
-    "habit": _verbs("jouer", "travailler courir pleurer rire fumer chanter danser étudier nager marcher cuisiner"),
+    "duty": _verbs("fermer téléphoner appeler laver préparer remercier répondre nettoyer")
+    + _verbs("faire"),
+    "habit": _verbs(
+        "jouer",
+        "travailler courir pleurer rire fumer chanter danser étudier nager marcher cuisiner",
+    ),
     "before": _verbs(
         "faire jouer",
         "partir sortir coucher dormir dîner déjeuner rentrer travailler promener étudier jouer reposer habiller laver",
     ),
     "childhood": _verbs(
-        "aimer adorer détester jouer", "nager danser chanter pleurer jouer courir voyager habiter rire"
+        "aimer adorer détester jouer",
+        "nager danser chanter pleurer jouer courir voyager habiter rire",
     ),
 }
 
@@ -70,7 +79,9 @@ class VerbPhrases(NounPhrases):
     """Verb phrases: a verb with objects and adjuncts, chains of verbs, states, clock times."""
 
     def action(self, subject: NP, adjuncts: float = 0.5) -> VP:
-        """Something that a person does, with its complements and now and then a place, a manner or company."""
+        """Something that a person does, with its complements and now and then a place, a manner or
+        company.
+        """
         draw = self.draw()
         if draw < 0.4:
             vp = self.with_object(self.pick(lex.THINGS), subject)
@@ -102,10 +113,16 @@ class VerbPhrases(NounPhrases):
         thing, determiner = self.object_for(predicate, subject)
         if predicate.fr_prep:  # only a direct object changes its article under negation
             bare_plural = predicate.fr_prep == "de" and "@des" in thing.fr
-            fr = thing.fr.replace("@des", "" if bare_plural else "des").replace("@une", "une").replace("@un", "un")
+            fr = (
+                thing.fr.replace("@des", "" if bare_plural else "des")
+                .replace("@une", "une")
+                .replace("@un", "un")
+            )
             if predicate.fr_prep == "de" and fr.startswith("de "):
                 fr, bare_plural = fr.removeprefix("de "), True
-            thing = replace(thing, fr=fr, en=thing.en.replace("@some", "" if bare_plural else "some"))
+            thing = replace(
+                thing, fr=fr, en=thing.en.replace("@some", "" if bare_plural else "some")
+            )
         vp = vp.plus(f"{predicate.fr_prep} {thing.fr}", thing.en)
         return replace(vp, no_negation=True) if determiner == "n" else vp
 
@@ -158,7 +175,12 @@ class VerbPhrases(NounPhrases):
         vp = VP("aller", "go", "act", place.fr, place.to)
         if place in lex.CITIES and self.chance(0.5):
             means = self.pick(("en train", "en avion", "en voiture", "en bus"))
-            by = {"en train": "by train", "en avion": "by plane", "en voiture": "by car", "en bus": "by bus"}[means]
+            by = {
+                "en train": "by train",
+                "en avion": "by plane",
+                "en voiture": "by car",
+                "en bus": "by bus",
+            }[means]
             vp = vp.plus(means, by)
         return replace(vp, extras="w")
 
@@ -233,7 +255,9 @@ class VerbPhrases(NounPhrases):
             companion = self.possessed(self.family_noun(), subject.person, subject.possessive)
         else:
             friends = self.pick(lex.NOUNS["known"][:4])
-            companion = self.possessed(friends, subject.person, subject.possessive, self.chance(0.6))
+            companion = self.possessed(
+                friends, subject.person, subject.possessive, self.chance(0.6)
+            )
         if self.chance(0.85):
             return f"avec {companion.fr}", f"with {companion.en}"
         return f"sans {companion.fr}", f"without {companion.en}"
@@ -279,7 +303,14 @@ class VerbPhrases(NounPhrases):
             place = self.pick(lex.PLACES)
             return VP("être", "be", "be", place.fr, place.at)
         age = 5 + self.below(76)
-        return VP("avoir", "be", "be", f"{french.number(age)} ans", f"{english.number(age)} years old", steady=True)
+        return VP(
+            "avoir",
+            "be",
+            "be",
+            f"{french.number(age)} ans",
+            f"{english.number(age)} years old",
+            steady=True,
+        )
 
     def clock(self) -> Text:
         """à huit heures et demie: at half past eight."""

@@ -1,0 +1,1 @@
+"""Runs on disk: folders, checkpoint files, averaging, export."""

@@ -1,0 +1,146 @@
+"""Config files: executed, changed by the command line, written to and read from JSON."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import json
+import runpy
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.positions import POSITIONS, Position
+from configs.schema import Config
+from configs.serialize import apply_overrides, from_dict, kinds, to_dict
+from utils.errors import ConfigError
+from utils.files import write_text
+
+CONFIGS_DIR = Path(__file__).resolve().parents[1] / "configs"
+_NOT_EXPERIMENTS = {"__init__", "load", "objectives", "positions", "schema", "section", "serialize"}
+
+
+def config_files() -> list[Path]:
+    """The experiment files of `configs/` and its folders, by path."""
+    return sorted(path for path in CONFIGS_DIR.rglob("*.py") if path.stem not in _NOT_EXPERIMENTS)
+
+
+def load_config(
+    path: str | Path, overrides: Sequence[str] = (), position: str | None = None
+) -> Config:
+    """Execute a config file and apply `--set` texts and `--position` to its `config`.
+
+    A config file is Python code and is executed as such: load only files that you would run. It may
+    import other configs (`from configs.base import config as base`). Where it leaves `name` at the
+    schema's default, the name is that of the file. Raises ConfigError: one line with the file, the
+    line where it failed, and the reason.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: give a config file{_suggest(path)}")
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such config file{_suggest(path)}")
+    if path.suffix != ".py":
+        raise ConfigError(f"{path}: a config is a Python file (.py){_suggest(path)}")
+    config = _execute(path)
+    if config.name == Config().name:
+        stem = "".join(c if c.isalnum() or c in "_-." else "_" for c in path.stem)
+        config = dataclasses.replace(config, name=stem)
+    return apply_overrides(config, overrides, position=position)
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--set` (into `overrides`) and `--position`, as `load_config` takes them."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="SECTION.FIELD=VALUE",
+        help="change one field of the config; repeatable",
+    )
+    names = ", ".join(dict.fromkeys([*POSITIONS, *kinds(Position)]))
+    parser.add_argument(
+        "--position", metavar="NAME", help=f"change the positional encoding: {names}"
+    )
+
+
+def write_config_json(config: Config, path: str | Path) -> None:
+    """Write the whole config as JSON, in one step."""
+    write_text(Path(path), json.dumps(to_dict(config), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_config_json(path: str | Path) -> Config:
+    """Read what `write_config_json` wrote; nothing is executed. Raises ConfigError naming the file
+    and the reason.
+    """
+    path = Path(path)
+    try:
+        return from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # beside bad JSON: bad UTF-8, endless digits, endless brackets
+        raise ConfigError(f"{path}: not valid JSON: {error}") from None
+
+
+def config_of(path: str | Path) -> Config | None:
+    """What a config file, a config.json or a run's folder with one says; None for a checkpoint.
+
+    Of a run it is config.json, as the run was begun or went on last. Only a config file is
+    executed. Raises ConfigError where `path` is none of them.
+    """
+    path = Path(path)
+    saved = path / "config.json" if path.is_dir() else path
+    if saved.suffix == ".json" and saved.is_file():
+        return read_config_json(saved)
+    if path.suffix == ".py" or not path.exists():
+        return load_config(path)
+    return None
+
+
+def _execute(path: Path) -> Config:
+    try:
+        # Compiled from the source each time: a module's cached bytecode may be older than a file
+        # just edited.
+        names = runpy.run_path(str(path), run_name=f"config_file_{path.stem}")
+    except ConfigError as error:
+        raise ConfigError(f"{_where(path, error)}: {error}") from None
+    except SyntaxError as error:
+        raise ConfigError(
+            f"{error.filename or path}:{error.lineno or 1}: syntax error: {error.msg}"
+        ) from None
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{_where(path, error)}: {type(error).__name__}: {reason}") from None
+    if "config" not in names:
+        raise ConfigError(f"{path}: must end in `config = ...`, a configs.schema.Config")
+    config = names["config"]
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"{path}: `config` must be a configs.schema.Config, not {type(config).__name__}"
+        )
+    return config
+
+
+def _where(path: Path, error: BaseException) -> str:
+    """The file and the line of it at which the error came up."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path)
+    ]
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def _suggest(path: Path) -> str:
+    files = [file.relative_to(CONFIGS_DIR.parent).as_posix() for file in config_files()]
+    closest = sorted(
+        files, key=lambda file: -difflib.SequenceMatcher(None, path.stem, Path(file).stem).ratio()
+    )
+    return f"; the closest of {len(files)} there are: {', '.join(closest[:5])}" if closest else ""

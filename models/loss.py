@@ -1,0 +1,124 @@
+"""The training loss: summed over real target tokens, divided by their number exactly once, by the
+caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Rows of logits that stand at once. On a CPU few enough for the cache to hold them from one pass to
+# the next.
+_ROWS_CPU, _ROWS = 256, 4096
+
+
+@dataclass(slots=True)
+class TokenSums:
+    """Sums over N target tokens: `objective` carries the gradient; `nll` (without smoothing) and
+    `n_correct` do not.
+    """
+
+    objective: Tensor
+    nll: Tensor
+    n_correct: Tensor
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """Projection, loss and gradient, some rows at a time, so that the [N,V] logits never stand
+    whole.
+
+    The gradient is made on the way forward, while a row's exponentials are at hand, and without a
+    pass over the vocabulary of its own: softmax, one-hot target and smoothing enter the two
+    products as three terms each. Differentiable once.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        label_smoothing: float,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        exact = torch.promote_types(dtype, torch.float32)
+        h, w = hidden.to(dtype), weight.to(dtype)
+        mean_w = w.to(exact).mean(dim=0)
+        objective, nll = (torch.zeros((), dtype=exact, device=h.device) for _ in range(2))
+        n_correct = torch.zeros((), dtype=torch.long, device=h.device)
+        differentiate = any(ctx.needs_input_grad[:2])
+        if differentiate:
+            grad_hidden = torch.empty(h.shape, dtype=exact, device=h.device)
+            grad_weight = torch.zeros(w.shape, dtype=exact, device=h.device)
+        rows = _ROWS_CPU if h.device.type == "cpu" else _ROWS
+        for start in range(0, len(h), rows):
+            some, target = h[start : start + rows], targets[start : start + rows]
+            logits = torch.mm(some, w.t()).to(exact)
+            at_target = logits.gather(1, target[:, None]).squeeze(1)
+            top, best = logits.max(dim=1)
+            n_correct += (best == target).sum()
+            exps = logits.sub_(top[:, None]).exp_()
+            total = exps.sum(dim=1)
+            log_total = total.log() + top
+            nll += (log_total - at_target).sum()
+            mean = some.to(exact) @ mean_w  # of the logits over the vocabulary
+            objective += (
+                log_total - (1 - label_smoothing) * at_target - label_smoothing * mean
+            ).sum()
+            if not differentiate:
+                continue
+            # d objective / d logits = exps / total - (1 - eps) onehot - eps / V
+            exps = exps.to(dtype)
+            part = torch.mm(exps, w).to(exact).div_(total[:, None])
+            part.sub_(w[target], alpha=1 - label_smoothing).sub_(mean_w, alpha=label_smoothing)
+            grad_hidden[start : start + rows] = part
+            _add_product(grad_weight, exps.t(), (some / total[:, None]).to(dtype))
+        if differentiate:
+            grad_weight.sub_(h.to(exact).sum(dim=0), alpha=label_smoothing / len(w))
+            grad_weight.index_add_(0, targets, h.to(exact), alpha=label_smoothing - 1)
+            ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype))
+        ctx.mark_non_differentiable(nll, n_correct)
+        return objective, nll, n_correct
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, grad_objective: Tensor, *_: Tensor
+    ) -> tuple[Tensor, Tensor, None, None, None]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grad_objective, grad_weight * grad_objective, None, None, None
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, where a and b may be less exact than total."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += torch.mm(a, b)
+
+
+def product_dtype(weight: Tensor) -> torch.dtype:
+    """What products with `weight` are made in: autocast's type where that is on."""
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+def token_sums(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float
+) -> TokenSums:
+    """hidden [N,D], output weight [V,D], targets [N] (no padding among them) -> sums over the N
+    tokens.
+
+    The logits are hidden @ weight^T. Label smoothing (Szegedy et al. 2016, section 7) mixes the
+    targets with the uniform distribution over the vocabulary: (1 - eps) nll + eps times the mean of
+    -log p over the vocabulary, as torch's cross_entropy with label_smoothing=eps. Under autocast
+    the products are made in its dtype; the sums are float32 or better.
+    """
+    dtype = product_dtype(weight)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return TokenSums(
+            *_ProjectedCrossEntropy.apply(hidden, weight, targets, label_smoothing, dtype)
+        )

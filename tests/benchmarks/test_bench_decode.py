@@ -1,0 +1,300 @@
+"""`python benchmarks/bench_decode.py`: systems that do the same work on the same weights, and its
+reports.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import run_script
+from made_runs import Scripts
+
+from benchmarks import bench_decode
+from benchmarks.bench_decode import (
+    AT_LEAST,
+    BOS,
+    EOS,
+    Search,
+    Subject,
+    in_batches,
+    random_sources,
+    random_subject,
+    systems_of,
+    to_marian,
+)
+from checkpoints.run import FORMAT, Run
+from configs.schema import Config, Subword
+from configs.serialize import apply_overrides, to_dict
+from data.corpora.build import build_corpus
+from models.build import build_model
+from tokenizer.subword import SubwordTokenizer
+from translation.translator import pad_sources
+
+CPU = torch.device("cpu")
+EVERYONE = [(name, "float32") for name in ("ours", "transformers", "ctranslate2")]
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    return random_subject("tiny", CPU, 0)
+
+
+@pytest.fixture(scope="module")
+def sources(subject: Subject) -> list[list[int]]:
+    return random_sources(12, subject.tokenizer.src_vocab_size, 0)
+
+
+def test_marian_with_the_same_weights_gives_the_same_logits(sources: list[list[int]]) -> None:
+    subject = random_subject("tiny", CPU, 1)
+    with torch.no_grad():
+        for parameter in subject.model.parameters():
+            if parameter.dim() == 1:  # biases and norms that are not idle
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    src = pad_sources(sources, subject.tokenizer.pad_id)
+    tgt_in = torch.tensor([[BOS, *ids[:7]] for ids in sources])
+    marian = to_marian(subject).eval()
+    with torch.no_grad():
+        theirs = marian(
+            input_ids=src, attention_mask=src != subject.tokenizer.pad_id, decoder_input_ids=tgt_in
+        ).logits
+        ours = subject.model(src, tgt_in)
+    torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=1e-4)
+    assert sum(p.numel() for p in marian.parameters() if p.requires_grad) == sum(
+        p.numel() for p in subject.model.parameters()
+    )
+
+
+def test_random_weights_never_prefer_a_special_id(
+    subject: Subject, sources: list[list[int]]
+) -> None:
+    with torch.no_grad():
+        logits = subject.model(
+            pad_sources(sources, subject.tokenizer.pad_id), torch.tensor([[BOS]] * len(sources))
+        )
+    assert (logits[..., :4] == 0).all()
+    assert (logits.topk(6).values > 0).all()
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_all_systems_find_the_same_of_the_asked_length(
+    beam_size: int, subject: Subject, sources: list[list[int]]
+) -> None:
+    with systems_of(subject, ["transformers", "ctranslate2"], ["float32"]) as (systems, left_out):
+        found = {
+            key: translate(sources, Search(beam_size, 9)) for key, translate in systems.items()
+        }
+    assert list(found) == EVERYONE
+    assert left_out == {}
+    assert (
+        found["transformers", "float32"]
+        == found["ctranslate2", "float32"]
+        == found["ours", "float32"]
+    )
+    assert {len(ids) for ids in found["ours", "float32"]} == {9}
+    assert len({tuple(ids) for ids in found["ours", "float32"]}) > 6
+
+
+def test_an_early_end_is_cut_off_alike(subject: Subject, sources: list[list[int]]) -> None:
+    """Real models end their sentences: here one of the pieces that this model likes becomes EOS."""
+    ended = random_subject("tiny", CPU, 0)
+    with systems_of(subject, [], []) as (systems, _):
+        plain = systems["ours", "float32"](sources, Search(1, 9))
+    liked = max(
+        {i for ids in plain for i in ids[2:5]}, key=lambda i: sum(i in ids for ids in plain)
+    )
+    ended.tokenizer.eos_id = liked
+    with_eos = [[*ids[:-1], liked] for ids in sources]
+    with systems_of(ended, ["transformers", "ctranslate2"], ["float32"]) as (systems, _):
+        found = [translate(with_eos, Search(1, 9)) for translate in systems.values()]
+    assert found[0] == found[1] == found[2]
+    lengths = {len(ids) for ids in found[0]}
+    assert min(lengths) < 9
+    assert all(liked not in ids for ids in found[0])
+
+
+def test_bfloat16_and_int8_are_other_systems(subject: Subject, sources: list[list[int]]) -> None:
+    with systems_of(subject, ["transformers", "ctranslate2"], ["bfloat16", "int8"]) as (
+        systems,
+        left_out,
+    ):
+        assert next(iter(systems)) == ("ours", "float32")
+        assert {("ours", "bfloat16"), ("transformers", "bfloat16"), ("ctranslate2", "int8")} < set(
+            systems
+        )
+        assert {("transformers", "float32"), ("ours", "int8")} & set(systems) == set()
+        assert set(left_out) <= {"ctranslate2, bfloat16"}
+        found = {key: translate(sources, Search(1, 6)) for key, translate in systems.items()}
+    exact = found.pop(("ours", "float32"))
+    for (_, precision), rounded in found.items():
+        assert [len(ids) for ids in rounded] == [6] * len(sources)
+        if precision == "bfloat16":  # what int8 gives depends on the processor
+            assert sum(a[0] == b[0] for a, b in zip(exact, rounded)) > len(sources) / 2
+
+
+def test_a_model_that_a_peer_cannot_have_leaves_it_out_with_the_reason(subject: Subject) -> None:
+    config = bench_decode.model_config("tiny")
+    fire = apply_overrides(Config(model=config), ["model.position=fire"]).model
+    other = Subject(build_model(fire, subject.tokenizer).eval(), fire, subject.tokenizer, CPU)
+    with systems_of(other, ["transformers", "ctranslate2"], ["float32"]) as (systems, left_out):
+        assert list(systems) == [("ours", "float32")]
+    assert "this model has not" in left_out["transformers, float32"]
+    assert "'fire' cannot be exported" in left_out["ctranslate2, float32"]
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_its_name(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("transformers", "ctranslate2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with systems_of(subject, ["transformers", "ctranslate2"], ["float32"]) as (systems, left_out):
+        assert list(systems) == [("ours", "float32")]
+    for name in ("transformers", "ctranslate2"):
+        assert name in left_out[f"{name}, float32"]
+
+
+def test_a_round_has_the_first_sentences_longest_first() -> None:
+    sources = random_sources(40, 50, 0)
+    assert all(ids[-1] == EOS and EOS not in ids[:-1] and 20 <= len(ids) <= 40 for ids in sources)
+    for batch_size, sizes in ((1, [1] * AT_LEAST), (3, [3, 3, 2]), (16, [16])):
+        batches = in_batches(sources, batch_size)
+        assert [len(batch) for batch in batches] == sizes
+        flat = [ids for batch in batches for ids in batch]
+        assert sorted(flat) == sorted(sources[: len(flat)])
+        assert [len(ids) for ids in flat] == sorted(map(len, flat), reverse=True)
+
+
+# --------------------------------------------------------------------------------------- the script
+
+
+def made_run(folder: Path) -> Path:
+    """A run on the embedded corpus with the weights that it began with."""
+    config = Config(name="made", model=bench_decode.model_config("tiny"))
+    config = apply_overrides(config, ["data.corpus.n_test=12", "decode.max_len=10"])
+    corpus = build_corpus(config.data)
+    texts = corpus.load(corpus.test[0])
+    tokenizer = SubwordTokenizer.train([*texts.src, *texts.tgt], Subword(vocab_size=100))
+    run = Run(folder / "made_20200101_000000")
+    run.checkpoints.mkdir(parents=True)
+    tokenizer.save(run.tokenizer)
+    torch.manual_seed(0)
+    payload = {
+        "format": {"version": FORMAT},
+        "config": to_dict(config),
+        "model": build_model(config.model, tokenizer).state_dict(),
+        "tokenizer": {"fingerprint": tokenizer.fingerprint()},
+    }
+    torch.save(payload, run.checkpoints / "best_checkpoint_1_loss=-1.0000.pt")
+    return run.path
+
+
+def test_it_runs_as_a_file(tmp_path: Path) -> None:
+    done = run_script(
+        *(
+            "benchmarks/bench_decode.py",
+            "--size",
+            "tiny",
+            "--batch",
+            "2",
+            "--beam",
+            "1",
+            "--tokens",
+            "3",
+        ),
+        *(
+            "--precision",
+            "float32",
+            "--rounds",
+            "1",
+            "--peers",
+            "ctranslate2",
+            "--train_steps",
+            "0",
+        ),
+        *("--threads", "1", "--output_dir", tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    [section] = json.loads((tmp_path / "bench_decode.json").read_text("utf-8"))["sections"]
+    assert [(row["system"], row["same_tokens"]) for row in section["rows"]] == [
+        ("ours", 1.0),
+        ("ctranslate2", 1.0),
+    ]
+
+
+def test_both_kinds_of_work_are_measured_for_all_systems(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = Scripts(bench_decode.main, capsys, monkeypatch)(
+        *(
+            "--size",
+            "tiny",
+            "--batch",
+            "4",
+            "8",
+            "--beam",
+            "1",
+            "2",
+            "--tokens",
+            "6",
+            "--device",
+            "cpu",
+        ),
+        *("--precision", "float32", "int8", "--rounds", "2", "--threads", "1"),
+        *("--model_path", made_run(tmp_path), "--output_dir", tmp_path / "out"),
+    )
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "out" / "bench_decode.json").read_text("utf-8"))
+    text = (tmp_path / "out" / "bench_decode.md").read_text("utf-8")
+    assert text.strip() == done.out.strip().replace("\n\n\n", "\n\n")
+    assert [section["heading"] for section in report["sections"]] == [
+        "tiny, 6 tokens: greedy",
+        "tiny, 6 tokens: beam 2",
+        "real sentences, made_20200101_000000: greedy",
+        "real sentences, made_20200101_000000: beam 2",
+    ]
+    for section in report["sections"]:
+        assert set(section["versions"]) == {"transformers", "ctranslate2"}
+        names = [*EVERYONE, ("ctranslate2", "int8")]
+        rows = section["rows"]
+        assert [(row["system"], row["precision"]) for row in rows] == names * 2
+        assert [row["batch"] for row in rows] == [4] * 4 + [8] * 4
+        for row in rows:
+            check_row(row, section)
+            assert f"| {row['system']} {row['precision']} | {row['batch']} |" in done.out
+
+
+def check_row(row: dict[str, Any], section: dict[str, Any]) -> None:
+    fixed = section["max_tokens"] == 6
+    assert row["sentences"] == AT_LEAST
+    assert row["output_tokens"] == 6 * AT_LEAST if fixed else row["output_tokens"] <= 10 * AT_LEAST
+    assert len(row["seconds"]) == 2
+    mean = sum(AT_LEAST / seconds for seconds in row["seconds"]) / 2  # of two, the median too
+    assert row["sentences_per_second"]["median"] == pytest.approx(mean)
+    assert row["tokens_per_second"]["median"] == pytest.approx(
+        mean * row["output_tokens"] / AT_LEAST
+    )
+    assert math.isfinite(mean)
+    assert mean > 0
+    if row["system"] == "ours":
+        assert row["ours_float32_over_it"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+    if row["precision"] == "float32" and row["search"] == "greedy":
+        assert row["same_tokens"] == 1.0
+
+
+def test_a_mistake_is_one_line(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Scripts(bench_decode.main, capsys, monkeypatch)
+    for args, words in (
+        (["--size", "huge"], "'huge'"),
+        (["--batch", "0"], "an integer >= 1"),
+        (["--device", "nowhere"], "--device nowhere"),
+        (["--model_path", tmp_path, "--train_steps", "5"], "not allowed with"),
+    ):
+        assert words in script("--output_dir", tmp_path / "out", *args).error()
+    assert not list(tmp_path.iterdir())

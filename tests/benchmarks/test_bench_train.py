@@ -1,0 +1,363 @@
+"""`python benchmarks/bench_train.py`: models that can be compared, figures that mean what they say,
+and its reports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from made_runs import Scripts
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import bench_train, common, train_setup
+from benchmarks.train_models import DROPOUT, MODELS, Ours, build_models, n_parameters
+from benchmarks.train_setup import BOS, EOS, PAD, SIZES, Setup, make_batches, model_flops
+
+SETUP = Setup(
+    size=SIZES["tiny"],
+    precision="float32",
+    device="cpu",
+    threads=1,
+    batch_tokens=128,
+    rounds=2,
+    warmup=1,
+    steps=2,
+    seed=0,
+    compile=False,
+)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def small_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are drawn from few pairs: forming those of 20,000 takes most of a second, again and
+    again.
+    """
+    monkeypatch.setattr(train_setup, "POOL", 500)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    """Every model that can be made here."""
+    return build_models(list(MODELS), SETUP)[0]
+
+
+def logits_of(model: Any, src: torch.Tensor, tgt_in: torch.Tensor) -> torch.Tensor:
+    model.model.eval()
+    with torch.no_grad():
+        return model.model(src, tgt_in)
+
+
+# ------------------------------------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("size", ["tiny", "small"])
+def test_models_of_one_size_have_nearly_as_many_parameters(size: str) -> None:
+    models, _ = build_models(list(MODELS), dataclasses.replace(SETUP, size=SIZES[size]))
+    counts = {name: n_parameters(model) for name, model in models.items()}
+    assert {"ours", "marian", "torch", "x_transformers"} <= set(counts)
+    assert counts["torch"] == counts["ours"] == counts["ours_dropout"]
+    assert (
+        counts["marian"] == counts["ours"] - 2 * 2 * SIZES[size].d_model
+    )  # no norm at the ends of the stacks
+    for name, count in counts.items():
+        assert count == pytest.approx(counts["ours"], rel=0.02), name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_ignores_padding_and_sees_the_source_and_the_past_alone(
+    name: str, models: dict[str, Any]
+) -> None:
+    """What a mask forgotten or upside down would break: its speed would be that of something else."""
+    if name not in models:
+        pytest.skip("not installed")
+    src = torch.tensor([[5, 6, 7, EOS], [8, 9, 10, EOS]])
+    tgt_in = torch.tensor([[BOS, 11, 12], [BOS, 13, 14]])
+    padding = torch.full((2, 2), PAD)
+    before = logits_of(models[name], src, tgt_in)
+    assert before.shape == (2, 3, SETUP.size.vocab_size)
+    padded = logits_of(models[name], torch.cat((src, padding), 1), torch.cat((tgt_in, padding), 1))
+    torch.testing.assert_close(padded[:, :3], before, atol=1e-5, rtol=1e-4)
+    other_end = torch.cat((tgt_in[:, :2], torch.tensor([[20], [21]])), 1)
+    torch.testing.assert_close(
+        logits_of(models[name], src, other_end)[:, :2], before[:, :2], atol=1e-5, rtol=1e-4
+    )
+    assert not torch.allclose(logits_of(models[name], src.flip(0), tgt_in), before, atol=1e-3)
+    swapped = torch.stack((src[0, [1, 0, 2, 3]], src[1]))  # positions matter
+    assert not torch.allclose(logits_of(models[name], swapped, tgt_in)[0], before[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_embeddings_are_one_with_the_output(name: str, models: dict[str, Any]) -> None:
+    if name not in models:
+        pytest.skip("not installed")
+    size = SETUP.size
+    tables = [
+        p
+        for p in models[name].model.parameters()
+        if p.requires_grad and p.shape == (500, size.d_model)
+    ]
+    assert len(tables) == 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_lowers_the_loss(name: str, models: dict[str, Any]) -> None:
+    if name not in models:
+        pytest.skip("not installed")
+    model = models[name]
+    batch = make_batches(SETUP).made[0]
+
+    def loss() -> float:
+        logits = logits_of(model, batch.src, batch.tgt_in)
+        return torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD
+        ).item()
+
+    before = loss()
+    model.model.train()
+    model.train([batch] * 8)
+    assert loss() < before - 0.01
+
+
+def test_dropout_is_where_the_legend_says() -> None:
+    plain, everywhere = (
+        build_models([name], SETUP)[0][name].model for name in ("ours", "ours_dropout")
+    )
+    for model, inner in ((plain, 0.0), (everywhere, DROPOUT)):
+        layer = model.decoder.layers[0]
+        assert model.dropout.p == layer.dropout.p == DROPOUT
+        assert (
+            layer.self_attention.dropout
+            == layer.cross_attention.dropout
+            == layer.feed_forward.dropout.p
+            == inner
+        )
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "x_transformers", None)
+    models, left_out = build_models(["ours", "x_transformers", "torch"], SETUP)
+    assert list(models) == ["ours", "torch"]
+    assert "x_transformers" in left_out["x_transformers"]
+
+
+# ------------------------------------------------------------------------------------------ batches
+
+
+def test_batches_are_formed_as_in_training_and_are_new_in_every_round() -> None:
+    batches = make_batches(SETUP)
+    assert len(batches.made) == 6
+    in_rounds = [id(batch) for number in (-1, 0, 1) for batch in batches.of_round(number)]
+    assert in_rounds == [id(batch) for batch in batches.made]
+    rows = [row for batch in batches.rows for row in batch]
+    assert len(rows) == len(set(rows))
+    for batch in batches.made:
+        longest = max(batch.src.shape[1], batch.tgt_out.shape[1])
+        assert len(batch.src) == 1 or len(batch.src) * longest <= SETUP.batch_tokens
+        for ids in (batch.src, batch.tgt_out):
+            assert (ids == EOS).sum(dim=1).eq(1).all()
+            assert not (ids == BOS).any()
+        assert batch.tgt_in[:, 0].eq(BOS).all()
+    assert sum(
+        int((batch.tgt_out != PAD).sum()) for batch in batches.of_round(1)
+    ) == batches.n_tokens(1)
+    real = sum(
+        int((ids != PAD).sum()) for batch in batches.made for ids in (batch.src, batch.tgt_out)
+    )
+    padded = sum(ids.numel() for batch in batches.made for ids in (batch.src, batch.tgt_out))
+    assert batches.padding() == pytest.approx(1 - real / padded)
+
+
+def test_the_same_seed_gives_the_same_batches_and_another_gives_others() -> None:
+    first, again = make_batches(SETUP), make_batches(SETUP)
+    assert all(
+        torch.equal(a.src, b.src) and torch.equal(a.tgt_in, b.tgt_in)
+        for a, b in zip(first.made, again.made)
+    )
+    other = make_batches(dataclasses.replace(SETUP, seed=1))
+    assert any(
+        a.src.shape != b.src.shape or not torch.equal(a.src, b.src)
+        for a, b in zip(first.made, other.made)
+    )
+
+
+# -------------------------------------------------------------------------------------------- FLOPs
+
+
+@pytest.mark.parametrize(("n_src", "n_tgt"), [(7, 5), (60, 90)])
+def test_model_flops_are_what_torch_counts(n_src: int, n_tgt: int) -> None:
+    """Sentences of one length, so that there is no padding; the plain kernel, whose products the
+    counter knows.
+    """
+    model = Ours(SETUP).model.train()
+    src = torch.randint(EOS + 1, SETUP.size.vocab_size, (3, n_src))
+    tgt = torch.randint(EOS + 1, SETUP.size.vocab_size, (3, n_tgt))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(src, tgt).sum().backward()
+    lengths = np.full(3, n_src), np.full(3, n_tgt)
+    assert model_flops(SETUP.size, *lengths) == pytest.approx(counter.get_total_flops(), rel=0.03)
+
+
+def test_model_flops_of_a_round_leave_padding_out() -> None:
+    batches = make_batches(SETUP)
+    src = np.concatenate([(batch.src != PAD).sum(1).numpy() for batch in batches.of_round(0)])
+    tgt = np.concatenate([(batch.tgt_out != PAD).sum(1).numpy() for batch in batches.of_round(0)])
+    one_by_one = sum(model_flops(SETUP.size, s[None], t[None]) for s, t in zip(src, tgt))
+    assert batches.flops(SETUP.size, 0) == pytest.approx(one_by_one)
+
+
+# ------------------------------------------------------------------------------------------- timing
+
+
+def test_runs_take_turns_and_the_warm_up_is_not_reported() -> None:
+    calls: list[tuple[str, int]] = []
+    runs = {name: (lambda number, name=name: calls.append((name, number))) for name in "ab"}
+    seconds = common.in_turn(runs, rounds=2, warmup=1, device=CPU)
+    assert calls == [("a", -1), ("b", -1), ("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert {name: len(taken) for name, taken in seconds.items()} == {"a": 2, "b": 2}
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    # A machine three times slower in the second round: the ratio of the medians would be 2.
+    assert common.ratio([2.0, 6.0, 2.0], [1.0, 3.0, 1.0]) == common.Spread(2.0, 2.0, 2.0)
+    assert common.ratio([1.0, 9.0, 4.0], [1.0, 3.0, 2.0]) == common.Spread(2.0, 1.5, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(12345.6, "12,346"), (123.4, "123"), (1.234, "1.23"), (0.01234, "0.0123"), (0, "0")],
+)
+def test_a_figure_has_three_significant_digits(value: float, text: str) -> None:
+    assert common.figure(value) == text
+
+
+def test_the_matrix_rate_stops_at_sizes_that_would_take_too_long() -> None:
+    assert list(common.matrix_rate(torch.float32, CPU, most_s=1e-9)) == [512]
+    rates = common.matrix_rate(torch.float32, CPU, most_s=0.02)
+    assert all(math.isfinite(rate) and rate > 0 for rate in rates.values())
+
+
+def test_the_parts_of_a_step_are_those_of_the_real_update() -> None:
+    plain, timed = Ours(SETUP), Ours(SETUP)
+    batches = make_batches(SETUP)
+    for number in (-1, 0, 1):
+        plain.train(batches.of_round(number))
+    parts = timed.split_step(batches)
+    assert list(parts) == ["data", "forward", "backward", "optimizer"]
+    assert all(0 < ms < 60_000 for ms in parts.values())
+    assert [len(seconds) for seconds in timed.stopwatch.parts.values()] == [6, 6, 6]
+    for key, weight in plain.model.state_dict().items():
+        assert torch.equal(weight, timed.model.state_dict()[key]), key
+
+
+# ------------------------------------------------------------------------------------------ reports
+
+
+def numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [n for part in value.values() for n in numbers(part)]
+    if isinstance(value, list):
+        return [n for part in value for n in numbers(part)]
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+@pytest.fixture
+def script_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    """The file run as `python FILE` does, the folder that it lies in first on the path and the root
+    not on it; but in this process, which has imported torch already, and without seconds of matrix
+    products.
+    """
+    path = ROOT / "benchmarks" / "bench_train.py"
+
+    def run(argv: list[str]) -> None:
+        monkeypatch.setattr(sys, "argv", [str(path), *argv])
+        monkeypatch.setattr(
+            sys, "path", [str(path.parent), *(p for p in sys.path if Path(p).resolve() != ROOT)]
+        )
+        runpy.run_path(str(path), run_name="__main__")
+        assert sys.path[0] == str(ROOT)
+
+    monkeypatch.setattr(common, "matrix_rate", functools.partial(common.matrix_rate, most_s=0.02))
+    return Scripts(run, capsys, monkeypatch)
+
+
+def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
+    tmp_path: Path, script_file: Scripts
+) -> None:
+    done = script_file(
+        *("--size", "tiny", "--batch_tokens", "128", "--rounds", "2", "--steps", "1"),
+        *("--peers", "torch", "joeynmt", "--schemes", "rope,shaw", "--threads", "1"),
+        *("--output_dir", tmp_path),
+    )
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "bench_train.json").read_text("utf-8"))
+    text = (tmp_path / "bench_train.md").read_text("utf-8")
+    assert text.strip() == done.out.strip().replace("\n\n\n", "\n\n")
+    assert {"date", "commit", "torch", "cpu", "threads"} <= set(report["environment"])
+    assert all(report["environment"].values())
+    models, schemes = report["sections"]
+    assert models["heading"] == "tiny, float32"
+    measured = [row["model"] for row in models["models"]]
+    assert measured[:2] == ["ours", "torch"]
+    assert {*measured, *models["left_out"]} == {"ours", "torch", "joeynmt"}
+    assert [row["scheme"] for row in schemes["schemes"]] == ["none", "rope", "shaw"]
+    figures = [*models["models"], *schemes["schemes"]]
+    assert all(
+        math.isfinite(n) and n > 0
+        for n in numbers([figures, models["parts_ms"], models["matrix_gflops"]])
+    )
+    for row in figures:
+        assert len(row["seconds"]) == 2
+        assert f"| {row.get('model', row.get('scheme'))} | {row['parameters']:,} |" in text
+    [torch_row] = [row for row in models["models"] if row["model"] == "torch"]
+    ours = models["models"][0]
+    ratios = [a / b for a, b in zip(torch_row["seconds"], ours["seconds"])]
+    assert torch_row["ours_over_it"]["median"] == pytest.approx(sum(ratios) / 2)
+    assert ours["ours_over_it"]["median"] == schemes["schemes"][0]["time_over_none"]["median"] == 1
+    for name in models["left_out"]:
+        assert f"- left out: {name} (" in text
+
+
+def test_peak_memory_is_that_of_a_process_of_its_own() -> None:
+    setup = dataclasses.replace(
+        SETUP, size=dataclasses.replace(SIZES["tiny"], d_model=256, d_ff=1024), batch_tokens=512
+    )
+    parameters = n_parameters(Ours(setup))
+    held = torch.ones(100_000_000)  # 400 MB of this process are none of its
+    peak = bench_train.in_fresh_process("ours", setup)
+    assert held.sum() > 0
+    assert (
+        4 * 4 * parameters / 1e6 < peak < 350
+    )  # weights, gradients and two moments, and not what is held here
+
+
+@pytest.fixture
+def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    return Scripts(bench_train.main, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--schemes", "rope,ropes"), "no position scheme 'ropes'"),
+        (("--peers", "sockeye"), "invalid choice: 'sockeye'"),
+        (("--device", "tpu"), "--device tpu: not on this machine"),
+        (("--rounds", "0"), "an integer >= 1"),
+    ],
+)
+def test_a_mistake_is_one_line(args: tuple[str, ...], words: str, script: Scripts) -> None:
+    assert words in script("--size", "tiny", *args).error()

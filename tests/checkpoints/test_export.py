@@ -1,0 +1,571 @@
+"""Export: the folder with safetensors gives the run's model back, and CTranslate2 decodes as this
+project does.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import pytest
+import torch
+from made_runs import Scripts
+from safetensors.torch import load_file, save_file
+from tiny_models import POSITIONS
+
+import export as script
+import inference
+from checkpoints import ctranslate2 as export_ctranslate2
+from checkpoints.content import checkpoint_config, read_checkpoint, read_safetensors
+from checkpoints.ctranslate2 import NEVER, convert
+from checkpoints.run import FORMAT, WEIGHTS, Run, resolve_checkpoint
+from configs.schema import (
+    Config,
+    Learnable,
+    ModelConfig,
+    Position,
+    Randomized,
+    Rope,
+    Sinusoidal,
+    Subword,
+)
+from configs.serialize import to_dict
+from models.build import build_model
+from models.decoding import beam
+from models.decoding.greedy import greedy_search
+from models.decoding.hypothesis import never_generated
+from models.transformer import TranslationTransformer
+from tokenizer.base import BaseTokenizer
+from tokenizer.build import load_tokenizer
+from tokenizer.marian import FrEnTokenizer
+from tokenizer.subword import SubwordTokenizer
+from translation.translator import load_run, pad_sources
+from utils.errors import UserError
+
+TEXTS = [
+    "le chat noir dort sur la table",
+    "un homme parle à la femme du roi",
+    "the black cat sleeps on the table",
+    "a man talks to the wife of the king",
+]
+MAX_LEN = 20
+SHAPE = {
+    "d_model": 32,
+    "n_heads": 4,
+    "n_encoder_layers": 2,
+    "n_decoder_layers": 2,
+    "d_ff": 48,
+    "dropout": 0.0,
+}
+
+EXPORTABLE = [
+    "none",
+    "sinusoidal",
+    "sinusoidal_half",
+    "sinusoidal_t2t",
+    "learnable",
+    "rope",
+    "rope_complex",
+    "rope_half",
+    "rope_linear",
+    "rope_ntk",
+    "rope_yarn",
+    "alibi",
+    "alibi_asymmetric",
+    "t5",
+    "t5_unscaled",
+    "kerple_log",
+    "kerple_power",
+    "sandwich",
+    "shaw",
+    "shaw_keys",
+]
+SHAPES: dict[str, dict[str, Any]] = {
+    "post_norm": {"norm": "post"},
+    "gelu": {"activation": "gelu"},
+    "no_bias": {"bias": False},
+    "post_norm_no_bias": {"norm": "post", "bias": False},
+    "all_tied": {"tie_embeddings": "all"},
+    "target_tied": {"tie_embeddings": "target", "norm": "post"},
+    "five_layers_and_one": {"n_encoder_layers": 5, "n_decoder_layers": 1},
+    "three_heads": {"d_model": 36, "n_heads": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> SubwordTokenizer:
+    return SubwordTokenizer.train(TEXTS, Subword(vocab_size=64))
+
+
+def sharp_model(
+    config: ModelConfig, tokenizer: BaseTokenizer, cross_gain: float = 6.0
+) -> TranslationTransformer:
+    """Random weights that make much of every source (cross_gain); no norm, bias or start value of a
+    scheme is idle.
+    """
+    torch.manual_seed(0)
+    model = build_model(config, tokenizer).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+            elif "cross_attention" in name:
+                parameter.mul_(cross_gain)
+            elif name.startswith("scheme"):
+                parameter.mul_(2)
+        if config.tie_embeddings == "none":
+            model.output.weight[tokenizer.eos_id] *= 1.5  # some sentences come to an end
+    return model
+
+
+def random_ids(tokenizer: BaseTokenizer, size: int, n: int, seed: int = 0) -> list[list[int]]:
+    special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id}
+    ids = [i for i in range(size) if i not in special]
+    draw = random.Random(seed)
+    return [[*draw.choices(ids, k=draw.randint(1, 17)), tokenizer.eos_id] for _ in range(n)]
+
+
+class Exported:
+    """A model, and the same one in CTranslate2; what both say to the same ids."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tokenizer: BaseTokenizer,
+        folder: Path,
+        quantization: str = "float32",
+        **sharp: float,
+    ) -> None:
+        folder.mkdir()
+        self.tokenizer = tokenizer
+        self.model = sharp_model(config, tokenizer, **sharp)
+        convert(self.model, config, tokenizer, folder, quantization=quantization)
+        # Computed in float32 whatever is stored: products of int8 overflow on some processors.
+        self.translator = ctranslate2.Translator(
+            str(folder), compute_type="float32", intra_threads=1
+        )
+        self.ids = {
+            piece: i
+            for i, piece in enumerate(tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size)))
+        }
+        self.sources = random_ids(tokenizer, tokenizer.src_vocab_size, 30)
+        self.src = pad_sources(self.sources, tokenizer.pad_id)
+        self.never = list(
+            never_generated(
+                pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
+            )
+        )
+
+    def log_probs(self, targets: list[list[int]]) -> list[list[float]]:
+        """Of each token of the targets (each with EOS), with the ids that are never generated out
+        of the sum.
+        """
+        bos_id = self.tokenizer.bos_id
+        tgt_in = pad_sources([[bos_id, *target[:-1]] for target in targets], self.tokenizer.pad_id)
+        with torch.no_grad():
+            logits = self.model(self.src, tgt_in)
+        logits[..., self.never] += NEVER
+        every = logits.log_softmax(-1)
+        return [
+            [row[t, i].item() for t, i in enumerate(target)] for row, target in zip(every, targets)
+        ]
+
+    def ours(self) -> list[tuple[int, ...]]:
+        found = greedy_search(
+            self.model,
+            self.src,
+            bos_id=self.tokenizer.bos_id,
+            eos_id=self.tokenizer.eos_id,
+            max_len=MAX_LEN,
+            max_len_ratio=1e6,
+        )
+        return [hypothesis.ids for hypothesis in found]
+
+    def theirs(self, beam_size: int = 1) -> list[tuple[tuple[int, ...], float]]:
+        results = self.translator.translate_batch(
+            [self.tokenizer.src_pieces(source) for source in self.sources],
+            beam_size=beam_size,
+            length_penalty=0,
+            max_decoding_length=MAX_LEN,
+            min_decoding_length=0,
+            max_input_length=0,
+            return_scores=True,
+        )
+        return [(tuple(self.ids[piece] for piece in r.hypotheses[0]), r.scores[0]) for r in results]
+
+    def their_log_probs(self, targets: list[list[int]]) -> list[list[float]]:
+        pieces = [self.tokenizer.tgt_pieces(target[:-1]) for target in targets]
+        sources = [self.tokenizer.src_pieces(source) for source in self.sources]
+        return [
+            result.log_probs
+            for result in self.translator.score_batch(sources, pieces, max_input_length=0)
+        ]
+
+
+def greatest_difference(a: list[list[float]], b: list[list[float]]) -> float:
+    assert [len(row) for row in a] == [len(row) for row in b]
+    return max(abs(x - y) for row_a, row_b in zip(a, b) for x, y in zip(row_a, row_b))
+
+
+def check_equal(exported: Exported) -> None:
+    """The same log-probabilities of given targets, and the same greedy search with the same scores."""
+    targets = random_ids(exported.tokenizer, exported.tokenizer.tgt_vocab_size, 30, seed=1)
+    assert (
+        greatest_difference(exported.log_probs(targets), exported.their_log_probs(targets)) < 1e-4
+    )
+    ours, theirs = exported.ours(), exported.theirs()
+    assert ours == [ids for ids, _ in theirs]
+    assert len(set(ours)) > 15  # the sources decide, so equal outputs mean something
+    eos_id = exported.tokenizer.eos_id
+    whole = exported.log_probs([[*ids, eos_id] for ids in ours])
+    for row, ids, (_, score) in zip(whole, ours, theirs):
+        total = sum(row) if len(ids) < MAX_LEN else sum(row[:-1])
+        assert score == pytest.approx(total, abs=1e-4 * MAX_LEN)
+
+
+# -------------------------------------------------------------------------------------- CTranslate2
+
+
+@pytest.mark.parametrize("name", EXPORTABLE)
+def test_ctranslate2_decodes_every_supported_scheme_as_we_do(
+    name: str, tokenizer: SubwordTokenizer, tmp_path: Path
+) -> None:
+    check_equal(
+        Exported(ModelConfig(position=POSITIONS[name], **SHAPE), tokenizer, tmp_path / "out")
+    )
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_ctranslate2_decodes_every_shape_of_model_as_we_do(
+    name: str, tokenizer: SubwordTokenizer, tmp_path: Path
+) -> None:
+    config = ModelConfig(position=Sinusoidal(), **{**SHAPE, **SHAPES[name]})
+    check_equal(Exported(config, tokenizer, tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    "inner", [Sinusoidal(), Learnable(max_positions=64)], ids=["sinusoidal", "learnable"]
+)
+def test_drawn_positions_are_exported_where_they_act_on_the_embeddings(
+    inner: Position, tokenizer: SubwordTokenizer, tmp_path: Path
+) -> None:
+    position = Randomized(scheme=inner, spread=64, max_positions=24)
+    check_equal(Exported(ModelConfig(position=position, **SHAPE), tokenizer, tmp_path / "out"))
+
+
+def test_distances_beyond_the_table_get_the_bias_of_its_end(
+    tokenizer: SubwordTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        export_ctranslate2, "MAX_POSITIONS", 7
+    )  # t5 of 6 distances: the rest are alike
+    check_equal(
+        Exported(ModelConfig(position=POSITIONS["t5"], **SHAPE), tokenizer, tmp_path / "out")
+    )
+
+
+def test_beam_search_without_length_penalty_finds_the_same(
+    tokenizer: SubwordTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = Exported(ModelConfig(position=Rope(), **SHAPE), tokenizer, tmp_path / "out")
+
+    def ruled_out_first(logits: torch.Tensor, never: tuple[int, ...]) -> torch.Tensor:
+        return logits.index_fill(-1, torch.tensor(never), -torch.inf).log_softmax(-1)
+
+    # An untrained model gives those ids a few percent, which we leave in the sum and CTranslate2
+    # does not.
+    monkeypatch.setattr(beam, "allowed_log_probs", ruled_out_first)
+    ours = beam.beam_search(
+        exported.model,
+        exported.src,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+        beam_size=4,
+        n_best=1,
+        alpha=0.0,
+        max_len=MAX_LEN,
+        max_len_ratio=1e6,
+    )
+    assert [best.ids for [best] in ours] == [ids for ids, _ in exported.theirs(beam_size=4)]
+    assert [best.ids for [best] in ours] != exported.ours()
+
+
+def test_a_vocabulary_that_starts_from_padding(marian_folder: Path, tmp_path: Path) -> None:
+    tokenizer = FrEnTokenizer(marian_folder)
+    assert (tokenizer.eos_id, tokenizer.bos_id) == (0, tokenizer.pad_id)
+    exported = Exported(ModelConfig(position=Rope(), **SHAPE), tokenizer, tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (written["decoder_start_token"], written["eos_token"]) == ("<pad>", "</s>")
+    assert written["layer_norm_epsilon"] == 1e-5
+    check_equal(exported)
+
+
+def test_int8_is_smaller_and_close(tokenizer: SubwordTokenizer, tmp_path: Path) -> None:
+    config = ModelConfig(position=Rope(), **SHAPE)
+    exact = Exported(config, tokenizer, tmp_path / "float32", cross_gain=1)
+    rounded = Exported(config, tokenizer, tmp_path / "int8", "int8", cross_gain=1)
+    sizes = [(tmp_path / kind / "model.bin").stat().st_size for kind in ("int8", "float32")]
+    assert sizes[0] < 0.4 * sizes[1]
+    targets = random_ids(tokenizer, tokenizer.tgt_vocab_size, 30, seed=1)
+    apart = greatest_difference(exact.their_log_probs(targets), rounded.their_log_probs(targets))
+    assert 1e-4 < apart < 0.1
+    assert torch.equal(
+        exact.model.output.weight, rounded.model.output.weight
+    )  # the model itself is left alone
+
+
+REFUSED = {
+    "rope_dynamic_ntk": "DynamicNtkRotary in the encoder",
+    "rope_model": "rope_dim = 'model'",
+    "rope_cross": "cross-attention",
+    "xpos": "XPos in the decoder",
+    "fire": "Fire in the encoder",
+    "transformer_xl": "TransformerXl in the encoder",
+    "deberta": "Deberta in the encoder",
+    "cope": "Cope in the decoder",
+    "fox": "ForgetGate in the decoder",
+    "randomized_rope": "positions are 0, 1, 2, ... there",
+    "sinusoidal_t5": "nothing is added to embeddings",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_scheme_without_an_equal_is_refused_by_name(
+    name: str, tokenizer: SubwordTokenizer, tmp_path: Path
+) -> None:
+    config = ModelConfig(position=POSITIONS[name], **SHAPE)
+    with pytest.raises(UserError) as refused:
+        convert(build_model(config, tokenizer), config, tokenizer, tmp_path, quantization="float32")
+    assert f"model.position.kind = {config.position.kind!r}" in str(refused.value)
+    assert REFUSED[name] in str(refused.value)
+    assert "Supported are none, sinusoidal, learnable, rope" in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lists_of_schemes_leave_none_out() -> None:
+    alike = {
+        "xlnet",
+        "deberta_log",
+        "deberta_c2p",
+        "cope_t5",
+        "fox_learnable",
+        "randomized_t5",
+        "learnable_shaw",
+    }
+    assert {*EXPORTABLE, *REFUSED, *alike} == set(POSITIONS)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"backend": "torch"}, {"norm": "deepnorm"}], ids=["backend", "norm"]
+)
+def test_another_backend_or_norm_is_refused(
+    changes: dict[str, Any], tokenizer: SubwordTokenizer, tmp_path: Path
+) -> None:
+    config = ModelConfig(position=Sinusoidal(), **changes, **SHAPE)
+    with pytest.raises(
+        UserError, match="cannot be exported to CTranslate2; --format safetensors can"
+    ):
+        convert(build_model(config, tokenizer), config, tokenizer, tmp_path, quantization="float32")
+
+
+# -------------------------------------------------------------------------------------- safetensors
+
+
+def made_run(folder: Path, tokenizer: SubwordTokenizer, position: Position, **changes: Any) -> Run:
+    """A run as training leaves it, with random weights."""
+    config = Config(name="made", model=ModelConfig(position=position, **{**SHAPE, **changes}))
+    run = Run(folder / "made_20200101_000000")
+    run.checkpoints.mkdir(parents=True)
+    tokenizer.save(run.tokenizer)
+    payload = {
+        "format": {"version": FORMAT},
+        "config": to_dict(config),
+        "model": sharp_model(config.model, tokenizer).state_dict(),
+        "tokenizer": {"fingerprint": tokenizer.fingerprint()},
+        "progress": {"epoch": 3, "step": 45},
+    }
+    torch.save(payload, run.checkpoints / "best_checkpoint_3_loss=-1.0000.pt")
+    return run
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    return Scripts(script.main, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(("tied", "n_names"), [("none", 1), ("target", 2), ("all", 3)])
+def test_safetensors_give_back_what_the_checkpoint_holds_each_tensor_once(
+    tied: str, n_names: int, tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
+) -> None:
+    run = made_run(tmp_path, tokenizer, Learnable(), tie_embeddings=tied)
+    out = tmp_path / "exported" / "model"
+    done = call("--model_path", run.path, "--format", "safetensors", "--output_dir", out)
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", WEIGHTS, "tokenizer"]
+    assert "best_checkpoint_3_loss=-1.0000.pt: epoch 3, update 45" in done.out
+    assert [path.name for path in out.parent.iterdir()] == ["model"]
+
+    best = run.best()
+    assert best is not None
+    saved, found = read_checkpoint(best), read_safetensors(out / WEIGHTS)
+    assert found["model"].keys() == saved["model"].keys()
+    assert all(torch.equal(found["model"][name], tensor) for name, tensor in saved["model"].items())
+    assert {key: found[key] for key in ("format", "progress", "tokenizer")} == {
+        key: saved[key] for key in ("format", "progress", "tokenizer")
+    }
+    assert checkpoint_config(found) == checkpoint_config(saved)
+    assert load_tokenizer(out / "tokenizer").fingerprint() == tokenizer.fingerprint()
+    stored = load_file(out / WEIGHTS)
+    assert len(stored) == len(saved["model"]) - (n_names - 1)
+
+
+@pytest.mark.parametrize("given", ["", WEIGHTS], ids=["folder", "file"])
+def test_the_scripts_take_the_exported_folder_for_a_run(
+    given: str, tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
+) -> None:
+    run = made_run(tmp_path, tokenizer, Rope(), tie_embeddings="all")
+    out = tmp_path / "out"
+    assert call("--model_path", run.path, "--format", "safetensors", "--output_dir", out).code == 0
+    texts = [part for text in TEXTS for part in ("--src_text", text)]
+    call.main = inference.main
+    by_run, by_export = (
+        call("--model_path", path, "--device", "cpu", *texts) for path in (run.path, out / given)
+    )
+    assert by_export == by_run
+    assert by_run.code == 0
+    assert len(set(by_run.out.splitlines())) > len(TEXTS)
+
+
+def test_training_does_not_go_on_from_an_export(
+    tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
+) -> None:
+    run = made_run(tmp_path, tokenizer, Rope())
+    assert (
+        call(
+            "--model_path", run.path, "--format", "safetensors", "--output_dir", tmp_path / "out"
+        ).code
+        == 0
+    )
+    with pytest.raises(UserError, match="no checkpoint"):
+        resolve_checkpoint(tmp_path / "out", runs_dir=tmp_path, prefer="newest")
+
+
+def test_a_damaged_a_foreign_and_a_newer_file_are_told_apart(
+    tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
+) -> None:
+    run = made_run(tmp_path, tokenizer, POSITIONS["none"])
+    out = tmp_path / "out"
+    assert call("--model_path", run.path, "--format", "safetensors", "--output_dir", out).code == 0
+    path = out / WEIGHTS
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        read_safetensors(path)
+    save_file({"x": torch.zeros(2)}, path)
+    with pytest.raises(UserError, match="not one that this project exported"):
+        read_safetensors(path)
+    assert whole.count(b'\\"version\\": 1,') == 1
+    path.write_bytes(whole.replace(b'\\"version\\": 1,', b'\\"version\\": 9,'))
+    with pytest.raises(UserError, match="format 9 is newer"):
+        read_safetensors(path)
+
+
+# -------------------------------------------------------------------------------------- the command
+
+
+def test_the_ctranslate2_folder_translates_text(
+    tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
+) -> None:
+    run = made_run(tmp_path, tokenizer, Rope())
+    out = tmp_path / "out"
+    done = call("--model_path", run.path, "--format", "ctranslate2", "--output_dir", out)
+    assert done.code == 0, done.err
+    assert {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer"} == {
+        p.name for p in out.iterdir()
+    }
+
+    loaded = load_run(run.path, runs_dir=tmp_path)
+    ours = [t.text for [t] in loaded.translator(torch.device("cpu")).translate(TEXTS, greedy=True)]
+    read = load_tokenizer(out / "tokenizer")
+    pieces = [read.src_pieces(ids) for ids in read.encode_src_batch(TEXTS)]
+    vocabulary = json.loads((out / "shared_vocabulary.json").read_text("utf-8"))
+    limits = [2 * len(source) + 10 for source in pieces]
+    translator = ctranslate2.Translator(str(out))
+    theirs = [
+        translator.translate_batch(
+            [source], beam_size=1, max_decoding_length=limit, min_decoding_length=0
+        )[0]
+        for source, limit in zip(pieces, limits)
+    ]
+    assert ours == read.decode_batch(
+        [[vocabulary.index(piece) for piece in r.hypotheses[0]] for r in theirs]
+    )
+    assert len(set(ours)) == len(TEXTS)
+
+
+def test_a_missing_package_is_named_before_anything_is_read(
+    tmp_path: Path, call: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    ended = call(
+        "--model_path",
+        tmp_path / "nothing",
+        "--format",
+        "ctranslate2",
+        "--output_dir",
+        tmp_path / "out",
+    )
+    assert (
+        ended.error()
+        == "--format ctranslate2 needs the package ctranslate2: pip install ctranslate2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda folder: ["--format", "safetensors"], "--output_dir"),
+        (lambda folder: ["--format", "onnx", "--output_dir", folder / "out"], "'onnx'"),
+        (
+            lambda folder: [
+                "--format",
+                "safetensors",
+                "--quantization",
+                "int8",
+                "--output_dir",
+                folder / "out",
+            ],
+            "--quantization int8 is for --format ctranslate2",
+        ),
+        (
+            lambda folder: ["--format", "safetensors", "--output_dir", folder],
+            "is not empty: give a new folder",
+        ),
+        (
+            lambda folder: ["--format", "safetensors", "--output_dir", folder / "a file" / "b"],
+            "cannot be written",
+        ),
+        (
+            lambda folder: ["--format", "ctranslate2", "--output_dir", folder / "out"],
+            "'fire' cannot be exported",
+        ),
+    ],
+    ids=["no_folder", "format", "quantization", "not_empty", "below_a_file", "scheme"],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+    arguments: Callable[[Path], list[Any]],
+    message: str,
+    tokenizer: SubwordTokenizer,
+    tmp_path: Path,
+    call: Scripts,
+) -> None:
+    run = made_run(tmp_path, tokenizer, POSITIONS["fire"])
+    (tmp_path / "a file").write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+    assert message in call("--model_path", run.path, *arguments(tmp_path)).error()
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,61 @@
+"""A checkpoint of the first release still loads, translates as it did then, and goes on as it did
+then.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from old_run import described, write_old_run
+from toy_runs import log_of, run_here
+
+from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.run import FORMAT, Run
+from configs.serialize import apply_overrides
+from translation.translator import load_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("old")
+    write_old_run(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    return described()["expected"]
+
+
+def test_it_translates_as_the_first_release_did(folder: Path, expected: dict[str, Any]) -> None:
+    loaded = load_run(None, runs_dir=folder)
+    tokenizer = loaded.tokenizer
+    src = torch.tensor([tokenizer.encode_src("le roi prend le livre")])
+    tgt = torch.tensor([[tokenizer.bos_id, *tokenizer.encode_tgt("the king takes the book")[:-1]]])
+    with torch.inference_mode():
+        logits = loaded.model(src, tgt)[0, -1]
+    assert logits.tolist() == pytest.approx(expected["logits"], abs=2e-5)
+    translator = loaded.translator(torch.device("cpu"))
+    texts = ["le roi prend le livre", "le chien voit le jardin"]
+    assert [best.text for [best] in translator.translate(texts, greedy=True)] == expected["greedy"]
+    for found, then in zip(translator.translate(texts), expected["beam"]):
+        assert [h.text for h in found] == [text for text, _ in then]
+        assert [h.score for h in found] == pytest.approx([score for _, score in then], abs=1e-4)
+
+
+def test_it_goes_on_as_the_first_release_did(
+    folder: Path, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    run = write_old_run(tmp_path)
+    payload = read_checkpoint(run / "checkpoints" / "regular_checkpoint_1.pt")
+    assert payload["format"]["version"] == 1 <= FORMAT
+    places = [f"data.corpus.root={tmp_path / 'corpus'}", f"data.cache_dir={tmp_path / 'cache'}"]
+    run_here(apply_overrides(checkpoint_config(payload), places), resume=run)
+    for tag, points in expected["resumed"].items():
+        kind, _, name = tag.partition("/")
+        now = {step: line[name] for step, line in log_of(run, kind).items()}
+        assert now == {step: pytest.approx(figure, abs=2e-5) for step, figure in points}, tag
+    assert len(Run(run).by_age()) == 3  # with the regular and the best one of the second epoch

@@ -1,0 +1,92 @@
+"""`python train.py --diff`: the fields in which two configs differ, wherever they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import run_script
+from made_runs import Ended, Scripts
+
+import train
+from configs.load import write_config_json
+from configs.schema import Config
+from configs.serialize import apply_overrides, to_dict
+
+
+@pytest.fixture
+def compared(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    return Scripts(train.main, capsys, monkeypatch)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text("from configs.schema import Config\n\nconfig = Config(name='x')\n", "utf-8")
+    return file
+
+
+CHANGED = apply_overrides(
+    Config(name="x"), ["model.d_ff=96", "model.position=learnable", "data.batch_size=5000"]
+)
+LINES = (
+    "model.position: 'sinusoidal' -> 'learnable'\n"
+    "model.position.base: 10000.0 -> None\n"
+    "model.position.layout: 'interleaved' -> None\n"
+    "model.d_ff: 2048 -> 96\n"
+    "data.batch_size: 4096 -> 5000\n"
+    "model.position.max_positions: None -> 512\n"
+)
+
+
+def run_of(folder: Path) -> Path:
+    (folder / "run" / "checkpoints").mkdir(parents=True)
+    write_config_json(CHANGED, folder / "run" / "config.json")
+    return folder / "run"
+
+
+def checkpoint_of(folder: Path) -> Path:
+    payload = {
+        "format": {"version": 1},
+        "config": to_dict(CHANGED),
+        "model": {},
+        "tokenizer": {"fingerprint": ""},
+    }
+    path = folder / "regular_checkpoint_1.pt"
+    torch.save(payload, path)
+    return path
+
+
+def file_of(folder: Path) -> Path:
+    file = folder / "other.py"
+    text = f"from configs.serialize import from_dict\nconfig = from_dict({to_dict(CHANGED)!r})\n"
+    file.write_text(text, "utf-8")
+    return file
+
+
+@pytest.mark.parametrize("make", [run_of, checkpoint_of, file_of])
+def test_a_line_for_each_field(compared: Scripts, mine: Path, tmp_path: Path, make) -> None:
+    other = make(tmp_path)
+    assert compared("--config", mine, "--diff", other) == Ended(0, LINES, "")
+    changes = ["--set", "model.d_ff=96", "--set", "data.batch_size=5000", "--position", "learnable"]
+    assert compared("--config", mine, *changes, "--diff", other) == Ended(0, "", "no difference\n")
+    there = compared("--resume", other, "--diff", mine) if make is checkpoint_of else None
+    assert there is None or "model.d_ff: 96 -> 2048\n" in there.out
+
+
+def test_what_is_no_config_gets_one_line(compared: Scripts, mine: Path, tmp_path: Path) -> None:
+    assert (
+        compared("--config", mine, "--diff", "nowhere")
+        .error()
+        .startswith("nowhere: no such config file")
+    )
+    assert "no checkpoint in" in compared("--config", mine, "--diff", tmp_path).error()
+
+
+def test_two_configs_are_compared_without_torch(mine: Path, tmp_path: Path) -> None:
+    probe = (
+        f"import sys, train\ntrain.main(['--config', {str(mine)!r}, '--diff', {str(run_of(tmp_path))!r}])\n"
+        "print('torch' in sys.modules)"
+    )
+    assert run_script("-c", probe).stdout == f"{LINES}False\n"

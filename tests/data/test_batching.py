@@ -1,0 +1,331 @@
+"""Batches: within budget, little padding, every row once, the same after a resume and for any
+number of processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from configs.schema import DataConfig
+from data.batching import (
+    Batch,
+    GroupSampler,
+    collate,
+    form_batches,
+    make_eval_loader,
+    make_train_loader,
+    padded_tokens,
+)
+from data.cache import TokenizedSplit
+
+PAD, BOS, EOS = 9, 8, 0  # not the usual order: 0 is a real id (Marian's EOS), padding is the last
+
+
+def split_of(pairs: list[tuple[list[int], list[int]]]) -> TokenizedSplit:
+    sides = []
+    for side in (0, 1):
+        offsets = np.cumsum([0, *(len(pair[side]) for pair in pairs)])
+        sides += [np.concatenate([pair[side] for pair in pairs]).astype(np.int32), offsets]
+    return TokenizedSplit(*sides, kept=np.arange(len(pairs)), n_skipped={})
+
+
+def random_split(n: int, seed: int = 0) -> TokenizedSplit:
+    rng = np.random.default_rng(seed)
+    sequence = lambda: [*rng.integers(0, 8, rng.integers(1, 12)).tolist(), EOS]  # noqa: E731
+    return split_of([(sequence(), sequence()) for _ in range(n)])
+
+
+def caption_lengths(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Token counts like those of image captions: about 15 a side, the two sides correlated."""
+    rng = np.random.default_rng(seed)
+    base = rng.gamma(9.0, 1.5, n)
+    src = np.clip(np.rint(base * rng.normal(1.1, 0.12, n)), 3, 100)
+    tgt = np.clip(np.rint(base * rng.normal(1.0, 0.10, n)), 3, 100)
+    return src.astype(np.int64), tgt.astype(np.int64)
+
+
+def same(a: Batch, b: Batch) -> bool:
+    return (a.n_tokens, a.n_src_tokens) == (b.n_tokens, b.n_src_tokens) and all(
+        torch.equal(getattr(a, name), getattr(b, name))
+        for name in ("src", "tgt_in", "tgt_out", "indices")
+    )
+
+
+# ------------------------------------------------------------------------------------------ forming
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120),
+    batch_by=st.sampled_from(["tokens", "sentences"]),
+    batch_size=st.integers(1, 200),
+    seed=st.integers(0, 3),
+)
+def test_each_row_is_in_one_batch_and_no_batch_is_over_budget(
+    lengths, batch_by, batch_size, seed
+) -> None:
+    src, tgt = np.array(lengths).T
+    batches = form_batches(src, tgt, batch_by=batch_by, batch_size=batch_size, seed=seed)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(src)))
+    for rows in batches:
+        width = max(src[rows].max(), tgt[rows].max())
+        if batch_by == "tokens":
+            assert len(rows) * width <= batch_size or len(rows) == 1
+        else:
+            assert len(rows) <= batch_size
+
+
+def test_the_budget_is_used_up() -> None:
+    src, tgt = caption_lengths(5000)
+    batches = form_batches(src, tgt, batch_by="tokens", batch_size=2048, seed=0)
+    fewest = np.maximum(src, tgt).sum() / 2048
+    assert fewest <= len(batches) <= 1.15 * fewest
+    assert len(form_batches(src, tgt, batch_by="sentences", batch_size=64, seed=0)) == -(
+        -5000 // 64
+    )
+
+
+@pytest.mark.parametrize(("batch_by", "batch_size"), [("tokens", 4096), ("sentences", 64)])
+def test_under_five_percent_is_padding_on_captions(batch_by, batch_size) -> None:
+    src, tgt = caption_lengths(29_000)
+    batches = form_batches(src, tgt, batch_by=batch_by, batch_size=batch_size, seed=0)
+    share = 1 - (src.sum() + tgt.sum()) / padded_tokens(batches, src, tgt)
+    by_chance = np.random.default_rng(0).permutation(len(src))
+    unsorted = 1 - (src.sum() + tgt.sum()) / padded_tokens(
+        np.array_split(by_chance, len(batches)), src, tgt
+    )
+    assert share < 0.05 < 0.3 < unsorted
+
+
+def test_batches_depend_on_the_seed_alone() -> None:
+    src, tgt = caption_lengths(400)
+    form = lambda seed: [  # noqa: E731
+        b.tolist() for b in form_batches(src, tgt, batch_by="tokens", batch_size=256, seed=seed)
+    ]
+    assert form(1) == form(1)
+    assert form(1) != form(2)
+
+
+def test_no_rows_no_batches() -> None:
+    none = np.zeros(0, np.int64)
+    assert form_batches(none, none, batch_by="sentences", batch_size=4, seed=0) == []
+    assert form_batches(none, none, batch_by="tokens", batch_size=4, seed=0) == []
+
+
+# --------------------------------------------------------------------------------- order and resume
+
+
+def sampler_of(n_batches: int, **options) -> GroupSampler:
+    batches = [np.arange(3 * i, 3 * i + 3) for i in range(n_batches)]
+    return GroupSampler(batches, **{"accumulate": 2, "seed": 5, **options})
+
+
+def test_an_epoch_has_every_batch_once_in_groups_and_epochs_differ_in_order() -> None:
+    sampler = sampler_of(7)
+    epochs = []
+    for epoch in (0, 1):
+        sampler.set_position(epoch)
+        groups = list(sampler)
+        assert [len(group) for group in groups] == [2, 2, 2, 1]
+        assert len(groups) == len(sampler)
+        assert sorted(row for group in groups for rows in group for row in rows) == list(range(21))
+        epochs.append(groups)
+    assert epochs[0] != epochs[1]
+    sampler.set_position(0)
+    assert list(sampler) == epochs[0]
+
+
+def test_another_seed_gives_another_order_and_no_shuffle_keeps_it() -> None:
+    assert list(sampler_of(9, seed=1)) != list(sampler_of(9, seed=2))
+    assert list(sampler_of(2, shuffle=False)) == [[[0, 1, 2], [3, 4, 5]]]
+
+
+@pytest.mark.parametrize("start", [0, 1, 3, 4])
+def test_a_position_yields_exactly_the_rest_of_the_epoch(start: int) -> None:
+    sampler = sampler_of(7)
+    sampler.set_position(3)
+    whole = list(sampler)
+    sampler.set_position(3, start)
+    assert list(sampler) == whole[start:]
+    assert len(sampler) == len(whole)
+
+
+def test_a_position_outside_the_epoch_is_refused() -> None:
+    with pytest.raises(ValueError, match="groups 0 to 4"):
+        sampler_of(7).set_position(0, 5)
+    with pytest.raises(ValueError, match="rank 2 of 2"):
+        sampler_of(7, rank=2, world_size=2)
+
+
+# ------------------------------------------------------------------------------------------- shards
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_ranks_share_every_batch_and_agree_on_the_groups(world_size: int) -> None:
+    whole = list(sampler_of(7))
+    shards = [list(sampler_of(7, rank=rank, world_size=world_size)) for rank in range(world_size)]
+    for step, group in enumerate(whole):
+        for i, rows in enumerate(group):
+            parts = [shard[step][i] for shard in shards]
+            assert parts == [rows[rank::world_size] for rank in range(world_size)]
+            assert sorted(row for part in parts for row in part) == sorted(rows)
+
+
+def test_a_rank_without_a_row_gets_one_that_counts_for_nothing() -> None:
+    split = random_split(3)
+    assert [] in next(iter(sampler_of(1, rank=4, world_size=5)))
+    batch = collate(split, [], pad_id=PAD, bos_id=BOS)
+    assert (
+        batch.src[0].tolist() == split.src(0).tolist()
+    )  # a real source: no row of all-masked keys
+    assert (batch.tgt_out == PAD).all()
+    assert batch.tgt_in[0, 0] == BOS
+    assert (batch.n_tokens, batch.n_src_tokens, batch.indices.tolist()) == (0, 0, [-1])
+
+
+def test_tokens_of_all_ranks_add_up_to_those_of_one() -> None:
+    split, config = random_split(40), DataConfig(max_len=16, batch_size=64)
+    totals = []
+    for world_size in (1, 3):
+        steps: list[int] = []
+        for rank in range(world_size):
+            loader = make_train_loader(
+                split,
+                config,
+                pad_id=PAD,
+                bos_id=BOS,
+                accumulate=2,
+                seed=0,
+                rank=rank,
+                world_size=world_size,
+            )
+            counts = [sum(batch.n_tokens for batch in group) for group in loader]
+            steps = [a + b for a, b in zip(steps, counts, strict=True)] if steps else counts
+        totals.append(steps)
+    assert totals[0] == totals[1]
+    assert sum(totals[0]) == len(split.tgt_ids)
+
+
+# ------------------------------------------------------------------------------------------ collate
+
+
+def test_padding_is_on_the_right_and_zero_is_an_ordinary_id() -> None:
+    split = split_of([([3, 0, 5, EOS], [6, EOS]), ([4, EOS], [0, 7, 7, EOS])])
+    batch = collate(split, [1, 0], pad_id=PAD, bos_id=BOS)
+    assert batch.src.tolist() == [[4, EOS, PAD, PAD], [3, 0, 5, EOS]]
+    assert batch.tgt_in.tolist() == [[BOS, 0, 7, 7], [BOS, 6, PAD, PAD]]
+    assert batch.tgt_out.tolist() == [[0, 7, 7, EOS], [6, EOS, PAD, PAD]]
+    assert batch.indices.tolist() == [1, 0]
+    assert (batch.n_tokens, batch.n_src_tokens) == (6, 6)
+    assert {x.dtype for x in (batch.src, batch.tgt_in, batch.tgt_out, batch.indices)} == {
+        torch.int64
+    }
+
+
+def test_decoding_may_start_from_the_pad_id() -> None:
+    batch = collate(split_of([([3, EOS], [6, 7, EOS])]), [0], pad_id=PAD, bos_id=PAD)
+    assert batch.tgt_in.tolist() == [[PAD, 6, 7]]
+    assert batch.n_tokens == int((batch.tgt_out != PAD).sum()) == 3
+
+
+def test_a_batch_moves_whole() -> None:
+    batch = collate(random_split(4), [0, 2], pad_id=PAD, bos_id=BOS)
+    moved = batch.to("meta")
+    assert {x.device.type for x in (moved.src, moved.tgt_in, moved.tgt_out, moved.indices)} == {
+        "meta"
+    }
+    assert moved.n_tokens == batch.n_tokens
+    assert same(batch.to("cpu"), batch)
+
+
+# ------------------------------------------------------------------------------------------ loaders
+
+
+def test_workers_and_resume_change_no_batch() -> None:
+    split = random_split(60)
+    loaders = [
+        make_train_loader(
+            split,
+            DataConfig(max_len=16, batch_size=64, num_workers=workers),
+            pad_id=PAD,
+            bos_id=BOS,
+            accumulate=2,
+            seed=3,
+        )
+        for workers in (0, 2)
+    ]
+    plain, parallel = loaders
+    plain.sampler.set_position(2)
+    whole = list(plain)
+    assert len(whole) == len(plain) > 4
+    for start in (0, 3):
+        parallel.sampler.set_position(2, start)
+        groups = list(parallel)
+        assert len(groups) == len(whole) - start
+        assert all(
+            same(a, b)
+            for ours, theirs in zip(groups, whole[start:])
+            for a, b in zip(ours, theirs, strict=True)
+        )
+    rows = torch.cat([batch.indices for group in whole for batch in group])
+    assert sorted(rows.tolist()) == list(range(60))
+
+
+def test_workers_leave_signals_to_the_training_process() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    class Survivor(torch.utils.data.Dataset):
+        def __getitem__(self, index: int) -> bool:
+            if index == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGTERM)
+            return (
+                signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            )  # a second one would end the worker
+
+    loader = make_train_loader(
+        random_split(4), DataConfig(num_workers=1), pad_id=PAD, bos_id=BOS, accumulate=1, seed=0
+    )
+    probe = torch.utils.data.DataLoader(
+        Survivor(),
+        sampler=[0, 1],
+        batch_size=None,
+        num_workers=1,
+        worker_init_fn=loader.worker_init_fn,
+    )
+    assert list(probe) == [True, True]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_evaluation_sees_each_row_once_over_all_ranks(world_size: int) -> None:
+    split = random_split(23)
+    seen: list[int] = []
+    for rank in range(world_size):
+        loader = make_eval_loader(
+            split, batch_size=4, pad_id=PAD, bos_id=BOS, rank=rank, world_size=world_size
+        )
+        batches = list(loader)
+        assert len(batches) == len(loader) in (6 // world_size, 6)
+        assert all(len(batch.indices) <= 4 for batch in batches)
+        seen += [i for batch in batches for i in batch.indices.tolist()]
+        widths = [batch.src.shape[1] for batch in batches]
+        assert widths == sorted(widths, reverse=True)
+    assert sorted(seen) == list(range(23))
+
+
+def test_a_rank_without_evaluation_batches_iterates_over_nothing() -> None:
+    assert (
+        list(
+            make_eval_loader(
+                random_split(3), batch_size=4, pad_id=PAD, bos_id=BOS, rank=1, world_size=2
+            )
+        )
+        == []
+    )

@@ -1,0 +1,384 @@
+"""The token cache: the right entry for the right input, whatever crashes, races or rots."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.schema import DataConfig, ParallelFiles
+from data.cache import PARTIAL, STALE_AFTER_S, TokenizedSplit, cache_key, tokenize_split
+from data.corpora.base import ParallelText
+from data.corpora.parallel_files import ParallelFilesCorpus
+from data.loaders import load_split
+from tokenizer.base import BaseTokenizer
+from utils.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class WordTokenizer(BaseTokenizer):
+    """A word is its own hash; EOS is 0 and padding the last id, as in Marian's vocabularies."""
+
+    eos_id, unk_id, bos_id, pad_id = 0, 1, 999, 999
+    src_vocab_size = tgt_vocab_size = 1000
+    shared_vocab = True
+
+    def __init__(self, salt: str = "", before: Callable[[], None] = lambda: None) -> None:
+        self.salt = salt
+        self.before = before
+        self.n_encoded = 0
+
+    def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        self.before()
+        self.n_encoded += len(texts)
+        return [[*map(self._id, text.split()), self.eos_id] for text in texts]
+
+    encode_tgt_batch = encode_src_batch
+
+    def _id(self, word: str) -> int:
+        return 2 + int.from_bytes(hashlib.sha256((self.salt + word).encode()).digest()[:4]) % 990
+
+    def decode_batch(self, sequences):
+        raise NotImplementedError
+
+    src_pieces = tgt_pieces = save = decode_batch
+
+    def fingerprint(self) -> str:
+        return f"words {self.salt}"
+
+
+TEXT = ParallelText(
+    [f"la phrase {i}" for i in range(50)] + ["un"], [f"sentence {i}" for i in range(50)] + ["one"]
+)
+
+
+def make(cache_dir: Path, text=TEXT, tokenizer=None, max_len=8, too_long="drop") -> TokenizedSplit:
+    return tokenize_split(
+        text, tokenizer or WordTokenizer(), max_len=max_len, too_long=too_long, cache_dir=cache_dir
+    )
+
+
+def entries(cache_dir: Path) -> list[Path]:
+    return sorted(path for path in cache_dir.iterdir() if not path.name.startswith(PARTIAL))
+
+
+def digest(split: TokenizedSplit) -> str:
+    return hashlib.sha256(
+        b"".join(np.ascontiguousarray(x) for x in (split.src_ids, split.tgt_ids))
+    ).hexdigest()
+
+
+# ------------------------------------------------------------------------------------ what it holds
+
+
+def test_ids_are_those_of_the_tokenizer(tmp_path: Path) -> None:
+    tokenizer = WordTokenizer()
+    split = make(tmp_path / "deep" / "cache", tokenizer=tokenizer)
+    assert len(split) == 51
+    for i in (0, 17, 50):
+        assert split.src(i).tolist() == tokenizer.encode_src(TEXT.src[i])
+        assert split.tgt(i).tolist() == tokenizer.encode_tgt(TEXT.tgt[i])
+    assert split.src_lengths.tolist() == [4] * 50 + [2]
+    assert split.tgt_lengths.tolist() == [3] * 50 + [2]
+    assert (split.src_ids.dtype, split.kept.tolist(), split.n_skipped) == (
+        np.int32,
+        list(range(51)),
+        {},
+    )
+    assert isinstance(split.src_ids, np.memmap)
+
+
+def test_the_second_time_nothing_is_tokenized(tmp_path: Path) -> None:
+    first = make(tmp_path)
+    tokenizer = WordTokenizer()
+    second = make(tmp_path, tokenizer=tokenizer)
+    assert tokenizer.n_encoded == 0
+    assert digest(first) == digest(second)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+LONG = ParallelText(["a b c", "a", "a b c d e", "x y"], ["p", "p q r s t u", "p", "q"])
+
+
+def test_long_pairs_are_dropped_and_the_kept_rows_known(tmp_path: Path) -> None:
+    split = make(tmp_path, LONG, max_len=4)  # "a b c" and EOS: exactly at the limit
+    assert (split.kept.tolist(), split.n_skipped) == ([0, 3], {"too_long": 2})
+    assert split.tgt(1).tolist() == WordTokenizer().encode_tgt("q")
+
+
+def test_long_pairs_are_kept_with_a_warning_on_every_opening(tmp_path: Path, caplog) -> None:
+    for _ in range(2):
+        caplog.clear()
+        split = make(tmp_path, LONG, max_len=4, too_long="keep")
+        assert (len(split), split.n_skipped) == (4, {"long_kept": 2})
+        assert split.tgt_lengths.max() == 7
+        assert "2 pairs have a side of more than 4 tokens" in caplog.text
+
+
+def test_long_sides_are_cut_to_the_limit_and_still_end(tmp_path: Path, caplog) -> None:
+    split = make(tmp_path, LONG, max_len=4, too_long="truncate")
+    whole = WordTokenizer().encode_src(LONG.src[2])
+    assert split.src(2).tolist() == [*whole[:3], WordTokenizer.eos_id]
+    assert split.tgt(2).tolist() == WordTokenizer().encode_tgt("p")
+    assert max(split.src_lengths.max(), split.tgt_lengths.max()) == 4
+    assert split.n_skipped == {"truncated": 2}
+    assert "2 pairs had a side of more than 4 tokens" in caplog.text
+
+
+def test_nothing_left_names_the_limit_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"all 51 .* more than 1 tokens.*data\.max_len"):
+        make(tmp_path, max_len=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------ its key
+
+
+def test_the_key_holds_everything_that_decides_the_ids() -> None:
+    base = {"text": TEXT, "tokenizer": WordTokenizer(), "max_len": 8, "too_long": "drop"}
+    other_text = ParallelText([*TEXT.src[:-1], "deux"], TEXT.tgt)
+    moved_word = ParallelText(["a b", "c"], ["x", "y"]), ParallelText(["a", "b c"], ["x", "y"])
+    variants = [
+        base,
+        base | {"tokenizer": WordTokenizer("other")},
+        base | {"max_len": 9},
+        base | {"too_long": "keep"},
+        base | {"text": other_text},
+        base | {"text": ParallelText(TEXT.tgt, TEXT.src)},
+        *(base | {"text": text} for text in moved_word),
+    ]
+    keys = [cache_key(**variant) for variant in variants]
+    assert len(set(keys)) == len(keys)
+    assert cache_key(**base) == keys[0]
+
+
+def test_a_change_of_tokenizer_text_or_limit_is_never_served_the_old_ids(tmp_path: Path) -> None:
+    make(tmp_path)
+    other = make(tmp_path, tokenizer=WordTokenizer("other"))
+    assert other.src(0).tolist() == WordTokenizer("other").encode_src(TEXT.src[0])
+    assert len(make(tmp_path, max_len=3)) == 1
+    assert len(entries(tmp_path)) == 3
+
+
+# ------------------------------------------------------------------------------- damage and crashes
+
+
+def cut_short(entry: Path) -> None:
+    path = entry / "src_ids.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def flip_a_byte(entry: Path) -> None:
+    path = entry / "tgt_ids.npy"
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 1
+    path.write_bytes(raw)
+
+
+def empty_a_file(entry: Path) -> None:
+    (entry / "kept.npy").write_bytes(b"")
+
+
+def lose_a_file(entry: Path) -> None:
+    (entry / "src_offsets.npy").unlink()
+
+
+def lose_the_manifest(entry: Path) -> None:
+    (entry / "manifest.json").unlink()
+
+
+def spoil_the_manifest(entry: Path) -> None:
+    (entry / "manifest.json").write_text("[1")
+
+
+def shorten_the_manifest(entry: Path) -> None:
+    (entry / "manifest.json").write_text(json.dumps({"crc32": {}}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut_short,
+        flip_a_byte,
+        empty_a_file,
+        lose_a_file,
+        lose_the_manifest,
+        spoil_the_manifest,
+        shorten_the_manifest,
+    ],
+)
+def test_a_damaged_entry_is_made_anew(tmp_path: Path, damage, caplog) -> None:
+    expected = digest(make(tmp_path))
+    damage(entries(tmp_path)[0])
+    tokenizer = WordTokenizer()
+    assert digest(make(tmp_path, tokenizer=tokenizer)) == expected
+    assert tokenizer.n_encoded > 0
+    assert "is damaged" in caplog.text
+    again = WordTokenizer()
+    make(tmp_path, tokenizer=again)
+    assert again.n_encoded == 0
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_empty_folder_under_the_name_of_an_entry(tmp_path: Path) -> None:
+    make(tmp_path)
+    entry = entries(tmp_path)[0]
+    for path in entry.iterdir():
+        path.unlink()
+    assert len(make(tmp_path)) == 51
+
+
+def child(call: str) -> subprocess.Popen[str]:
+    """A Python process that runs `call`, an expression over this module's names."""
+    code = f"from pathlib import Path\nfrom tests.data.test_cache import *\n{call}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+
+
+def die_at_fsync(n: int, cache_dir: Path) -> None:
+    """Make the entry in this process, which kills itself at its n-th fsync."""
+    calls = 0
+
+    def fatal(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == n:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = fatal
+    make(cache_dir)
+
+
+@pytest.mark.parametrize("n", [1, 4, 6, 7])
+def test_killed_while_writing_then_made_anew(tmp_path: Path, n: int) -> None:
+    process = child(f"die_at_fsync({n}, Path({str(tmp_path)!r}))")
+    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert entries(tmp_path) == []
+    assert len(list(tmp_path.iterdir())) == 1  # what the crash left
+    tokenizer = WordTokenizer()
+    assert len(make(tmp_path, tokenizer=tokenizer)) == 51
+    assert tokenizer.n_encoded > 0
+
+
+def announce_and_wait() -> None:
+    print("tokenizing", flush=True)
+    time.sleep(60)
+
+
+def test_killed_while_tokenizing_then_made_anew(tmp_path: Path) -> None:
+    process = child(
+        f"make(Path({str(tmp_path)!r}), tokenizer=WordTokenizer(before=announce_and_wait))"
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "tokenizing\n"
+    process.kill()
+    process.wait(timeout=60)
+    assert entries(tmp_path) == []
+    assert len(make(tmp_path)) == 51
+
+
+def test_what_a_crash_left_goes_after_a_day_and_not_before(tmp_path: Path) -> None:
+    old, fresh = tmp_path / f"{PARTIAL}old", tmp_path / f"{PARTIAL}fresh"
+    for folder in (old, fresh):
+        folder.mkdir()
+        (folder / "src_ids.npy").write_bytes(b"half")
+    a_day_ago = time.time() - STALE_AFTER_S - 60
+    os.utime(old, (a_day_ago, a_day_ago))
+    make(tmp_path)
+    assert (old.exists(), fresh.exists()) == (False, True)
+
+
+def race(cache_dir: Path, name: str, other: str) -> None:
+    """Make the entry; the tokenizer starts only when the other process is tokenizing too."""
+
+    def meet() -> None:
+        (cache_dir / f"{name}.here").touch()
+        deadline = time.monotonic() + 30
+        while not (cache_dir / f"{other}.here").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    tokenizer = WordTokenizer(before=meet)
+    print(
+        tokenizer.n_encoded,
+        digest(make(cache_dir / "cache", tokenizer=tokenizer)),
+        tokenizer.n_encoded,
+    )
+
+
+def test_two_processes_at_once_share_one_entry(tmp_path: Path) -> None:
+    both = [
+        child(f"race(Path({str(tmp_path)!r}), {a!r}, {b!r})")
+        for a, b in (("one", "two"), ("two", "one"))
+    ]
+    printed = [process.communicate(timeout=60)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert printed[0] == printed[1] == f"0 {digest(make(tmp_path / 'cache'))} 102\n"
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+# --------------------------------------------------------------------------------------- the folder
+
+
+def test_a_folder_that_cannot_be_written_is_reported_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    tokenizer = WordTokenizer()
+    with pytest.raises(UserError, match=r"the cache cannot be written.*--set data\.cache_dir="):
+        make(tmp_path / "file" / "cache", tokenizer=tokenizer)
+    assert tokenizer.n_encoded == 0
+
+
+def fill_the_disk(cache_dir: Path) -> None:
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (512, 512)
+    )  # a write past 512 bytes fails, as on a full disk
+    try:
+        make(cache_dir)
+    except UserError as error:
+        print(error)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    process = child(f"fill_the_disk(Path({str(tmp_path)!r}))")
+    printed = process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+    assert printed.count("\n") == 1
+    assert "the cache cannot be written" in printed
+    assert "--set data.cache_dir=" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+# --------------------------------------------------------------------------------------- load_split
+
+
+def test_load_split_drops_in_training_and_keeps_in_evaluation(tmp_path: Path, caplog) -> None:
+    (tmp_path / "train.fr").write_text("un\n\nun deux trois quatre\n", "utf-8")
+    (tmp_path / "train.en").write_text("one\nx\none two\n", "utf-8")
+    config = DataConfig(
+        corpus=ParallelFiles(root=str(tmp_path)),
+        max_len=3,
+        batch_size=64,
+        cache_dir=str(tmp_path / "cache"),
+    )
+    corpus = ParallelFilesCorpus(ParallelFiles(root=str(tmp_path)), "fr", "en")
+    caplog.set_level(logging.INFO, logger="data.loaders")
+    text, ids = load_split(config, corpus, "train", WordTokenizer(), training=True)
+    assert (len(text), len(ids), ids.kept.tolist()) == (2, 1, [0])
+    assert (
+        "train: 1 pairs, 2 source and 2 target tokens (skipped or long: empty 1, too_long 1)"
+        in caplog.text
+    )
+    text, ids = load_split(config, corpus, "train", WordTokenizer(), training=False)
+    assert len(text) == len(ids) == 2

@@ -1,0 +1,164 @@
+"""Cleaning: what each rule drops and counts, and that it meets the training split alone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from configs.schema import Cleaning, Config, DataConfig, NoCleaning, ParallelFiles, Subword
+from configs.serialize import apply_overrides, from_dict, to_dict
+from data.cache import cache_key
+from data.cleaning import STOP_WORDS, clean_text, speaks
+from data.corpora.base import ParallelText
+from data.corpora.build import build_corpus
+from data.loaders import load_split
+from tokenizer.subword import SubwordTokenizer
+from utils.errors import ConfigError
+
+PAIRS = [
+    ("Le chat dort.", "The cat sleeps."),
+    ("Le chat dort.", "The cat sleeps."),
+    ("Le chat dort.", "The cat is asleep."),
+    ("Paris, France", "paris, france"),
+    ("Oui.", "Yes, of course, you may have all of it."),
+    ("Кошка спит.", "The cat sleeps."),
+    ("The dog is in the house.", "The dog is in the garden."),
+    ("Un chien.", "Il est dans le jardin."),
+    ("Je vois le chat dans le jardin et la maison.", "I see the cat in the garden and the house."),
+]
+OFF = {"max_ratio": None, "duplicates": False, "identical": False, "language": False}
+
+
+def cleaned(pairs: list[tuple[str, str]], **rules) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    src, tgt = zip(*pairs)
+    text = clean_text(ParallelText(src, tgt, {"empty": 2}), Cleaning(**rules), "fr", "en")
+    return list(zip(text.src, text.tgt)), dict(text.skipped)
+
+
+def test_each_rule_counts_what_it_dropped_beside_the_corpus_own_counts() -> None:
+    kept, skipped = cleaned(PAIRS, max_words=9)
+    assert kept == [PAIRS[0], PAIRS[2]]
+    assert skipped == {
+        "empty": 2,
+        "duplicate": 1,
+        "identical": 1,
+        "length_ratio": 1,
+        "language": 3,
+        "too_many_words": 1,
+    }
+
+
+def test_no_rule_drops_nothing() -> None:
+    assert cleaned(PAIRS, **OFF) == (PAIRS, {"empty": 2})
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason", "dropped"),
+    [
+        ({"duplicates": True}, "duplicate", [1]),
+        ({"identical": True}, "identical", [3]),
+        ({"language": True}, "language", [5, 6, 7]),
+        ({"max_words": 9}, "too_many_words", [8]),
+        ({"min_words": 3}, "too_few_words", [3, 4, 5, 7]),
+        ({"max_ratio": 2.0, "ratio_of": "words"}, "length_ratio", [4, 7]),
+        ({"max_ratio": 3.0, "ratio_of": "chars"}, "length_ratio", [4]),
+    ],
+)
+def test_a_rule_alone(rule: dict, reason: str, dropped: list[int]) -> None:
+    pairs = [
+        *PAIRS[:4],
+        ("Oui.", "Yes, of course, you may have it."),
+        *PAIRS[5:],
+    ]  # 1 to 7 words, 4 to 32 characters
+    kept, skipped = cleaned(pairs, **(OFF | rule))
+    assert kept == [pair for i, pair in enumerate(pairs) if i not in dropped]
+    assert skipped == {"empty": 2, reason: len(dropped)}
+
+
+def test_a_ratio_at_the_limit_is_kept() -> None:
+    assert cleaned([("abcd", "abcdefgh"), ("abcd", "abcdefghi")], max_ratio=2)[1] == {
+        "empty": 2,
+        "length_ratio": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "french", "english"),
+    [
+        ("Le chat est dans la maison", True, False),
+        ("The cat is in the house", False, True),
+        ("New York, 1999", True, True),
+        ("12:30 !!", True, True),
+        ("the", True, True),  # one word decides nothing
+        ("« The Wall » est le titre de la chanson", True, False),
+        ("L'ÉTÉ ET LA MER", True, False),
+        ("猫は眠っている", False, False),
+        ("Γάτα, cat", False, False),
+        ("œuvre ﬁne Łódź ế", True, True),
+    ],
+)
+def test_languages_by_script_and_stop_words(text: str, french: bool, english: bool) -> None:
+    assert (speaks(text, "fr"), speaks(text, "en")) == (french, english)
+
+
+def test_no_stop_word_is_of_both_languages() -> None:
+    assert not STOP_WORDS["fr"] & STOP_WORDS["en"]
+    assert all(len(words) > 40 for words in STOP_WORDS.values())
+
+
+# ------------------------------------------------------------------------------------------- in use
+
+
+def corpus_config(folder: Path, **changes) -> DataConfig:
+    for split in ("train", "valid"):
+        for side, lang in enumerate(("fr", "en")):
+            (folder / f"{split}.{lang}").write_text(
+                "".join(f"{pair[side]}\n" for pair in PAIRS), "utf-8"
+            )
+    return DataConfig(
+        corpus=ParallelFiles(root=str(folder)), cache_dir=str(folder / "cache"), **changes
+    )
+
+
+def test_the_training_split_alone_is_cleaned_and_the_cache_knows(tmp_path: Path, caplog) -> None:
+    plain, config = corpus_config(tmp_path), corpus_config(tmp_path, clean=Cleaning())
+    tokenizer = SubwordTokenizer.train(
+        [side for pair in PAIRS for side in pair], Subword(vocab_size=80)
+    )
+    caplog.set_level(logging.INFO, logger="data.loaders")
+    corpus = build_corpus(config)
+    text, ids = load_split(config, corpus, corpus.train, tokenizer, training=True)
+    assert len(text) == len(ids) == 3
+    assert "train: 3 pairs" in caplog.text
+    assert "(skipped or long: duplicate 1, identical 1, length_ratio 1, language 3)" in caplog.text
+    assert len(load_split(config, corpus, corpus.validation, tokenizer, training=False)[0]) == len(
+        PAIRS
+    )
+    uncleaned = build_corpus(plain).load("train")
+    assert len(uncleaned) == len(PAIRS)
+    key = [cache_key(t, tokenizer, max_len=256, too_long="drop") for t in (text, uncleaned)]
+    assert key[0] != key[1]
+
+
+def test_the_language_check_is_refused_for_languages_that_it_does_not_know(tmp_path: Path) -> None:
+    files = ParallelFiles(root=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"data\.clean\.language = True: the check knows French"):
+        DataConfig(corpus=files, src_lang="de", clean=Cleaning())
+    assert DataConfig(corpus=files, src_lang="de", clean=Cleaning(language=False)).src_lang == "de"
+
+
+def test_rules_are_set_by_text_and_come_back_from_a_dict() -> None:
+    config = apply_overrides(
+        Config(), ["data.clean.max_ratio=2.5", "data.clean=rules", "data.clean.max_words=none"]
+    )
+    assert config.data.clean == Cleaning(max_ratio=2.5)
+    assert from_dict(to_dict(config)) == config
+    old = to_dict(Config())
+    del old["data"]["clean"], old["data"]["directions"]
+    assert from_dict(old).data.clean == NoCleaning()
+    with pytest.raises(
+        ConfigError, match=r"data\.clean\.max_words = 2: at least data\.clean\.min_words = 3"
+    ):
+        Cleaning(min_words=3, max_words=2)

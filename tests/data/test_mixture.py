@@ -1,0 +1,266 @@
+"""Several corpora mixed, and pairs in both directions: what an epoch holds, and how a config names
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from toy_runs import content, log_of, run_here, same, toy_config
+
+from configs.schema import (
+    Cleaning,
+    Config,
+    DataConfig,
+    Marian,
+    Mixture,
+    ParallelFiles,
+    Phrasebook,
+    Subword,
+    Weighted,
+)
+from configs.serialize import apply_overrides, diff, from_dict, to_dict
+from data.corpora.build import build_corpus
+from data.corpora.mixture import epoch_counts
+from data.loaders import load_split
+from tokenizer.subword import SubwordTokenizer
+from training.start import check_resume
+from utils.errors import ConfigError, UserError
+
+
+def write_corpus(folder: Path, name: str, n: int) -> ParallelFiles:
+    root = folder / name
+    root.mkdir(exist_ok=True)
+    for split, size in (("train", n), ("valid", 2), ("test", 3)):
+        for lang in ("fr", "en"):
+            lines = (f"{name} {split} {lang} {i}\n" for i in range(size))
+            (root / f"{split}.{lang}").write_text("".join(lines), "utf-8")
+    return ParallelFiles(root=str(root))
+
+
+def mixture(folder: Path, **changes) -> Mixture:
+    parts = (
+        Weighted(corpus=write_corpus(folder, "small", 10), weight=2.5, name="small"),
+        Weighted(corpus=write_corpus(folder, "large", 40), weight=0.5, name="large"),
+    )
+    return Mixture(**{"parts": parts, **changes})
+
+
+def load(folder: Path, split: str = "train", **changes) -> list[str]:
+    return list(build_corpus(DataConfig(corpus=mixture(folder, **changes))).load(split).src)
+
+
+# ------------------------------------------------------------------------------------ what is mixed
+
+
+def test_a_weight_is_how_often_an_epoch_has_a_pair(tmp_path: Path) -> None:
+    counts = Counter(load(tmp_path))
+    small = [counts[f"small train fr {i}"] for i in range(10)]
+    large = [counts[f"large train fr {i}"] for i in range(40)]
+    assert sorted(small) == [2] * 5 + [3] * 5
+    assert sorted(large) == [0] * 20 + [1] * 20
+    assert load(tmp_path) == load(tmp_path)
+    assert load(tmp_path) != load(tmp_path, seed=1)
+
+
+def test_pairs_stay_pairs(tmp_path: Path) -> None:
+    text = build_corpus(DataConfig(corpus=mixture(tmp_path))).load("train")
+    assert [s.replace(" fr ", " en ") for s in text.src] == list(text.tgt)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
+def test_temperature_gives_the_shares_of_the_paper(temperature: float) -> None:
+    sizes = [100, 900, 9000]
+    parts = tuple(Weighted(weight=w, name=n) for w, n in ((1.0, "a"), (1.0, "b"), (0.5, "c")))
+    counts = epoch_counts(Mixture(parts=parts, temperature=temperature), sizes)
+    weights = [w * n ** (1 / temperature) for w, n in zip((1, 1, 0.5), sizes)]
+    assert counts == [round(10_000 * weight / sum(weights)) for weight in weights]
+    if temperature == 1.0:
+        even = tuple(Weighted(name=n) for n in "abc")
+        assert epoch_counts(Mixture(parts=even, temperature=1.0), sizes) == sizes
+
+
+def test_validation_and_tests_are_of_one_part_and_the_others_have_their_names(
+    tmp_path: Path,
+) -> None:
+    corpus = build_corpus(DataConfig(corpus=mixture(tmp_path)))
+    assert (corpus.train, corpus.validation, corpus.test) == (
+        "train",
+        "valid",
+        ("test", "large.test"),
+    )
+    assert corpus.load("valid").src[0] == "small valid fr 0"
+    assert corpus.load("test").src[0] == "small test fr 0"
+    assert corpus.load("large.test").src[0] == "large test fr 0"
+    other = build_corpus(DataConfig(corpus=mixture(tmp_path, evaluate="large")))
+    assert other.test == ("test", "small.test")
+    assert other.load("valid").src[0] == "large valid fr 0"
+
+
+def test_each_part_is_cleaned_by_itself_and_counted_by_name(tmp_path: Path) -> None:
+    config = mixture(tmp_path)
+    (tmp_path / "small" / "train.fr").write_text("un\n" * 4, "utf-8")
+    (tmp_path / "small" / "train.en").write_text("one\n" * 4, "utf-8")
+    text = build_corpus(DataConfig(corpus=config, clean=Cleaning(language=False))).load("train")
+    assert text.src[:2] == ["un", "un"]  # one is left, and 2.5 of it are 2
+    assert text.skipped == {"small.duplicate": 3}
+
+
+def test_an_error_names_the_part_and_its_key(tmp_path: Path) -> None:
+    parts = (
+        Weighted(corpus=write_corpus(tmp_path, "a", 3)),
+        Weighted(corpus=ParallelFiles(root="nowhere"), name="b"),
+    )
+    corpus = build_corpus(DataConfig(corpus=Mixture(parts=parts)))
+    words = r"part b of the mixture: nowhere: no such folder; --set data\.corpus\.parts\.1\.corpus\.root=FOLDER"
+    with pytest.raises(UserError, match=words):
+        corpus.load("train")
+    few = Mixture(parts=(Weighted(corpus=write_corpus(tmp_path, "a", 3), weight=0.01),))
+    with pytest.raises(UserError, match="the weights leave no pair"):
+        build_corpus(DataConfig(corpus=few)).load("train")
+
+
+# --------------------------------------------------------------------------------------- the config
+
+
+def test_a_mixture_comes_back_from_json(tmp_path: Path) -> None:
+    parts = (*mixture(tmp_path).parts, Weighted(corpus=Phrasebook(n_train=50)))
+    config = Config(data=DataConfig(corpus=Mixture(parts=parts, temperature=5.0)))
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_fields_of_a_part_are_set_by_its_number(tmp_path: Path) -> None:
+    config = Config(data=DataConfig(corpus=mixture(tmp_path)))
+    changed = apply_overrides(
+        config,
+        [
+            "data.corpus.parts.0.weight=4",
+            "data.corpus.parts.1.corpus.root=x",
+            "data.corpus.temperature=2",
+        ],
+    )
+    assert isinstance(changed.data.corpus, Mixture)
+    first, second = changed.data.corpus.parts
+    assert (first.weight, second.corpus, changed.data.corpus.temperature) == (
+        4.0,
+        ParallelFiles(root="x"),
+        2.0,
+    )
+    assert [key for key, _, _ in diff(config, changed)] == [
+        "data.corpus.parts.0.weight",
+        "data.corpus.parts.1.corpus.root",
+        "data.corpus.temperature",
+    ]
+    book = apply_overrides(
+        config, ["data.corpus.parts.1.corpus=phrasebook", "data.corpus.parts.1.corpus.n_train=5"]
+    )
+    assert isinstance(book.data.corpus, Mixture)
+    assert book.data.corpus.parts[1].corpus == Phrasebook(n_train=5)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.corpus.parts.2.weight=1", "data.corpus.parts.2 is none of 0 to 1"),
+        ("data.corpus.parts.one.weight=1", "data.corpus.parts.one is none of 0 to 1"),
+        (
+            "data.corpus.parts.0=3",
+            "an item of data.corpus.parts is a section; set its fields: corpus, weight, name",
+        ),
+        (
+            "data.corpus.parts=3",
+            "a list of sections, which a config file makes; set fields of one, for example",
+        ),
+        ("data.corpus.parts.0.weight=0", "data.corpus.parts.weight = 0.0: allowed: a number > 0"),
+        (
+            "data.corpus.parts.0.wait=1",
+            "unknown key 'data.corpus.parts.0.wait': data.corpus.parts.0 has: weight",
+        ),
+        ("data.corpus.evaluate=medium", "data.corpus.evaluate = 'medium': allowed: small, large"),
+        ("data.corpus.wieght=1", "unknown key 'data.corpus.wieght'"),
+    ],
+)
+def test_a_wrong_key_of_a_part_is_told(tmp_path: Path, override: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        apply_overrides(Config(data=DataConfig(corpus=mixture(tmp_path))), [override])
+
+
+def test_a_mixture_needs_parts_with_names_of_their_own() -> None:
+    with pytest.raises(
+        ConfigError, match=r"data\.corpus\.parts = \(\): name the corpora in a config file"
+    ):
+        apply_overrides(Config(), ["data.corpus=mixture"])
+    with pytest.raises(ConfigError, match="each part needs a name of its own"):
+        Mixture(parts=(Weighted(name="1"), Weighted()))
+    with pytest.raises(ConfigError, match=r"data\.corpus\.parts\.name = 'a/b'"):
+        Weighted(name="a/b")
+    with pytest.raises(ConfigError, match="the phrasebook corpus has French"):
+        DataConfig(corpus=Mixture(parts=(Weighted(corpus=Phrasebook()),)), src_lang="de")
+
+
+def test_a_run_may_find_the_parts_elsewhere_but_not_weigh_them_anew(tmp_path: Path) -> None:
+    config = Config(data=DataConfig(corpus=mixture(tmp_path)))
+    payload = {"config": to_dict(config), "progress": {"step": 1, "epoch_length": 10}}
+    moved = apply_overrides(config, ["data.corpus.parts.1.corpus.root=elsewhere"])
+    check_resume(moved, payload, tmp_path)
+    weighed = apply_overrides(config, ["data.corpus.parts.1.weight=2"])
+    with pytest.raises(UserError, match=r"data\.corpus\.parts\.1\.weight = 2\.0"):
+        check_resume(weighed, payload, tmp_path)
+
+
+# ---------------------------------------------------------------------------------- both directions
+
+
+def test_both_directions_double_the_training_pairs_and_leave_evaluation_forward(
+    tmp_path: Path,
+) -> None:
+    files = write_corpus(tmp_path, "a", 5)
+    config = DataConfig(corpus=files, directions="both", cache_dir=str(tmp_path / "cache"))
+    corpus = build_corpus(config)
+    plain = corpus.load("train")
+    tokenizer = SubwordTokenizer.train([*plain.src, *plain.tgt], Subword(vocab_size=100))
+    text, ids = load_split(config, corpus, "train", tokenizer, training=True)
+    assert list(text.src) == [*plain.src, *plain.tgt]
+    assert list(text.tgt) == [*plain.tgt, *plain.src]
+    assert tokenizer.decode_batch([ids.src(0), ids.tgt(0), ids.src(5), ids.tgt(5)]) == [
+        "a train fr 0",
+        "a train en 0",
+        "a train en 0",
+        "a train fr 0",
+    ]
+    assert len(load_split(config, corpus, "valid", tokenizer, training=False)[1]) == 2
+
+
+def test_both_directions_need_one_vocabulary_for_both_languages() -> None:
+    with pytest.raises(
+        ConfigError, match=r"data\.directions = 'both': one vocabulary must segment both languages"
+    ):
+        Config(tokenizer=Marian(), data=DataConfig(directions="both"))
+    assert Config(data=DataConfig(directions="both")).data.directions == "both"
+
+
+def test_a_run_on_both_directions_of_a_mixture_has_the_forward_vocabulary_and_resumes_exactly(
+    tmp_path: Path,
+) -> None:
+    forward = toy_config(tmp_path, "train.max_epochs=1", "optim.accumulate=9")
+    parts = tuple(
+        Weighted(corpus=forward.data.corpus, weight=w, name=n) for w, n in ((1.0, "a"), (0.5, "b"))
+    )
+    data = to_dict(forward)
+    data["data"] |= {"corpus": to_dict(Mixture(parts=parts)), "directions": "both"}
+    config = from_dict(data)
+    whole = run_here(config).run
+    stopped = run_here(apply_overrides(config, ["train.max_steps=4"])).run
+    run_here(config, resume=stopped.path)
+    assert log_of(stopped) == log_of(whole)
+    old, new = (content(run.checkpoints / "regular_checkpoint_1.pt") for run in (whole, stopped))
+    assert same(old["model"], new["model"])
+    data["data"]["directions"] = "forward"
+    one_way = run_here(from_dict(data)).run
+    assert max(log_of(whole)) > 1.6 * max(log_of(one_way))
+    saved = content(one_way.checkpoints / "regular_checkpoint_1.pt")
+    assert saved["tokenizer"]["fingerprint"] == old["tokenizer"]["fingerprint"]

@@ -1,0 +1,146 @@
+"""Sampling: what is drawn from against its definition, how often, and that only seed and number
+decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from tiny_models import BOS, EOS, PAD, model_with, sources
+from torch import Tensor
+
+from models.decoding.greedy import greedy_search
+from models.decoding.hypothesis import Hypothesis
+from models.decoding.sampling import draw, sample_search, truncated
+from models.decoding.scoring import score_targets
+from models.transformer import TranslationTransformer
+
+LIMITS = {"bos_id": BOS, "eos_id": EOS, "max_len": 9, "max_len_ratio": 1.0}
+
+
+def sample(model: TranslationTransformer, src: Tensor, **changes) -> list[list[Hypothesis]]:
+    settings = {
+        "n_samples": 6,
+        "temperature": 1.0,
+        "top_k": None,
+        "top_p": None,
+        "seed": 3,
+        "alpha": 0.6,
+    }
+    numbers = changes.pop("numbers", range(len(src)))
+    return sample_search(model, src, **LIMITS, **{**settings, **changes}, numbers=numbers)
+
+
+def by_definition(
+    log_probs: list[float], temperature: float, top_k: int | None, top_p: float | None
+) -> list[float]:
+    """The distribution that is drawn from, with lists and loops."""
+    powers = [math.exp(value / temperature) for value in log_probs]
+    probs = [power / sum(powers) for power in powers]
+    kept = sorted(range(len(probs)), key=lambda i: (-probs[i], i))[: top_k or len(probs)]
+    mass = sum(probs[i] for i in kept)
+    if top_p is not None:
+        nucleus: list[int] = []
+        while sum(probs[i] for i in nucleus) / mass < top_p:
+            nucleus.append(kept[len(nucleus)])
+        kept, mass = nucleus, sum(probs[i] for i in nucleus)
+    return [probs[i] / mass if i in kept else 0.0 for i in range(len(probs))]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"),
+    [(None, None), (3, None), (1, None), (40, None), (None, 0.6), (None, 1e-9), (4, 0.7), (2, 1.0)],
+)
+def test_what_is_drawn_from_is_the_definition(
+    temperature: float, top_k: int | None, top_p: float | None
+) -> None:
+    log_probs = torch.randn(
+        2, 3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).log_softmax(-1)
+    log_probs[..., 5] = -torch.inf  # a token that is never generated
+    probs, ids = truncated(log_probs, temperature=temperature, top_k=top_k, top_p=top_p)
+    found = torch.zeros_like(log_probs).scatter_(-1, ids, probs)
+    for row, expected in zip(found.flatten(0, 1), log_probs.flatten(0, 1)):
+        assert row.tolist() == pytest.approx(
+            by_definition(expected.tolist(), temperature, top_k, top_p), abs=1e-12
+        )
+
+
+def test_a_draw_inverts_the_distribution_function_and_never_takes_the_impossible() -> None:
+    probs = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0], dtype=torch.float64)
+    uniform = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53], dtype=torch.float64)
+    assert draw(probs.expand(6, 6), uniform).tolist() == [1, 1, 3, 3, 4, 4]
+
+
+def test_the_first_tokens_come_as_often_as_they_are_probable() -> None:
+    model, src, n = model_with("rope", gain=1.2), sources(4), 20_000
+    with torch.no_grad():
+        probs = (
+            model(src, torch.tensor([[BOS]]))[0, -1]
+            .double()
+            .index_fill(0, torch.tensor([PAD]), -torch.inf)
+        )
+    found = sample_search(
+        model,
+        src,
+        bos_id=BOS,
+        eos_id=EOS,
+        max_len=1,
+        max_len_ratio=1.0,
+        n_samples=n,
+        temperature=1.3,
+        top_k=None,
+        top_p=None,
+        seed=0,
+        numbers=[0],
+        alpha=0.0,
+    )
+    counts = Counter(h.ids[0] if h.ids else EOS for h in found[0])
+    for token, probability in enumerate((probs / 1.3).softmax(-1).tolist()):
+        deviation = math.sqrt(probability * (1 - probability) / n)
+        assert abs(counts[token] / n - probability) <= 4.5 * deviation, token
+
+
+@pytest.mark.parametrize("name", ["rope", "torch", "fox"])
+def test_samples_depend_on_seed_and_number_alone(name: str) -> None:
+    model, src = model_with(name, gain=1.2), sources(5, 3, 7, 4)
+    together = sample(model, src)
+    for number, sentence in enumerate(src):
+        alone = sample(model, sentence[sentence != PAD][None], numbers=[number])[0]
+        assert [h.ids for h in alone] == [h.ids for h in together[number]]
+    backwards = sample(model, src.flip(0), numbers=[3, 2, 1, 0])[::-1]
+    assert [[h.ids for h in row] for row in backwards] == [[h.ids for h in row] for row in together]
+    assert sample(model, src) == together
+    assert sample(model, src, seed=4) != together
+    same = sources(5).expand(2, -1)
+    for numbers, alike in (([0, 1], False), ([1, 1], True)):
+        one, other = ([h.ids for h in found] for found in sample(model, same, numbers=numbers))
+        assert (one == other) == alike
+
+
+def test_scores_are_the_models_own_and_sorted() -> None:
+    model, src = model_with("rope", gain=1.2), sources(5, 7)
+    for sentence, found in zip(src, sample(model, src, temperature=2.0, top_k=4)):
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+        assert len({h.ids for h in found}) > 1
+        for h in found:
+            ids = [*h.ids, *([EOS] if h.finished else [])]
+            tgt = torch.tensor([[BOS, *ids]])
+            log_prob = score_targets(
+                model, sentence[sentence != PAD][None], tgt[:, :-1], tgt[:, 1:]
+            ).item()
+            assert h.log_prob == pytest.approx(log_prob, abs=1e-10)
+            assert h.score == pytest.approx(log_prob / ((5 + len(ids)) / 6) ** 0.6, abs=1e-10)
+
+
+def test_one_token_to_choose_from_is_greedy_search() -> None:
+    model, src = model_with("rope", gain=1.2), sources(5, 3, 7)
+    greedy = greedy_search(model, src, **LIMITS, alpha=0.6)
+    for only in ({"top_k": 1}, {"top_p": 1e-9}):
+        for best, found in zip(greedy, sample(model, src, **only)):
+            assert {h.ids for h in found} == {best.ids}
+            assert found[0].log_prob == pytest.approx(best.log_prob, abs=1e-10)

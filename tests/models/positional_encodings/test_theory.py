@@ -1,0 +1,621 @@
+"""The claims of docs/positional_encodings.md: every number and identity there, section by section,
+by running it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from configs.positions import POSITIONS
+from configs.schema import ModelConfig
+from models.positional_encodings.alibi import alibi_bias, alibi_slopes
+from models.positional_encodings.base import Places
+from models.positional_encodings.cope import cope_positions
+from models.positional_encodings.deberta import deberta_logits
+from models.positional_encodings.fire import fire_ratio
+from models.positional_encodings.forgetting import fox_bias
+from models.positional_encodings.kerple import kerple_log_bias, kerple_power_bias
+from models.positional_encodings.randomized import draw_positions
+from models.positional_encodings.rope import inverse_frequencies, rotate_complex, rotate_real
+from models.positional_encodings.rope_scaling import (
+    DynamicNtkRotary,
+    dynamic_ntk_frequencies,
+    linear_frequencies,
+    ntk_frequencies,
+    yarn_attention_factor,
+    yarn_frequencies,
+)
+from models.positional_encodings.sandwich import sandwich_bias
+from models.positional_encodings.shaw import shaw_logits, shaw_values
+from models.positional_encodings.sinusoidal import sinusoid_table
+from models.positional_encodings.t5 import t5_buckets
+from models.positional_encodings.transformer_xl import relative_sinusoids, xl_logits
+from models.positional_encodings.xpos import xpos_scale, xpos_scores
+from models.schemes import build_scheme
+
+F64 = torch.float64
+NEG = -torch.inf
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> bool:
+    return a.shape == b.shape and bool((a - b).abs().max() < tolerance)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def causal(t: int) -> Tensor:
+    return torch.zeros(t, t, dtype=F64).masked_fill(torch.ones(t, t).triu(1).bool(), NEG)
+
+
+def distance(t: int) -> Tensor:
+    return torch.arange(t)[:, None] - torch.arange(t)[None, :]
+
+
+class Stack:
+    """Layers of one-head attention and a feed-forward on x [T,d], with whatever `logits` adds to
+    q.k and q, k.
+    """
+
+    def __init__(self, n_layers: int, d: int = 8) -> None:
+        self.weights = [random(5, d, d, seed=seed) / d**0.5 for seed in range(n_layers)]
+
+    def __call__(
+        self,
+        x: Tensor,
+        bias: Tensor | float = 0.0,
+        *,
+        rotate: Callable[[Tensor], Tensor] = lambda x: x,
+        values: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        for w_q, w_k, w_v, w_1, w_2 in self.weights:
+            q, k = rotate(x @ w_q), rotate(x @ w_k)
+            weights = (q @ k.T / x.shape[1] ** 0.5 + bias).softmax(-1)
+            x = x + weights @ x @ w_v + (0 if values is None else values(weights))
+            x = x + torch.relu(x @ w_1) @ w_2
+        return x
+
+
+def cross_attention(queries: Tensor, memory: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(queries[None], memory[None], memory[None])[0]
+
+
+# ----------------------------------------------------------------------------------- 1. the problem
+
+
+def test_without_positions_an_encoder_is_equivariant_and_a_translator_sees_a_bag_of_words() -> None:
+    x, order = random(6, 8), torch.tensor([3, 0, 5, 1, 4, 2])
+    encoder = Stack(2)
+    assert close(encoder(x[order]), encoder(x)[order])
+    assert not close(encoder(x[order]), encoder(x), 1e-2)  # equivariant is not invariant
+    target = random(4, 8, seed=9)
+    assert close(cross_attention(target, encoder(x[order])), cross_attention(target, encoder(x)))
+
+
+def test_a_causal_mask_counts_positions_with_equal_logits() -> None:
+    first = F.one_hot(torch.tensor(0), 7).to(F64)
+    assert close(causal(7).softmax(-1) @ first, 1 / torch.arange(1, 8, dtype=F64))
+
+
+def test_order_reaches_the_last_token_through_two_causal_layers_but_not_through_one() -> None:
+    x, order = random(6, 8), torch.tensor([3, 0, 4, 1, 2, 5])  # the last stays last
+    assert close(Stack(1)(x[order], causal(6))[-1], Stack(1)(x, causal(6))[-1])
+    assert not close(Stack(2)(x[order], causal(6))[-1], Stack(2)(x, causal(6))[-1], 1e-3)
+
+
+# ----------------------------------------------------------------------- 2. where positions can act
+
+
+@pytest.mark.parametrize("mask", [0.0, causal(6)], ids=["both sides", "causal"])
+def test_a_repeated_token_looks_the_same_everywhere_unless_positions_reach_the_values(
+    mask: Tensor | float,
+) -> None:
+    x = random(1, 8).expand(6, 8)
+    same = lambda y: close(y, y[:1].expand_as(y))  # noqa: E731
+    angles = torch.arange(6)[:, None] * inverse_frequencies(8, dtype=F64)
+    assert same(Stack(2)(x, mask - distance(6).abs() / 2))
+    assert same(Stack(2)(x, mask, rotate=lambda y: rotate_real(y[None, None], angles)[0, 0]))
+    assert not same(Stack(2)(x + sinusoid_table(torch.arange(6), 8, dtype=F64), mask))
+
+    def shaw(weights: Tensor) -> Tensor:
+        return shaw_values(weights[None, None], random(5, 8), torch.arange(6), torch.arange(6), 2)[
+            0, 0
+        ]
+
+    assert not same(Stack(2)(x, mask, values=shaw))
+
+
+# -------------------------------------------------------------------------------------- 3. absolute
+
+
+def shift_matrix(k: int, d: int) -> Tensor:
+    blocks = []
+    for w in inverse_frequencies(d, dtype=F64):
+        c, s = torch.cos(k * w), torch.sin(k * w)
+        blocks.append(torch.stack((torch.stack((c, s)), torch.stack((-s, c)))))
+    return torch.block_diag(*blocks)
+
+
+def test_a_shift_of_sinusoids_is_one_rotation_for_all_positions() -> None:
+    pe = sinusoid_table(torch.arange(60), 16, dtype=F64)
+    for k in (0, 1, 7, 30):
+        assert close(pe[:30] @ shift_matrix(k, 16).T, pe[k : k + 30])
+    assert close(shift_matrix(3, 16) @ shift_matrix(4, 16), shift_matrix(7, 16))
+    assert close(shift_matrix(5, 16).T, shift_matrix(-5, 16))
+    # Section 11: with a plus in cos(a+b) it fails for the first pair already.
+    assert abs(math.cos(1) * math.cos(2) + math.sin(1) * math.sin(2) - math.cos(3)) > 0.1
+
+
+def test_a_head_can_learn_to_look_any_number_of_tokens_back() -> None:
+    """Any number, and with the rank of a head: M(s) on every fourth of 32 pairs is what a head of
+    size 16 can hold.
+    """
+    pe = sinusoid_table(torch.arange(40), 64, dtype=F64)
+    kept = (torch.arange(64) // 2 % 4 == 0).double()
+    for s in (1, 4, 9):
+        a = kept[:, None] * shift_matrix(s, 64)
+        assert torch.linalg.matrix_rank(a) == 16
+        scores = pe @ a @ pe.T
+        assert torch.equal(scores[s:].argmax(-1), torch.arange(40 - s))
+
+
+def test_dot_products_of_sinusoids_depend_on_the_distance_alone() -> None:
+    t = torch.arange(50)
+    pe = sinusoid_table(t, 64, dtype=F64)
+    cosines = torch.cos(distance(50)[..., None] * inverse_frequencies(64, dtype=F64)).sum(-1)
+    assert close(pe @ pe.T, cosines)
+    assert close(pe.square().sum(-1), torch.full((50,), 32.0, dtype=F64))
+
+
+@pytest.mark.parametrize(("d", "first_rise"), [(64, 6), (192, 24), (512, 44)])
+def test_dot_products_of_sinusoids_are_not_monotone(d: int, first_rise: int) -> None:
+    pe = sinusoid_table(torch.arange(60), d, dtype=F64)
+    rises = ((pe @ pe[0]).diff() > 0).nonzero()[:, 0] + 1
+    assert rises[0] == first_rise
+
+
+def test_projections_keep_the_pattern_only_if_they_commute_with_shifts() -> None:
+    pe = sinusoid_table(torch.arange(40), 16, dtype=F64)
+    along = lambda a: (pe @ a @ pe.T).diagonal(3)  # noqa: E731
+    by_pair = torch.block_diag(
+        *(r * shift_matrix(2, 16)[i : i + 2, i : i + 2] for r, i in zip(random(8), range(0, 16, 2)))
+    )
+    assert along(by_pair).std() < 1e-10
+    spoiled = random(16, 16)
+    across = (pe @ spoiled @ pe.T)[20]  # t = 20, every k
+    assert along(spoiled).std() > 0.5 * across.std()
+
+
+def test_wavelengths_of_sinusoids_and_their_layouts() -> None:
+    w = inverse_frequencies(512, dtype=F64)
+    assert round(2 * math.pi / w[0].item(), 2) == 6.28
+    assert int(2 * math.pi / w[-1].item()) == 60_611
+    assert bool((w.diff() < 0).all())
+    t = torch.arange(9)
+    interleaved, half, t2t = (
+        sinusoid_table(t, 16, layout=x, dtype=F64) for x in ("interleaved", "half", "t2t")
+    )
+    assert close(torch.cat((interleaved[:, 0::2], interleaved[:, 1::2]), -1), half)
+    assert abs(t2t[1, 7].asin().item() - 1e-4) < 1e-12
+    assert not close(half, t2t, 1e-2)
+
+
+# ---------------------------------------------------------------------------------------- 4. rotary
+
+
+def turn(x: Tensor, position: int | Tensor, **layout: str) -> Tensor:
+    angles = torch.as_tensor(position).reshape(-1, 1) * inverse_frequencies(x.shape[-1], dtype=F64)
+    return rotate_real(x.reshape(1, 1, -1, x.shape[-1]), angles, **layout)[0, 0]  # type: ignore[arg-type]
+
+
+def score(q: Tensor, k: Tensor, m: int, n: int) -> float:
+    return (turn(q, m) * turn(k, n)).sum().item()
+
+
+def test_rope_depends_on_the_difference_alone() -> None:
+    q, k = random(8), random(8, seed=1)
+    theta = inverse_frequencies(8, dtype=F64)
+    q_c, k_c = (torch.view_as_complex(x.view(-1, 2)) for x in (q, k))
+    for m, n in itertools.product((0, 3, 11, 40), repeat=2):
+        assert abs(score(q, k, m, n) - score(q, k, m + 17, n + 17)) < 1e-12
+        proof = (
+            (q_c * k_c.conj() * torch.polar(torch.ones_like(theta), (m - n) * theta))
+            .real.sum()
+            .item()
+        )
+        assert abs(score(q, k, m, n) - proof) < 1e-12
+        phi = (m - n) * theta
+        even = (q[0::2] * k[0::2] + q[1::2] * k[1::2]) * phi.cos()
+        odd = (q[0::2] * k[1::2] - q[1::2] * k[0::2]) * phi.sin()
+        assert abs(score(q, k, m, n) - (even + odd).sum().item()) < 1e-12
+    assert abs(score(q, k, 5, 2) - score(q, k, 2, 5)) > 1e-2  # direction is visible
+
+
+def test_rope_is_the_identity_at_0_keeps_norms_and_composes() -> None:
+    x = random(8)
+    assert torch.equal(turn(x, 0)[0], x)
+    assert abs(turn(x, 123).norm() - x.norm()) < 1e-12
+    assert close(turn(turn(x, 5), 7), turn(x, 12))
+    angles = torch.arange(5)[:, None] * inverse_frequencies(8, dtype=F64)
+    many = random(2, 3, 5, 8)
+    assert close(rotate_real(many, angles), rotate_complex(many, angles))
+
+
+def test_rope_does_not_force_distance_to_fade() -> None:
+    u = torch.ones(64, dtype=F64)
+    falls = torch.tensor([score(u, u, m, 0) for m in range(10)])
+    assert (falls.diff() > 0).nonzero()[0, 0] + 1 == 6
+    for s in (0, 4, 20):
+        assert max(range(40), key=lambda m: score(u, turn(u, s)[0], m, 0)) == s
+
+
+def test_the_half_layout_is_a_permutation_of_the_rows_of_the_projections() -> None:
+    x, w_q, w_k = random(5, 16), random(8, 16, seed=1), random(8, 16, seed=2)
+    rows, t = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7]), torch.arange(5)
+    interleaved = turn(x @ w_q.T, t) @ turn(x @ w_k.T, t).T
+    half = turn(x @ w_q[rows].T, t, layout="half") @ turn(x @ w_k[rows].T, t, layout="half").T
+    assert close(interleaved, half)
+
+
+def test_rotation_before_the_head_split_gives_each_head_a_band_of_wavelengths() -> None:
+    after = 2 * math.pi / inverse_frequencies(64, dtype=F64)
+    assert (round(after[0].item(), 1), round(after[-1].item())) == (6.3, 47_117)
+    before = (2 * math.pi / inverse_frequencies(512, dtype=F64)).view(8, 32)
+    assert (round(before[0, 0].item(), 1), round(before[0, -1].item())) == (6.3, 19)
+    assert (round(before[7, 0].item()), int(before[7, -1].item())) == (19_869, 60_611)
+    assert round(before[4, 0].item()) == 628  # the first of heads 5-8
+
+
+def test_bfloat16_cannot_count() -> None:
+    positions = torch.arange(2049).bfloat16()
+    assert positions[257] == 256
+    assert positions[2047] == 2048
+    assert positions[:2048].unique().numel() == 641
+
+
+def test_end_points_of_the_scalings() -> None:
+    theta = inverse_frequencies(64, dtype=F64)
+    linear = linear_frequencies(64, factor=4.0, dtype=F64)
+    assert close(4 * 7 * linear, 7 * theta)
+    ntk = ntk_frequencies(64, factor=4.0, dtype=F64)
+    i = torch.arange(32, dtype=F64)
+    assert close(ntk, inverse_frequencies(64, base=10000 * 4 ** (64 / 62), dtype=F64))
+    assert close(ntk, theta * 4.0 ** (-2 * i / 62))
+    assert abs(ntk[0] / theta[0] - 1) < 1e-12
+    assert abs(ntk[-1] / theta[-1] - 1 / 4) < 1e-12
+
+    def dynamic(length: int) -> Tensor:
+        return dynamic_ntk_frequencies(64, factor=4.0, trained_length=16, length=length, dtype=F64)
+
+    assert torch.equal(dynamic(16), theta)
+    assert torch.equal(dynamic(3), theta)
+    assert close(dynamic(32), ntk_frequencies(64, factor=5.0, dtype=F64))
+    yarn = yarn_frequencies(64, factor=4.0, trained_length=256, dtype=F64)
+    turns = 256 * theta / (2 * math.pi)
+    assert torch.equal(yarn[turns >= 32], theta[turns >= 32])
+    assert close(yarn[turns <= 1], theta[turns <= 1] / 4)
+    assert round(yarn_attention_factor(4.0) ** 2, 2) == 1.30
+
+
+def test_yarns_two_ramps_differ_by_two_thirds() -> None:
+    theta = inverse_frequencies(64, dtype=F64)
+    keep = ((256 * theta / (2 * math.pi) - 1) / (32 - 1)).clamp(0, 1)  # equation 18
+    paper = keep * theta + (1 - keep) * theta / 4
+    ratio = yarn_frequencies(64, factor=4.0, trained_length=256, dtype=F64) / paper
+    assert round(100 * (ratio.max().item() - 1)) == 67
+    assert ratio.min() > 0.97  # the code rounds the ends of its ramp to whole indices
+
+
+def test_xpos_is_relative_fades_to_the_past_and_grows_to_the_future() -> None:
+    q, k = random(1, 1, 1, 64), random(1, 1, 1, 64, seed=1)
+
+    def at(m: int, n: int, **options: float) -> float:
+        return xpos_scores(q, k, torch.tensor([m]), torch.tensor([n]), **options).item()
+
+    assert abs(at(9, 4) - at(29, 24)) < 1e-10
+    assert abs(at(9, 4, gamma=1e12) - score(q.flatten(), k.flatten(), 9, 4)) < 1e-8
+    past = xpos_scale(torch.tensor([512, -512]), 64, dtype=F64)
+    assert past[0, 0].item() == pytest.approx(0.286, abs=5e-4)
+    assert past[1, 0].item() == pytest.approx(3.5)
+    assert bool((past[0] < 1).all())
+    assert bool((past[0].diff() > 0).all())  # the fast pairs fade most
+    largest = lambda n: xpos_scale(torch.tensor([-n]), 64, dtype=F64).max()  # noqa: E731
+    assert largest(4500) < torch.finfo(torch.float16).max < largest(4600)
+
+
+# ---------------------------------------------------------------------------------------- 5. biases
+
+
+def slopes(n_heads: int) -> list[float]:
+    return alibi_slopes(n_heads, dtype=F64).tolist()
+
+
+def test_alibis_slopes_and_how_little_one_head_says() -> None:
+    assert slopes(8) == [2.0**-h for h in range(1, 9)]
+    assert slopes(12) == [*slopes(8), 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
+    wanted = {
+        1: (1 / 256, 0.035, 1.036),
+        2: (1 / 16, 0.56, 1.76),
+        4: (1 / 4, 2.25, 9.5),
+        8: (1 / 2, 4.5, 90),
+    }
+    for n_heads, row in wanted.items():
+        largest = (
+            -alibi_bias(distance(10), alibi_slopes(n_heads, dtype=F64), causal=False).min().item()
+        )
+        assert (max(slopes(n_heads)), largest, math.exp(largest)) == pytest.approx(row, rel=6e-3)
+
+
+def test_causal_alibi_is_a_bonus_for_later_keys() -> None:
+    logits, j = random(6, 6), torch.arange(6)
+    both = (
+        (logits - distance(6) / 4 + causal(6)).softmax(-1),
+        (logits + j / 4 + causal(6)).softmax(-1),
+    )
+    assert close(*both)
+
+
+def number(x: float) -> Tensor:
+    return torch.tensor([x], dtype=F64)
+
+
+def fire(n: Tensor, threshold: float = 512.0) -> Tensor:
+    """Any function of the ratio, for positions 0 .. T-1."""
+    t = torch.arange(len(n))
+    return torch.sin(3 * fire_ratio(t, t, number(0.1), number(threshold)))
+
+
+SYMMETRIC: dict[str, Callable[[Tensor], Tensor]] = {
+    "alibi": lambda n: alibi_bias(n, number(0.25), causal=False)[0],
+    "kerple log": lambda n: kerple_log_bias(n, number(0.7), number(0.3))[0],
+    "kerple power": lambda n: kerple_power_bias(n, number(0.7), number(1.3))[0],
+    "sandwich": lambda n: sandwich_bias(n, 2, width=16, dtype=F64)[0],
+    "fire": fire,
+}
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_symmetric_biases_do_not_see_direction(name: str) -> None:
+    x, target = random(6, 8), random(4, 8, seed=9)
+    bias = SYMMETRIC[name](distance(6))
+    encoder = Stack(2)
+    assert close(encoder(x.flip(0), bias), encoder(x, bias).flip(0))
+    assert close(
+        cross_attention(target, encoder(x.flip(0), bias)), cross_attention(target, encoder(x, bias))
+    )
+    # The end mark stays last when the words are reversed: that is another sentence.
+    marked = torch.cat((x[:5].flip(0), x[5:]))
+    assert not close(
+        cross_attention(target, encoder(marked, bias)),
+        cross_attention(target, encoder(x, bias)),
+        1e-3,
+    )
+
+
+def test_sides_that_differ_see_direction() -> None:
+    x, encoder = random(6, 8), Stack(2)
+    asymmetric = alibi_bias(distance(6), number(0.25), causal=False, asymmetry=0.5)[0]
+    assert close((asymmetric - SYMMETRIC["alibi"](distance(6))), (distance(6) > 0) * 0.5 * 0.25)
+    for sided in (asymmetric, fire(distance(6), threshold=2.0)):  # FIRE beyond its threshold
+        assert not close(encoder(x.flip(0), sided), encoder(x, sided).flip(0), 1e-5)
+
+
+def test_t5s_buckets() -> None:
+    def starts(bidirectional: bool) -> list[int]:
+        buckets = t5_buckets(-torch.arange(300), bidirectional=bidirectional)
+        assert bool((buckets.diff() >= 0).all())
+        return [int((buckets == b).nonzero()[0]) for b in buckets.unique()]
+
+    assert starts(False)[:21] == [*range(17), 19, 21, 24, 27]
+    assert starts(False)[31] == 113
+    assert starts(True)[15] == 91
+    past, future = (t5_buckets(sign * torch.arange(1, 300), bidirectional=True) for sign in (-1, 1))
+    assert past.max() < 16 <= future.min()
+    assert t5_buckets(torch.tensor(-64), max_distance=256, bidirectional=False) == 24
+    rounded = 16 + int(16 * (math.log(64) - math.log(16)) / (math.log(256) - math.log(16)))
+    assert rounded == 23
+
+
+@pytest.mark.parametrize("name", ["alibi", "kerple log", "kerple power"])
+def test_kerples_kernels_are_conditionally_positive_definite(name: str) -> None:
+    kernel = SYMMETRIC[name](distance(12))
+    assert torch.linalg.eigvalsh(kernel).min() < -1e-3  # not by itself
+    assert torch.linalg.eigvalsh(kernel + 100).min() > -1e-10  # a constant does it
+    logits = random(12, 12)
+    assert close((logits + kernel).softmax(-1), (logits + kernel + 100).softmax(-1))
+
+
+def test_fire_interpolates_and_is_relative_up_to_its_threshold() -> None:
+    t = torch.arange(400)
+    ratio = fire_ratio(t, t, number(0.1), number(50.0))
+    assert abs(ratio[30, 20] - ratio[45, 35]) < 1e-12
+    assert abs(ratio[100, 90] - ratio[200, 190]) > 1e-2
+    assert ratio.min() == 0
+    assert ratio.max() <= 1
+    exact = math.log(0.1 * 10 + 1) / math.log(0.1 * 200 + 1)
+    assert abs(ratio[200, 190] - exact) < 1e-12
+
+
+def test_sandwich_falls_like_a_logarithm_but_not_steadily() -> None:
+    bias = sandwich_bias(torch.arange(2000), 8, dtype=F64)[0]  # the first of 8 heads divides by 1
+    assert bias[0] == 0
+    assert bias[1:].max() < 0
+    assert bool((bias.diff() > 0).any())
+    per_doubling = (
+        bias[[4, 16, 64, 256, 1024]].diff() / 2
+    )  # with log-spaced waves: 64 ln 2 / ln 10000
+    assert per_doubling.tolist() == pytest.approx(
+        [-64 * math.log(2) / math.log(10000)] * 4, rel=0.25
+    )
+
+
+# ------------------------------------------------------------------ 6. terms that depend on content
+
+
+def test_content_terms_without_parameters_are_plain_attention() -> None:
+    q, k, t = random(1, 2, 5, 8), random(1, 2, 5, 8, seed=1), torch.arange(5)
+    plain = q @ k.mT / 8**0.5
+    zeros = torch.zeros(2, 8, dtype=F64)
+    assert not shaw_logits(q, torch.zeros(7, 8, dtype=F64), t, t, 3).any()
+    assert close(xl_logits(q, k, zeros, zeros, torch.zeros(16, 16, dtype=F64), t, t), plain)
+    empty = torch.zeros(8, 2, 8, dtype=F64)
+    assert close(deberta_logits(q, k, empty, empty, t, t, max_distance=4), plain / 3**0.5)
+
+
+def test_content_terms_see_direction_and_shaw_and_deberta_clip() -> None:
+    q, k, t = random(1, 1, 1, 8), random(1, 1, 1, 8, seed=1), lambda n: torch.tensor([n])
+    rows, u = random(8, 1, 8, seed=2), random(1, 8, seed=3)
+    terms: dict[str, Callable[[int, int], Tensor]] = {
+        "shaw": lambda i, j: shaw_logits(q, rows[:7, 0], t(i), t(j), 3),
+        "xl": lambda i, j: xl_logits(q, k, u, u, random(8, 8), t(i), t(j)),
+        "deberta": lambda i, j: deberta_logits(q, k, rows, rows, t(i), t(j), max_distance=4),
+    }
+    for name, term in terms.items():
+        assert close(term(6, 4), term(26, 24)), name
+        assert not close(term(6, 4), term(4, 6), 1e-3), name
+        assert close(term(30, 0), term(40, 0)) == (name != "xl"), name
+
+
+def test_transformer_xls_distances_are_sinusoids_of_either_sign() -> None:
+    table, index = relative_sinusoids(torch.arange(4), torch.arange(4), 8, dtype=F64)
+    past, future = table[index[3, 1]], table[index[1, 3]]
+    assert close(past[:4], -future[:4])
+    assert close(past[4:], future[4:])
+
+
+def test_debertas_two_indices_are_mirrored_tables() -> None:
+    """delta(i,j) in the last term takes the row of the opposite distance."""
+    q, k, t = torch.zeros(1, 1, 4, 8, dtype=F64), random(1, 1, 4, 8), torch.arange(4)
+    table = random(16, 1, 8, seed=1)
+    paper = deberta_logits(q, k, None, table, t, t, max_distance=8)
+    mirrored = table.clone()
+    mirrored[1:] = table[1:].flip(0)  # row 8 + x and row 8 - x change places
+    code = torch.einsum("jd,ijd->ij", k[0, 0], mirrored[distance(4) + 8, 0]) / 16**0.5
+    assert close(paper[0, 0], code)
+
+
+# --------------------------------------------------------------------- 7. counted by content, and 8
+
+
+def test_copes_open_gates_count_tokens() -> None:
+    allowed = distance(6) >= 0
+    counted = cope_positions(torch.full((1, 1, 6, 6), 50.0, dtype=F64), allowed, 4)[0, 0]
+    wanted = (distance(6) + 1).clamp(max=3).to(F64)
+    assert close(counted[allowed], wanted[allowed])
+
+
+def test_fox_is_a_difference_of_sums_nothing_for_open_gates_and_alibi_for_constant_ones() -> None:
+    seen = distance(6) >= 0
+    gates = F.logsigmoid(random(1, 1, 6))
+    bias = fox_bias(gates, 6)[0, 0]
+    for i, j in itertools.product(range(6), repeat=2):
+        if j <= i:
+            assert abs(bias[i, j] - gates[0, 0, j + 1 : i + 1].sum()) < 1e-12
+    assert not fox_bias(torch.zeros(1, 1, 6, dtype=F64), 6).any()
+    constant = fox_bias(torch.full((1, 1, 6), math.log(0.8), dtype=F64), 6)[0, 0]
+    assert close(constant[seen], (math.log(0.8) * distance(6).to(F64))[seen])
+
+
+def test_randomized_positions_keep_order_and_reach_far() -> None:
+    drawn = [draw_positions(8, 100, torch.Generator().manual_seed(seed)) for seed in range(100)]
+    assert all(bool((p.diff() > 0).all()) and p[0] >= 0 and p[-1] < 100 for p in drawn)
+    assert torch.cat(drawn).unique().numel() == 100
+
+
+# -------------------------------------------------------------------------------------- 9. decoding
+
+
+def test_a_bias_cut_from_the_front_favours_the_oldest_key() -> None:
+    bias = -distance(9).abs() / 4
+    assert bias[0, :5].argmax() == 0  # what the slice [:1, :5] hands to the newest token
+    assert bias[4, :5].argmax() == 4  # its own row
+
+
+def test_dynamic_ntk_is_what_unrotated_cached_keys_would_give() -> None:
+    q, k, t = random(1, 1, 24, 16), random(1, 1, 24, 16, seed=1), torch.arange(24)
+    rotary = DynamicNtkRotary(
+        base=10000.0, form="real", rope_dim="head", factor=4.0, trained_length=8
+    )
+    turned_q, turned_k = rotary.rotate(q, t, "query"), rotary.rotate(k, t, "key")
+    term = rotary.logit_term(turned_q, turned_k, Places(t, t, causal=True), None)
+    assert term is not None
+    logits = turned_q @ turned_k.mT / 4 + term
+    for i in range(24):
+        theta = dynamic_ntk_frequencies(16, factor=4.0, trained_length=8, length=i + 1, dtype=F64)
+        angles = t[: i + 1, None] * theta
+        anew = (
+            rotate_real(q[:, :, i, None], angles[i:]) @ rotate_real(k[:, :, : i + 1], angles).mT / 4
+        )
+        assert close(anew[0, 0, 0], logits[0, 0, i, : i + 1])
+        # A rotation composes with the one that the cached keys already have.
+        more = angles - t[: i + 1, None] * inverse_frequencies(16, dtype=F64)
+        assert close(
+            rotate_real(turned_k[:, :, : i + 1], more), rotate_real(k[:, :, : i + 1], angles)
+        )
+    stale = turned_k[:, :, :8]  # keys under the old base, the query under the new one
+    newest = rotate_real(q[:, :, 23:], angles[23:])
+    assert not close((newest @ stale.mT / 4)[0, 0, 0], logits[0, 0, 23, :8], 0.1)
+
+
+def test_is_causal_aligns_its_triangle_at_the_top_left() -> None:
+    q, k, v = random(1, 1, 8), random(1, 5, 8, seed=1), random(1, 5, 8, seed=2)
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert close(out[0, 0], v[0, 0])
+
+
+# ------------------------------------------------------------------------------------- 11. mistakes
+
+
+def test_the_last_pair_without_its_swap_depends_on_absolute_positions() -> None:
+    q, k = random(2), random(2, seed=1)
+
+    def wrong(m: int, n: int) -> float:
+        def stretched(x: Tensor, p: int) -> Tensor:
+            return x * math.cos(p) + torch.stack((-x[0], x[1])) * math.sin(p)
+
+        return (stretched(q, m) * stretched(k, n)).sum().item()
+
+    assert abs(wrong(3, 1) - wrong(13, 11)) > 0.1
+
+
+def test_a_rotation_that_takes_heads_for_time_turns_all_positions_alike() -> None:
+    x = random(1, 1, 5, 8)  # one head
+    angles = torch.arange(1)[:, None] * inverse_frequencies(8, dtype=F64)
+    assert torch.equal(rotate_real(x.transpose(1, 2), angles).transpose(1, 2), x)
+
+
+# One layer in each stack: what a stack or a layer has stands in both.
+PARAMETERS = {
+    "none": 0,
+    "sinusoidal": 0,
+    "learnable": 262_144,
+    "rope": 0,
+    "rope_yarn": 0,
+    "xpos": 0,
+    "alibi": 0,
+    "t5": 256,
+    "kerple_log": 16,
+    "kerple_power": 16,
+    "fire": 330,
+    "sandwich": 0,
+    "shaw": 4_224,
+    "transformer_xl": 263_168,
+    "xlnet": 263_168,
+    "deberta": 65_536 + 524_288,
+}
+
+
+@pytest.mark.parametrize("name", [*PARAMETERS, "cope", "fox"])
+def test_parameter_counts_of_the_table(name: str) -> None:
+    model = ModelConfig(n_encoder_layers=1, n_decoder_layers=1, position=POSITIONS[name])
+    count = sum(p.numel() for p in build_scheme(model).parameters())
+    decoder_alone = {"cope": 4_096, "fox": 4_104}
+    assert count == decoder_alone.get(name, 2 * PARAMETERS.get(name, 0))

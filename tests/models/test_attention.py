@@ -1,0 +1,484 @@
+"""The attention kernels against each other, against the formula and against torch's own multi-head
+attention.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import (
+    ALL_SCHEMES,
+    D_MODEL,
+    N_HEADS,
+    N_LAYERS,
+    RelativeBias,
+    UnitScale,
+    model_with,
+    sources,
+    targets,
+)
+from torch import Tensor, nn
+
+from models.attention import kernels
+from models.attention.kernels import attend, attend_eager, attend_sdpa
+from models.attention.multi_head import CrossAttention, KeyValueCache, SelfAttention
+from models.attention.tap import AttentionTap
+from models.positional_encodings.base import AttentionPosition, Places
+
+DOUBLE = torch.float64
+B, H, TQ, TK, DH = 2, 3, 5, 5, 4
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-11) -> None:
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def qkv(tq: int = TQ, tk: int = TK, *, grad: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    shapes = ((B, H, tq, DH), (B, H, tk, DH), (B, H, tk, DH))
+    q, k, v = (torch.randn(shape, dtype=DOUBLE, requires_grad=grad) for shape in shapes)
+    return q, k, v
+
+
+MASKS = {
+    "none": None,
+    "padding": torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()[:, None, None, :],
+    "full": torch.tensor([[1, 0, 1, 0, 1]] * 5).bool().logical_or(torch.eye(5).bool()),
+}
+BIASES = {"none": None, "heads": (H, TQ, TK), "full": (B, H, TQ, TK), "one": (1, 1, TQ, TK)}
+
+
+@pytest.mark.parametrize(
+    ("mask", "bias", "is_causal"), itertools.product(MASKS, BIASES, (False, True))
+)
+def test_eager_equals_sdpa_equals_the_formula_with_gradients(
+    mask: str, bias: str, is_causal: bool
+) -> None:
+    leaves = list(qkv(grad=True))
+    allowed = MASKS[mask]
+    shape = BIASES[bias]
+    term = None
+    if shape is not None:
+        term = torch.randn(shape, dtype=DOUBLE, requires_grad=True)
+        leaves.append(term)
+    q, k, v = leaves[:3]
+    arguments = {"mask": allowed, "bias": term, "is_causal": is_causal, "scale": 0.7}
+    eager, weights = attend(q, k, v, **arguments, need_weights=True)
+    fast, no_weights = attend(q, k, v, **arguments)
+    assert no_weights is None
+
+    # row by row, key by key
+    expected = torch.zeros_like(q)
+    for b, h, i in itertools.product(range(B), range(H), range(TQ)):
+        keys = [j for j in range(TK) if not is_causal or j <= i]
+        if allowed is not None:
+            keys = [j for j in keys if allowed.expand(B, H, TQ, TK)[b, h, i, j]]
+        extra = (
+            torch.zeros(B, H, TQ, TK, dtype=DOUBLE) if term is None else term.expand(B, H, TQ, TK)
+        )
+        terms = torch.stack(
+            [(0.7 * (q[b, h, i] * k[b, h, j]).sum() + extra[b, h, i, j]).exp() for j in keys]
+        )
+        expected[b, h, i] = sum(w * v[b, h, j] for w, j in zip(terms / terms.sum(), keys)).detach()
+        assert all(weights[b, h, i, j] == 0 for j in range(TK) if j not in keys)
+    close(eager, expected)
+    close(fast, expected)
+    close(weights.sum(-1), torch.ones(B, H, TQ, dtype=DOUBLE))
+    seed = torch.randn_like(eager)
+    for a, b_ in zip(
+        torch.autograd.grad(eager, leaves, seed), torch.autograd.grad(fast, leaves, seed)
+    ):
+        close(a, b_)
+
+
+def test_the_kernels_agree_for_more_keys_than_queries() -> None:
+    q, k, v = qkv(2, 5)
+    mask, bias = (
+        torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool(),
+        torch.randn(H, 2, 5, dtype=DOUBLE),
+    )
+    arguments = {"mask": mask, "bias": bias, "is_causal": False, "scale": 0.5, "dropout_p": 0.0}
+    close(attend_eager(q, k, v, **arguments)[0], attend_sdpa(q, k, v, **arguments))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_is_causal_needs_as_many_queries_as_keys(need_weights: bool) -> None:
+    with pytest.raises(ValueError, match="1 against 5"):
+        attend(*qkv(1, 5), is_causal=True, scale=1.0, need_weights=need_weights)
+
+
+@pytest.mark.parametrize(("queries", "kernel"), [(1, "eager"), (5, "eager"), (17, "fused")])
+def test_many_rows_of_few_queries_take_the_eager_kernel(
+    queries: int, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+
+    def spy(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            used.append(name)
+            return kernel(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(kernels, "attend_eager", spy("eager", attend_eager))
+    monkeypatch.setattr(kernels, "attend_sdpa", spy("fused", attend_sdpa))
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(150, 2, n, DH, dtype=DOUBLE) for n in (queries, 9, 9))
+    mask = (torch.arange(9) < torch.arange(1, 151)[:, None])[:, None, None]
+    with torch.inference_mode():
+        fast, none = attend(q, k, v, mask=mask, scale=0.5)
+    assert none is None
+    with_gradients, _ = attend(q, k, v, mask=mask, scale=0.5)
+    few, _ = attend(q[:20], k[:20], v[:20], mask=mask[:20], scale=0.5)
+    assert used == [kernel, "fused", "fused"]
+    close(fast, with_gradients)
+    close(fast[:20], few)
+
+
+def test_weights_are_returned_before_dropout() -> None:
+    q, k, v = qkv()
+    torch.manual_seed(0)
+    out, weights = attend(q, k, v, scale=0.5, dropout_p=0.5, need_weights=True)
+    close(weights, (0.5 * q @ k.mT).softmax(-1))
+    assert (out - weights @ v).abs().max() > 0.05  # the values are mixed with dropped weights
+
+
+def test_a_value_term_gets_the_weights_after_dropout() -> None:
+    q, k, v = qkv()
+    torch.manual_seed(0)
+    seen: list[Tensor] = []
+
+    def term(weights: Tensor) -> Tensor:
+        seen.append(weights)
+        return weights.sum(-1, keepdim=True).expand(-1, -1, -1, DH)
+
+    out, weights = attend(q, k, v, scale=0.5, dropout_p=0.5, value_term=term)
+    assert weights is None
+    assert (seen[0] == 0).any()
+    close(out, seen[0] @ v + seen[0].sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_dropout_keeps_the_mean(need_weights: bool) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 500, 4), torch.ones(1, 1, 500, 4)
+    out, _ = attend(q, k, v, scale=1.0, dropout_p=0.3, need_weights=need_weights)
+    assert out.mean().item() == pytest.approx(1.0, abs=0.02)
+    assert out.std() > 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, DOUBLE])
+def test_the_bias_may_have_a_type_of_its_own(dtype: torch.dtype) -> None:
+    q, k, v = (x.to(dtype) for x in qkv())
+    bias = torch.randn(H, TQ, TK, dtype=torch.float64 if dtype == torch.float32 else torch.float32)
+    expected = (0.5 * q.double() @ k.double().mT + bias.double()).softmax(-1) @ v.double()
+    eager, weights = attend(q, k, v, bias=bias.to(dtype), scale=0.5, need_weights=True)
+    fast, _ = attend(q, k, v, bias=bias, scale=0.5)
+    assert weights is not None
+    assert eager.dtype == weights.dtype == fast.dtype == dtype
+    tolerance = 0.03 if dtype == torch.bfloat16 else 1e-5
+    close(eager.double(), expected, tolerance)
+    close(fast.double(), expected, tolerance)
+
+
+# ----------------------------------------------------------------------------- multi-head attention
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_self_attention_equals_torchs_after_copying_weights(causal: bool, bias: bool) -> None:
+    torch.manual_seed(0)
+    ours = SelfAttention(
+        d_model=D_MODEL,
+        n_heads=4,
+        dropout=0.0,
+        bias=bias,
+        kind="decoder" if causal else "encoder",
+        layer=0,
+    ).double()
+    theirs = nn.MultiheadAttention(D_MODEL, 4, bias=bias, batch_first=True).double()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(ours.qkv_proj.weight)
+        theirs.out_proj.weight.copy_(ours.out_proj.weight)
+        if bias:
+            theirs.in_proj_bias.copy_(ours.qkv_proj.bias)
+            theirs.out_proj.bias.copy_(ours.out_proj.bias)
+    x, padding = (
+        torch.randn(2, 5, D_MODEL, dtype=DOUBLE),
+        torch.tensor([[0] * 5, [0, 0, 0, 1, 1]]).bool(),
+    )
+    tap = AttentionTap()
+    at = torch.arange(5)
+    arguments = {
+        "position": AttentionPosition(),
+        "places": Places(at, at, causal=causal, padding=~padding[:, None, None]),
+    }
+    out, fast = ours(x, **arguments, tap=tap), ours(x, **arguments)
+    future = torch.ones(5, 5).triu(1).bool() if causal else None
+    expected, weights = theirs(
+        x, x, x, key_padding_mask=padding, attn_mask=future, average_attn_weights=False
+    )
+    close(out, expected)
+    close(fast, expected)
+    close(tap.maps("decoder" if causal else "encoder")[0], weights)
+
+
+def test_cross_attention_equals_torchs_after_copying_weights() -> None:
+    torch.manual_seed(0)
+    ours = CrossAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, layer=0).double()
+    theirs = nn.MultiheadAttention(D_MODEL, 4, batch_first=True).double()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat((ours.q_proj.weight, ours.kv_proj.weight)))
+        theirs.in_proj_bias.copy_(torch.cat((ours.q_proj.bias, ours.kv_proj.bias)))
+        theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
+    x, memory = torch.randn(2, 3, D_MODEL, dtype=DOUBLE), torch.randn(2, 6, D_MODEL, dtype=DOUBLE)
+    padding = torch.tensor([[0] * 6, [0, 0, 0, 0, 1, 1]]).bool()
+    position = AttentionPosition()
+    k, v = ours.project_memory(memory, position=position, k_positions=torch.arange(6))
+    places = Places(torch.arange(3), torch.arange(6), padding=~padding[:, None, None])
+    out = ours(x, k, v, position=position, places=places)
+    close(out, theirs(x, memory, memory, key_padding_mask=padding, need_weights=False)[0])
+
+
+@pytest.mark.parametrize("chunks", [[1, 1, 1, 1, 1], [2, 2, 1], [1, 4]], ids=str)
+def test_a_cached_chunk_keeps_a_mask_beside_its_causality(chunks: list[int]) -> None:
+    torch.manual_seed(0)
+    attention = SelfAttention(
+        d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, kind="decoder", layer=0
+    ).double()
+    x, keys = (
+        torch.randn(1, 5, D_MODEL, dtype=DOUBLE),
+        torch.tensor([1, 0, 1, 0, 1]).bool()[None, None, None],
+    )
+    position, positions = AttentionPosition(), torch.arange(5)
+    cache = KeyValueCache(1, 4, 5, D_MODEL // 4, like=x)
+    pieces, start = [], 0
+    for n in chunks:
+        end = start + n
+        places = Places(positions[start:end], positions[:end], causal=True, padding=keys[..., :end])
+        pieces.append(attention(x[:, start:end], position=position, places=places, cache=cache))
+        start = end
+    whole = Places(positions, positions, causal=True, padding=keys)
+    close(torch.cat(pieces, dim=1), attention(x, position=position, places=whole))
+
+
+@pytest.mark.parametrize("chunks", [[1, 1, 1, 1, 1], [2, 2, 1]], ids=str)
+def test_cached_keys_stand_where_they_were_put(chunks: list[int]) -> None:
+    """Positions need not be consecutive: none is inferred from the length of the cache."""
+    torch.manual_seed(0)
+    attention = SelfAttention(
+        d_model=D_MODEL, n_heads=N_HEADS, dropout=0.0, bias=True, kind="decoder", layer=0
+    ).double()
+    position, positions = RelativeBias(reach=12).double(), torch.tensor([1, 2, 5, 6, 11])
+    x = torch.randn(1, 5, D_MODEL, dtype=DOUBLE)
+    cache = KeyValueCache(1, N_HEADS, 5, D_MODEL // N_HEADS, like=x)
+    whole = attention(x, position=position, places=Places(positions, positions, causal=True))
+    steps, end = [], 0
+    for part, at in zip(x.split(chunks, dim=1), positions.split(chunks)):
+        end += len(at)
+        places = Places(at, positions[:end], causal=True, newest=len(at) == 1)
+        steps.append(attention(part, position=position, places=places, cache=cache))
+    close(torch.cat(steps, dim=1), whole)
+    at = torch.arange(5)
+    assert (
+        attention(x, position=position, places=Places(at, at, causal=True)) - whole
+    ).abs().max() > 1e-4
+
+
+def test_what_the_places_alone_decide_is_made_once_for_all_layers() -> None:
+    class Counting(RelativeBias):
+        made = 0
+
+        def bias(self, places: Places) -> torch.Tensor:
+            self.made += 1
+            return super().bias(places)
+
+    model = model_with("relative_bias")
+    position = Counting().double()
+    model.scheme.at["encoder"] = position
+    model.encode(sources(5, 4))
+    assert N_LAYERS > 1
+    assert position.made == 1
+    model.encode(sources(5, 4))
+    assert position.made == 2
+
+
+@pytest.mark.parametrize("tapped", [False, True])
+def test_a_scheme_sets_the_scale_of_its_logits(tapped: bool) -> None:
+    torch.manual_seed(0)
+    attention = SelfAttention(
+        d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, kind="encoder", layer=0
+    ).double()
+    x, arguments = (
+        torch.randn(2, 5, D_MODEL, dtype=DOUBLE),
+        {"places": Places(torch.arange(5), torch.arange(5))},
+    )
+    plain = attention(x, position=AttentionPosition(), **arguments)
+    unscaled = attention(
+        x, position=UnitScale(), **arguments, tap=AttentionTap() if tapped else None
+    )
+    assert (unscaled - plain).abs().max() > 1e-4
+    with torch.no_grad():  # four heads of four: 1/sqrt(4) on the queries gives the usual scale back
+        attention.qkv_proj.weight[:D_MODEL] /= 2
+        attention.qkv_proj.bias[:D_MODEL] /= 2
+    close(attention(x, position=UnitScale(), **arguments), plain)
+
+
+@pytest.mark.parametrize("cls", [SelfAttention, CrossAttention])
+def test_a_width_that_heads_do_not_divide_is_refused(cls) -> None:
+    extra = {"kind": "encoder"} if cls is SelfAttention else {}
+    with pytest.raises(ValueError, match="d_model = 10 is not a multiple of n_heads = 4"):
+        cls(d_model=10, n_heads=4, dropout=0.0, bias=True, layer=0, **extra)
+
+
+def test_attention_dropout_acts_in_training_alone() -> None:
+    model = model_with("none", attention_dropout=0.5)
+    src, tgt_in = sources(5), targets(1, 4)
+    assert torch.equal(model(src, tgt_in), model(src, tgt_in))
+    model.train()
+    assert not torch.equal(model(src, tgt_in), model(src, tgt_in))
+
+
+# ---------------------------------------------------------------------------------------- the cache
+
+
+def cache_of(n_rows: int, max_len: int) -> KeyValueCache:
+    return KeyValueCache(n_rows, H, max_len, DH, like=torch.empty(0, dtype=DOUBLE))
+
+
+def test_the_cache_returns_what_was_stored_in_order() -> None:
+    cache = cache_of(B, 6)
+    k, v = qkv()[:2]
+    state = torch.randn(B, H, 5, dtype=DOUBLE)
+    cache.append(k[:, :, :2], v[:, :, :2], state[:, :, :2])
+    got_k, got_v, got_state = cache.append(k[:, :, 2:], v[:, :, 2:], state[:, :, 2:])
+    assert cache.length == 5
+    assert torch.equal(got_k, k)
+    assert torch.equal(got_v, v)
+    assert torch.equal(got_state, state)
+
+
+@pytest.mark.parametrize("rows", [[1, 0, 0, 3], [2, 2, 2, 2], [3], [1, 0, 2, 2, 3, 0]])
+def test_the_cache_takes_rows_in_any_order_and_number(rows: list[int]) -> None:
+    cache = cache_of(4, 6)
+    k, v = torch.randn(2, 4, H, 3, DH, dtype=DOUBLE)
+    state = torch.randn(4, H, 3, dtype=DOUBLE)
+    cache.append(k[:, :, :2], v[:, :, :2], state[:, :, :2])
+    cache.take(torch.tensor(rows))
+    got_k, got_v, got_state = cache.append(
+        k[rows][:, :, 2:], v[rows][:, :, 2:], state[rows][:, :, 2:]
+    )
+    assert torch.equal(got_state, state[rows])
+    assert torch.equal(got_k, k[rows])
+    assert torch.equal(got_v, v[rows])
+
+
+@pytest.mark.parametrize("n_new", [1, 2])
+def test_a_full_cache_refuses_more(n_new: int) -> None:
+    cache = cache_of(1, 2)
+    x = torch.zeros(1, H, 2, DH, dtype=DOUBLE)
+    cache.append(x, x)
+    with pytest.raises(ValueError, match="room for 2"):
+        cache.append(x[:, :, :n_new], x[:, :, :n_new])
+
+
+# ------------------------------------------------------------------------------------------ the tap
+
+
+def test_the_tap_records_every_layer_in_its_place() -> None:
+    model = model_with("rope", n_encoder_layers=3)
+    src, tgt_in = sources(6, 4), targets(2, 5)
+    tap = AttentionTap()
+    model(src, tgt_in, tap=tap)
+    assert tap.maps("encoder").shape == (3, 2, N_HEADS, 6, 6)
+    assert tap.maps("decoder").shape == (N_LAYERS, 2, N_HEADS, 5, 5)
+    assert tap.maps("cross").shape == (N_LAYERS, 2, N_HEADS, 5, 6)
+    for kind in ("encoder", "decoder", "cross"):
+        maps = tap.maps(kind)
+        close(maps.sum(-1), torch.ones(maps.shape[:-1], dtype=DOUBLE))
+        assert not maps.requires_grad
+        assert (maps[0] - maps[1]).abs().max() > 1e-3
+    assert (tap.maps("decoder").triu(1) == 0).all()
+    assert (tap.maps("encoder")[:, 1, :, :, 4:] == 0).all()  # columns of padding
+    assert (tap.maps("cross")[:, 1, :, :, 4:] == 0).all()
+    assert (tap.maps("encoder")[:, 1, :, :, :4] > 0).all()
+
+    # the maps of the first layer alone, from the embeddings
+    x = model.src_embedding(src) * math.sqrt(D_MODEL)
+    layer = model.encoder.layers[0]
+    position = model.scheme.attention("encoder", 0)
+    q, k, _ = layer.self_attention.qkv_proj(layer.norm1(x)).chunk(3, -1)
+    q, k = (
+        position.rotate(y.unflatten(-1, (N_HEADS, -1)).transpose(1, 2), torch.arange(6), "query")
+        for y in (q, k)
+    )
+    close(tap.maps("encoder")[0, 0], (q @ k.mT / math.sqrt(D_MODEL / N_HEADS)).softmax(-1)[0])
+
+
+def test_without_a_tap_the_fused_kernel_serves_and_with_one_the_eager(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+
+    def watched(name: str):
+        kernel = getattr(kernels, name)
+
+        def run(*args, **kwargs):
+            calls.append(name)
+            return kernel(*args, **kwargs)
+
+        return run
+
+    for name in ("attend_eager", "attend_sdpa"):
+        monkeypatch.setattr(kernels, name, watched(name))
+    model, src, tgt_in = model_with("rope"), sources(4), targets(1, 3)
+    model(src, tgt_in)
+    assert calls == ["attend_sdpa"] * 3 * N_LAYERS
+    calls.clear()
+    model(src, tgt_in, tap=AttentionTap())
+    assert calls == ["attend_eager"] * 3 * N_LAYERS
+
+
+def eager_by_the_fused_kernel(
+    q: Tensor, k: Tensor, v: Tensor, *, value_term: Callable[[Tensor], Tensor], **arguments: Any
+) -> tuple[Tensor, Tensor]:
+    """What `attend_eager` returns, of the fused kernel: it gives its weights where the values are
+    an identity.
+    """
+    identity = torch.eye(k.shape[-2], dtype=v.dtype).expand(*k.shape[:2], -1, -1)
+    weights = attend_sdpa(q, k, identity, **arguments)
+    return attend_sdpa(q, k, v, **arguments) + value_term(weights), weights
+
+
+@pytest.mark.parametrize("name", ALL_SCHEMES)
+def test_the_fast_model_equals_the_eager_one_with_gradients(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A term on the values asks for the eager kernel in either model: the fused one serves in its
+    place in the first.
+
+    (That term itself is held against the paper's equations, with gradients, in
+    test_content_schemes.py.)
+    """
+    model = model_with(name)
+    src, tgt_in = sources(6, 3, 5), targets(3, 5)
+    results = []
+    for tap, eager_kernel in ((None, eager_by_the_fused_kernel), (AttentionTap(), attend_eager)):
+        monkeypatch.setattr(kernels, "attend_eager", eager_kernel)
+        model.zero_grad()
+        logits = model(src, tgt_in, tap=tap)
+        logits.square().sum().backward()
+        results.append(
+            (logits.detach(), {key: p.grad.clone() for key, p in model.named_parameters()})
+        )
+    (fast, fast_gradients), (eager, eager_gradients) = results
+    close(fast, eager)
+    for key, gradient in fast_gradients.items():
+        close(gradient, eager_gradients[key], 1e-9)
+        unseen = name == "fire" and key.endswith("out.bias")  # it shifts all logits of a head alike
+        assert gradient.abs().max() > 0 or unseen, key

@@ -1,0 +1,113 @@
+"""The linear map of a search step against the plain one, whatever became of the weight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import models.linear
+from models.linear import Linear, linear, weights_fixed
+
+
+def difference(module: Linear, x: torch.Tensor) -> float:
+    with torch.inference_mode(), weights_fixed():
+        return (module(x) - F.linear(x, module.weight, module.bias)).abs().max().item()
+
+
+def was_laid_out(module: Linear, x: torch.Tensor) -> bool:
+    with torch.inference_mode(), weights_fixed():
+        module(x)
+        held = models.linear._laid_out.get()
+        assert held is not None
+        return id(module.weight) in held
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Linear:
+    monkeypatch.setattr(models.linear, "_WORTH", 1)
+    torch.manual_seed(0)
+    return Linear(16, 70)
+
+
+@pytest.mark.parametrize("shape", [(1, 16), (5, 1, 16), (8, 8, 16), (3, 300, 16), (0, 16)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_equals_the_plain_product(
+    shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models.linear, "_WORTH", 1)
+    torch.manual_seed(0)
+    module, x = Linear(16, 70, bias=bias), torch.randn(shape)
+    with torch.inference_mode(), weights_fixed():
+        out, plain = module(x), F.linear(x, module.weight, module.bias)
+    assert out.shape == plain.shape == (*shape[:-1], 70)
+    assert torch.allclose(out, plain, rtol=0, atol=1e-5)
+
+
+def test_takes_other_strides(module: Linear) -> None:
+    assert difference(module, torch.randn(16, 4).t()) < 1e-5
+    assert difference(module, torch.randn(4, 6, 16)[:, 2]) < 1e-5
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_follows_the_weight_from_scope_to_scope(
+    module: Linear, optimizer: type[torch.optim.Optimizer]
+) -> None:
+    x = torch.randn(4, 16)
+    before = module.weight.detach().clone()
+    assert was_laid_out(module, x)
+    assert difference(module, x) < 1e-5
+    with weights_fixed():
+        loss = module(x).square().sum()
+    assert loss.requires_grad  # with gradients: the plain product
+    loss.backward()
+    optimizer(module.parameters(), lr=0.1, fused=True).step()  # type: ignore[call-arg]  # counts no version
+    assert (module.weight - before).abs().max() > 0.01
+    assert difference(module, x) < 1e-5
+    module.weight.data = torch.randn(70, 16)
+    assert difference(module, x) < 1e-5
+
+
+def test_keeps_a_layout_within_the_outermost_scope_alone(module: Linear) -> None:
+    x = torch.randn(4, 16)
+    with torch.inference_mode(), weights_fixed():
+        module(x)
+        with weights_fixed():
+            held = models.linear._laid_out.get()
+            assert held is not None
+            assert list(held) == [id(module.weight)]
+        assert models.linear._laid_out.get() is held
+    assert models.linear._laid_out.get() is None
+    with torch.inference_mode():
+        assert torch.equal(module(x), F.linear(x, module.weight, module.bias))  # the plain product
+    with pytest.raises(RuntimeError, match="inside"), weights_fixed():
+        raise RuntimeError("inside")
+    assert models.linear._laid_out.get() is None
+
+
+def test_leaves_other_precisions_to_torch(module: Linear) -> None:
+    x = torch.randn(4, 16)
+    with torch.inference_mode(), weights_fixed():
+        exact = linear(x.double(), module.weight.double(), module.bias.double())
+        assert torch.equal(
+            exact, F.linear(x.double(), module.weight.double(), module.bias.double())
+        )
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert module(x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "laid_out"),
+    [
+        (7, 512, False),  # 262,144 products a row
+        (8, 512, True),
+        (64, 512, True),
+        (65, 512, False),
+        (1, 1500, True),
+        (256, 1500, True),
+        (257, 1500, False),
+    ],
+)
+def test_few_rows_and_many_products_are_worth_it(rows: int, size: int, laid_out: bool) -> None:
+    module = Linear(size, size)
+    assert was_laid_out(module, torch.randn(rows, size)) == laid_out

@@ -1,0 +1,149 @@
+"""Token sums against torch's cross-entropy, and their meaning: sums that may be added before the
+one division.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models import loss
+from models.loss import token_sums
+
+DOUBLE = torch.float64
+
+
+def example(
+    n: int = 7, vocab: int = 11, width: int = 5, *, scale: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states [n,width], weight [vocab,width] and targets [n]."""
+    torch.manual_seed(0)
+    hidden = (scale * torch.randn(n, width, dtype=DOUBLE)).requires_grad_()
+    return (
+        hidden,
+        torch.randn(vocab, width, dtype=DOUBLE).requires_grad_(),
+        torch.randint(0, vocab, (n,)),
+    )
+
+
+@pytest.fixture(params=[3, 256])
+def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Rows of logits at once: fewer than there are, with a shorter last part, or all in one."""
+    monkeypatch.setattr(loss, "_ROWS_CPU", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+def test_sums_equal_torchs_cross_entropy_with_gradients(
+    smoothing: float, scale: float, rows: int
+) -> None:
+    hidden, weight, targets = example(scale=scale)
+    sums = token_sums(hidden, weight, targets, label_smoothing=smoothing)
+    logits = F.linear(hidden, weight)
+    expected = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
+    torch.testing.assert_close(sums.objective, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        sums.nll, F.cross_entropy(logits, targets, reduction="sum").detach(), rtol=1e-12, atol=1e-12
+    )
+    assert sums.n_correct.item() == (logits.argmax(-1) == targets).sum().item()
+    for factor in (1.0, -0.3):
+        ours = torch.autograd.grad(sums.objective * factor, (hidden, weight), retain_graph=True)
+        theirs = torch.autograd.grad(expected * factor, (hidden, weight), retain_graph=True)
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_gradients_pass_gradcheck(smoothing: float, rows: int) -> None:
+    hidden, weight, targets = example(4, 5, 3)
+
+    def objective(h: Tensor, w: Tensor) -> Tensor:
+        return token_sums(h, w, targets, label_smoothing=smoothing).objective
+
+    assert torch.autograd.gradcheck(objective, (hidden, weight))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_no_tokens_give_zero(smoothing: float) -> None:
+    hidden, weight, targets = example(0)
+    sums = token_sums(hidden, weight, targets, label_smoothing=smoothing)
+    assert sums.objective.item() == sums.nll.item() == sums.n_correct.item() == 0
+    for_hidden, for_weight = torch.autograd.grad(sums.objective, (hidden, weight))
+    assert for_hidden.shape == (0, 5)
+    assert not for_weight.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_under_autocast_products_are_short_and_sums_float32(dtype: torch.dtype) -> None:
+    hidden, weight, targets = (
+        x.detach().float().requires_grad_() if x.is_floating_point() else x
+        for x in example(300, 17)
+    )
+    with torch.autocast("cpu", dtype=dtype):
+        sums = token_sums(hidden, weight, targets, label_smoothing=0.1)
+    assert sums.objective.dtype == sums.nll.dtype == torch.float32
+    short = F.linear(hidden.detach().to(dtype), weight.detach().to(dtype))
+    expected = F.cross_entropy(short.double(), targets, label_smoothing=0.1, reduction="sum")
+    assert sums.objective.item() == pytest.approx(expected.item(), rel=2e-3)
+    assert sums.objective.item() != pytest.approx(
+        token_sums(hidden, weight, targets, label_smoothing=0.1).objective.item(), rel=1e-9
+    )
+    ours = torch.autograd.grad(sums.objective, (hidden, weight))
+    exact = token_sums(hidden, weight, targets, label_smoothing=0.1).objective
+    for short_gradient, gradient in zip(ours, torch.autograd.grad(exact, (hidden, weight))):
+        assert short_gradient.dtype == torch.float32
+        assert (short_gradient - gradient).norm() < 0.02 * gradient.norm()
+
+
+def test_nll_and_hits_carry_no_gradient_and_leave_smoothing_out() -> None:
+    hidden, weight, targets = example()
+    plain, smoothed = (token_sums(hidden, weight, targets, label_smoothing=s) for s in (0.0, 0.3))
+    assert (
+        plain.nll.item() == smoothed.nll.item() == pytest.approx(plain.objective.item(), abs=1e-12)
+    )
+    assert smoothed.objective.item() != pytest.approx(smoothed.nll.item(), abs=1e-3)
+    assert plain.objective.requires_grad
+    assert not plain.nll.requires_grad
+    assert smoothed.n_correct.item() == plain.n_correct.item() > 0
+
+
+def test_the_inputs_are_left_as_they_were_and_no_graph_is_kept_without_gradients() -> None:
+    hidden, weight, targets = example()
+    before = hidden.detach().clone(), weight.detach().clone()
+    token_sums(hidden, weight, targets, label_smoothing=0.1)
+    assert torch.equal(hidden, before[0])
+    assert torch.equal(weight, before[1])
+    with torch.no_grad():
+        assert not token_sums(hidden, weight, targets, label_smoothing=0.1).objective.requires_grad
+
+
+def test_the_logits_never_stand_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 rows of 512 logits, 16 at a time: nothing is made that is larger than the weight or the
+    hidden states.
+    """
+    monkeypatch.setattr(loss, "_ROWS_CPU", 16)
+    hidden, weight, targets = example(64, 512, 8)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        token_sums(hidden, weight, targets, label_smoothing=0.1).objective.backward()
+    largest = max(event.cpu_memory_usage for event in profile.events())
+    assert 0 < largest < 64 * 512 * 8
+    with torch.profiler.profile(profile_memory=True) as profile:
+        F.cross_entropy(F.linear(hidden, weight), targets).backward()
+    assert max(event.cpu_memory_usage for event in profile.events()) >= 64 * 512 * 8
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_micro_batches_divided_once_equal_the_whole_batch(smoothing: float) -> None:
+    hidden, weight, targets = example(9)
+    whole = token_sums(hidden, weight, targets, label_smoothing=smoothing).objective / 9
+    gradients = torch.autograd.grad(whole, (hidden, weight))
+    cuts = ((0, 1), (1, 6), (6, 9))
+    parts = [
+        token_sums(hidden[i:j], weight, targets[i:j], label_smoothing=smoothing) for i, j in cuts
+    ]
+    torch.testing.assert_close(sum(p.objective for p in parts) / 9, whole, rtol=1e-12, atol=1e-12)
+    for part in parts:
+        (part.objective / 9).backward(retain_graph=True)
+    torch.testing.assert_close((hidden.grad, weight.grad), gradients, rtol=1e-12, atol=1e-12)

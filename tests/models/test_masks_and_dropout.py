@@ -1,0 +1,111 @@
+"""Mask polarity, and dropout that draws four decisions from one number."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.dropout import Dropout
+from models.masks import as_bias, causal_attn_mask, key_padding_mask, padding_attn_mask
+
+
+def test_padding_is_true_in_a_padding_mask_and_false_in_an_attention_mask() -> None:
+    padding = key_padding_mask(torch.tensor([[5, 0, 9], [0, 9, 9]]), 9)
+    assert padding.tolist() == [[False, False, True], [False, True, True]]
+    mask = padding_attn_mask(padding)
+    assert mask.shape == (2, 1, 1, 3)
+    assert mask[:, 0, 0].tolist() == [[True, True, False], [True, False, False]]
+
+
+def test_a_query_sees_its_own_and_earlier_positions() -> None:
+    mask = causal_attn_mask(torch.tensor([2, 3]), torch.arange(5))
+    assert mask.tolist() == [[True, True, True, False, False], [True, True, True, True, False]]
+
+
+def test_a_mask_as_bias_is_zero_where_attention_is_allowed() -> None:
+    bias = as_bias(torch.tensor([[True, False]]), torch.float64)
+    assert bias.dtype == torch.float64
+    assert bias.tolist() == [[0.0, -math.inf]]
+
+
+def drop(p: float, n: int, seed: int = 0) -> Tensor:
+    torch.manual_seed(seed)
+    return Dropout(p).train()(torch.ones(n, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_dropout_drops_at_its_rate_and_keeps_the_mean(p: float) -> None:
+    n = 400_000
+    out = drop(p, n)
+    sigma = math.sqrt(p * (1 - p) / n)
+    assert abs((out == 0).double().mean().item() - p) < 4 * sigma + 1 / 65536
+    assert abs(out.mean().item() - 1) < 4 * sigma / (1 - p) + 1e-4
+    kept = out[out != 0]
+    assert (kept == kept[0]).all()
+    assert kept[0].item() == pytest.approx(1 / (1 - p), rel=2e-4)
+
+
+def test_dropout_decides_on_neighbours_independently() -> None:
+    n, p = 400_000, 0.3
+    dropped = (drop(p, n) == 0).double() - p
+    lanes = dropped.view(-1, 4) / math.sqrt(p * (1 - p))
+    rows = len(lanes)
+    assert (
+        lanes.mean(dim=0).abs() < 4.5 / math.sqrt(rows)
+    ).all()  # each of the four lanes has the same rate
+    correlation = lanes.T @ lanes / rows
+    assert (correlation - torch.eye(4)).abs().max() < 0.02
+    for lag in (1, 2, 3, 4, 5, 8):
+        assert abs((dropped[:-lag] * dropped[lag:]).mean().item()) / (
+            p * (1 - p)
+        ) < 4.5 / math.sqrt(n - lag)
+
+
+def test_dropout_repeats_with_the_seed() -> None:
+    assert torch.equal(drop(0.5, 999, seed=3), drop(0.5, 999, seed=3))
+    assert not torch.equal(drop(0.5, 999, seed=3), drop(0.5, 999, seed=4))
+
+
+def test_dropout_is_the_identity_in_evaluation_and_for_p_zero() -> None:
+    x = torch.randn(3, 5)
+    assert torch.equal(Dropout(0.5).eval()(x), x)
+    assert torch.equal(Dropout(0.0).train()(x), x)
+
+
+def test_the_gradient_of_dropout_is_its_mask() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(7, 9, dtype=torch.float64, requires_grad=True)
+    out = Dropout(0.4).train()(x)
+    weight = torch.randn_like(x)
+    (gradient,) = torch.autograd.grad((out * weight).sum(), x)
+    torch.testing.assert_close(gradient, weight * (out / x).detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (0, 4), (2, 3, 5), (7, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_dropout_keeps_odd_shapes_and_types(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    out = Dropout(0.5).train()(torch.ones(shape, dtype=dtype))
+    assert out.shape == shape
+    assert out.dtype == dtype
+    assert set(out.flatten().tolist()) <= {0.0, 2.0}
+
+
+def test_dropout_takes_what_is_not_contiguous() -> None:
+    torch.manual_seed(0)
+    out = Dropout(0.5).train()(torch.ones(30, 20).T)
+    assert 200 < (out == 0).sum() < 400
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0, 1.5, float("nan")])
+def test_dropout_refuses_an_impossible_rate(p: float) -> None:
+    with pytest.raises(ValueError, match=r"dropout p = .*: allowed: 0 <= p < 1"):
+        Dropout(p)
+
+
+def test_dropout_works_up_to_the_largest_rate_below_one() -> None:
+    torch.manual_seed(0)
+    out = Dropout(0.9999999).train()(torch.ones(1000))
+    assert torch.isfinite(out).all()

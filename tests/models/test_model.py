@@ -1,0 +1,499 @@
+"""The whole model, for every position scheme and both norms: what it may see, what it must not, and
+torch's own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import (
+    ALL_SCHEMES,
+    BOS,
+    D_MODEL,
+    EOS,
+    N_HEADS,
+    PAD,
+    POSITIONS,
+    TOYS,
+    VOCAB,
+    RelativeBias,
+    ToyScheme,
+    model_with,
+    sources,
+    targets,
+    tiny_config,
+    tiny_model,
+    vocabulary,
+)
+from torch import Tensor
+
+from configs.schema import POSITIONS as NAMED, Position, Sinusoidal
+from configs.section import members
+from models.attention.tap import AttentionTap
+from models.build import build_model
+from models.decoding.greedy import greedy_search
+from models.positional_encodings.base import Places, PositionScheme
+from models.schemes import POSITION_SCHEMES, build_scheme
+from models.transformer import TranslationTransformer
+from utils.errors import ConfigError
+
+DOUBLE = torch.float64
+# Where layers normalise is no matter of the scheme: post-norm meets each point of the seam (the
+# toys) and each stack.
+POST = [*TOYS, "none", "sinusoidal", "learnable", "rope", "torch"]
+EVERY = [*((name, "pre") for name in [*ALL_SCHEMES, "torch"]), *((name, "post") for name in POST)]
+every_model = pytest.mark.parametrize(("name", "norm"), EVERY)
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+# ------------------------------------------------------------------------------------- what is seen
+
+
+@every_model
+def test_a_later_target_token_changes_nothing_before_it(name: str, norm: str) -> None:
+    model, src, tgt_in = model_with(name, norm=norm), sources(5, 4), targets(2, 7)
+    places = (1, 4, 6)
+    versions = tgt_in.repeat(1 + len(places), 1, 1)
+    for version, t in zip(versions[1:], places):
+        version[:, t] = tgt_in[:, t] % 8 + 1
+    with torch.no_grad():
+        logits, *others = model(src.repeat(len(versions), 1), versions.flatten(0, 1)).split(
+            len(src)
+        )
+    for changed, t in zip(others, places):
+        difference = (changed - logits).abs().amax(dim=(0, 2))
+        assert difference[:t].max() < 1e-10
+        assert (difference[t:] > 1e-7).all()
+
+
+@every_model
+@torch.no_grad()
+def test_more_padding_changes_no_real_position(name: str, norm: str) -> None:
+    model, tgt_in = model_with(name, norm=norm), targets(2, 5)
+    src, padded = sources(6, 3), sources(6, 3, pad_to=11)
+    memory, padded_memory = model.encode(src), model.encode(padded)
+    close(padded_memory.states[0, :6], memory.states[0])
+    close(padded_memory.states[1, :3], memory.states[1, :3])
+    logits = model(src, tgt_in)
+    tail = torch.full((2, 4), PAD)
+    close(model(padded, torch.cat((tgt_in, tail), dim=1))[:, :5], logits)
+    alone = model(src[1:, :3], tgt_in[1:])  # the same sentence without a neighbour
+    close(alone[0], logits[1])
+
+
+@every_model
+def test_calls_leave_no_trace(name: str, norm: str) -> None:
+    model = model_with(name, norm=norm)
+    short, long = (sources(4), targets(1, 3)), (sources(15), targets(1, 14))
+    first = model(*short)
+    assert torch.equal(model(*short), first)
+    first_long = model(*long)
+    assert torch.equal(model(*short), first)
+    assert torch.equal(model(*long), first_long)
+
+
+@every_model
+def test_source_tokens_all_matter_and_so_does_their_order(name: str, norm: str) -> None:
+    model, src, tgt_in = model_with(name, norm=norm), sources(6), targets(1, 3)
+    versions = src.repeat(8, 1)  # as it is, with each token changed, with two of them swapped
+    for s in range(6):
+        versions[1 + s, s] = 2 + (src[0, s] - 1) % 7
+    versions[7] = (
+        src[0, [1, 0, 2, 3, 4, 5]] if src[0, 0] != src[0, 1] else src[0, [2, 1, 0, 3, 4, 5]]
+    )
+    with torch.no_grad():
+        logits, *changed, swapped = model(versions, tgt_in.expand(8, -1))
+    assert all((other - logits).abs().max() > 1e-6 for other in changed)
+    difference = (swapped - logits).abs().max()
+    if name in ("none", "unit_scale"):
+        assert difference < 1e-10
+    else:
+        assert difference > 1e-6
+
+
+def test_an_encoder_without_positions_is_permutation_equivariant() -> None:
+    model, src = model_with("none"), sources(7)
+    order = torch.tensor([3, 6, 0, 2, 5, 1, 4])
+    close(model.encode(src[:, order]).states, model.encode(src).states[:, order])
+    assert (
+        model_with("rope").encode(src[:, order]).states
+        - model_with("rope").encode(src).states[:, order]
+    ).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "torch"])
+def test_padding_of_the_target_is_never_read_off_its_ids(name: str) -> None:
+    """Decoding starts from padding (Marian): the start token is a real token, and must be attended
+    to.
+    """
+    assert BOS == PAD
+    model, src, tgt_in = model_with(name), sources(5), targets(1, 4)
+    logits = model(src, tgt_in)
+    with torch.no_grad():
+        model.tgt_embedding.weight[BOS] += torch.randn(D_MODEL)
+    change = (model(src, tgt_in) - logits).abs().amax(dim=-1)[0]
+    assert (change > 1e-4).all()
+    if name != "torch":
+        tap = AttentionTap()
+        model(src, tgt_in, tap=tap)
+        assert (tap.maps("decoder")[..., 0] > 0).all()
+
+
+def test_id_zero_of_the_source_is_not_padding() -> None:
+    model = tiny_model()
+    assert model.encode(torch.tensor([[3, EOS, PAD]])).padding.tolist() == [[False, False, True]]
+    shifted = tiny_model(vocab=vocabulary(pad_id=0))
+    assert shifted.encode(torch.tensor([[3, 5, 0]])).padding.tolist() == [[False, False, True]]
+
+
+@pytest.mark.parametrize("name", ["rope", "torch"])
+def test_select_gives_the_same_logits_as_all(name: str) -> None:
+    model, src, tgt_in = model_with(name), sources(5, 3), targets(2, 4)
+    select = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0]]).bool()
+    close(model(src, tgt_in, select=select), model(src, tgt_in)[select])
+
+
+def test_embeddings_are_scaled_with_the_root_of_d_model_before_positions() -> None:
+    model, src = tiny_model(Sinusoidal(), n_encoder_layers=1), sources(4)
+    seen: list[Tensor] = []
+    model.encoder.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model.encode(src)
+    table = torch.tensor(
+        [
+            [
+                f(t / 10000 ** (2 * i / D_MODEL))
+                for i in range(D_MODEL // 2)
+                for f in (math.sin, math.cos)
+            ]
+            for t in range(4)
+        ],
+        dtype=DOUBLE,
+    )
+    close(seen[0], model.src_embedding.weight[src] * 4.0 + table)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_an_encoder_layer_is_the_papers_written_out(norm: str, activation: str) -> None:
+    model = tiny_model(norm=norm, activation=activation, n_encoder_layers=1)
+    src = sources(5)
+    layer = model.encoder.layers[0]
+
+    def attend(x: Tensor) -> Tensor:
+        q, k, v = (
+            y.view(5, N_HEADS, -1).transpose(0, 1)
+            for y in layer.self_attention.qkv_proj(x).split(D_MODEL, -1)
+        )
+        mixed = (q @ k.mT / math.sqrt(D_MODEL // N_HEADS)).softmax(-1) @ v
+        return layer.self_attention.out_proj(mixed.transpose(0, 1).reshape(5, D_MODEL))
+
+    def feed(x: Tensor) -> Tensor:
+        hidden = layer.feed_forward.linear1(x)
+        hidden = (
+            hidden.clamp(min=0)
+            if activation == "relu"
+            else hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
+        )
+        return layer.feed_forward.linear2(hidden)
+
+    x = model.src_embedding(src)[0] * math.sqrt(D_MODEL)
+    if norm == "pre":
+        x = x + attend(layer.norm1(x))
+        x = model.encoder.norm(x + feed(layer.norm2(x)))
+    else:
+        x = layer.norm1(x + attend(x))
+        x = layer.norm2(x + feed(x))
+    close(model.encode(src).states[0], x)
+
+
+def test_dropout_stands_on_embeddings_branches_and_inside_the_feed_forward() -> None:
+    src, tgt_in = sources(5), targets(1, 4)
+    for changes in ({"dropout": 0.5}, {"activation_dropout": 0.5}, {"attention_dropout": 0.5}):
+        model = tiny_model(**changes)
+        close(model(src, tgt_in), tiny_model()(src, tgt_in), 0.0)
+        model.train()
+        assert (model(src, tgt_in) - model(src, tgt_in)).abs().max() > 1e-3
+    model = tiny_model(dropout=0.5).train()
+    seen: list[Tensor] = []
+    model.encoder.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model.encode(src)
+    assert 0.2 < (seen[0] == 0).double().mean() < 0.8
+    out = model.encoder.layers[0].feed_forward(seen[0])
+    assert torch.equal(
+        out, model.encoder.layers[0].feed_forward(seen[0])
+    )  # activation_dropout is 0
+
+
+# --------------------------------------------------------------------------------------- parameters
+
+
+@every_model
+def test_every_parameter_gets_a_gradient(name: str, norm: str) -> None:
+    model = model_with(name, norm=norm)
+    model(sources(6, 4), targets(2, 5)).square().sum().backward()
+    # FIRE's last bias shifts all logits of a head alike, which a softmax does not see.
+    unseen = (
+        {f"scheme.{stack}.0.out.bias" for stack in ("encoder", "decoder")}
+        if name == "fire"
+        else set()
+    )
+    assert {
+        key for key, p in model.named_parameters() if p.grad is None or p.grad.abs().max() < 1e-12
+    } == unseen
+
+
+@pytest.mark.parametrize("tie", ["none", "target", "all"])
+def test_tied_weights_are_one_parameter(tie: Any) -> None:
+    model = tiny_model(tie_embeddings=tie)
+    tables = {
+        p.data_ptr()
+        for p in (model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight)
+    }
+    assert len(tables) == {"none": 3, "target": 2, "all": 1}[tie]
+    n_tables = sum(p.shape == (VOCAB, D_MODEL) for p in model.parameters())
+    assert n_tables == len(tables)
+    src, tgt_in = sources(5), targets(1, 4)
+    hidden = model.decode(tgt_in, model.encode(src))
+    close(model(src, tgt_in), hidden @ model.output.weight.T)
+
+
+def test_tying_separate_vocabularies_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model\.tie_embeddings = 'all'.*'none', 'target'"):
+        build_model(tiny_config(tie_embeddings="all"), vocabulary(shared_vocab=False))
+    model = build_model(
+        tiny_config(tie_embeddings="target"), vocabulary(shared_vocab=False, src_vocab_size=17)
+    )
+    assert model.src_embedding.weight.shape == (17, D_MODEL)
+    assert model.output.weight.shape == (VOCAB, D_MODEL)
+
+
+def test_a_shared_toy_parameter_stands_in_the_state_dict_once() -> None:
+    model = model_with("relative_bias")
+    keys = [key for key in model.state_dict() if "table" in key]
+    assert keys == ["scheme.at.encoder.table", "scheme.at.decoder.table"]
+    assert [key for key, _ in model.named_parameters() if "table" in key] == keys
+    assert model.scheme.attention("encoder", 0) is model.scheme.attention("encoder", 1)
+
+
+def test_every_position_of_the_schema_has_a_scheme() -> None:
+    assert set(POSITION_SCHEMES) == set(members(Position))
+    for position in NAMED.values():
+        assert isinstance(build_scheme(tiny_config(position)), PositionScheme)
+
+
+@pytest.mark.parametrize("backend", ["scratch", "torch"])
+def test_a_fresh_model_starts_at_a_sensible_loss_in_training_mode(backend: Any) -> None:
+    torch.manual_seed(0)
+    model = build_model(tiny_config(backend=backend), vocabulary())
+    assert model.training
+    assert all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
+    assert model.src_embedding.weight.std().item() == pytest.approx(D_MODEL**-0.5, rel=0.2)
+    logits = model(sources(5, 5), targets(2, 6))
+    assert logits.std() < 2.5
+    biases = [
+        p for key, p in model.named_parameters() if key.endswith("bias") and "norm" not in key
+    ]
+    assert biases
+    assert all((p == 0).all() for p in biases)
+
+
+# ----------------------------------------------------------------------------------- token by token
+
+
+def steps(model: TranslationTransformer, src: Tensor, tgt_in: Tensor, chunks: list[int]) -> Tensor:
+    """Logits [B,K,T,V] of tgt_in [B,K,T] through decode_step, in chunks of the given lengths."""
+    state = model.init_state(model.encode(src), beam_size=tgt_in.shape[1], max_len=tgt_in.shape[2])
+    pieces, start = [], 0
+    for n in chunks:
+        chunk = tgt_in[:, :, start : start + n]
+        assert state.length == start
+        pieces.append(
+            model.decode_step(chunk[:, :, 0], state)[:, :, None]
+            if n == 1
+            else model.decode_step(chunk, state)
+        )
+        start += n
+    return torch.cat(pieces, dim=2)
+
+
+@every_model
+def test_stepwise_logits_equal_those_of_the_whole_target(name: str, norm: str) -> None:
+    model, src = model_with(name, norm=norm), sources(6, 3)
+    tgt_in = targets(6, 7).view(2, 3, 7)
+    with torch.no_grad():
+        whole = model(src.repeat_interleave(3, dim=0), tgt_in.flatten(0, 1)).view(2, 3, 7, -1)
+        for chunks in ([1] * 7, [3, 1, 3], [7], [1, 2, 2, 2]):
+            close(steps(model, src, tgt_in, chunks), whole)
+
+
+@every_model
+def test_reordered_and_selected_beams_go_on_from_their_own_prefix(name: str, norm: str) -> None:
+    model, src = model_with(name, norm=norm), sources(6, 3, 5)
+    prefix = targets(9, 4).view(3, 3, 4)
+    tail = targets(9, 3, seed=1).view(3, 3, 3)
+    beams, alive = torch.tensor([[2, 0, 0], [1, 2, 0], [1, 1, 1]]), torch.tensor([2, 0])
+    expected_prefix = prefix.gather(1, beams[:, :, None].expand(-1, -1, 4))
+    whole = torch.cat((expected_prefix, tail), dim=2)[alive]
+    with torch.no_grad():
+        logits = model(src[alive].repeat_interleave(3, dim=0), whole.flatten(0, 1)).view(
+            2, 3, 7, -1
+        )
+    for rest in ([1, 1, 1], [2, 1], [3]):
+        state = model.init_state(model.encode(src), beam_size=3, max_len=7)
+        with torch.no_grad():
+            model.decode_step(prefix, state)
+            state.reorder(beams)
+            state.select(alive)
+            pieces, start = [], 0
+            for n in rest:
+                pieces.append(model.decode_step(tail[alive, :, start : start + n], state))
+                start += n
+        close(torch.cat(pieces, dim=2), logits[:, :, 4:])
+
+
+def test_reorder_before_the_first_step_and_after_every_step() -> None:
+    for name in ("rope", "torch"):
+        model, src = model_with(name), sources(4, 6)
+        state = model.init_state(model.encode(src), beam_size=2, max_len=6)
+        state.reorder(torch.tensor([[1, 0], [0, 0]]))
+        tokens = targets(4, 6).view(2, 2, 6)
+        history = torch.zeros(2, 2, 0, dtype=torch.long)
+        generator = torch.Generator().manual_seed(0)
+        for t in range(6):
+            logits = model.decode_step(tokens[:, :, t], state)
+            history = torch.cat((history, tokens[:, :, t : t + 1]), dim=2)
+            expected = model(src.repeat_interleave(2, dim=0), history.flatten(0, 1))[:, -1].view(
+                2, 2, -1
+            )
+            close(logits, expected)
+            beams = torch.randint(0, 2, (2, 2), generator=generator)
+            state.reorder(beams)
+            history = history.gather(1, beams[:, :, None].expand_as(history))
+
+
+def test_the_memory_is_not_copied_for_the_beams() -> None:
+    model, src = model_with("rope"), sources(6, 3)
+    state = model.init_state(model.encode(src), beam_size=5, max_len=9)
+    head = D_MODEL // N_HEADS
+    assert [(k.shape, v.shape) for k, v in state.memory_kv] == [((2, N_HEADS, 6, head),) * 2] * 2
+    assert state.memory_mask.shape == (2, 1, 1, 6)
+    assert [cache.k.shape for cache in state.caches] == [(10, N_HEADS, 9, head)] * 2
+    state.select(torch.tensor([1]))
+    assert [k.shape[0] for k, _ in state.memory_kv] == [1, 1]
+    assert [cache.k.shape[0] for cache in state.caches] == [5, 5]
+    original = model_with("torch")
+    assert (
+        original.init_state(original.encode(src), beam_size=5, max_len=9).memory.states.shape[0]
+        == 2
+    )
+
+
+# ----------------------------------------------------------------------------- torch.nn.Transformer
+
+
+def torch_names(key: str) -> str:
+    """A parameter of torch's layers -> its place in ours (cross-attention's packed rows apart)."""
+    for theirs, ours in (
+        (".stack.layers.", ".layers."),
+        (".stack.norm.", ".norm."),
+        (".self_attn.in_proj_", ".self_attention.qkv_proj."),
+        (".self_attn.", ".self_attention."),
+        (".multihead_attn.", ".cross_attention."),
+        (".linear", ".feed_forward.linear"),
+    ):
+        key = key.replace(theirs, ours)
+    return key
+
+
+def to_torch(ours: dict[str, Tensor], keys: list[str]) -> dict[str, Tensor]:
+    """Our tensors (weights or gradients) by torch's names: in_proj rows of cross-attention are
+    q_proj over kv_proj.
+    """
+    mapped = {}
+    for key in keys:
+        name = torch_names(key)
+        if ".cross_attention.in_proj_" in name:
+            stem, kind = name.split("in_proj_")
+            mapped[key] = torch.cat((ours[f"{stem}q_proj.{kind}"], ours[f"{stem}kv_proj.{kind}"]))
+        else:
+            mapped[key] = ours[name]
+    return mapped
+
+
+def twins(position: Any, **changes: Any) -> tuple[TranslationTransformer, TranslationTransformer]:
+    scratch = tiny_model(position, **changes)
+    original = tiny_model(position, backend="torch", seed=1, **changes)
+    original.load_state_dict(to_torch(scratch.state_dict(), list(original.state_dict())))
+    return scratch, original
+
+
+TWINS = [(norm, activation) for norm in ("pre", "post") for activation in ("relu", "gelu")]
+
+
+@pytest.mark.parametrize(("norm", "activation"), TWINS)
+@pytest.mark.parametrize("name", ["none", "sinusoidal", "learnable"])
+@pytest.mark.parametrize("training", [False, True])
+def test_torchs_transformer_agrees_in_logits_and_gradients(
+    name: str, norm: Any, activation: Any, training: bool
+) -> None:
+    models = twins(POSITIONS[name], norm=norm, activation=activation)
+    src, tgt_in = sources(6, 3, 5), targets(3, 5)
+    weight = torch.randn(3, 5, VOCAB, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    logits = [model.train(training)(src, tgt_in) for model in models]
+    close(*logits, 1e-9)
+    gradients = []
+    for model, out in zip(models, logits):
+        (out * weight).sum().backward()
+        gradients.append({key: p.grad for key, p in model.named_parameters()})
+    ours = to_torch(gradients[0], list(gradients[1]))
+    assert len(ours) == len(gradients[1]) > 30
+    for key, gradient in gradients[1].items():
+        close(ours[key], gradient, 1e-9)
+    with torch.inference_mode():  # torch's fast path
+        close(models[1].eval()(src, tgt_in), models[0].eval()(src, tgt_in), 1e-9)
+
+
+@pytest.mark.parametrize(("norm", "activation"), TWINS)
+def test_torchs_transformer_translates_alike(norm: Any, activation: Any) -> None:
+    for seed in range(3):
+        scratch, original = twins(Sinusoidal(), norm=norm, activation=activation)
+        src = sources(6, 3, 5, 8, seed=seed)
+        ours, theirs = (
+            greedy_search(model, src, bos_id=BOS, eos_id=EOS, max_len=12, max_len_ratio=2.0)
+            for model in (scratch, original)
+        )
+        assert [h.ids for h in ours] == [h.ids for h in theirs]
+        assert [h.log_prob for h in ours] == pytest.approx([h.log_prob for h in theirs], abs=1e-9)
+
+
+def test_torchs_transformer_without_biases_agrees() -> None:
+    scratch, original = twins(Sinusoidal(), bias=False)
+    src, tgt_in = sources(6, 3), targets(2, 5)
+    close(scratch(src, tgt_in), original(src, tgt_in), 1e-9)
+    assert not [key for key, _ in scratch.named_parameters() if key.endswith("bias")]
+
+
+def test_torchs_transformer_shows_no_attention() -> None:
+    with pytest.raises(ValueError, match=r'use model\.backend = "scratch"'):
+        model_with("torch")(sources(4), targets(1, 3), tap=AttentionTap())
+
+
+def test_the_toy_bias_tells_left_from_right_and_one_position_from_another() -> None:
+    """The seam hands the true positions down: a one-token step with them reversed would be seen
+    (mistake 4).
+    """
+    scheme = ToyScheme(RelativeBias)
+    bias = scheme.attention("decoder", 0)
+    last = bias.bias(Places(torch.tensor([3]), torch.arange(4), causal=True))
+    whole = bias.bias(Places(torch.arange(4), torch.arange(4), causal=True))
+    assert last is not None
+    assert whole is not None
+    assert torch.equal(last[:, 0], whole[:, 3])
+    assert not torch.allclose(last.flip(-1), last)
+    assert set(TOYS) <= set(ALL_SCHEMES)

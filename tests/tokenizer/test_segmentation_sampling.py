@@ -1,0 +1,349 @@
+"""Random segmentation: the right distribution, the same text, drawn anew in each epoch and from
+(seed, epoch, row).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from toy_runs import content, log_of, run_here, same, toy_config
+
+from configs.schema import DataConfig, Marian, Subword
+from configs.serialize import apply_overrides
+from data.batching import Batch, make_train_loader
+from data.cache import TokenizedSplit, tokenize_split
+from data.corpora.base import ParallelText
+from data.resampling import Resampler
+from tokenizer.build import build_sampler, build_tokenizer
+from tokenizer.sampling import BpeDropout, UnigramSampling
+from tokenizer.subword import SubwordTokenizer
+from utils.errors import ConfigError
+
+FRENCH = [
+    f"{a} {b}{c}"
+    for a in ("L'homme âgé", "Une fenêtre", "Ma sœur")
+    for b in ("préfère", "a vu")
+    for c in ".!?"
+]
+ENGLISH = [
+    f"{a} {b}{c}"
+    for a in ("The old man", "A window", "My sister")
+    for b in ("prefers", "has seen")
+    for c in ".!?"
+]
+ODD = [
+    "",
+    " ",
+    "Привет, l'homme",
+    "a\u0000b 👩‍👩‍👧",
+    "жж жaж",
+    "</s> <unk> ▁",
+    "½ … «\u00a0x\u00a0»",
+]
+UNK = 0
+
+
+@pytest.fixture(
+    scope="module", params=[("bpe", 400), ("unigram", 400), ("bpe", 700), ("unigram", 700)], ids=str
+)
+def tokenizer(request) -> SubwordTokenizer:
+    """Without and with byte pieces."""
+    algorithm, vocab_size = request.param
+    return SubwordTokenizer.train(
+        FRENCH + ENGLISH, Subword(algorithm=algorithm, vocab_size=vocab_size)
+    )
+
+
+def bpe() -> SubwordTokenizer:
+    return SubwordTokenizer.train(FRENCH + ENGLISH, Subword(vocab_size=400))
+
+
+def rng_of(*key: int) -> np.random.Generator:
+    return np.random.default_rng(key)
+
+
+# ------------------------------------------------------------------------------------- text and ids
+
+
+def test_without_chance_the_ids_are_the_deterministic_ones() -> None:
+    dropout = bpe().sampler(1e-300)
+    assert [dropout.sample(text, rng_of(0)) for text in FRENCH + ODD] == bpe().encode_src_batch(
+        FRENCH + ODD
+    )
+    unigram = SubwordTokenizer.train(FRENCH + ENGLISH, Subword(algorithm="unigram", vocab_size=400))
+    sharpest = unigram.sampler(1e4)
+    assert [sharpest.sample(text, rng_of(0)) for text in FRENCH + ODD] == unigram.encode_src_batch(
+        FRENCH + ODD
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.one_of(st.sampled_from(FRENCH + ENGLISH + ODD), st.text(max_size=30)),
+    seed=st.integers(0, 5),
+)
+def test_any_segmentation_decodes_to_the_same_text(
+    tokenizer: SubwordTokenizer, text: str, seed: int
+) -> None:
+    drawn = tokenizer.sampler(0.4).sample(text, rng_of(seed))
+    assert drawn[-1] == tokenizer.eos_id
+    assert tokenizer.decode(drawn) == tokenizer.decode(tokenizer.encode_src(text))
+
+
+def test_the_words_that_are_segmented_make_up_the_text(tokenizer: SubwordTokenizer) -> None:
+    assert tokenizer.cut("L'homme  a vu 10 €.") == [
+        "▁L'",
+        "homme",
+        "▁",
+        "▁a",
+        "▁vu",
+        "▁1",
+        "0",
+        "▁€",
+        ".",
+    ]
+
+
+def test_a_segmentation_is_drawn_and_repeats_for_the_same_draws(
+    tokenizer: SubwordTokenizer,
+) -> None:
+    sampler = tokenizer.sampler(0.05)
+    drawn = [sampler.sample(FRENCH[0], rng_of(seed)) for seed in range(20)]
+    assert len(set(map(tuple, drawn))) > 5
+    again = tokenizer.sampler(0.05)  # with nothing remembered yet
+    assert [again.sample(FRENCH[0], rng_of(seed)) for seed in reversed(range(20))] == drawn[::-1]
+
+
+def test_what_no_longer_fits_in_memory_is_drawn_alike(
+    tokenizer: SubwordTokenizer, monkeypatch
+) -> None:
+    drawn = [tokenizer.sampler(0.3).sample(text, rng_of(1)) for text in FRENCH]
+    monkeypatch.setattr("tokenizer.sampling.REMEMBERED", 3)
+    few = tokenizer.sampler(0.3)
+    assert [few.sample(text, rng_of(1)) for text in FRENCH] == drawn
+
+
+def test_vocabulary_and_fingerprint_do_not_know_of_sampling() -> None:
+    plain, sampled = (
+        build_tokenizer(
+            Subword(vocab_size=400, sampling=p), lambda: FRENCH, src_lang="fr", tgt_lang="en"
+        )
+        for p in (0.0, 0.1)
+    )
+    assert plain.fingerprint() == sampled.fingerprint()
+    assert sampled.encode_src_batch(FRENCH) == plain.encode_src_batch(FRENCH)
+    assert build_sampler(Subword(vocab_size=400), plain) is None
+    assert build_sampler(Marian(), plain) is None
+    assert build_sampler(Subword(vocab_size=400, sampling=0.1), plain) is not None
+
+
+def test_a_probability_of_one_is_refused_for_bpe_alone() -> None:
+    with pytest.raises(ConfigError, match=r"tokenizer\.sampling = 1\.0: a probability below 1"):
+        Subword(sampling=1.0)
+    assert Subword(algorithm="unigram", sampling=1.0).sampling == 1.0
+    with pytest.raises(ConfigError, match=r"tokenizer\.sampling = -0\.1"):
+        Subword(sampling=-0.1)
+
+
+# ------------------------------------------------------------------------------------ distributions
+
+
+def assert_frequencies(
+    counts: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]
+) -> None:
+    n = sum(counts.values())
+    assert set(counts) <= set(expected)
+    assert math.isclose(sum(expected.values()), 1.0)
+    for outcome, probability in expected.items():
+        assert abs(counts[outcome] / n - probability) < 5 * math.sqrt(
+            probability * (1 - probability) / n
+        ), outcome
+
+
+def drawn_counts(
+    sampler: BpeDropout | UnigramSampling, word: str, n: int
+) -> Counter[tuple[int, ...]]:
+    rng = rng_of(7)
+    return Counter(sampler.segment(word, iter(sampler.draws(len(word), rng))) for _ in range(n))
+
+
+@pytest.mark.parametrize("word", ["abab", "aab", "bcabc"])
+def test_bpe_dropout_follows_algorithm_1(word: str) -> None:
+    """Against all subsets of left-out merges at every step, with their probabilities."""
+    ids = {"a": 1, "b": 2, "c": 3}
+    merges = {(1, 2): (0, 4), (4, 4): (1, 5), (4, 3): (2, 6), (1, 1): (3, 7), (2, 6): (4, 8)}
+    p = 0.35
+
+    def outcomes(state: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+        possible = [i for i in range(len(state) - 1) if state[i : i + 2] in merges]
+        found: Counter[tuple[int, ...]] = Counter()
+        for kept in itertools.product((False, True), repeat=len(possible)):
+            probability = math.prod(1 - p if keep else p for keep in kept)
+            left = [(merges[state[i : i + 2]][0], i) for i, keep in zip(possible, kept) if keep]  # type: ignore[index]
+            if not left:
+                found[state] += probability  # type: ignore[assignment]
+                continue
+            _, i = min(left)
+            merged = (*state[:i], merges[state[i : i + 2]][1], *state[i + 2 :])  # type: ignore[index]
+            for outcome, rest in outcomes(merged).items():
+                found[outcome] += probability * rest  # type: ignore[assignment]
+        return dict(found)
+
+    sampler = BpeDropout(lambda char: (ids[char],), merges, unk_id=UNK, probability=p)
+    assert_frequencies(
+        drawn_counts(sampler, word, 20_000), outcomes(tuple(ids[char] for char in word))
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0])
+def test_unigram_sampling_has_the_posterior_to_the_power_of_alpha(alpha: float) -> None:
+    """Against all segmentations of the word with their weights."""
+    pieces = {"a": (1, -3.0), "b": (2, -2.5), "ab": (3, -3.5), "ba": (4, -4.0), "aba": (5, -6.0)}
+    word = "abaxab"  # x is unknown
+    scores: dict[tuple[int, ...], float] = {}
+    for cuts in itertools.product((False, True), repeat=len(word) - 1):
+        ends = [i + 1 for i, cut in enumerate(cuts) if cut] + [len(word)]
+        parts = [word[start:end] for start, end in zip([0, *ends], ends)]
+        if all(part in pieces or part == "x" for part in parts):
+            ids = tuple(pieces[part][0] if part in pieces else UNK for part in parts)
+            scores[ids] = alpha * sum(
+                pieces[part][1] if part in pieces else -16.0 for part in parts
+            )
+    total = math.log(sum(map(math.exp, scores.values())))
+    sampler = UnigramSampling(lambda char: (UNK,), pieces, unk_id=UNK, alpha=alpha)
+    expected = {ids: math.exp(score - total) for ids, score in scores.items()}
+    assert len(expected) == 8
+    assert_frequencies(drawn_counts(sampler, word, 20_000), expected)
+
+
+# ------------------------------------------------------------------------------- epochs and loaders
+
+
+def training(folder: Path, *, max_len: int = 60) -> tuple[TokenizedSplit, Resampler]:
+    tokenizer, text = bpe(), ParallelText(FRENCH, ENGLISH)
+    ids = tokenize_split(text, tokenizer, max_len=max_len, too_long="drop", cache_dir=folder)
+    return ids, Resampler(text, ids, tokenizer.sampler(0.3), seed=3, max_len=max_len)
+
+
+def epoch_of(
+    folder: Path, epoch: int, *, start: int = 0, workers: int = 0, rank: int = 0, n: int = 1
+) -> list[Batch]:
+    ids, resampler = training(folder)
+    config = DataConfig(batch_by="sentences", batch_size=4, num_workers=workers)
+    loader = make_train_loader(
+        ids,
+        config,
+        pad_id=0,
+        bos_id=1,
+        accumulate=2,
+        seed=3,
+        rank=rank,
+        world_size=n,
+        resampler=resampler,
+    )
+    loader.sampler.set_position(epoch, start)  # type: ignore[attr-defined]
+    return [batch for group in loader for batch in group]
+
+
+def rows_of(batches: list[Batch]) -> dict[int, tuple[list[int], list[int]]]:
+    """Row -> its ids on both sides, without padding."""
+    found = {}
+    for batch in batches:
+        for row, src, tgt in zip(
+            batch.indices.tolist(), batch.src.tolist(), batch.tgt_out.tolist()
+        ):
+            if row >= 0:
+                found[row] = ([i for i in src if i], [i for i in tgt if i])
+    return found
+
+
+def test_each_epoch_draws_anew_and_a_row_has_the_same_draw_wherever_it_is_made(
+    tmp_path: Path,
+) -> None:
+    first, second = epoch_of(tmp_path, 0), epoch_of(tmp_path, 1)
+    assert len(first) == len(second) > 3
+    rows = [rows_of(first), rows_of(second)]
+    assert rows[0].keys() == rows[1].keys() == set(range(len(FRENCH)))
+    for side in (0, 1):
+        assert sum(rows[0][row][side] != rows[1][row][side] for row in rows[0]) > len(FRENCH) / 2
+        assert rows[0][0][side] == rows_of(epoch_of(tmp_path, 0))[0][side]
+    shards = [rows_of(epoch_of(tmp_path, 1, rank=rank, n=2)) for rank in (0, 1)]
+    assert {**shards[0], **shards[1]} == rows[1]
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_workers_and_the_place_where_an_epoch_is_taken_up_change_no_draw(
+    tmp_path: Path, start: int
+) -> None:
+    here, there = (epoch_of(tmp_path, 2, start=start, workers=workers) for workers in (0, 2))
+    whole = epoch_of(tmp_path, 2)[2 * start :]
+    assert len(here) == len(there) == len(whole) > 0
+    for a, b, c in zip(here, there, whole):
+        for name in ("src", "tgt_in", "tgt_out", "indices"):
+            assert torch.equal(getattr(a, name), getattr(b, name))
+            assert torch.equal(getattr(a, name), getattr(c, name))
+        assert (a.n_tokens, a.n_src_tokens) == (b.n_tokens, b.n_src_tokens)
+        assert a.n_tokens == int((a.tgt_out != 0).sum())
+
+
+def test_the_cache_holds_the_deterministic_ids_and_the_draws_decode_to_the_text(
+    tmp_path: Path,
+) -> None:
+    ids, resampler = training(tmp_path)
+    tokenizer = bpe()
+    assert [ids.src(i).tolist() for i in range(len(ids))] == tokenizer.encode_src_batch(FRENCH)
+    drawn = resampler.draw([4, 0], epoch=1)
+    assert tokenizer.decode_batch([drawn.src(0), drawn.src(1)]) == [FRENCH[4], FRENCH[0]]
+    assert tokenizer.decode_batch([drawn.tgt(0), drawn.tgt(1)]) == [ENGLISH[4], ENGLISH[0]]
+    assert drawn.kept.tolist() == [4, 0]
+
+
+def test_a_draw_of_more_than_max_len_tokens_gives_way_to_the_deterministic_form(
+    tmp_path: Path,
+) -> None:
+    longest = max(map(len, bpe().encode_src_batch(FRENCH + ENGLISH)))
+    ids, resampler = training(tmp_path, max_len=longest)
+    kept = 0
+    for epoch in range(10):
+        drawn = resampler.draw(range(len(ids)), epoch)
+        for row in range(len(ids)):
+            assert max(len(drawn.src(row)), len(drawn.tgt(row))) <= longest
+            free = Resampler(resampler.text, ids, resampler.sampler, seed=3, max_len=999).draw(
+                [row], epoch
+            )
+            if max(len(free.src(0)), len(free.tgt(0))) > longest:
+                kept += 1
+                assert drawn.src(row).tolist() == ids.src(row).tolist()
+                assert drawn.tgt(row).tolist() == ids.tgt(row).tolist()
+            else:
+                assert drawn.src(row).tolist() == free.src(0).tolist()
+    assert kept > 0
+
+
+def test_a_stopped_run_goes_on_with_the_same_segmentations(tmp_path: Path) -> None:
+    settings = (
+        "tokenizer.sampling=0.3",
+        "optim.accumulate=3",
+        "train.max_epochs=2",
+        "train.keep_regular=3",
+    )
+    config = toy_config(tmp_path, *settings)
+    whole = run_here(config).run
+    stopped = run_here(apply_overrides(config, ["train.max_steps=13"])).run
+    run_here(apply_overrides(config, ["data.num_workers=2"]), resume=stopped.path)
+    assert log_of(stopped) == log_of(whole)
+    validations = log_of(stopped, "validation")
+    assert validations.pop(13)["epoch"] == 2  # where the limit was
+    assert validations == log_of(whole, "validation")
+    old, new = (content(run.checkpoints / "regular_checkpoint_2.pt") for run in (whole, stopped))
+    assert same(old["model"], new["model"])
+    plain = run_here(apply_overrides(config, ["tokenizer.sampling=0", "train.max_epochs=1"])).run
+    assert log_of(plain)[1] != log_of(whole)[1]

@@ -1,0 +1,552 @@
+"""Tokenizers: round trips, special ids, saving, and the trained ones' vocabularies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import unicodedata
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from hypothesis import given, settings, strategies as st
+from marian_files import ENGLISH, FRENCH
+
+from configs.schema import Marian, Subword
+from tokenizer.build import build_tokenizer, load_tokenizer
+from tokenizer.common import KIND_FILE
+from tokenizer.marian import FrEnTokenizer
+from tokenizer.subword import MIN_VOCAB_FOR_BYTES, SPECIALS, SubwordTokenizer
+from utils.errors import UserError
+
+REAL_MARIAN = ROOT.parent / "shared" / "data" / "marian-fr-en"
+ALGORITHMS = ("bpe", "unigram")
+
+TEXTS = FRENCH + ENGLISH
+ORDINARY = [
+    "L'homme âgé n'aime pas « Noël », ma sœur non plus.",
+    "Où est l'œuvre d'AUJOURD'HUI ? ÇA, C'EST ÉTÉ À LA FENÊTRE !",
+    "It's 10:45 (don't ask) – 3 1/2 ½ € 50 & co…",
+    "deux  espaces, une\u00a0insécable\u202f! une\ttabulation",
+]
+UNSEEN = ["Привет, мир", "我喜欢苹果", "👩‍👩‍👧 😀😀 ok", "a\u0000b \u200b\ufeff", "x₂ ≤ ∞ 𝔘𝔫𝔦"]
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def subword(request) -> SubwordTokenizer:
+    return SubwordTokenizer.train(TEXTS, Subword(algorithm=request.param, vocab_size=800))
+
+
+@pytest.fixture(scope="module")
+def marian(marian_folder) -> FrEnTokenizer:
+    return FrEnTokenizer.from_pretrained(str(marian_folder), src_lang="fr", tgt_lang="en")
+
+
+# ------------------------------------------------------------------------ what every tokenizer does
+
+
+@pytest.fixture(scope="module", params=[*ALGORITHMS, "marian"])
+def any_tokenizer(request, marian):
+    if request.param == "marian":
+        return marian
+    return SubwordTokenizer.train(TEXTS, Subword(algorithm=request.param, vocab_size=800))
+
+
+def test_sentences_end_in_eos_once_and_have_no_start_id(any_tokenizer):
+    t = any_tokenizer
+    for encode in (t.encode_src_batch, t.encode_tgt_batch):
+        for ids in encode(TEXTS[:20]):
+            assert ids[-1] == t.eos_id
+            assert not {t.pad_id, t.bos_id, t.eos_id} & set(ids[:-1])
+            assert all(0 <= i < t.src_vocab_size for i in ids)
+
+
+def test_the_empty_string_is_eos_alone_and_no_texts_are_no_ids(any_tokenizer):
+    t = any_tokenizer
+    assert t.encode_src("") == t.encode_tgt("") == [t.eos_id]
+    assert t.encode_src_batch([]) == t.encode_tgt_batch([]) == t.decode_batch([]) == []
+    assert t.decode([]) == t.decode([t.eos_id]) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["<s>", "</s>", "a </s> b", "<pad><pad>", "x<unk>y", "</s><s><pad>", "<0x41>", "▁</s>"]
+)
+def test_special_pieces_written_in_the_text_are_plain_text(any_tokenizer, text):
+    t = any_tokenizer
+    for ids in (t.encode_src(text), t.encode_tgt(text)):
+        assert len(ids) > 2
+        assert not {t.pad_id, t.bos_id, t.eos_id} & set(ids[:-1])
+
+
+def test_decoding_stops_at_the_first_eos_and_leaves_special_ids_out(any_tokenizer):
+    t = any_tokenizer
+    ids = t.encode_tgt("The boy watches the house.")
+    padded = [t.bos_id, *ids, *t.encode_tgt("It has found that."), t.pad_id, t.pad_id]
+    assert t.decode_batch([padded, ids[:-1]]) == ["The boy watches the house."] * 2
+
+
+def test_a_batch_gives_what_single_texts_give(any_tokenizer):
+    t = any_tokenizer
+    texts = ["", *TEXTS[:5], "</s>"]
+    assert t.encode_src_batch(texts) == [t.encode_src(text) for text in texts]
+    assert t.encode_tgt_batch(texts) == [t.encode_tgt(text) for text in texts]
+
+
+def test_pieces_are_one_readable_string_for_each_id(any_tokenizer):
+    t = any_tokenizer
+    ids = t.encode_src("Ma sœur préfère la maison.")
+    pieces = t.src_pieces(ids)
+    assert len(pieces) == len(ids)
+    assert "".join(pieces) == "▁Ma▁sœur▁préfère▁la▁maison.</s>"
+    assert (
+        "".join(t.tgt_pieces(t.encode_tgt("My sister prefers the house.")))
+        == "▁My▁sister▁prefers▁the▁house.</s>"
+    )
+
+
+def test_text_that_is_not_unicode_is_refused(any_tokenizer):
+    for encode in (any_tokenizer.encode_src, any_tokenizer.encode_tgt):
+        with pytest.raises(
+            UserError, match=r"not valid Unicode: 'caf\\udce9'; give the input as UTF-8"
+        ):
+            encode(b"caf\xe9".decode("utf-8", "surrogateescape"))
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 100_000, "l'homme " * 12_500, "😀" * 100_000, "." * 100_000], ids=len
+)
+def test_very_long_text_is_quick_and_not_cut(any_tokenizer, text):
+    start = time.perf_counter()
+    ids = any_tokenizer.encode_src(text)
+    decoded = any_tokenizer.decode(ids)
+    assert time.perf_counter() - start < 5
+    if any_tokenizer.unk_id not in ids:
+        assert decoded == text.strip()
+
+
+def test_saved_and_loaded_gives_the_same_ids(any_tokenizer, tmp_path):
+    any_tokenizer.save(tmp_path / "t")
+    any_tokenizer.save(tmp_path / "t")  # again, over the first
+    loaded = load_tokenizer(tmp_path / "t")
+    assert type(loaded) is type(any_tokenizer)
+    assert loaded.fingerprint() == any_tokenizer.fingerprint()
+    texts = [*TEXTS[::50], *ORDINARY, *UNSEEN, "</s> <pad>"]
+    assert loaded.encode_src_batch(texts) == any_tokenizer.encode_src_batch(texts)
+    assert loaded.encode_tgt_batch(texts) == any_tokenizer.encode_tgt_batch(texts)
+    assert not list((tmp_path / "t").glob("*.tmp"))
+
+
+# --------------------------------------------------------------------------------- trained subwords
+
+
+@pytest.mark.parametrize("text", ORDINARY + UNSEEN)
+def test_subwords_round_trip(subword, text):
+    ids = subword.encode_src(text)
+    assert subword.decode(ids) == text
+    assert subword.unk_id not in ids
+    assert subword.encode_tgt(text) == ids
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    words=st.lists(
+        st.text("abcdefghilmnopqrstuvxyzéèêëàâçîïôùûüœæÉÀÇŒ'’-.,;:!?«»()0123456789%€", min_size=1),
+        max_size=12,
+    )
+)
+def test_subwords_round_trip_french_like_text(subword, words):
+    text = " ".join(words)
+    assert subword.decode(subword.encode_src(text)) == text
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁")))
+def test_subwords_round_trip_any_unicode_in_nfc(subword, text):
+    text = unicodedata.normalize("NFC", text).strip()
+    if unicodedata.normalize("NFC", text) == text:
+        assert subword.decode(subword.encode_src(text)) == text
+
+
+def test_composed_and_decomposed_accents_are_the_same(subword):
+    assert subword.encode_src(unicodedata.normalize("NFD", "élève")) == subword.encode_src("élève")
+
+
+def test_punctuation_digits_and_elisions_are_cut_off(subword):
+    def pieces(text):
+        return subword.src_pieces(subword.encode_src(text))[:-1]
+
+    assert pieces("la maison.") == [*pieces("la maison"), "."]
+    assert pieces("la maison !") == [*pieces("la maison"), "▁!"]
+    assert "".join(pieces("l'arbre")).startswith("▁l'")
+    assert not any("'" in piece[:-1] for text in TEXTS for piece in pieces(text))
+    digits = pieces("1999")
+    assert sum(any(c.isdigit() for c in piece) or piece.startswith("<0x3") for piece in digits) == 4
+
+
+def test_special_ids_are_those_of_their_pieces(subword):
+    ids = [subword.pad_id, subword.bos_id, subword.eos_id, subword.unk_id]
+    assert tuple(subword.src_pieces(ids)) == SPECIALS
+    assert subword.shared_vocab
+    assert subword.src_vocab_size == subword.tgt_vocab_size
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_order_of_ids_is_assumed(algorithm, tmp_path):
+    """A vocabulary with the special pieces last, eos before pad: as it may come from elsewhere."""
+    from tokenizers import Tokenizer
+
+    trained = SubwordTokenizer.train(TEXTS, Subword(algorithm=algorithm, vocab_size=200))
+    trained.save(tmp_path / "t")
+    data = json.loads((tmp_path / "t" / "tokenizer.json").read_text(encoding="utf-8"))
+    vocab = data["model"]["vocab"]
+    pieces = list(vocab) if algorithm == "bpe" else [piece for piece, _ in vocab]
+    order = [piece for piece in pieces if piece not in SPECIALS] + ["</s>", "<unk>", "<s>", "<pad>"]
+    if algorithm == "bpe":
+        data["model"]["vocab"] = {piece: i for i, piece in enumerate(order)}
+    else:
+        data["model"]["vocab"] = [[piece, dict(map(tuple, vocab))[piece]] for piece in order]
+        data["model"]["unk_id"] = order.index("<unk>")
+    for token in data["added_tokens"]:
+        token["id"] = order.index(token["content"])
+    for token in data["post_processor"]["special_tokens"].values():
+        token["ids"] = [order.index("</s>")]
+    moved = SubwordTokenizer(Tokenizer.from_str(json.dumps(data)))
+    assert (moved.eos_id, moved.pad_id) == (len(order) - 4, len(order) - 1)
+    text = "Le garçon n'aime pas la maison."
+    assert moved.src_pieces(moved.encode_src(text)) == trained.src_pieces(trained.encode_src(text))
+    assert moved.decode([moved.bos_id, *moved.encode_src(text), 0, moved.pad_id]) == text
+    assert moved.src_pieces([0])[0] not in SPECIALS  # an id of 0 is a piece like others
+    assert moved.decode([0]) == order[0].replace("▁", " ").strip()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "vocab_size", [64, 120, MIN_VOCAB_FOR_BYTES - 1, MIN_VOCAB_FOR_BYTES, 5000]
+)
+def test_the_vocabulary_never_exceeds_its_size_and_may_stay_below(algorithm, vocab_size):
+    t = SubwordTokenizer.train(TEXTS, Subword(algorithm=algorithm, vocab_size=vocab_size))
+    assert t.src_vocab_size <= vocab_size
+    assert (t.src_vocab_size == vocab_size) or vocab_size > 120 or algorithm == "unigram"
+    assert t.src_vocab_size < 5000
+    used = {i for ids in t.encode_src_batch(TEXTS) for i in ids}
+    assert max(used) < t.src_vocab_size == len(set(t.src_pieces(range(t.src_vocab_size))))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_small_vocabulary_has_unk_in_place_of_bytes(algorithm):
+    t = SubwordTokenizer.train(
+        TEXTS, Subword(algorithm=algorithm, vocab_size=MIN_VOCAB_FOR_BYTES - 1)
+    )
+    assert t.unk_id in t.encode_src("The 😀 boy")
+    assert t.decode(t.encode_src("The 😀 boy")).split() == ["The", "boy"]
+    assert t.decode(t.encode_src(TEXTS[0])) == TEXTS[0]
+    assert not any(piece.startswith("<0x") for piece in t.src_pieces(range(t.src_vocab_size)))
+
+
+def test_broken_bytes_from_a_model_decode_to_something(subword):
+    ids = subword.encode_src("😀")
+    assert "�" in subword.decode(ids[:2])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_training_is_repeatable_across_processes(algorithm):
+    script = (
+        "import sys; from configs.schema import Subword; sys.path.append('tests'); from tests.tokenizer.test_tokenizers import TEXTS\n"
+        "from tokenizer.subword import SubwordTokenizer\n"
+        "print(SubwordTokenizer.train(iter(TEXTS), Subword(algorithm=sys.argv[1], vocab_size=800)).fingerprint())"
+    )
+    command = [sys.executable, "-c", script, algorithm]
+    runs = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    fingerprints = {run.communicate(timeout=60)[0] for run in runs}
+    trained = SubwordTokenizer.train(TEXTS, Subword(algorithm=algorithm, vocab_size=800))
+    assert fingerprints == {trained.fingerprint() + "\n"}
+
+
+def test_the_fingerprint_tells_vocabularies_apart():
+    trained = [
+        SubwordTokenizer.train(TEXTS, Subword(vocab_size=100)),
+        SubwordTokenizer.train(TEXTS, Subword(vocab_size=120)),
+        SubwordTokenizer.train(FRENCH, Subword(vocab_size=100)),
+        SubwordTokenizer.train(TEXTS, Subword(algorithm="unigram", vocab_size=100)),
+    ]
+    assert len({t.fingerprint() for t in trained}) == len(trained)
+
+
+@pytest.mark.parametrize("texts", [[], ["", " "], [""]], ids=["none", "blank", "empty"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_training_on_nothing_is_refused(algorithm, texts):
+    with pytest.raises(UserError, match="no text to train the tokenizer on"):
+        SubwordTokenizer.train(texts, Subword(algorithm=algorithm))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_one_short_sentence_is_enough_to_train(algorithm):
+    t = SubwordTokenizer.train(["a"], Subword(algorithm=algorithm))
+    assert t.decode(t.encode_src("a b é")) == "a b é"
+
+
+def test_transformers_loads_the_saved_folder_with_the_same_ids(subword, tmp_path):
+    from transformers import AutoTokenizer
+
+    subword.save(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(str(tmp_path))
+    texts = [*TEXTS[::40], *ORDINARY, *UNSEEN, "a </s> <pad> b"]
+    assert theirs(texts)["input_ids"] == subword.encode_src_batch(texts)
+    assert (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id, theirs.unk_token_id) == (
+        subword.pad_id,
+        subword.bos_id,
+        subword.eos_id,
+        subword.unk_id,
+    )
+    assert theirs.decode(subword.encode_src(ORDINARY[0]), skip_special_tokens=True) == ORDINARY[0]
+
+
+def test_our_own_loading_does_not_import_transformers(subword, tmp_path):
+    subword.save(tmp_path)
+    script = (
+        "import sys; from pathlib import Path; from tokenizer.build import load_tokenizer\n"
+        "t = load_tokenizer(Path(sys.argv[1])); t.decode(t.encode_src('ça'))\n"
+        "print(sorted({'transformers', 'huggingface_hub', 'sentencepiece', 'torch'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    assert (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        == "[]\n"
+    )
+
+
+# ------------------------------------------------------------------------------------------- Marian
+
+
+def test_marian_reads_its_special_ids_and_starts_from_pad(marian):
+    assert (marian.eos_id, marian.unk_id) == (0, 1)
+    assert marian.pad_id == marian.bos_id == marian.src_vocab_size - 1
+    assert marian.shared_vocab
+
+
+def check_sides(tokenizer: FrEnTokenizer, folder: Path, french: str, english: str) -> None:
+    """Source and target are cut by their own models: the pieces are those that sentencepiece itself
+    gives.
+    """
+    import sentencepiece
+
+    sides = (
+        ("source", tokenizer.encode_src, tokenizer.src_pieces),
+        ("target", tokenizer.encode_tgt, tokenizer.tgt_pieces),
+    )
+    for side, encode, pieces in sides:
+        model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
+        for text in (french, english):
+            assert pieces(encode(text)) == [*model.encode(text, out_type=str), "</s>"]
+    assert tokenizer.encode_src(english) != tokenizer.encode_tgt(english)
+    assert tokenizer.decode(tokenizer.encode_tgt(english)) == english
+
+
+def test_marian_cuts_each_side_by_its_own_model(marian, marian_folder):
+    check_sides(marian, marian_folder, "Le garçon préfère la maison.", "The boy watches the house.")
+
+
+@pytest.mark.skipif(
+    not REAL_MARIAN.is_dir(), reason="the real tokenizer is not beside the checkout"
+)
+def test_the_real_marian_tokenizer():
+    t = FrEnTokenizer.from_pretrained(str(REAL_MARIAN), src_lang="fr", tgt_lang="en")
+    assert (t.src_vocab_size, t.pad_id, t.bos_id) == (53017, 53016, 53016)
+    assert t.src_pieces([t.eos_id, t.unk_id]) == ["</s>", "<unk>"]
+    check_sides(t, REAL_MARIAN, "L'homme mange une pomme.", "The man eats an apple's core .")
+    assert t.eos_id not in t.encode_src("a </s> b")[:-1]
+
+
+def test_marian_text_with_spaced_punctuation_is_not_tidied(marian):
+    ids = marian.encode_tgt("It has found that !")
+    assert marian.decode([i for i in ids if i != marian.unk_id]).startswith("It has found that")
+    assert marian.decode(marian.encode_tgt("The boy .")) == "The boy ."
+
+
+def test_marian_of_another_direction_is_refused(marian_folder):
+    with pytest.raises(UserError, match=r"is for fr -> en, the data is en -> fr"):
+        FrEnTokenizer.from_pretrained(str(marian_folder), src_lang="en", tgt_lang="fr")
+    config = Marian(name_or_path=str(marian_folder))
+    with pytest.raises(UserError, match=r"is for fr -> en, the data is en -> fr"):
+        build_tokenizer(config, list, src_lang="en", tgt_lang="fr")
+
+
+def test_marian_files_that_are_missing_or_damaged_are_named(marian_folder, tmp_path):
+    (tmp_path / "vocab.json").write_bytes((marian_folder / "vocab.json").read_bytes())
+    with pytest.raises(UserError, match=r"lacks source\.spm, target\.spm"):
+        FrEnTokenizer.from_pretrained(str(tmp_path))
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / name).write_bytes(b"not a model")
+    with pytest.raises(UserError, match="cannot read the Marian tokenizer") as caught:
+        FrEnTokenizer.from_pretrained(str(tmp_path))
+    assert "\n" not in str(caught.value)
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / name).write_bytes((marian_folder / name).read_bytes())
+    vocab = json.loads((marian_folder / "vocab.json").read_text(encoding="utf-8"))
+    del vocab["<pad>"]
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
+    with pytest.raises(UserError, match="has no pad piece"):
+        FrEnTokenizer.from_pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["../no/such/folder", "/no/such/folder", "a/b/c", "", "."])
+def test_a_path_that_is_no_folder_is_not_looked_for_on_the_hub(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError):
+        FrEnTokenizer.from_pretrained(name)
+
+
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_without_network_and_cache_the_error_comes_in_seconds_and_names_the_remedy(
+    offline, tmp_path
+):
+    script = (
+        "from utils.errors import UserError; from tokenizer.marian import FrEnTokenizer\n"
+        "try: FrEnTokenizer.from_pretrained('Helsinki-NLP/opus-mt-fr-en')\n"
+        "except UserError as error: print(error)"
+    )
+    # Port 9 of this machine refuses at once, whatever network the machine has.
+    env = os.environ | {
+        "HF_HOME": str(tmp_path),
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+        "HF_HUB_OFFLINE": offline,
+    }
+    env["no_proxy"] = env["NO_PROXY"] = "*"
+    start = time.perf_counter()
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert time.perf_counter() - start < 20
+    assert run.stdout.count("\n") == 1, run.stderr
+    announced = "fetching the tokenizer Helsinki-NLP/opus-mt-fr-en from the Hugging Face hub (http://127.0.0.1:9), once\n"
+    assert (announced in run.stderr) == (offline == "0")  # without any logging set up
+    assert "'Helsinki-NLP/opus-mt-fr-en'" in run.stdout
+    assert "--set tokenizer.name_or_path=FOLDER" in run.stdout
+    assert ("HF_HUB_OFFLINE" in run.stdout) == (offline == "1")
+
+
+def test_a_filled_hub_cache_is_used_without_network(marian_folder, tmp_path):
+    """The cache's layout: refs/main names a commit, snapshots/COMMIT holds the files."""
+    commit = "0123456789" * 4
+    model = tmp_path / "hub" / "models--some--model"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text(commit)
+    snapshot = model / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    for path in marian_folder.iterdir():
+        (snapshot / path.name).write_bytes(path.read_bytes())
+    script = "from tokenizer.marian import FrEnTokenizer; print(FrEnTokenizer.from_pretrained('some/model').eos_id)"
+    env = os.environ | {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    env.pop("HF_HUB_CACHE", None)
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.stdout == "0\n", run.stderr
+
+
+def test_a_saved_marian_needs_its_source_folder_no_more(marian_folder, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in marian_folder.iterdir():
+        (source / path.name).write_bytes(path.read_bytes())
+    tokenizer = FrEnTokenizer.from_pretrained(str(source))
+    for path in source.iterdir():
+        path.unlink()
+    tokenizer.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").encode_src("Le garçon") == tokenizer.encode_src(
+        "Le garçon"
+    )
+
+
+# ----------------------------------------------------------------------------------- build and load
+
+
+def test_build_trains_or_loads_by_the_config(marian_folder):
+    built = build_tokenizer(Subword(vocab_size=100), lambda: TEXTS, src_lang="fr", tgt_lang="en")
+    assert isinstance(built, SubwordTokenizer)
+
+    def never():
+        raise AssertionError("a pretrained tokenizer needs no texts")
+
+    built = build_tokenizer(
+        Marian(name_or_path=str(marian_folder)), never, src_lang="fr", tgt_lang="en"
+    )
+    assert isinstance(built, FrEnTokenizer)
+
+
+def test_a_missing_or_damaged_saved_tokenizer_is_named(subword, tmp_path):
+    with pytest.raises(UserError, match="no tokenizer folder"):
+        load_tokenizer(tmp_path / "absent")
+    with pytest.raises(UserError, match=f"incomplete: {KIND_FILE}"):
+        load_tokenizer(tmp_path)
+    subword.save(tmp_path)
+    whole = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(whole[: len(whole) // 2], encoding="utf-8")
+    with pytest.raises(UserError, match="cannot read the tokenizer"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(whole.replace('"</s>"', '"</t>"'), encoding="utf-8")
+    with pytest.raises(UserError, match=r"has no </s> piece"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="cannot read the tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_saved_tokenizer_that_was_changed_or_mixed_up_is_refused(subword, tmp_path):
+    subword.save(tmp_path)
+    other = SubwordTokenizer.train(FRENCH, Subword(vocab_size=100))
+    other.save(tmp_path / "other")
+    os.replace(tmp_path / "other" / "tokenizer.json", tmp_path / "tokenizer.json")
+    with pytest.raises(UserError, match="were changed after it was saved"):
+        load_tokenizer(tmp_path)
+    (tmp_path / KIND_FILE).write_text('{"kind": "words", "fingerprint": "0"}', encoding="utf-8")
+    with pytest.raises(UserError, match="of kind 'words': known kinds are subword, marian"):
+        load_tokenizer(tmp_path)
+    (tmp_path / KIND_FILE).write_text("[]", encoding="utf-8")
+    with pytest.raises(UserError, match="incomplete"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_save_that_stops_half_way_counts_as_incomplete(marian, tmp_path):
+    marian.save(tmp_path)
+    (tmp_path / "target.spm").unlink()
+    (tmp_path / "target.spm").mkdir()  # cannot be written over
+    with pytest.raises(OSError, match=r"target\.spm"):
+        marian.save(tmp_path)
+    with pytest.raises(UserError, match="incomplete"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_vocabulary_beyond_what_the_text_gives_is_smaller_and_says_so(
+    algorithm: str, caplog
+) -> None:
+    caplog.set_level("INFO", logger="tokenizer.subword")
+    large = SubwordTokenizer.train(TEXTS, Subword(algorithm=algorithm, vocab_size=32_000))
+    said = f"tokenizer.vocab_size = 32,000, but the text gives no more than {large.src_vocab_size} pieces"
+    assert said in caplog.text
+    assert large.src_vocab_size < 1000
+    assert large.decode_batch(large.encode_src_batch(TEXTS)) == [
+        unicodedata.normalize("NFC", text) for text in TEXTS
+    ]
+    caplog.clear()
+    assert (
+        SubwordTokenizer.train(TEXTS, Subword(algorithm=algorithm, vocab_size=100)).src_vocab_size
+        == 100
+    )
+    assert caplog.text == ""

@@ -1,0 +1,349 @@
+"""Training killed again and again, against the run that was never stopped: `python
+tests/kill_harness.py --kills 50`.
+
+Real processes run train.py's main. They are ended at random moments by SIGKILL, SIGTERM or Ctrl-C,
+or end themselves by SIGKILL at the n-th call of what writes: inside torch.save with half of the
+file written, before or after a sync, a rename or a removal. A run that is dead goes on with
+--resume, or begins anew where it had no checkpoint. When it is done its losses, rates, weights and
+files must be those of the run that was never stopped, to the last bit.
+
+The processes are forked from one that has imported torch already: starting Python anew takes
+seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # run as a file: where the imports of the project and its tests begin
+    sys.path[1:1] = [str(Path(__file__).resolve().parents[n]) for n in (2, 1)]
+
+from conftest import ROOT
+from toy_runs import content, log_of, same
+
+from checkpoints.content import read_checkpoint
+from checkpoints.run import BEST, REGULAR, Run
+
+EPOCHS = 4
+SETTINGS = (
+    f"train.max_epochs={EPOCHS}",
+    "train.checkpoint_every_steps=5",
+    "train.device=cpu",
+    "train.precision=fp32",
+    "train.log_every=1",
+    "train.log_attention=false",
+    "train.patience=9",
+    "train.ema_decay=0.9",
+    "model.d_model=16",
+    "model.n_heads=2",
+    "model.n_encoder_layers=1",
+    "model.n_decoder_layers=1",
+    "model.d_ff=32",
+    "model.dropout=0.2",
+    "tokenizer.vocab_size=300",
+    "data.corpus.n_train=300",
+    "data.corpus.n_validation=20",
+    "data.corpus.n_test=10",
+    "data.max_len=64",
+    "data.batch_size=192",
+    "optim.accumulate=3",
+    "optim.schedule.warmup_steps=10",
+    "evaluate.bleu_every_epochs=0",
+    "decode.max_len=24",
+)
+# With the highest number that is drawn: a life that goes on from a late checkpoint makes few calls.
+CALLS = {"torch.save": 6, "os.fsync": 24, "os.replace": 12, "os.rename": 2, "os.unlink": 12}
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+KILLS_OF_A_RUN = 5  # then it may come to its end
+
+
+# --------------------------------------------------------------------------------- in the processes
+
+
+def nursery() -> None:
+    """Read a life a line, live it in a forked process; print its number and, when asked by another
+    line, how it ended.
+
+    Until then the number is not another process's, so that it may be killed.
+    """
+
+    import train
+    import training.run  # noqa: F401
+
+    while line := sys.stdin.readline():
+        life = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            live(train, **life)
+        print(pid, flush=True)
+        sys.stdin.readline()
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def live(
+    script: Any, arguments: list[str], said: str, call: str | None, number: int, after: bool
+) -> None:
+    """Run train.py's main with these arguments; die at the call with this number, if there is one."""
+    from utils.cli import run_main
+
+    out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(out, stream)
+    sys.stdin.close()
+    if call is not None:
+        die_at(call, number, after)
+    sys.argv = ["train.py", *arguments]
+    run_main(script.main)
+    sys.exit()
+
+
+def die_at(call: str, number: int, after: bool) -> None:
+    """Kill this process at a call: before it or after it; of torch.save in the middle of the file."""
+    import torch
+
+    owner: Any = torch if call.startswith("torch") else os
+    name = call.partition(".")[2]
+    real, calls = getattr(owner, name), 0
+
+    def deadly(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls < number:
+            return real(*args, **options)
+        if call == "torch.save":
+            payload, file = args
+            whole = io.BytesIO()
+            real(payload, whole)
+            file.write(whole.getvalue()[: len(whole.getvalue()) // 2])
+            file.flush()
+        elif after:
+            real(*args, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, deadly)
+
+
+# ------------------------------------------------------------------------------------- the campaign
+
+
+@dataclass
+class Report:
+    """What was done to the runs and what became of them."""
+
+    ended: Counter[str] = field(default_factory=Counter)  # by what
+    fell: Counter[str] = field(default_factory=Counter)  # where
+    runs: int = 0
+    updates: list[int] = field(default_factory=list)  # last logged before each kill
+
+    @property
+    def kills(self) -> int:
+        return self.ended.total()
+
+    def lines(self) -> list[str]:
+        steps = sorted(self.updates)
+        return [
+            f"{self.kills} kills of {self.runs} runs, each in the end the run that was never stopped, bit for bit",
+            "by " + ", ".join(f"{what} {n}" for what, n in sorted(self.ended.items())),
+            "fell " + ", ".join(f"{where} {n}" for where, n in sorted(self.fell.items())),
+            f"last logged update before the kill: {steps[0]} to {steps[-1]}, median {steps[len(steps) // 2]}",
+        ]
+
+
+class Campaign:
+    """Lives of runs under `folder`, each lived in a process of its own."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.draw = random.Random(seed)
+        self.report = Report()
+        self.nursery = subprocess.Popen(
+            [sys.executable, __file__, "--nursery"],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.seconds = 0.0
+        self.whole = folder / "whole"
+        assert self.life(self.whole) == 0, self.said(self.whole)
+
+    def close(self) -> None:
+        assert self.nursery.stdin is not None
+        self.nursery.stdin.close()
+        self.nursery.wait(timeout=60)
+
+    def said(self, subject: Path) -> str:
+        return subject.with_suffix(".txt").read_text("utf-8")
+
+    def run_of(self, subject: Path) -> Run | None:
+        """The run that goes on: the one of the subject's runs that has a checkpoint."""
+        runs = [run for run in map(Run, sorted((subject / "runs").glob("*"))) if run.by_age()]
+        assert len(runs) <= 1, runs
+        return runs[0] if runs else None
+
+    def life(
+        self, subject: Path, number: signal.Signals | None = None, call: str | None = None
+    ) -> int:
+        """Train the subject on, from its checkpoint or from the beginning, until the end or the
+        kill; the exit code.
+        """
+        run = self.run_of(subject)
+        settings = [
+            *SETTINGS,
+            f"data.cache_dir={subject / 'cache'}",
+            f"train.runs_dir={subject / 'runs'}",
+        ]
+        if run is not None:
+            arguments = ["--resume", str(run.path)]
+        else:
+            arguments = [part for setting in settings for part in ("--set", setting)]
+        life: dict[str, Any] = {
+            "arguments": arguments,
+            "said": str(subject.with_suffix(".txt")),
+            "call": call,
+            "number": 0 if call is None else self.draw.randint(1, CALLS[call]),
+            "after": self.draw.random() < 0.5,
+        }
+        assert self.nursery.stdin is not None
+        assert self.nursery.stdout is not None
+        print(json.dumps(life), file=self.nursery.stdin, flush=True)
+        pid = int(self.nursery.stdout.readline())
+        began = time.monotonic()
+        if number is not None:
+            time.sleep(self.draw.uniform(0, self.seconds))
+            os.kill(pid, number)
+        print(file=self.nursery.stdin, flush=True)
+        code = int(self.nursery.stdout.readline())
+        self.seconds = (
+            self.seconds or time.monotonic() - began
+        )  # of the first life, which is not cut short
+        return code
+
+    def kill_until_done(self, subject: Path, *, most: int) -> None:
+        """One run, killed up to `most` times, and compared."""
+        kills = 0
+        while True:
+            number, call = None, None
+            if kills < most:
+                if self.draw.random() < 0.5:
+                    number = self.draw.choice([signal.SIGKILL, *SIGNALS])
+                else:
+                    call = self.draw.choice(["torch.save", *CALLS])
+            code = self.life(subject, number, call)
+            said = self.said(subject)
+            assert "Traceback" not in said or code in (-signal.SIGKILL, -signal.SIGTERM), said
+            assert "damaged" not in said, said
+            finished = "this run is finished" in said  # killed after its last checkpoint
+            if code == 0 or finished:
+                break
+            self._count(subject, code, number, call, said)
+            kills += 1
+            print(
+                f"kill {self.report.kills}: after update {self.report.updates[-1]}",
+                file=sys.stderr,
+                flush=True,
+            )
+        self.report.runs += 1
+        self._compare(subject, tidy=not finished)
+
+    def _count(
+        self, subject: Path, code: int, number: signal.Signals | None, call: str | None, said: str
+    ) -> None:
+        """Take note of a death, and look at what it left: whatever has its name is whole."""
+        if call is not None:
+            assert code == -signal.SIGKILL, (code, said)
+            self.report.ended[f"SIGKILL at {call}"] += 1
+        else:
+            assert number is not None
+            assert code in (-number, 128 + number), (code, said)
+            self.report.ended[number.name] += 1
+        run = self.run_of(subject)
+        for path in [] if run is None else run.by_age():
+            read_checkpoint(path)
+        if run is None:
+            self.report.fell["before the first checkpoint"] += 1
+            for path in (subject / "runs").glob("*"):
+                shutil.rmtree(path)
+        elif list(run.path.rglob(".*.tmp")):
+            self.report.fell["while a file was written"] += 1
+        else:
+            self.report.fell["between writes"] += 1
+        self.report.updates.append(0 if run is None else max(logged(run), default=0))
+
+    def _compare(self, subject: Path, *, tidy: bool) -> None:
+        """`tidy`: nothing is left beside what a run leaves that was never stopped."""
+        [whole], again = map(Run, (self.whole / "runs").glob("*")), self.run_of(subject)
+        assert again is not None
+        for kind in ("train", "validation"):
+            assert log_of(again, kind) == log_of(whole, kind), (subject, kind)
+        # A signal makes a checkpoint after the update at which it stops the run; those by epoch are
+        # the same.
+        names, found = (
+            [path.name for p in (BEST, REGULAR) for path in run.files(p)] for run in (whole, again)
+        )
+        assert found == names or not tidy, (subject, found, names)
+        for name in names if tidy else []:
+            require_same(whole.checkpoints / name, again.checkpoints / name)
+        require_same(whole.by_age()[-1], again.by_age()[-1])
+        assert not (tidy and list(again.path.rglob("*.tmp"))), subject
+
+
+def require_same(one: Path, other: Path) -> None:
+    """Two checkpoints hold the same, but for the places that their configs name."""
+    old, new = content(one), content(other)
+    for part in ("model", "last_weights", "optimizer", "scheduler", "progress", "early_stopping"):
+        assert same(old[part], new[part]), (one, other, part)
+
+
+def logged(run: Run) -> list[int]:
+    """The updates in a log whose last line may be half."""
+    lines = (run.logs / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    return [json.loads(line)["step"] for line in lines if line.endswith(b"\n")]
+
+
+def run_campaign(folder: Path, *, kills: int, seed: int) -> Report:
+    """Kill runs until there were so many kills. Raises AssertionError at the first difference."""
+    campaign = Campaign(folder, seed)
+    try:
+        while campaign.report.kills < kills:
+            left = kills - campaign.report.kills
+            subject = folder / f"subject_{campaign.report.runs}"
+            campaign.kill_until_done(subject, most=min(left, KILLS_OF_A_RUN))
+            shutil.rmtree(subject)
+    finally:
+        campaign.close()
+    return campaign.report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="Kill training runs and compare them with one never stopped."
+    )
+    parser.add_argument("--kills", type=int, default=50, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--nursery", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.nursery:
+        nursery()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        print(*run_campaign(Path(folder), kills=args.kills, seed=args.seed).lines(), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""What a run leaves behind: its folder, its checkpoints, its logs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from toy_runs import content, log_of, run_here, toy_config
+
+from checkpoints.content import checkpoint_config, read_checkpoint, write_aside
+from checkpoints.run import BEST, REGULAR, Run, create_run, newest_run
+from configs.schema import Config
+from configs.serialize import apply_overrides, to_dict
+from tokenizer.build import load_tokenizer
+from training.log import RunLog
+from training.run import Training
+from training.start import open_run
+from training.validation import validation_loader
+from utils.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return toy_config(
+        tmp_path_factory.mktemp("checkpoints"),
+        "train.max_epochs=4",
+        "train.log_attention=true",
+        "evaluate.bleu_every_epochs=2",
+        "evaluate.bleu_sentences=5",
+    )
+
+
+@pytest.fixture(scope="module")
+def run(config: Config) -> Run:
+    return run_here(config).run
+
+
+def test_the_folder_of_a_run(config: Config, run: Run) -> None:
+    assert re.fullmatch(r"toy_\d{8}_\d{6}", run.path.name)
+    assert sorted(p.name for p in run.path.iterdir()) == [
+        "checkpoints",
+        "config.json",
+        "logs",
+        "tokenizer",
+    ]
+    assert json.loads(run.config_file.read_text("utf-8")) == to_dict(config)
+    assert not list(run.path.rglob("*.tmp"))
+
+
+def test_the_names_and_the_number_of_checkpoints(run: Run) -> None:
+    assert [p.name for p in run.files(REGULAR)] == [
+        "regular_checkpoint_3.pt",
+        "regular_checkpoint_4.pt",
+    ]
+    losses = {step // 28: line["loss"] for step, line in log_of(run, "validation").items()}
+    best_two = sorted(sorted(losses, key=losses.__getitem__)[:2])
+    assert [p.name for p in run.files(BEST)] == [
+        f"best_checkpoint_{e}_loss=-{losses[e]:.4f}.pt" for e in best_two
+    ]
+
+
+def test_the_best_is_the_one_with_the_lowest_validation_loss(run: Run) -> None:
+    lowest = min(line["loss"] for line in log_of(run, "validation").values())
+    best = run.best()
+    assert best is not None
+    assert best.name.endswith(f"_loss=-{lowest:.4f}.pt")
+    assert content(best)["progress"]["best_loss"] == lowest
+
+
+def test_a_checkpoint_holds_all_that_it_takes_to_use_it(config: Config, run: Run) -> None:
+    for path in run.by_age():
+        payload = content(path)  # weights_only=True
+        assert checkpoint_config(payload) == config
+        assert payload["format"]["version"] == 1
+        assert payload["tokenizer"]["fingerprint"] == load_tokenizer(run.tokenizer).fingerprint()
+        assert payload["progress"]["epoch"] == int(re.search(r"checkpoint_(\d+)", path.name)[1])  # type: ignore[index]
+        assert {"optimizer", "scheduler", "scaler"} <= payload.keys()
+
+
+def test_the_loss_in_a_name_is_that_of_the_weights_inside(
+    config: Config, run: Run, tmp_path: Path
+) -> None:
+    copy = Run(Path(shutil.copytree(run.path, tmp_path / "copy")))
+    longer = apply_overrides(config, ["train.max_epochs=9"])
+    training = Training(longer, open_run(longer, copy.files(BEST)[0]), print)
+    ids, tokenizer = training.data.validation_ids, training.tokenizer
+    for path in run.files(BEST):
+        training.learner.model.load_state_dict(content(path)["model"])
+        for batch_size in (1, 21):
+            loader = validation_loader(ids, tokenizer, batch_size=batch_size)
+            loss = training.evaluator.run(loader).metrics["loss"]
+            assert f"_loss=-{loss:.4f}.pt" in path.name
+
+
+def test_tensorboard_has_every_promised_tag(run: Run) -> None:
+    events = EventAccumulator(str(run.logs), size_guidance={"tensors": 0, "scalars": 0})
+    events.Reload()
+    tags = events.Tags()
+    train = ("loss", "accuracy", "grad_norm", "learning_rate", "tokens_per_second")
+    validation = ("loss", "accuracy", "perplexity", "bleu")
+    assert {f"train/{name}" for name in train} | {
+        f"validation/{name}" for name in validation
+    } <= set(tags["scalars"])
+    assert {"config/text_summary", "validation/translations/text_summary"} <= set(tags["tensors"])
+    assert {f"attention/{kind}" for kind in ("encoder", "decoder", "cross")} == set(tags["images"])
+    assert "_hparams_/session_start_info" in events.summary_metadata
+    table = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "| model.d_model | 16 |" in table
+    assert [event.step for event in events.Scalars("validation/bleu")] == [56, 112]
+    assert len(events.Scalars("train/loss")) == 112
+
+
+def test_metrics_jsonl_repeats_what_tensorboard_shows(run: Run) -> None:
+    train, validation = log_of(run), log_of(run, "validation")
+    assert list(train) == list(range(1, 113))
+    assert list(validation) == [28, 56, 84, 112]
+    assert validation[56].keys() == {"step", "epoch", "loss", "accuracy", "perplexity", "bleu"}
+    assert validation[56]["perplexity"] == pytest.approx(math.exp(validation[56]["loss"]))
+    assert all(0 <= line["accuracy"] <= 1 and line["grad_norm"] > 0 for line in train.values())
+
+
+def test_a_run_that_goes_on_from_an_earlier_checkpoint_drops_what_came_after_it(
+    config: Config, run: Run
+) -> None:
+    copy = create_run(Path(config.train.runs_dir), "copy")
+    lines = (run.logs / "metrics.jsonl").read_text("utf-8")
+    (copy.logs / "metrics.jsonl").write_text(
+        lines + '{"kind": "train", "st', "utf-8"
+    )  # killed in the middle
+    RunLog(copy, first_step=56).close()
+    assert list(log_of(copy)) == list(range(1, 57))
+    assert list(log_of(copy, "validation")) == [28, 56]
+
+
+def test_the_newest_run_is_the_one_begun_last_that_has_a_checkpoint(tmp_path: Path) -> None:
+    for name in ("a_20250101_000000", "z_20240101_000000", "b_20260101_000000"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        if not name.startswith("b"):
+            (tmp_path / name / "checkpoints" / "regular_checkpoint_1.pt").touch()
+    assert newest_run(tmp_path).path.name == "a_20250101_000000"
+    with pytest.raises(UserError, match="train one first"):
+        newest_run(tmp_path / "none")
+
+
+def test_two_runs_begun_in_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    assert len({create_run(tmp_path, "run").path for _ in range(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.write_bytes(b""), "not a whole checkpoint"),
+        (lambda path: path.write_text("hello"), "not a whole checkpoint"),
+        (
+            lambda path: torch.save({"weights": torch.zeros(2)}, path),
+            "not a checkpoint of this project",
+        ),
+        (
+            lambda path: torch.save(Path("code"), path),
+            "not a whole checkpoint",
+        ),  # pickled code is never run
+        (
+            lambda path: torch.save(
+                {"format": {"version": 99}, "config": {}, "model": {}, "tokenizer": {}}, path
+            ),
+            "checkpoint format 99 is newer",
+        ),
+        (lambda path: None, "no such checkpoint"),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_gets_one_line(tmp_path: Path, make, words: str) -> None:
+    path = tmp_path / "regular_checkpoint_1.pt"
+    make(path)
+    with pytest.raises(UserError, match=words) as caught:
+        read_checkpoint(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "regular_checkpoint_1.pt"
+    write_aside(path, {"a": torch.ones(3)})
+    with pytest.raises(UserError, match="cannot write"):
+        write_aside(tmp_path / "no_run" / "checkpoints" / "x.pt", {"a": 1})
+    with pytest.raises(AttributeError):
+        write_aside(path, {"a": lambda: None})
+    assert torch.equal(content(path)["a"], torch.ones(3))
+
+
+def test_a_full_disk_ends_with_one_line_and_leaves_the_earlier_checkpoints_whole(
+    tmp_path: Path,
+) -> None:
+    run = run_here(toy_config(tmp_path, "train.max_epochs=1")).run
+    before = {path: path.read_bytes() for path in run.by_age()}
+    limit = min(map(len, before.values())) // 2
+    done = subprocess.run(
+        [sys.executable, "train.py", "--resume", str(run.path), "--set", "train.max_epochs=5"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert done.returncode == 2, done.stderr
+    assert len(errors) == 1
+    assert "checkpoint_2" in errors[0]
+    assert "free some space: the earlier checkpoints are whole" in errors[0]
+    assert "Traceback" not in done.stderr
+    assert {path: path.read_bytes() for path in run.by_age()} == before
+    assert not list(run.path.rglob("*.tmp"))

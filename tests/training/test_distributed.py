@@ -1,0 +1,272 @@
+"""Several processes train what one process trains, write once, stop together, and end together when
+one fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, run_script
+from toy_runs import content, log_of, run_here, same, toy_command, toy_config
+
+from checkpoints.run import BEST, Run
+from training.processes import choose_backend
+from training.start import open_run
+from utils.errors import UserError
+
+# Nothing is drawn, so that the shares of several processes must add up to the figures of one: with
+# two passes through the model in an update, an average of the weights that is evaluated, and
+# numbers of pairs that two do not divide.
+PLAIN = (
+    "model.dropout=0.0",
+    "optim.objective=sim_cut",
+    "optim.objective.cut=0",
+    "optim.accumulate=3",
+    "train.ema_decay=0.9",
+    "train.checkpoint_every_steps=4",
+    "evaluate.bleu_every_epochs=1",
+    "evaluate.bleu_sentences=7",
+)
+EXACT = {"step", "epoch", "learning_rate"}
+
+
+def assert_same_figures(several: Path, one: Path, kind: str, *, up_to: int) -> None:
+    a, b = log_of(several, kind), log_of(one, kind)
+    steps = [step for step in a if step <= up_to]
+    assert steps == [step for step in b if step <= up_to]
+    for step in steps:
+        assert a[step].keys() == b[step].keys()
+        for name in a[step]:
+            assert a[step][name] == pytest.approx(
+                b[step][name], abs=0 if name in EXACT else 1e-5
+            ), (step, name)
+
+
+# Run by every Python process at its start: notes who opens, renames or makes what under the folder
+# of the run.
+WATCH = """
+import os, sys
+
+def note(event, args):
+    if event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)):
+        return
+    if event in ("open", "os.rename", "os.mkdir", "os.remove") and os.environ["WATCHED"] in str(args[0]):
+        os.write(out, f"{os.getpid()} {event} {args[0]}\\n".encode())
+
+out = os.open(os.environ["NOTES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+sys.addaudithook(note)
+"""
+
+
+def watched(folder: Path) -> dict[str, str]:
+    """Environment in which processes note in folder/notes what they write under folder/runs and
+    folder/cache.
+    """
+    (folder / "watch").mkdir()
+    (folder / "watch" / "sitecustomize.py").write_text(WATCH, "utf-8")
+    return {
+        "PYTHONPATH": str(folder / "watch"),
+        "WATCHED": f"{folder}/",
+        "NOTES": str(folder / "notes"),
+    }
+
+
+def started(command: list[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 180
+    while process.poll() is None and time.monotonic() < deadline and not reached():
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of two processes whose launcher got a SIGTERM in the second epoch or later; what it
+    said.
+    """
+    folder = tmp_path_factory.mktemp("several")
+    command = [*toy_command(folder, *PLAIN, "train.max_epochs=5000"), "--nproc_per_node", "2"]
+    process = started(command, **watched(folder))
+    logs: list[Path] = []
+
+    def validated() -> bool:
+        logs[:] = folder.glob("runs/*/logs/metrics.jsonl")
+        return bool(logs) and "validation" in logs[0].read_text("utf-8")
+
+    wait_for(process, validated)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    return logs[0].parents[1], said
+
+
+@pytest.fixture(scope="module")
+def single(stopped: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process with the same config, a little further than the others came."""
+    step = max(log_of(stopped[0]))
+    return run_here(
+        toy_config(tmp_path_factory.mktemp("single"), *PLAIN, f"train.max_steps={step + 12}")
+    ).run.path
+
+
+def test_two_processes_have_the_figures_of_one(stopped: tuple[Path, str], single: Path) -> None:
+    run, said = stopped
+    assert "2 processes" in said
+    step = max(log_of(run))
+    assert step >= 10
+    assert_same_figures(run, single, "train", up_to=step)
+    assert_same_figures(run, single, "validation", up_to=step)
+
+
+def test_all_stop_at_one_update_and_one_of_them_speaks_and_writes(
+    stopped: tuple[Path, str],
+) -> None:
+    run, said = stopped
+    newest = Run(run).newest()
+    assert newest is not None
+    assert content(newest)["progress"]["step"] == max(log_of(run))
+    assert said.count("stopped by SIGTERM; go on with: python train.py --resume") == 1
+    assert said.count("saving after this update") == 1
+    assert "Traceback" not in said
+    assert len(list((run / "logs").glob("events*"))) == 1
+    assert len(Run(run).files(BEST)) <= 2
+    assert not list(run.rglob("*.tmp"))
+
+
+def test_one_process_writes_every_file(stopped: tuple[Path, str]) -> None:
+    folder = stopped[0].parents[1]
+    writers: dict[str, set[str]] = {}
+    for line in (folder / "notes").read_text("utf-8").splitlines():
+        process, _, path = line.split(" ", 2)
+        if any(part in path for part in ("/runs/", "/cache/")):
+            writers.setdefault(process, set()).add(path.removeprefix(f"{folder}/"))
+    [paths] = writers.values()
+    for kind in (
+        "cache/",
+        "config.json",
+        "tokenizer/",
+        "logs/events",
+        "logs/metrics.jsonl",
+        "checkpoints/.best",
+    ):
+        assert any(kind in path for path in paths), kind
+
+
+@pytest.fixture(scope="module")
+def killed(stopped: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A copy of the stopped run that went on until its second process was killed; what it said."""
+    run = Path(shutil.copytree(stopped[0], tmp_path_factory.mktemp("killed") / stopped[0].name))
+    log = run / "logs" / "metrics.jsonl"
+    before = log.read_bytes().count(b"\n")
+    process = started(["train.py", "--resume", str(run), "--nproc_per_node", "2"])
+    wait_for(process, lambda: log.read_bytes().count(b"\n") >= before + 6)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ranks = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(int(ranks[1]), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)  # of seconds: nobody waits for the one that is gone
+    assert process.returncode == 128 + signal.SIGKILL, said
+    return run, said
+
+
+def test_a_killed_process_ends_all_with_its_reason(killed: tuple[Path, str]) -> None:
+    _, said = killed
+    assert said.splitlines()[-1] == "error: process 1 was ended by SIGKILL"
+    assert "Traceback" not in said
+
+
+@pytest.fixture(scope="module")
+def resumed(stopped: tuple[Path, str], killed: tuple[Path, str]) -> Path:
+    """The stopped run (its copy for `killed` is made), taken by torchrun as far as `single` came."""
+    run, _ = stopped
+    step = max(log_of(run))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    done = run_script(
+        *launcher, "train.py", "--resume", run, "--set", f"train.max_steps={step + 12}", timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(run)
+    return run
+
+
+def test_torchrun_goes_on_where_they_stopped(resumed: Path, single: Path) -> None:
+    last = max(log_of(single))
+    assert max(log_of(resumed)) == last
+    assert_same_figures(resumed, single, "train", up_to=last)
+    assert_same_figures(resumed, single, "validation", up_to=last)
+
+
+def test_killed_and_going_on_is_bit_for_bit_never_killed(
+    resumed: Path, killed: tuple[Path, str]
+) -> None:
+    run, _ = killed
+    last = max(log_of(resumed))
+    more = ("--nproc_per_node", "2", "--set", f"train.max_steps={last}")
+    done = run_script("train.py", "--resume", run, *more, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for kind in ("train", "validation"):
+        assert log_of(run, kind) == log_of(resumed, kind)
+    ours, theirs = (content(path.newest()) for path in (Run(run), Run(resumed)))  # type: ignore[arg-type]
+    for part in ("model", "last_weights", "optimizer", "progress"):
+        assert same(ours[part], theirs[part]), part
+
+
+def test_an_error_that_all_processes_meet_is_one_line(tmp_path: Path) -> None:
+    command = toy_command(tmp_path, "data.corpus.train=missing")
+    done = run_script(*command, "--nproc_per_node", "2", timeout=300)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert re.fullmatch(r"error: .*missing\.fr.*\n", done.stderr), done.stderr
+
+
+def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert choose_backend(1, "auto") == (None, {})
+    backend, spawn = choose_backend(2, "cpu")
+    assert (backend, spawn["nproc_per_node"]) == ("gloo", 2)
+    ports = {choose_backend(2, "cpu")[1]["master_port"] for _ in range(3)}
+    assert all(1024 < port < 65536 for port in ports)
+    if torch.cuda.device_count() < 64:
+        with pytest.raises(UserError, match="with 64 processes: they take one GPU each"):
+            choose_backend(64, "cuda")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert choose_backend(1, "cpu") == ("gloo", {})
+
+
+def test_more_processes_than_validation_pairs_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import ignite.distributed as idist
+
+    from training.run import Training
+    from training.validation import validation_loader
+
+    config = toy_config(tmp_path)
+    training = Training(config, open_run(config, None), print)
+    ids, tokenizer = training.data.validation_ids, training.tokenizer
+    monkeypatch.setattr(idist, "get_world_size", lambda: 4)
+    for rank in range(4):
+        monkeypatch.setattr(idist, "get_rank", lambda rank=rank: rank)
+        assert len(validation_loader(ids, tokenizer, batch_size=64)) >= 1
+    monkeypatch.setattr(idist, "get_world_size", lambda: 22)
+    with pytest.raises(UserError, match="21 validation pairs for 22 processes"):
+        validation_loader(ids, tokenizer, batch_size=64)

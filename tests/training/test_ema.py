@@ -1,0 +1,134 @@
+"""The moving average of the weights: its formula, what is evaluated and saved, and that a resumed
+run repeats it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import tiny_model
+from toy_runs import content, log_of, run_here, same, toy_config
+
+from checkpoints.run import Run
+from configs.schema import Config, TrainConfig
+from configs.serialize import apply_overrides
+from training.ema import WeightAverage
+from training.run import Training
+from training.start import open_run
+from training.validation import validation_loader
+from utils.errors import ConfigError, UserError
+
+STEPS = (
+    "optim.accumulate=3",
+    "train.checkpoint_every_steps=14",
+    "train.keep_regular=3",
+    "train.patience=5",
+)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    folder = tmp_path_factory.mktemp("ema")
+    return toy_config(
+        folder, *STEPS, "train.ema_decay=0.7", "model.tie_embeddings=all", "train.max_epochs=2"
+    )
+
+
+@pytest.fixture(scope="module")
+def run(config: Config) -> Run:
+    """2 epochs of 10 updates, with checkpoints after update 14 and at the ends of epochs."""
+    return run_here(config).run
+
+
+def test_the_average_is_the_recursion_number_by_number() -> None:
+    model = tiny_model(tie_embeddings="all")
+    average = WeightAverage(model, 0.5)
+    expected = {name: value.flatten().tolist() for name, value in model.state_dict().items()}
+    for step in range(1, 13):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        average.update(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        for name, value in model.state_dict().items():
+            pairs = zip(expected[name], value.flatten().tolist())
+            expected[name] = [decay * before + (1 - decay) * now for before, now in pairs]
+    assert (
+        (1 + 7) / (10 + 7) < 0.5 < (1 + 12) / (10 + 12)
+    )  # the warm-up and the decay itself were both met
+    for name, value in average.model.state_dict().items():
+        torch.testing.assert_close(
+            value.flatten(), torch.tensor(expected[name], dtype=value.dtype), atol=1e-12, rtol=0
+        )
+    assert average.model.output.weight is average.model.src_embedding.weight
+    assert not any(parameter.requires_grad for parameter in average.model.parameters())
+
+
+def test_training_itself_is_not_changed_and_the_saved_model_is_the_average_of_its_updates(
+    config: Config, run: Run
+) -> None:
+    every = ("train.checkpoint_every_steps=1", "train.max_steps=3", "train.keep_regular=9")
+    updates, averages = [], []
+    for n in (1, 2, 3):  # runs that end after one, two and three updates
+        short = apply_overrides(config, [*every, f"train.max_steps={n}"])
+        payload = content(run_here(short).run.checkpoints / f"step_checkpoint_{n}.pt")
+        plain = apply_overrides(short, ["train.ema_decay=none"])
+        without = content(run_here(plain).run.checkpoints / f"step_checkpoint_{n}.pt")
+        assert same(payload["last_weights"], without["model"])
+        assert "last_weights" not in without
+        updates.append(payload["last_weights"])
+        averages.append(payload["model"])
+    for n in (2, 3):
+        decay = min(0.7, (1 + n) / (10 + n))
+        for name, now in updates[n - 1].items():
+            expected = decay * averages[n - 2][name].double() + (1 - decay) * now.double()
+            torch.testing.assert_close(averages[n - 1][name].double(), expected, atol=1e-6, rtol=0)
+            assert not torch.equal(averages[n - 1][name], now)
+
+
+@pytest.mark.parametrize("checkpoint", ["step_checkpoint_14.pt", "regular_checkpoint_1.pt"])
+def test_going_on_repeats_weights_and_average_bit_for_bit(
+    config: Config, run: Run, tmp_path: Path, checkpoint: str
+) -> None:
+    again = Path(shutil.copytree(run.path, tmp_path / run.path.name))
+    run_here(config, resume=again / "checkpoints" / checkpoint)
+    assert log_of(again) == log_of(run)
+    assert log_of(again, "validation") == log_of(run, "validation")
+    old, new = (
+        content(path / "checkpoints" / "regular_checkpoint_2.pt") for path in (run.path, again)
+    )
+    for part in ("model", "last_weights", "optimizer", "scheduler", "progress", "early_stopping"):
+        assert same(old[part], new[part]), part
+
+
+def test_the_loss_in_a_name_is_that_of_the_average(
+    config: Config, run: Run, tmp_path: Path
+) -> None:
+    best = run.best()
+    assert best is not None
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    longer = apply_overrides(config, ["train.max_epochs=9"])
+    training = Training(longer, open_run(longer, copy / "checkpoints" / best.name), print)
+    loader = validation_loader(training.data.validation_ids, training.tokenizer, batch_size=21)
+
+    def loss() -> str:
+        return f"{training.evaluator.run(loader).metrics['loss']:.4f}"
+
+    assert f"_loss=-{loss()}.pt" in best.name
+    training.learner.product.load_state_dict(content(best)["last_weights"])
+    assert f"_loss=-{loss()}.pt" not in best.name
+
+
+def test_the_decay_is_fixed_for_a_run_and_checked(config: Config, run: Run) -> None:
+    for change, value in (("train.ema_decay=none", "None"), ("train.ema_decay=0.9", "0.9")):
+        words = re.escape(f"train.ema_decay = {value}, but ")
+        with pytest.raises(UserError, match=f"^{words}.* was trained with 0.7"):
+            run_here(apply_overrides(config, [change, "train.max_epochs=9"]), resume=run.path)
+    with pytest.raises(
+        ConfigError, match=re.escape("ema_decay = 1.0: allowed: a number > 0 and < 1, None")
+    ):
+        TrainConfig(ema_decay=1.0)

@@ -1,0 +1,484 @@
+"""What a run does when the disk, the memory or the numbers give out."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ignite.engine import Engine, Events
+from test_training import BOS, EOS, PAD, batch_of, sentences, small_model
+from toy_runs import content, log_of, run_here, same, toy_config
+
+from checkpoints.content import read_checkpoint
+from checkpoints.run import BEST, Run, create_run
+from configs.schema import Config, DecodeConfig
+from configs.serialize import apply_overrides
+from data.batching import largest_batches
+from training.faults import NonFiniteError, smaller_batches
+from training.log import RunLog
+from training.run import Training
+from training.start import open_run
+from translation.evaluator import create_evaluator
+from translation.translator import Translator
+from utils.errors import UserError
+from utils.machine import is_out_of_memory
+
+STEPS = (
+    "optim.accumulate=3",
+    "train.checkpoint_every_steps=4",
+    "train.keep_regular=3",
+)  # 10 updates an epoch
+
+
+def training(config: Config, resume: Path | None = None) -> Training:
+    return Training(config, open_run(config, resume), lambda line: None)
+
+
+def at_update(training: Training, step: int, do: Callable[[], object]) -> None:
+    """Something that happens to the run after an update, before what the run itself does after it."""
+    training.trainer.add_event_handler(
+        Events.ITERATION_COMPLETED(event_filter=lambda engine, n: engine.state.iteration == step),
+        lambda: do(),
+    )
+
+
+def whole(run: Run) -> list[str]:
+    """The names of a run's checkpoints, each read and found whole."""
+    for path in run.by_age():
+        read_checkpoint(path)
+    return [path.name for path in run.by_age()]
+
+
+def names(run: Run, pattern: str) -> list[str]:
+    return sorted(path.name for path in run.checkpoints.glob(pattern))
+
+
+# ----------------------------------------------------------------------------------------- the disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, which a few checkpoints fill; "mount" needs root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", folder], capture_output=True
+    ).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_fills_up_ends_the_run_and_leaves_the_earlier_checkpoints_whole(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    config = toy_config(
+        tmp_path,
+        *STEPS,
+        f"train.runs_dir={small_disk}",
+        "train.keep_regular=99",
+        "train.max_epochs=99",
+    )
+    with pytest.raises(UserError, match=r"^cannot write .*(free some space|--resume)"):
+        run_here(config)
+    [run] = map(Run, small_disk.iterdir())
+    assert len(whole(run)) >= 3
+    assert not list(run.path.rglob("*.tmp"))
+    # With room again it goes on.
+    subprocess.run(["mount", "-o", "remount,size=9m", small_disk], check=True)
+    newest = run.newest()
+    assert newest is not None
+    step = content(newest)["progress"]["step"]
+    run_here(apply_overrides(config, [f"train.max_steps={step + 2}"]), resume=run.path)
+    assert max(log_of(run)) == step + 2
+
+
+def test_a_folder_that_became_read_only_is_one_clear_line(tmp_path: Path, small_disk: Path) -> None:
+    run = training(toy_config(tmp_path, *STEPS))
+    shutil.rmtree(run.start.run.checkpoints)
+    run.start.run.checkpoints.symlink_to(small_disk)
+    at_update(run, 6, lambda: subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True))
+    with pytest.raises(
+        UserError, match=r"^cannot write .*/step_checkpoint_8.pt: .*Read-only file system"
+    ):
+        run.run()
+    assert whole(run.start.run) == ["step_checkpoint_4.pt"]
+
+
+def test_a_checkpoint_folder_that_vanishes_is_made_again_and_a_run_that_vanishes_is_not(
+    tmp_path: Path,
+) -> None:
+    run = training(toy_config(tmp_path, *STEPS, "train.max_epochs=1"))
+    at_update(run, 6, lambda: shutil.rmtree(run.start.run.checkpoints))
+    run.run()
+    assert whole(run.start.run)[0] == "step_checkpoint_8.pt"
+    gone = training(toy_config(tmp_path, *STEPS, "train.max_epochs=1"))
+    at_update(gone, 6, lambda: shutil.rmtree(gone.start.run.path))
+    with pytest.raises(UserError, match=r"^cannot write .*: .*No such file"):
+        gone.run()
+    assert not gone.start.run.path.exists()
+
+
+def test_a_new_checkpoint_is_there_before_the_one_that_it_replaces_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from training import handlers
+
+    run = training(
+        toy_config(
+            tmp_path, "optim.accumulate=3", "train.checkpoint_every_steps=2", "train.max_epochs=1"
+        )
+    )
+    checkpoints, seen, write = run.start.run.checkpoints, [], handlers.write_aside
+
+    def looking(path: Path, payload: Any) -> None:
+        write(path, payload)
+        seen.append(len(list(checkpoints.glob("step_*"))))
+
+    monkeypatch.setattr(handlers, "write_aside", looking)
+    run.run()
+    assert seen[:4] == [1, 2, 3, 3]
+    assert [path.name for path in sorted(checkpoints.glob("step_*"))] == [
+        "step_checkpoint_6.pt",
+        "step_checkpoint_8.pt",
+    ]
+
+
+def test_what_a_kill_left_beyond_the_number_to_keep_goes_with_the_next_checkpoint(
+    tmp_path: Path,
+) -> None:
+    config = toy_config(tmp_path, *STEPS, "train.checkpoint_every_steps=2", "train.max_steps=6")
+    run = run_here(config).run
+    shutil.copy(run.checkpoints / "step_checkpoint_4.pt", run.checkpoints / "step_checkpoint_2.pt")
+    run_here(apply_overrides(config, ["train.max_steps=8"]), resume=run.path)
+    assert [path.name for path in sorted(run.checkpoints.glob("step_*"))] == [
+        "step_checkpoint_6.pt",
+        "step_checkpoint_8.pt",
+    ]
+
+
+def test_a_damaged_line_of_the_log_is_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = create_run(tmp_path, "run")
+    lines = [json.dumps({"kind": "train", "step": step, "epoch": 1}) for step in (1, 2, 3, 4)]
+    lines[1] = "\0" * 20  # a block that a power cut left empty
+    (run.logs / "metrics.jsonl").write_text("\n".join([*lines, "7", '{"kind": "tr']), "utf-8")
+    RunLog(run, first_step=3).close()
+    assert list(log_of(run)) == [1, 3]
+    assert caplog.messages == [f"{run.logs / 'metrics.jsonl'}: left out damaged lines: 2, 5"]
+
+
+def test_a_log_that_cannot_be_written_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    run = training(toy_config(tmp_path, *STEPS))
+    assert run.log is not None
+    run.log.file.close()
+    run.log.file = open("/dev/full", "a", buffering=1, encoding="utf-8")  # noqa: SIM115
+    with pytest.raises(UserError, match=r"^cannot write the log in .*: No space left .* --resume"):
+        run.run()
+
+
+def test_the_log_is_on_the_disk_before_a_checkpoint_that_follows_it(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = training(toy_config(tmp_path, *STEPS))
+    seen: list[int] = []
+
+    def look() -> None:
+        events = EventAccumulator(
+            str(run.start.run.logs)
+        )  # TensorBoard's writer holds events back for two minutes
+        events.Reload()
+        seen.append(len(events.Scalars("train/loss")))
+        run.trainer.terminate()
+
+    at_update(run, 9, look)
+    run.run()
+    assert seen[0] >= 8
+
+
+# -------------------------------------------------------------------------------------- bad numbers
+
+
+def break_loss(run: Training, *steps: int) -> Training:
+    """Make the loss NaN at some updates."""
+
+    def poison(module: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
+        return out * math.nan if module.training and run.trainer.state.iteration in steps else out
+
+    run.learner.model.register_forward_hook(poison)
+    return run
+
+
+def test_the_batch_of_a_bad_update_is_saved_for_study(tmp_path: Path) -> None:
+    run = break_loss(training(toy_config(tmp_path, *STEPS)), 6)
+    with pytest.raises(
+        NonFiniteError, match=r"^update 6 \(epoch 1\): loss nan, gradient norm nan; rows"
+    ) as caught:
+        run.run()
+    path = run.start.run.bad_batches / "update_6.pt"
+    assert f"saved in {path}" in str(caught.value)
+    assert "--set optim.bad_numbers=skip" in str(caught.value)
+    saved = content(path)  # weights_only=True
+    assert (saved["step"], saved["epoch"], math.isnan(saved["loss"])) == (6, 1, True)
+    sampler: Any = run.data.loader.sampler
+    sampler.set_position(0, 5)
+    [batches] = saved["processes"]
+    assert [batch["rows"].tolist() for batch in batches] == next(iter(sampler))
+    assert batches[0]["src"].shape[0] == len(batches[0]["rows"])
+    assert whole(run.start.run) == ["step_checkpoint_4.pt"]
+
+
+def test_bad_updates_are_left_out_counted_and_resumed_exactly(tmp_path: Path) -> None:
+    config = toy_config(
+        tmp_path,
+        *STEPS,
+        "optim.bad_numbers=skip",
+        "optim.bad_numbers.in_a_row=3",
+        "train.max_epochs=2",
+    )
+    bad = (5, 6, 8, 12, 13)  # the checkpoint after update 12 is made in the middle of a row
+    run = break_loss(training(config), *bad)
+    before: list[Any] = []
+    at_update(
+        run,
+        4,
+        lambda: before.append({k: v.clone() for k, v in run.learner.model.state_dict().items()}),
+    )
+    at_update(
+        run,
+        6,
+        lambda: before.append({k: v.clone() for k, v in run.learner.model.state_dict().items()}),
+    )
+    run.run()
+    assert same(*before)
+    assert sorted(log_of(run.start.run)) == sorted(set(range(1, 21)) - set(bad))
+    assert [
+        (step, line["total"], line["in_a_row"])
+        for step, line in log_of(run.start.run, "skipped").items()
+    ] == [(5, 1, 1), (6, 2, 2), (8, 3, 1), (12, 4, 1), (13, 5, 2)]
+    assert len(list(run.start.run.bad_batches.iterdir())) == 5
+    again = Run(Path(shutil.copytree(run.start.run.path, tmp_path / "again")))
+    rest = break_loss(training(config, again.checkpoints / "step_checkpoint_12.pt"), *bad)
+    rest.run()
+    for kind in ("train", "skipped", "validation"):
+        assert log_of(again, kind) == log_of(run.start.run, kind)
+    last = [
+        content(each.checkpoints / "regular_checkpoint_2.pt") for each in (run.start.run, again)
+    ]
+    assert same(last[0]["model"], last[1]["model"])
+    assert last[1]["progress"]["skipped"] == 5
+
+
+def test_too_many_bad_updates_in_a_row_end_the_run(tmp_path: Path) -> None:
+    config = toy_config(tmp_path, *STEPS, "optim.bad_numbers=skip", "optim.bad_numbers.in_a_row=3")
+    run = break_loss(training(config), 3, 5, 6, 7)
+    with pytest.raises(
+        NonFiniteError, match=r"^update 7 .* number 3 in a row \(optim.bad_numbers.in_a_row\)"
+    ):
+        run.run()
+
+
+def test_a_stopped_run_may_go_on_leaving_bad_updates_out(tmp_path: Path) -> None:
+    config = toy_config(tmp_path, *STEPS, "train.max_epochs=1")
+    run = break_loss(training(config), 6)
+    with pytest.raises(NonFiniteError):
+        run.run()
+    rest = break_loss(
+        training(apply_overrides(config, ["optim.bad_numbers=skip"]), run.start.run.path), 6
+    )
+    rest.run()
+    assert sorted(log_of(rest.start.run)) == [1, 2, 3, 4, 5, 7, 8, 9, 10]
+
+
+def test_no_checkpoint_is_made_of_broken_weights(tmp_path: Path) -> None:
+    run = training(toy_config(tmp_path, *STEPS))
+    at_update(run, 8, lambda: run.learner.model.output.weight.data[0].fill_(math.inf))
+    with pytest.raises(
+        NonFiniteError, match=r"^not a number in model .*no checkpoint is made of them"
+    ):
+        run.run()
+    assert whole(run.start.run) == ["step_checkpoint_4.pt"]
+
+
+# ------------------------------------------------------------------------------------------- memory
+
+
+def test_trying_the_largest_batches_first_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from training import run as module
+
+    config = toy_config(tmp_path, *STEPS, "train.max_steps=5")
+    tried = run_here(config).run
+    monkeypatch.setattr(module, "largest_batches", lambda loader: [])
+    plain = run_here(config).run
+    assert log_of(tried) == log_of(plain)
+    one, other = (content(run.checkpoints / "step_checkpoint_5.pt") for run in (tried, plain))
+    assert same(one["model"], other["model"])
+    assert same(one["optimizer"], other["optimizer"])
+
+
+def test_the_largest_batches_are_those_with_the_most_tokens_and_the_longest(tmp_path: Path) -> None:
+    run = training(toy_config(tmp_path))
+    sampler: Any = run.data.loader.sampler
+    found = {tuple(sorted(batch.indices.tolist())) for batch in largest_batches(run.data.loader)}
+    sizes: dict[tuple[int, ...], tuple[int, int]] = {}
+    sampler.set_position(0)
+    for [batch] in run.data.loader:
+        longest = max(batch.src.shape[1], batch.tgt_out.shape[1])
+        sizes[tuple(sorted(batch.indices.tolist()))] = (len(batch.indices), longest)
+    for power in (1, 2):
+        most = max(n * longest**power for n, longest in sizes.values())
+        assert any(sizes[rows][0] * sizes[rows][1] ** power == most for rows in found)
+    assert len(found) <= 2
+
+
+def no_room_above(n_tokens: int) -> Callable[..., None]:
+    """A hook that runs out of memory where a forward pass has more tokens on the source side."""
+
+    def refuse(module: Any, given: tuple[torch.Tensor, ...]) -> None:
+        if given[0].numel() > n_tokens:
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {given[0].numel()} bytes"
+            )
+
+    return refuse
+
+
+def test_a_run_that_cannot_fit_fails_before_its_first_update_with_the_remedy(
+    tmp_path: Path,
+) -> None:
+    run = training(toy_config(tmp_path, *STEPS))
+    most = max(batch.src.numel() for batch in largest_batches(run.data.loader))
+    run.learner.model.register_forward_pre_hook(no_room_above(most - 1))
+    before = {name: tensor.clone() for name, tensor in run.learner.model.state_dict().items()}
+    with pytest.raises(torch.OutOfMemoryError):
+        run.run()
+    assert run.trainer.state.iteration == 0
+    assert same(before, dict(run.learner.model.state_dict()))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nmore"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: not enough memory: you tried to allocate"
+        ),
+        RuntimeError(
+            "[enforce fail] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
+        ),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_in_training_is_one_line_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(self: Training) -> None:
+        raise error
+
+    monkeypatch.setattr(Training, "run", fail)
+    with pytest.raises(
+        UserError,
+        match=r"not enough memory to train \(.*\): use --set data.batch_size=48 --set optim.accumulate=6,",
+    ) as caught:
+        run_here(toy_config(tmp_path, "optim.accumulate=3"))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_lack_of_memory_is_left_alone(tmp_path: Path) -> None:
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("you tried to allocate"))
+    least = toy_config(tmp_path, "data.batch_size=40")
+    assert smaller_batches(least).startswith(
+        "data.batch_size = 40 is the least for data.max_len = 40"
+    )
+
+
+def test_evaluation_goes_on_with_smaller_batches(caplog: pytest.LogCaptureFixture) -> None:
+    split, model = sentences(13, seed=5), small_model().float()
+    batches = [batch_of(split, range(8)), batch_of(split, range(8, 13))]
+
+    def metrics() -> dict[str, float]:
+        evaluator = create_evaluator(
+            model, pad_id=PAD, device=torch.device("cpu"), dtype=torch.float32
+        )
+        return dict(evaluator.run(batches).metrics)
+
+    expected = metrics()
+    model.register_forward_pre_hook(no_room_above(20))
+    assert {k: pytest.approx(v, rel=1e-6) for k, v in expected.items()} == metrics()
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("not enough memory to evaluate")
+    model.register_forward_pre_hook(no_room_above(1))
+    with pytest.raises(UserError, match=r"not enough memory to evaluate one pair of .* tokens"):
+        metrics()
+
+
+def test_translation_goes_on_with_smaller_batches(caplog: pytest.LogCaptureFixture) -> None:
+    class Ids:
+        pad_id, bos_id, eos_id = PAD, BOS, EOS
+
+    split, model = sentences(13, seed=5), small_model().float()
+    sources = [split.src(i).tolist() for i in range(13)]
+    decode = DecodeConfig(batch_size=8, beam_size=2, n_best=2, max_len=9)
+    translator = Translator(model, Ids(), decode, torch.device("cpu"))  # type: ignore[arg-type]
+    expected = [[h.ids for h in found] for found in translator.search_ids(sources, greedy=False)]
+    encode = model.encode
+
+    def cramped(src: torch.Tensor, **options: Any) -> Any:
+        if len(src) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return encode(src, **options)
+
+    model.encode = cramped
+    told: list[int] = []
+    found = translator.search_ids(sources, greedy=False, progress=told.append)
+    assert [[h.ids for h in each] for each in found] == expected
+    assert sum(told) == 13
+    assert max(told) == 2
+    assert [message.split()[-1] for message in caplog.messages] == ["4", "2"]
+
+
+# ------------------------------------------------------------------------------ the last validation
+
+
+def test_a_run_that_max_steps_ends_in_the_middle_of_an_epoch_is_validated_and_goes_on_as_if_it_were_not(
+    tmp_path: Path,
+) -> None:
+    plateau = ("optim.schedule=plateau", "optim.schedule.lr=0.003", "optim.schedule.warmup_steps=1")
+    config = toy_config(
+        tmp_path, "optim.accumulate=3", *plateau, "train.patience=3", "train.max_epochs=2"
+    )
+    through = run_here(config).run
+    result = run_here(apply_overrides(config, ["train.max_steps=7"]))
+    assert list(log_of(result.run, "validation")) == [7]
+    assert result.best == result.run.files(BEST)[0]
+    assert content(result.best)["progress"]["step"] == 7
+    assert result.run.newest() == result.run.checkpoints / "step_checkpoint_7.pt"
+    run_here(config, resume=result.run.path)
+    assert log_of(result.run) == log_of(through)
+    assert [path.name for path in result.run.files(BEST)] == [
+        path.name for path in through.files(BEST)
+    ]
+    last = [content(run.checkpoints / "regular_checkpoint_2.pt") for run in (result.run, through)]
+    for part in ("model", "optimizer", "scheduler", "early_stopping", "progress"):
+        assert same(last[0][part], last[1][part]), part
+
+
+def test_the_engine_alone_refuses_bad_numbers() -> None:
+    from training.faults import refuse
+
+    engine = Engine(lambda engine, batch: None)
+    with pytest.raises(
+        NonFiniteError, match=r"update 0 \(epoch 0\): loss inf, gradient norm nan; rows 0, 1 of the"
+    ):
+        refuse(engine, [batch_of(sentences(2, seed=1), range(2))], math.inf, math.nan)

@@ -1,0 +1,168 @@
+"""Muon: its polynomial, its step against torch's and against AdamW, which weights it takes, and its
+state.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tiny_models import D_FF, D_MODEL, tiny_model
+from torch import Tensor, nn
+
+from configs.schema import Constant, ModelConfig, OptimConfig, Rope, TransformerXl
+from training.muon import HiddenMap, Muon, hidden_maps, orthogonalise
+from training.schedules import build_optimizer
+
+RATES = {"lr": 0.01, "betas": (0.9, 0.98), "eps": 1e-8}
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4), (1, 5)])
+def test_the_step_is_a_polynomial_of_the_singular_values_alone(shape: tuple[int, int]) -> None:
+    x = normal(3, *shape)
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    s = s / s.norm(dim=-1, keepdim=True)
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    torch.testing.assert_close(
+        orthogonalise(x), u @ torch.diag_embed(s) @ vh, rtol=1e-9, atol=1e-12
+    )
+
+
+def test_the_step_is_nearly_orthogonal() -> None:
+    s = torch.linalg.svdvals(orthogonalise(normal(4, 64, 192)))
+    assert s.min() > 0.6
+    assert s.max() < 1.3
+
+
+def test_no_gradient_moves_nothing_but_what_decays() -> None:
+    weight = nn.Parameter(normal(4, 4))
+    start = weight.detach().clone()
+    muon = Muon(
+        [HiddenMap(weight, 1)], [{"params": [nn.Parameter(normal(1))]}], **RATES, weight_decay=0.5
+    )
+    muon.step()  # a weight without a gradient is left alone
+    assert torch.equal(weight, start)
+    weight.grad = torch.zeros_like(weight)
+    muon.step()
+    torch.testing.assert_close(weight.detach(), start * (1 - 0.01 * 0.5), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (32, 96), (96, 32)])
+def test_it_goes_where_torchs_muon_goes(shape: tuple[int, int]) -> None:
+    """Torch's computes in bfloat16, so the two agree to about two digits."""
+    ours, theirs = (nn.Parameter(normal(*shape, dtype=torch.float32)) for _ in range(2))
+    start = ours.detach().clone()
+    muon = Muon(
+        [HiddenMap(ours, 1)],
+        [{"params": [nn.Parameter(normal(1, dtype=torch.float32))]}],
+        **RATES,
+        weight_decay=0.1,
+    )
+    other = torch.optim.Muon(
+        [theirs], lr=0.01, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
+    for step in range(5):
+        ours.grad = theirs.grad = normal(*shape, seed=step + 1, dtype=torch.float32)
+        muon.step()
+        other.step()
+    moved, wanted = ours.detach() - start, theirs.detach() - start
+    assert (moved - wanted).norm() / wanted.norm() < 0.02
+
+
+def test_maps_in_one_weight_step_as_if_each_had_its_own() -> None:
+    together = nn.Parameter(normal(12, 4))
+    apart = [nn.Parameter(part.clone()) for part in together.detach().chunk(3)]
+    whole = nn.Parameter(together.detach().clone())
+
+    def muon(*maps: HiddenMap) -> Muon:
+        return Muon(maps, [{"params": [nn.Parameter(normal(1))]}], **RATES, weight_decay=0.1)
+
+    packed, single, mixed = (
+        muon(HiddenMap(together, 3)),
+        muon(*(HiddenMap(p, 1) for p in apart)),
+        muon(HiddenMap(whole, 1)),
+    )
+    for step in range(3):
+        gradient = normal(12, 4, seed=step + 1)
+        together.grad, whole.grad = gradient, gradient.clone()
+        for part, piece in zip(apart, gradient.chunk(3)):
+            part.grad = piece.clone()
+        for each in (packed, single, mixed):
+            each.step()
+    torch.testing.assert_close(
+        together.detach(), torch.cat([p.detach() for p in apart]), rtol=0, atol=1e-14
+    )
+    assert not torch.allclose(together, whole, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["scratch", "torch"])
+def test_every_map_of_a_layer_is_taken_and_nothing_else(backend: str) -> None:
+    model = tiny_model(backend=backend)
+    maps = hidden_maps(model)
+    taken = {id(weight) for weight, _ in maps}
+    for name, parameter in model.named_parameters():
+        inside = "layers." in name and parameter.dim() == 2
+        assert (id(parameter) in taken) == inside, name
+    assert len(taken) == len(maps)
+    rows = {(weight.shape[0] // n, weight.shape[1]) for weight, n in maps}
+    assert rows == {(D_MODEL, D_MODEL), (D_FF, D_MODEL), (D_MODEL, D_FF)}
+
+
+def test_what_a_scheme_learns_is_left_to_adamw() -> None:
+    model = tiny_model(TransformerXl())
+    taken = {id(weight) for weight, _ in hidden_maps(model)}
+    learned = [p for name, p in model.named_parameters() if "w_kr" in name]
+    assert learned
+    assert not any(id(p) in taken for p in learned)
+
+
+@pytest.mark.parametrize("decay", ["all", "matrices"])
+def test_the_rest_of_the_model_steps_as_with_adamw(decay: str) -> None:
+    model = tiny_model(Rope())
+    other = copy.deepcopy(model)
+    config = OptimConfig(
+        optimizer="muon", weight_decay=0.1, decay=decay, schedule=Constant(lr=0.01)
+    )  # type: ignore[arg-type]
+    maps = hidden_maps(model)
+    muon = build_optimizer(model.parameters(), config, ModelConfig(), maps)
+    assert isinstance(muon, Muon)
+    assert {group["lr"] for group in muon.param_groups} == {0.01}
+    adamw_config = OptimConfig(
+        optimizer="adamw", weight_decay=0.1, decay=decay, schedule=Constant(lr=0.01)
+    )  # type: ignore[arg-type]
+    adamw = build_optimizer(other.parameters(), adamw_config, ModelConfig(), hidden_maps(other))
+    for step in range(3):
+        for n, (a, b) in enumerate(zip(model.parameters(), other.parameters())):
+            a.grad = normal(*a.shape, seed=100 * step + n, dtype=a.dtype)
+            b.grad = a.grad.clone()
+        muon.step()
+        adamw.step()
+    taken = {id(weight) for weight, _ in maps}
+    for (name, a), b in zip(model.named_parameters(), other.parameters()):
+        assert torch.equal(a, b) == (id(a) not in taken), name
+
+
+def test_a_state_that_is_loaded_goes_on_as_the_one_that_was_saved() -> None:
+    def steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: range) -> None:
+        for step in numbers:
+            for n, p in enumerate(model.parameters()):
+                p.grad = normal(*p.shape, seed=100 * step + n, dtype=p.dtype)
+            optimizer.step()
+
+    config = OptimConfig(optimizer="muon", decay="matrices", schedule=Constant(lr=0.01))
+    model = tiny_model()
+    muon = build_optimizer(model.parameters(), config, ModelConfig(), hidden_maps(model))
+    steps(model, muon, range(2))
+    again = copy.deepcopy(model)
+    loaded = build_optimizer(again.parameters(), config, ModelConfig(), hidden_maps(again))
+    loaded.load_state_dict(copy.deepcopy(muon.state_dict()))
+    steps(model, muon, range(2, 4))
+    steps(again, loaded, range(2, 4))
+    for a, b in zip(model.parameters(), again.parameters()):
+        assert torch.equal(a, b)

@@ -1,0 +1,178 @@
+"""A run that begins with another one's weights has its tokenizer too, and nothing else of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from toy_runs import content, log_of, run_here, same, toy_config, toy_corpus
+
+import train as script
+from checkpoints.content import checkpoint_config
+from checkpoints.run import Run
+from configs.schema import Config, Subword
+from configs.serialize import apply_overrides
+from tokenizer.build import load_tokenizer
+from training.parent import find_parent
+from training.run import Training
+from training.start import open_run
+from utils.cli import run_main
+from utils.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("parent")
+
+
+@pytest.fixture(scope="module")
+def parent(folder: Path) -> Run:
+    return run_here(toy_config(folder, "train.max_epochs=2", "optim.accumulate=3")).run
+
+
+def child_config(folder: Path, parent: Run | Path, *overrides: str) -> Config:
+    """Another half of the toy corpus, another vocabulary size."""
+    corpus = folder / "half"
+    if not corpus.exists():
+        shutil.copytree(toy_corpus(folder), corpus)
+        for language in ("fr", "en"):
+            lines = (corpus / f"train.{language}").read_text("utf-8").splitlines(keepends=True)
+            (corpus / f"train.{language}").write_text("".join(lines[100:]), "utf-8")
+    path = parent.path if isinstance(parent, Run) else parent
+    changes = (
+        f"data.corpus.root={corpus}",
+        "tokenizer.vocab_size=80",
+        "optim.accumulate=3",
+        f"train.init_from={path}",
+    )
+    return toy_config(folder, *changes, *overrides)
+
+
+def test_it_begins_with_the_parents_best_weights_and_tokenizer(folder: Path, parent: Run) -> None:
+    config = child_config(folder, parent)
+    found = find_parent(config)
+    assert found is not None
+    assert found.checkpoint == parent.best()
+    said: list[str] = []
+    training = Training(found.adopt(config), open_run(config, None), said.append, found)
+    saved = content(found.checkpoint)
+    assert same(dict(training.learner.model.state_dict()), saved["model"])
+    assert training.tokenizer.fingerprint() == saved["tokenizer"]["fingerprint"]
+    assert training.learner.optimizer.state == {}
+    assert training.learner.scheduler.last_epoch == training.progress.step == 0
+    assert training.progress.best_loss is None
+    assert training.progress.epoch_length == 5  # of its own corpus
+    training._begin()
+    assert len(said) == 1
+    assert said[0].endswith(f"; weights of {found.checkpoint}")
+
+
+def test_it_says_where_weights_that_fit_were_trained_for_another_model(
+    folder: Path, parent: Run
+) -> None:
+    config = child_config(folder, parent, "model.activation=gelu", "tokenizer.sampling=0.2")
+    found = find_parent(config)
+    assert found is not None
+    adopted = found.adopt(config)
+    assert isinstance(adopted.tokenizer, Subword)
+    assert (adopted.tokenizer.vocab_size, adopted.tokenizer.sampling) == (100, 0.2)
+    said: list[str] = []
+    Training(adopted, open_run(config, None), said.append, found)._begin()
+    assert said[1].endswith(
+        "trained for another model: model.activation is 'relu' there and 'gelu' here"
+    )
+
+
+def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent: Run) -> None:
+    run = run_here(child_config(folder, parent, "train.max_epochs=1")).run
+    scratch = run_here(
+        child_config(folder, parent, "train.max_epochs=1", "train.init_from=none")
+    ).run
+    first = [log_of(r)[1]["loss"] for r in (run, scratch)]
+    assert first[0] < first[1] - 0.3
+    config = json.loads(run.config_file.read_text("utf-8"))
+    assert config["train"]["init_from"] == str(parent.path)
+    assert config["tokenizer"]["vocab_size"] == 100  # the parent's, as the vocabulary is
+    tokenizers = [load_tokenizer(r.tokenizer).fingerprint() for r in (run, parent, scratch)]
+    assert tokenizers[0] == tokenizers[1] != tokenizers[2]
+
+
+def test_it_goes_on_like_any_run_and_without_its_parent(
+    folder: Path, parent: Run, tmp_path: Path
+) -> None:
+    moved = Path(shutil.copytree(parent.path, tmp_path / "moved"))
+    config = child_config(folder, moved, "train.max_epochs=2")
+    whole = run_here(config).run
+    stopped = run_here(apply_overrides(config, ["train.max_steps=7"])).run
+    shutil.rmtree(moved)
+    newest = stopped.newest()
+    assert newest is not None
+    saved = checkpoint_config(content(newest))
+    run_here(apply_overrides(saved, ["train.max_steps=none"]), resume=stopped.path)
+    assert log_of(stopped) == log_of(whole)
+    last = [content(r.checkpoints / "regular_checkpoint_2.pt") for r in (whole, stopped)]
+    assert same(last[0]["model"], last[1]["model"])
+    assert same(last[0]["optimizer"], last[1]["optimizer"])
+    with pytest.raises(
+        UserError, match=r"^train\.init_from = 'elsewhere', but .* a run goes on as it began"
+    ):
+        run_here(
+            apply_overrides(saved, ["train.init_from=elsewhere", "train.max_steps=none"]),
+            resume=stopped.path,
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["model.d_ff=64"], r"model\.d_ff is 32 there and 64 here\. Set the model alike"),
+        (
+            ["model.position=learnable", "model.dropout=0"],
+            r"model\.position is 'sinusoidal' there and 'learnable' here",
+        ),
+        (["model.n_encoder_layers=2"], r"model\.n_encoder_layers is 1 there and 2 here"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named_by_the_fields(
+    folder: Path, parent: Run, changes: list[str], words: str
+) -> None:
+    before = sorted((folder / "runs").iterdir())
+    with pytest.raises(
+        UserError, match=r"^train\.init_from = '.*': its weights do not fit: .*" + words
+    ) as caught:
+        run_here(child_config(folder, parent, *changes))
+    assert "dropout" not in str(caught.value)
+    assert sorted((folder / "runs").iterdir()) == before
+
+
+def test_a_parent_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(UserError, match="nowhere: no such checkpoint or run folder"):
+        run_here(child_config(folder, Path("nowhere")))
+
+
+def test_a_tokenizer_that_is_not_the_checkpoints_is_refused(
+    folder: Path, parent: Run, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(parent.path, tmp_path / "other"))
+    strange = run_here(toy_config(folder, "train.max_steps=1", "tokenizer.vocab_size=90")).run
+    shutil.rmtree(other / "tokenizer")
+    shutil.copytree(strange.tokenizer, other / "tokenizer")
+    with pytest.raises(UserError, match="is not the one this checkpoint was trained with"):
+        run_here(child_config(folder, other))
+
+
+def test_on_the_command_line_it_is_one_flag(
+    folder: Path, parent: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = parent.checkpoints / "regular_checkpoint_1.pt"
+    args = script.parse_args(["--config", "configs/demo.py", "--init_from", str(checkpoint)])
+    assert script.choose_job(args).config.train.init_from == str(checkpoint)
+    assert isinstance(script.choose_job(args).config.tokenizer, Subword)
+    monkeypatch.setattr(
+        "sys.argv", ["train.py", "--resume", str(parent.path), "--init_from", str(checkpoint)]
+    )
+    with pytest.raises(SystemExit) as ended:
+        run_main(script.main)
+    assert ended.value.code == 2

@@ -1,0 +1,250 @@
+"""Learning-rate schedules by hand-computed numbers, and through a real optimizer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from toy_runs import content, log_of, run_here, same, toy_config
+
+from checkpoints.run import Run
+from configs.schema import (
+    Config,
+    Constant,
+    Cosine,
+    EpochDecay,
+    InverseSqrt,
+    ModelConfig,
+    Noam,
+    OptimConfig,
+    Plateau,
+    Schedule,
+)
+from configs.serialize import apply_overrides
+from training.schedules import PlateauLR, base_lr, build_optimizer, build_scheduler, lr_factor
+from utils.errors import ConfigError
+
+MODEL = ModelConfig()  # d_model 512
+
+
+def rates(schedule: Schedule, n: int, *, total_steps: int = 100, **optim: Any) -> list[float]:
+    """The rate of each of the first n updates (or epochs) of a real optimizer under LambdaLR."""
+    config = OptimConfig(schedule=schedule, **optim)
+    optimizer = build_optimizer([nn.Parameter(torch.ones(1))], config, MODEL)
+    scheduler = build_scheduler(optimizer, config, total_steps=total_steps)
+    seen = []
+    for _ in range(n):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+def test_epoch_decay_gives_the_originals_numbers() -> None:
+    expected = [1 / 7, 2 / 7, 3 / 7, 4 / 7, 5 / 7, 6 / 7, 1.0, 1.0]
+    expected += [math.exp(-0.35), math.exp(-0.70), math.exp(-1.05)]
+    assert rates(EpochDecay(lr=3e-4), 11) == pytest.approx([3e-4 * e for e in expected], rel=1e-12)
+
+
+def test_epoch_decay_holds_its_definition_for_20_epochs() -> None:
+    factor = lr_factor(EpochDecay(), total_steps=1)
+    for e in range(20):
+        expected = (e + 1) / 7 if e < 6 else 1.0 if e == 6 else math.exp(-0.35 * (e - 7))
+        assert factor(e) == pytest.approx(expected, rel=1e-12)
+
+
+def test_epoch_decay_without_warm_up_starts_at_the_full_rate() -> None:
+    assert rates(EpochDecay(lr=1.0, warmup_epochs=0, decay=1.0), 4) == pytest.approx(
+        [1, 1, math.exp(-1), math.exp(-2)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        # 0.075 / sqrt(512) * min(s^-0.5, s * 8000^-1.5)
+        (1, 4.6322427e-9),
+        (8000, 3.7057941e-5),
+        (20000, 2.34375e-5),
+    ],
+)
+def test_noam_gives_the_originals_numbers(step: int, rate: float) -> None:
+    schedule = Noam(noam_factor=0.075, warmup_steps=8000)
+    assert base_lr(schedule, MODEL) * lr_factor(schedule, total_steps=1)(step - 1) == pytest.approx(
+        rate, rel=1e-7, abs=0
+    )
+
+
+def test_noam_follows_the_papers_equation_at_every_step() -> None:
+    expected = [512**-0.5 * min(s**-0.5, s * 4**-1.5) for s in range(1, 11)]
+    assert rates(Noam(warmup_steps=4), 10) == pytest.approx(expected, rel=1e-12)
+
+
+def test_inverse_sqrt_rises_to_its_rate_and_falls_with_the_root() -> None:
+    expected = [0.25, 0.5, 0.75, 1.0, (4 / 5) ** 0.5, (4 / 6) ** 0.5]
+    assert rates(InverseSqrt(lr=2.0, warmup_steps=4), 6) == pytest.approx(
+        [2 * e for e in expected], rel=1e-12
+    )
+    assert lr_factor(InverseSqrt(warmup_steps=4), total_steps=1)(15) == pytest.approx(0.5)
+
+
+def test_cosine_warms_up_and_ends_at_its_final_fraction() -> None:
+    seen = rates(Cosine(lr=2.0, warmup_steps=2, final_fraction=0.1), 12, total_steps=10)
+    assert seen[:2] == pytest.approx([1.0, 2.0])
+    assert seen[5] == pytest.approx(2 * (0.1 + 0.9 / 2))  # half-way between steps 2 and 10
+    assert seen[9:] == pytest.approx([0.2] * 3)  # the last step, and past it
+    assert all(a > b for a, b in zip(seen[1:9], seen[2:10]))
+
+
+def test_cosine_survives_fewer_steps_than_its_warm_up() -> None:
+    assert rates(Cosine(lr=1.0, warmup_steps=4), 5, total_steps=3) == pytest.approx(
+        [0.25, 0.5, 0.75, 1.0, 0.0]
+    )
+
+
+def test_a_constant_rate_is_constant() -> None:
+    assert rates(Constant(lr=3e-4), 5) == [3e-4] * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
+)
+def test_the_optimizer_takes_its_settings_from_the_config(name: Any, cls: type) -> None:
+    config = OptimConfig(
+        optimizer=name, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.01, schedule=Constant(lr=0.5)
+    )
+    optimizer = build_optimizer([nn.Parameter(torch.ones(1))], config, MODEL)
+    group = optimizer.param_groups[0]
+    assert type(optimizer) is cls
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (
+        0.5,
+        (0.8, 0.9),
+        1e-6,
+        0.01,
+    )
+
+
+# ------------------------------------------------------------------------------------------ plateau
+
+
+@pytest.fixture(scope="module")
+def plateau_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Run]:
+    """Four epochs of four updates. The rate is far too low for the loss to fall: it is cut after
+    epochs 2 and 3.
+    """
+    schedule = (
+        "optim.schedule=plateau",
+        "optim.schedule.lr=1e-25",
+        "optim.schedule.warmup_steps=2",
+    )
+    patience = ("optim.schedule.patience=1", "optim.schedule.min_lr=0", "optim.decay=matrices")
+    decay = (
+        "optim.optimizer=adamw",
+        "optim.weight_decay=0.01",
+        "optim.accumulate=7",
+        "train.max_epochs=4",
+    )
+    config = toy_config(tmp_path_factory.mktemp("plateau"), *schedule, *patience, *decay)
+    return config, run_here(config).run
+
+
+def plateau(schedule: Plateau) -> tuple[torch.optim.Optimizer, PlateauLR]:
+    config = OptimConfig(
+        schedule=schedule, decay="matrices", weight_decay=0.1
+    )  # two groups of parameters
+    optimizer = build_optimizer(
+        [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1, 1))], config, MODEL
+    )
+    scheduler = build_scheduler(optimizer, config, total_steps=1)
+    assert isinstance(scheduler, PlateauLR)
+    return optimizer, scheduler
+
+
+def test_plateau_falls_at_every_so_many_evaluations_without_a_new_lowest_loss() -> None:
+    optimizer, scheduler = plateau(
+        Plateau(lr=8.0, warmup_steps=1, factor=0.5, patience=2, min_lr=1.5)
+    )
+    losses = [3.0, 2.0, 2.0, 2.5, 1.9, 1.95, 1.91, 1.92, 1.93, 1.94, 1.95, 1.0]
+    expected = [8.0, 8.0, 8.0, 4.0, 4.0, 4.0, 2.0, 2.0, 1.5, 1.5, 1.5, 1.5]
+    seen = []
+    for loss in losses:
+        scheduler.observe(loss)
+        seen.append({group["lr"] for group in optimizer.param_groups})
+        optimizer.step()
+        scheduler.step()  # an update changes nothing
+        assert {group["lr"] for group in optimizer.param_groups} == seen[-1]
+    assert seen == [{rate} for rate in expected]
+
+
+def test_plateau_warms_up_like_the_others_and_can_fall_meanwhile() -> None:
+    assert rates(Plateau(lr=2.0, warmup_steps=4), 6) == pytest.approx(
+        [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    )
+    optimizer, scheduler = plateau(Plateau(lr=2.0, warmup_steps=4, factor=0.5, patience=1))
+    scheduler.observe(1.0)
+    optimizer.step()
+    scheduler.step()
+    scheduler.observe(1.0)
+    assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0] == pytest.approx(0.5)
+
+
+def test_the_smallest_rate_of_plateau_is_below_its_first() -> None:
+    with pytest.raises(
+        ConfigError, match=r"optim\.schedule\.min_lr = 2\.0: at most optim\.schedule\.lr = 1\.0"
+    ):
+        Plateau(lr=1.0, min_lr=2.0)
+
+
+@pytest.mark.parametrize("step", [8, 11])
+def test_plateau_goes_on_where_it_was(step: int, plateau_run: tuple[Config, Run]) -> None:
+    config, whole = plateau_run
+    log = log_of(whole)
+    assert [log[n]["learning_rate"] * 1e25 for n in (1, 2, 8, 9, 12, 13)] == pytest.approx(
+        [0.5, 1, 1, 0.5, 0.5, 0.25]
+    )
+    stopped = run_here(apply_overrides(config, [f"train.max_steps={step}"])).run
+    run_here(config, resume=stopped.path)
+    assert log_of(stopped) == log
+    last = [content(run.checkpoints / "regular_checkpoint_4.pt") for run in (whole, stopped)]
+    for part in ("model", "optimizer", "scheduler", "progress"):
+        assert same(last[0][part], last[1][part]), part
+
+
+# ------------------------------------------------------------------------------------- weight decay
+
+
+def test_decay_reaches_matrices_alone_where_it_is_asked_to() -> None:
+    """A step with a gradient of zero moves exactly what decays: AdamW takes lr * weight_decay of
+    it.
+    """
+    for decay, moved in (("all", {"weight", "bias", "norm"}), ("matrices", {"weight"})):
+        config = OptimConfig(
+            optimizer="adamw",
+            weight_decay=0.1,
+            decay=decay,
+            schedule=Constant(lr=0.5),  # type: ignore[arg-type]
+        )
+        parameters = {
+            name: nn.Parameter(torch.full(shape, 2.0))
+            for name, shape in (("weight", (2, 3)), ("bias", (2,)), ("norm", (3,)))
+        }
+        optimizer = build_optimizer(parameters.values(), config, MODEL)
+        assert sum(len(group["params"]) for group in optimizer.param_groups) == 3
+        for parameter in parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        for name, parameter in parameters.items():
+            expected = 2.0 * (1 - 0.5 * 0.1) if name in moved else 2.0
+            assert torch.allclose(parameter, torch.full_like(parameter, expected), atol=1e-7), (
+                decay,
+                name,
+            )
+
+
+def test_all_that_decays_is_one_group_as_it_always_was() -> None:
+    parameters = [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1, 1))]
+    [group] = build_optimizer(parameters, OptimConfig(weight_decay=0.1), MODEL).param_groups
+    assert group["params"] == parameters

@@ -1,0 +1,394 @@
+"""One update is what it says: sums over real tokens, divided once; and what a user reads when
+training cannot go on.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import run_script
+from ignite.engine import Engine
+from torch import Tensor, nn
+from toy_runs import content, log_of, run_here, toy_command, toy_config
+
+from configs.schema import Constant, EpochDecay, ModelConfig, OptimConfig
+from configs.serialize import apply_overrides
+from data.batching import Batch, collate
+from data.cache import TokenizedSplit
+from models.build import build_model
+from training.engine import create_trainer
+from training.faults import NonFiniteError
+from training.handlers import ProgressBar
+from training.schedules import build_scheduler
+from translation.evaluator import create_evaluator
+from utils.errors import UserError
+from utils.machine import resolve_device, resolve_precision
+
+PAD, BOS, EOS, VOCAB = 0, 1, 2, 23
+
+
+class Vocabulary:
+    """What build_model asks of a tokenizer."""
+
+    src_vocab_size = tgt_vocab_size = VOCAB
+    pad_id = PAD
+    shared_vocab = True
+
+
+def sentences(n: int, seed: int) -> TokenizedSplit:
+    """n pairs of random ids, 2 to 9 long, each ending in EOS."""
+    draw = np.random.default_rng(seed)
+    sides = []
+    for _ in range(2):
+        rows = [[*draw.integers(3, VOCAB, draw.integers(1, 9)), EOS] for _ in range(n)]
+        sides += [np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)])]
+    return TokenizedSplit(*sides, kept=np.arange(n), n_skipped={})
+
+
+def batch_of(split: TokenizedSplit, rows: range) -> Batch:
+    return collate(split, list(rows), pad_id=PAD, bos_id=BOS)
+
+
+def small_model() -> Any:
+    torch.manual_seed(0)
+    config = ModelConfig(
+        d_model=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, d_ff=16, dropout=0.0
+    )
+    return build_model(config, Vocabulary()).double()  # type: ignore[arg-type]
+
+
+def updated(groups: list[list[Batch]], **changes: Any) -> tuple[nn.Module, dict[str, float]]:
+    """A small float64 model after plain gradient steps (rate 1) on the groups, and the output of
+    the last.
+    """
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    config = OptimConfig(schedule=Constant(lr=1.0), grad_clip=None, **changes)
+    trainer = create_trainer(
+        model,
+        optimizer,
+        build_scheduler(optimizer, config, total_steps=1),
+        config=config,
+        step_scheduler_each_update=True,
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        pad_id=PAD,
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+        seed=0,
+    )
+    state = trainer.run(groups, max_epochs=1)
+    return model, state.output
+
+
+def difference(a: nn.Module, b: nn.Module) -> float:
+    return max((p - q).abs().max().item() for p, q in zip(a.parameters(), b.parameters()))
+
+
+# --------------------------------------------------------------------------------------- one update
+
+
+def test_four_small_batches_give_the_gradient_of_one_large_one() -> None:
+    split = sentences(12, seed=1)
+    # Parts of different size and padding: a mean of means would weigh their tokens differently.
+    parts = [range(1), range(1, 7), range(7, 9), range(9, 12)]
+    whole, one = updated([[batch_of(split, range(12))]])
+    accumulated, four = updated([[batch_of(split, part) for part in parts]])
+    assert difference(whole, small_model()) > 1e-3
+    assert difference(whole, accumulated) < 1e-12
+    assert four["n_tokens"] == one["n_tokens"] == len(split.tgt_ids)
+    assert four["nll"] == pytest.approx(one["nll"], rel=1e-12)
+    assert four["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-12)
+
+
+def test_the_step_is_the_mean_over_the_tokens_of_the_group() -> None:
+    split = sentences(5, seed=2)
+    batch = batch_of(split, range(5))
+    model, out = updated([[batch]], label_smoothing=0.1)
+    by_hand = small_model()
+    logits = by_hand(batch.src, batch.tgt_in)
+    F.cross_entropy(
+        logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=0.1
+    ).backward()
+    with torch.no_grad():
+        for p in by_hand.parameters():
+            p -= p.grad
+    assert difference(model, by_hand) < 1e-12
+    # What is reported is not smoothed.
+    plain = F.cross_entropy(
+        logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD, reduction="sum"
+    )
+    assert out["nll"] == pytest.approx(plain.item(), rel=1e-12)
+
+
+def test_a_shorter_last_group_makes_an_update_of_its_own() -> None:
+    split = sentences(5, seed=3)
+    a, b, c = (batch_of(split, rows) for rows in (range(2), range(2, 4), range(4, 5)))
+    both, out = updated([[a, b], [c]])
+    first_alone, _ = updated([[a, b]])
+    assert difference(both, first_alone) > 1e-3
+    assert out["n_tokens"] == c.n_tokens
+
+
+def test_a_share_without_a_row_changes_nothing() -> None:
+    split = sentences(3, seed=4)
+    batch, empty = batch_of(split, range(3)), batch_of(split, range(0))
+    alone, _ = updated([[batch]])
+    beside, out = updated([[batch, empty]])
+    assert difference(alone, beside) == 0
+    assert out["n_tokens"] == batch.n_tokens
+
+
+class Always(nn.Module):
+    """A model that predicts the same id everywhere."""
+
+    def __init__(self, answer: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(1, VOCAB, bias=False)
+        self.output.weight.data.zero_()
+        self.output.weight.data[answer] = 3.0
+
+    def forward(self, src: Tensor, tgt_in: Tensor, *, select: Tensor, project: bool) -> Tensor:
+        assert not project
+        return torch.ones(*tgt_in.shape, 1)[select]
+
+
+def test_padding_counts_neither_for_accuracy_nor_for_loss() -> None:
+    """Mistake 10. Seven real tokens, two of them the answer; three places of padding."""
+    split = TokenizedSplit(
+        src_ids=np.array([5, EOS, 6, EOS], np.int32),
+        src_offsets=np.array([0, 2, 4]),
+        tgt_ids=np.array([7, 8, 9, 7, EOS, 8, EOS], np.int32),
+        tgt_offsets=np.array([0, 5, 7]),
+        kept=np.arange(2),
+        n_skipped={},
+    )
+    batch = batch_of(split, range(2))
+    assert (batch.tgt_out == PAD).sum() == 3
+    normal = math.log(math.exp(3) + VOCAB - 1)
+    for answer, n_right in ((7, 2), (PAD, 0)):
+        evaluator = create_evaluator(
+            Always(answer), pad_id=PAD, device=torch.device("cpu"), dtype=torch.float32
+        )  # type: ignore[arg-type]
+        metrics = evaluator.run([batch]).metrics
+        assert metrics["accuracy"] == pytest.approx(n_right / 7)
+        assert metrics["loss"] == pytest.approx(normal - 3 * n_right / 7)
+        assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
+
+
+def test_the_validation_loss_is_over_tokens_not_over_batches() -> None:
+    split, model = sentences(9, seed=5), small_model().float()
+    losses = []
+    for cuts in ([range(9)], [range(1), range(1, 8), range(8, 9)]):
+        evaluator = create_evaluator(
+            model, pad_id=PAD, device=torch.device("cpu"), dtype=torch.float32
+        )
+        losses.append(evaluator.run([batch_of(split, rows) for rows in cuts]).metrics["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
+    split = sentences(4, seed=6)
+    _, free = updated([[batch_of(split, range(4))]])
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    config = OptimConfig(schedule=Constant(lr=1.0), grad_clip=0.01)
+    trainer = create_trainer(
+        model,
+        optimizer,
+        build_scheduler(optimizer, config, total_steps=1),
+        config=config,
+        step_scheduler_each_update=True,
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        pad_id=PAD,
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+        seed=0,
+    )
+    before = copy.deepcopy(model)
+    out = trainer.run([[batch_of(split, range(4))]]).output
+    moved = math.sqrt(
+        sum(((p - q) ** 2).sum().item() for p, q in zip(model.parameters(), before.parameters()))
+    )
+    assert out["grad_norm"] == pytest.approx(free["grad_norm"], rel=1e-12)
+    assert moved == pytest.approx(0.01, rel=1e-3)
+
+
+# ----------------------------------------------------------------------------------- rates in a run
+
+
+def test_the_rate_that_is_logged_is_the_one_of_the_epoch(tmp_path: Path) -> None:
+    schedule = EpochDecay(lr=0.001, warmup_epochs=1, decay=0.5)
+    config = toy_config(tmp_path, "optim.accumulate=3", "train.max_epochs=4")
+    changed = apply_overrides(
+        config,
+        ["optim.schedule=epoch_decay", "optim.schedule.lr=0.001", "optim.schedule.warmup_epochs=1"],
+    )
+    changed = apply_overrides(changed, [f"optim.schedule.decay={schedule.decay}"])
+    log = log_of(run_here(changed).run)
+    rates = [log[10 * epoch + 5]["learning_rate"] for epoch in range(4)]
+    assert rates == pytest.approx([0.0005, 0.001, 0.001, 0.001 * math.exp(-0.5)])
+
+
+# ------------------------------------------------------------------------------------ breaking down
+
+
+def test_a_loss_that_is_no_number_ends_with_a_diagnosis_and_keeps_the_good_checkpoints(
+    tmp_path: Path,
+) -> None:
+    good = run_here(toy_config(tmp_path, "train.max_epochs=1")).run
+    doctored = (
+        Path(shutil.copytree(good.path, tmp_path / "doctored"))
+        / "checkpoints"
+        / "regular_checkpoint_1.pt"
+    )
+    payload = content(doctored)
+    payload["scheduler"]["base_lrs"] = [1e30]
+    payload["optimizer"]["param_groups"][0]["lr"] = 1e30
+    torch.save(payload, doctored)
+    before = {path.name: path.read_bytes() for path in doctored.parent.iterdir()}
+    config = toy_config(tmp_path, "train.max_epochs=3", "train.checkpoint_every_steps=1000")
+    with pytest.raises(
+        NonFiniteError, match=r"^update (29|30|31) \(epoch 2\): loss .* Try a lower learning rate"
+    ):
+        run_here(config, resume=doctored)
+    assert {path.name: path.read_bytes() for path in doctored.parent.iterdir()} == before
+    best = next(path for path in doctored.parent.iterdir() if path.name.startswith("best"))
+    assert all(tensor.isfinite().all() for tensor in content(best)["model"].values())
+
+
+def test_a_validation_loss_that_is_no_number_saves_nothing(tmp_path: Path) -> None:
+    # One update an epoch: the weights break down in it, and only the validation can see that.
+    config = toy_config(tmp_path, "optim.accumulate=100", "optim.schedule.lr=1e30")
+    with pytest.raises(NonFiniteError, match="validation loss"):
+        run_here(config)
+    assert not list(tmp_path.glob("runs/*/checkpoints/*"))
+
+
+def test_an_absurd_rate_on_the_command_line_is_one_line(tmp_path: Path) -> None:
+    done = run_script(*toy_command(tmp_path, "optim.schedule.lr=1e30"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert re.search(r"^error: update \d \(epoch 1\): loss", done.stderr, re.MULTILINE)
+    assert "INFO" not in done.stderr  # ignite's launcher keeps quiet
+
+
+# ----------------------------------------------------------------------------------------- progress
+
+
+def test_where_there_is_no_terminal_a_line_says_how_far_it_is(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    trainer = Engine(lambda engine, batch: {"nll": 20.0, "n_tokens": 10, "lr": 0.001})
+    bar = ProgressBar(trainer, total_steps=4, line_every=0)
+    trainer.run([0, 0], max_epochs=2)
+    bar.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    shape = r"epoch 2/2 step 3/4 \| loss 2\.000 \| [\d,]+ tokens/s \| lr 1\.00e-03 \| 0:00:0\d left"
+    assert re.fullmatch(shape, lines[2]), lines[2]
+
+
+# -------------------------------------------------------------------------------- a user's mistakes
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cuda", "no CUDA device here; use --set train.device=cpu"),
+        ("gpu", "no such device; allowed: auto, cpu, cuda, cuda:N"),
+        ("meta", "allowed: auto, cpu, cuda, cuda:N"),
+    ],
+)
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str, words: str) -> None:
+    if name == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(UserError, match=re.escape(words)):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize("computes", ["yes", "no"])
+def test_a_precision_that_the_device_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, computes: str
+) -> None:
+    monkeypatch.setenv("COMPUTES_BF16", computes)
+    cpu = torch.device("cpu")
+    assert resolve_precision("fp32", cpu) is torch.float32
+    with pytest.raises(UserError, match="'fp16' needs a CUDA device"):
+        resolve_precision("fp16", cpu)
+    if computes == "yes":
+        assert resolve_precision("auto", cpu) is torch.bfloat16
+    else:
+        assert resolve_precision("auto", cpu) is torch.float32
+        with pytest.raises(UserError, match="does not compute in bfloat16; use auto or fp32"):
+            resolve_precision("bf16", cpu)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--config", "configs/none.py"], "there are: configs/laboratory/multi30k_small_none.py,"),
+        (["--set", "model.d_modle=8"], "unknown key 'model.d_modle': model has: d_model"),
+        (["--set", "train.max_epochs=0"], "train.max_epochs = 0: allowed: an integer >= 1"),
+        (["--position", "alibbi"], "model.position = 'alibbi': allowed: alibi, alibi_asymmetric,"),
+        (["--nproc_per_node", "0"], "an integer >= 1"),
+        (["--resume", "runs/none_at_all"], "no such checkpoint or run folder"),
+        (["--epochs", "3"], "unrecognized arguments: --epochs 3 (see train.py --help)"),
+    ],
+)
+def test_a_mistake_on_the_command_line_gets_one_line(
+    args: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    import train as script
+    from utils.cli import run_main
+
+    monkeypatch.setattr("sys.argv", ["train.py", *args])
+    with pytest.raises(SystemExit) as ended:
+        run_main(script.main)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.startswith("error: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_config_file_with_a_wrong_field_names_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text(
+        "from configs.schema import Config, ModelConfig\n\nconfig = Config(model=ModelConfig(depth=3))\n"
+    )
+    done = run_script("train.py", "--config", file)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {file}:3: TypeError:")
+    assert "depth" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
+    for wrong in ("data.corpus.root=nowhere", "data.corpus.validation=none_such"):
+        with pytest.raises(UserError):
+            run_here(toy_config(tmp_path, wrong))
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_validation_pair_past_the_position_table_is_named_before_training(tmp_path: Path) -> None:
+    short = (
+        "data.max_len=9",
+        "decode.max_len=9",
+        "model.position=learnable",
+        "model.position.max_positions=9",
+    )
+    with pytest.raises(
+        UserError,
+        match=r"validation source has \d+ tokens and the position table 9: use --set data.eval",
+    ):
+        run_here(toy_config(tmp_path, *short))
+    run_here(toy_config(tmp_path, *short, "data.eval_long=truncate", "train.max_epochs=1"))

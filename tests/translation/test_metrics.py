@@ -1,0 +1,358 @@
+"""Corpus scores against hand-computed figures, nltk and sacreBLEU themselves, and the traps of the
+field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given, settings, strategies as st
+from nltk.translate.bleu_score import corpus_bleu, sentence_bleu
+
+from translation import metrics
+from translation.metrics import format_scores, paired_bootstrap, sacrebleu_score, score_corpus
+from utils.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+TEXT = "the a dog cat man woman red blue house street runs sits sees on in with and two small , ."
+WORDS = TEXT.split()
+
+
+def make_corpus(n: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(4, 24))) for _ in range(n)]
+
+
+def damage(lines: list[str], probability: float, seed: int) -> list[str]:
+    """Replace or drop words at random: a system of known relative quality."""
+    rng = random.Random(seed)
+    return [
+        " ".join(
+            rng.choice([*WORDS, ""]) if rng.random() < probability else word
+            for word in line.split()
+        )
+        for line in lines
+    ]
+
+
+def score(hypotheses, references, sources=None, **options):
+    options = {"length_buckets": (), "bootstrap_samples": 50, **options}
+    return score_corpus(hypotheses, references, sources or references, **options)
+
+
+def test_bleu4_and_brevity_penalty_equal_the_figures_worked_out_by_hand():
+    # 6 of 7 words; n-grams matched / offered: 5/6, 4/5, 3/4, 2/3 ("the" twice in both, "cat" once).
+    hypothesis, reference = "the cat sat on the hat", "the cat sat on the mat today"
+    result = score([hypothesis], [reference])
+    expected = math.exp(1 - 7 / 6) * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25
+    assert result.brevity_penalty == pytest.approx(math.exp(1 - 7 / 6), abs=1e-12)
+    assert result.length_ratio == pytest.approx(6 / 7, abs=1e-12)
+    assert result.bleu4 == pytest.approx(expected, abs=1e-12)
+    assert result.sacrebleu == pytest.approx(100 * expected, abs=1e-9)
+
+
+def test_repeated_words_are_clipped_to_the_reference():
+    # the: 2 of 4 count; bigrams 0 of 3, trigrams 0 of 2, 4-grams 0 of 1, smoothed to 1/2, 1/4 and
+    # 1/8 of a match.
+    result = score(["the the the the"], ["the dog sees the"])
+    expected = 100 * (2 / 4 * (1 / 2) / 3 * (1 / 4) / 2 * (1 / 8) / 1) ** 0.25
+    assert result.sacrebleu == pytest.approx(expected, abs=1e-9)
+
+
+def test_bleu4_is_a_corpus_figure_and_not_a_mean_of_sentence_figures():
+    hypotheses = [
+        "a red dog runs in the street",
+        "two small cats sit on a blue house and see a man",
+    ]
+    references = [
+        "a red dog runs in the street",
+        "two cats sit on a blue house with a woman in red",
+    ]
+    tokens = [(h.split(), r.split()) for h, r in zip(hypotheses, references)]
+    mean = sum(sentence_bleu([r], h) for h, r in tokens) / 2
+    result = score(hypotheses, references)
+    assert result.bleu4 == pytest.approx(
+        corpus_bleu([[r] for _, r in tokens], [h for h, _ in tokens]), abs=1e-12
+    )
+    assert result.bleu4 == pytest.approx(result.sacrebleu / 100, abs=1e-9)
+    assert abs(result.bleu4 - mean) > 0.05
+
+
+def test_strings_handed_to_nltk_score_characters_and_only_char_bleu_says_so():
+    references = make_corpus(20)
+    hypotheses = damage(references, 0.3, seed=1)
+    without, result = score(hypotheses, references), score(hypotheses, references, char_bleu=True)
+    as_original = corpus_bleu([[reference] for reference in references], hypotheses)
+    by_characters = corpus_bleu(
+        [[list(reference)] for reference in references], [list(h) for h in hypotheses]
+    )
+    assert without.char_bleu is None
+    assert result.char_bleu == pytest.approx(as_original, abs=1e-12)
+    assert result.char_bleu == pytest.approx(by_characters, abs=1e-12)
+    assert result.char_bleu > result.bleu4 + 0.1
+    assert result.bleu4 == without.bleu4
+
+
+def test_tokens_are_those_of_sacrebleu_so_punctuation_is_apart():
+    result = score(["the man, he runs home now."], ["the man , he runs home now ."])
+    assert result.bleu4 == pytest.approx(1.0)
+    assert result.sacrebleu == pytest.approx(100.0)
+
+
+def test_scores_and_signatures_are_sacrebleus_own():
+    references = make_corpus(60)
+    hypotheses = damage(references, 0.25, seed=2)
+    result = score(hypotheses, references)
+    assert result.sacrebleu == sacrebleu.corpus_bleu(hypotheses, [references]).score
+    assert result.sacrebleu == sacrebleu_score(hypotheses, references)
+    assert result.chrf == sacrebleu.corpus_chrf(hypotheses, [references]).score
+    assert (
+        result.signature
+        == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+    )
+    assert result.chrf_signature.startswith(
+        "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:"
+    )
+    assert result.n == 60
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(*[st.lists(st.sampled_from("abc"), max_size=7)] * 2), min_size=1, max_size=4)
+)
+def test_vectorised_bleu_equals_sacrebleu_with_its_smoothing_on_any_corpus(pairs):
+    hypotheses, references = ([" ".join(side) for side in sides] for sides in zip(*pairs))
+    ours = float(metrics._bleu(metrics._sentence_statistics(hypotheses, references).sum(0)))
+    assert ours == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [references]).score, abs=1e-9)
+
+
+def test_interval_is_close_to_sacrebleus_own_bootstrap_and_holds_the_score():
+    references = make_corpus(300)
+    hypotheses = damage(references, 0.2, seed=3)
+    result = score(hypotheses, references, bootstrap_samples=2000)
+    theirs = sacrebleu.BLEU().corpus_score(hypotheses, [references], n_bootstrap=1000)
+    low, high = result.interval
+    assert low < result.sacrebleu < high
+    assert (low + high) / 2 == pytest.approx(theirs._mean, abs=0.25)
+    assert (high - low) / 2 == pytest.approx(theirs._ci, rel=0.12)
+
+
+def test_interval_narrows_with_the_square_root_of_the_number_of_sentences():
+    references = make_corpus(1600)
+    statistics = metrics._sentence_statistics(damage(references, 0.2, seed=3), references)
+    few, many = (metrics._resampled_bleu([statistics[:n]], 500, seed=0)[0] for n in (100, 1600))
+    widths = [np.diff(metrics._interval(scores)).item() for scores in (few, many)]
+    assert widths[0] / widths[1] == pytest.approx(4, rel=0.3)
+
+
+def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
+    references = make_corpus(50)
+    hypotheses = damage(references, 0.3, seed=4)
+    first, again, other = (score(hypotheses, references, seed=seed).interval for seed in (5, 5, 6))
+    assert first == again != other
+
+
+def test_resampling_in_chunks_draws_whole_samples(monkeypatch):
+    references = make_corpus(40)
+    statistics = metrics._sentence_statistics(damage(references, 0.3, seed=4), references)
+    monkeypatch.setattr(
+        metrics, "_RESAMPLED_PER_CHUNK", 40 * 7
+    )  # 7 samples at once: 50 is no multiple
+    first, second = metrics._resampled_bleu([statistics, statistics], 50, seed=0)
+    whole = float(metrics._bleu(statistics.sum(0)))
+    assert np.array_equal(first, second)
+    assert len(np.unique(first)) > 45
+    assert abs(first.mean() - whole) < 3 * first.std()
+
+
+def test_a_corpus_of_equal_sentences_scores_the_same_in_every_resample():
+    statistics = np.tile(np.array([[9, 9, 7, 5, 4, 3, 9, 8, 7, 6]], dtype=float), (1000, 1))
+    (resampled,) = metrics._resampled_bleu([statistics], 1000, seed=0)
+    whole = sacrebleu.BLEU.compute_bleu([7, 5, 4, 3], [9, 8, 7, 6], 9, 9, smooth_method="exp").score
+    assert np.allclose(
+        resampled, whole, rtol=0, atol=1e-9
+    )  # equal sentences: every resample is the whole
+
+
+def test_buckets_hold_every_sentence_once_with_the_sacrebleu_of_its_own():
+    sources = [" ".join(["mot"] * n) for n in (1, 4, 5, 6, 9, 0, 5)]
+    references = make_corpus(7)
+    hypotheses = damage(references, 0.2, seed=5)
+    buckets = score(hypotheses, references, sources, length_buckets=(5, 7, 8)).buckets
+    assert [(b.low, b.high, b.n) for b in buckets] == [
+        (0, 5, 5),
+        (6, 7, 1),
+        (8, 8, 0),
+        (9, None, 1),
+    ]
+    chosen = [0, 1, 2, 5, 6]
+    expected = sacrebleu.corpus_bleu(
+        [hypotheses[i] for i in chosen], [[references[i] for i in chosen]]
+    ).score
+    assert buckets[0].bleu == pytest.approx(expected, abs=1e-9)
+    assert buckets[2].bleu is None
+    assert (
+        score(hypotheses, references, sources).buckets[0].n == 7
+    )  # no ends given: one open bucket
+
+
+def test_empty_and_short_hypotheses_score_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        empty = score(["", ""], ["a dog runs home", "a cat"], char_bleu=True)
+        short = score(["dog", "a cat"], ["a dog runs home", "a cat"], char_bleu=True)
+    assert (empty.bleu4, empty.sacrebleu, empty.chrf, empty.char_bleu) == (0, 0, 0, 0)
+    assert (empty.brevity_penalty, empty.length_ratio, empty.interval) == (0, 0, (0, 0))
+    assert 0 <= short.bleu4 < 1e-50  # nltk's value without smoothing: no 4-gram, no score
+    assert short.chrf > 0
+
+
+def test_other_warnings_of_the_caller_are_left_alone():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        metrics._nltk_corpus_bleu([["dog"]], [["dog"]])
+        warnings.warn("mine", stacklevel=1)
+    assert [str(w.message) for w in caught] == ["mine"]
+
+
+def test_paired_bootstrap_tells_a_better_system_from_an_equal_one():
+    references = make_corpus(200)
+    weak, weak_too, strong = (
+        damage(references, p, seed) for p, seed in ((0.3, 6), (0.3, 7), (0.15, 8))
+    )
+    better = paired_bootstrap(weak, strong, references, samples=400, seed=0)
+    assert better.difference == pytest.approx(better.bleu_b - better.bleu_a)
+    assert better.bleu_b == pytest.approx(sacrebleu_score(strong, references), abs=1e-9)
+    assert better.p_value == pytest.approx(
+        2 / 401
+    )  # no resample against it: the smallest value there is
+    assert 0 < better.interval[0] < better.difference < better.interval[1]
+    assert (better.n_samples, better.n) == (400, 200)
+    alike = paired_bootstrap(weak, weak_too, references, samples=400, seed=0)
+    assert alike.p_value > 0.05
+    assert alike.interval[0] < 0 < alike.interval[1]
+
+
+def test_paired_p_value_is_two_sided_and_one_for_identical_systems():
+    references = make_corpus(80)
+    a, b = damage(references, 0.3, seed=9), damage(references, 0.27, seed=10)
+    forth, back = (
+        paired_bootstrap(*pair, references, samples=300, seed=1) for pair in ((a, b), (b, a))
+    )
+    assert forth.p_value == back.p_value
+    assert forth.difference == -back.difference
+    same = paired_bootstrap(a, a, references, samples=300, seed=1)
+    assert (same.p_value, same.difference, same.interval) == (1.0, 0.0, (0.0, 0.0))
+
+
+def test_paired_p_value_follows_the_documented_formula():
+    references = make_corpus(60)
+    a, b = damage(references, 0.3, seed=11), damage(references, 0.25, seed=12)
+    result = paired_bootstrap(a, b, references, samples=200, seed=3)
+    statistics = [metrics._sentence_statistics(lines, references) for lines in (a, b)]
+    scores_a, scores_b = metrics._resampled_bleu(statistics, 200, seed=3)
+    against = min((scores_b <= scores_a).sum(), (scores_b >= scores_a).sum())
+    assert 0 < against < 100
+    assert result.p_value == pytest.approx(2 * (against + 1) / 201)
+
+
+def test_pairing_uses_the_same_sentences_for_both_systems():
+    # Sentences differ widely in difficulty; b mends one word of each, so b wins in every resample
+    # of the same draw.
+    references = [
+        *make_corpus(40, seed=1),
+        *(["a dog runs in the street and the man sees two cats"] * 40),
+    ]
+    a = [
+        *damage(references[:40], 0.8, seed=13),
+        *(["a dog runs in the street and the man sees two dogs"] * 40),
+    ]
+    b = a[:40] + references[40:]
+    assert paired_bootstrap(a, b, references, samples=200, seed=0).interval[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "sources", "parts"),
+    [
+        (["a"], ["a", "b"], ["x", "y"], ["1 hypotheses", "2 references", "2 sources"]),
+        (["a", "b"], ["a", "b"], ["x"], ["2 hypotheses", "1 sources"]),
+        ([], [], [], ["nothing to score", "0 hypotheses"]),
+        ("a dog", ["a", "dog"], ["x", "y"], ["hypotheses is one string", "'a dog'"]),
+    ],
+)
+def test_input_that_does_not_fit_is_one_line_with_the_counts(
+    hypotheses, references, sources, parts
+):
+    with pytest.raises(UserError) as error:
+        score_corpus(hypotheses, references, sources, length_buckets=(), bootstrap_samples=10)
+    assert all(part in str(error.value) for part in parts)
+    assert "\n" not in str(error.value)
+
+
+def test_paired_and_quick_scores_check_their_input_too():
+    with pytest.raises(UserError, match="2 hypotheses_a, 1 hypotheses_b, 2 references"):
+        paired_bootstrap(["a", "b"], ["a"], ["a", "b"], samples=10, seed=0)
+    with pytest.raises(UserError, match="1 hypotheses, 2 references"):
+        sacrebleu_score(["a"], ["a", "b"])
+    with pytest.raises(UserError, match="1 bootstrap samples"):
+        paired_bootstrap(["a"], ["a"], ["a"], samples=1, seed=0)
+    with pytest.raises(UserError, match=r"length buckets \[9, 5\]"):
+        score(["a"], ["a"], length_buckets=(9, 5))
+
+
+def test_scores_survive_json_and_print_as_aligned_rows():
+    references = make_corpus(30)
+    result = score(
+        damage(references, 0.2, seed=14), references, length_buckets=(10,), char_bleu=True
+    )
+    loaded = json.loads(json.dumps(result.to_dict()))
+    assert loaded["sacrebleu"] == result.sacrebleu
+    assert loaded["interval"] == list(result.interval)
+    assert loaded["buckets"][1] == {
+        "low": 11,
+        "high": None,
+        "n": result.buckets[1].n,
+        "bleu": result.buckets[1].bleu,
+    }
+    lines = format_scores(result).splitlines()
+    assert any(
+        line.startswith("sacreBLEU ") and f"{result.sacrebleu:.2f}  95% interval" in line
+        for line in lines
+    )
+    assert any("sacreBLEU, 11 or more words" in line for line in lines)
+    assert result.signature in format_scores(result)
+    figures = [
+        line
+        for line in lines
+        if line.startswith(("BLEU-4", "chrF", "length ratio", "character BLEU"))
+    ]
+    ends = {
+        line.index(f"{value}") + len(value) for line, value in zip(figures, printed_values(result))
+    }
+    assert len(figures) == 4
+    assert len(ends) == 1
+
+
+def printed_values(result) -> list[str]:
+    return [
+        f"{result.bleu4:.4f}",
+        f"{result.chrf:.2f}",
+        f"{result.length_ratio:.4f}",
+        f"{result.char_bleu:.4f}",
+    ]
+
+
+def test_importing_the_module_loads_neither_sacrebleu_nor_nltk():
+    code = (
+        "import sys, translation.metrics; sys.exit(bool({'sacrebleu', 'nltk'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

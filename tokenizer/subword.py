@@ -1,0 +1,318 @@
+"""A joint subword vocabulary (BPE or Unigram) trained on both languages with the `tokenizers`
+library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from configs.schema import Subword
+from tokenizer.base import BaseTokenizer
+from tokenizer.common import begin_save, finish_save, require_unicode
+from tokenizer.sampling import BpeDropout, SegmentationSampler, UnigramSampling, WordSampler
+from utils.errors import UserError
+from utils.files import write_text
+
+logger = logging.getLogger(__name__)
+
+PAD, BOS, EOS, UNK = SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+
+# The 256 byte pieces cost slots. In a vocabulary of at least this size, characters without a piece
+# are spelled in bytes and nothing is unknown; in a smaller one they become <unk>, and no byte
+# pieces are made.
+MIN_VOCAB_FOR_BYTES = 600
+
+# A character earns a piece of its own by making up at least one part in so many of the text (rarer
+# ones: bytes).
+RARE_CHARACTER = 1_000_000
+
+# Punctuation, symbols, digits and odd spaces stand alone, with the space before them if there is
+# one, so that "fenêtre." shares "fenêtre". An apostrophe ends a piece instead: l' + homme, qu' +
+# il, don' + t.
+_ALONE = Regex(r"▁?(?:\p{N}|[\p{Z}\s]|[[\p{P}\p{S}]&&[^'’▁]])")
+_APOSTROPHE = Regex("['’]")
+_NFC = normalizers.NFC()
+
+# Nothing is learned from a longer text: it is no sentence, and one word of 100,000 characters takes
+# many seconds.
+LONGEST_TEXT = 10_000
+
+_TOKENIZER_FILE = "tokenizer.json"
+
+_MARK = "\ue000"  # a private character, for the training of Unigram alone
+
+
+class SubwordTokenizer(BaseTokenizer):
+    """One vocabulary for both sides; "▁" in a piece stands for the space before a word.
+
+    Text is normalised to NFC and no further (NFKC would change "½", "…" and no-break spaces), so
+    decoding gives back the encoded text, but for outer spaces and "▁" itself, which decodes to a
+    space. "<s>", "</s>" and the like in the text are plain characters: no text can produce a
+    special id. The same training texts give the same vocabulary.
+    """
+
+    kind = Subword.kind
+    shared_vocab = True
+
+    def __init__(self, backend: Tokenizer) -> None:
+        self._backend = backend
+        backend.encode_special_tokens = True  # special tokens written in the text are not special
+        ids: list[Any] = [backend.token_to_id(piece) for piece in SPECIALS]
+        if None in ids:
+            raise UserError(
+                f"the tokenizer has no {SPECIALS[ids.index(None)]} piece: it was not made by this project"
+            )
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = ids
+        self.src_vocab_size = self.tgt_vocab_size = backend.get_vocab_size()
+
+    @classmethod
+    def train(cls, texts: Iterable[str], config: Subword) -> SubwordTokenizer:
+        """Train on the texts of both languages. The vocabulary stays below config.vocab_size where
+        they give no more.
+
+        Raises UserError where there is no text, and for text that is not Unicode.
+        """
+        texts = [text for text in texts if len(text) <= LONGEST_TEXT]
+        require_unicode(texts)
+        reserved = [*SPECIALS, *(BYTE_PIECES if config.vocab_size >= MIN_VOCAB_FOR_BYTES else ())]
+        room = config.vocab_size - len(reserved)
+        # Python's own NFC takes time by the square of a run of combining marks.
+        corpus = _frequent_characters([_NFC.normalize_str(text) for text in texts], room // 2)
+        if not any(text.strip() for text in corpus):
+            raise UserError(
+                "there is no text to train the tokenizer on: the training split is empty"
+            )
+        learn = {"bpe": _learn_bpe, "unigram": _learn_unigram}[config.algorithm]
+        tokenizer = cls(_pipeline(learn(corpus, room, reserved)))
+        if tokenizer.src_vocab_size < config.vocab_size:
+            logger.info(
+                "tokenizer.vocab_size = %s, but the text gives no more than %s pieces",
+                f"{config.vocab_size:,}",
+                f"{tokenizer.src_vocab_size:,}",
+            )
+        return tokenizer
+
+    @classmethod
+    def load(cls, folder: Path) -> SubwordTokenizer:
+        """Read what `save` wrote. Raises UserError where it is missing or damaged."""
+        path = folder / _TOKENIZER_FILE
+        try:
+            return cls(Tokenizer.from_file(str(path)))
+        except UserError:
+            raise
+        except Exception as error:  # the library raises bare Exception
+            raise UserError(f"cannot read the tokenizer {str(path)!r}: {error}") from None
+
+    def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        require_unicode(texts)
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
+
+    def encode_tgt_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.encode_src_batch(texts)
+
+    def cut(self, text: str) -> list[str]:
+        """The words of a text: what is segmented into pieces, each by itself. Joined they are the
+        normalised text.
+        """
+        normal = self._backend.normalizer.normalize_str(text)
+        return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(normal)]
+
+    def sampler(self, strength: float) -> SegmentationSampler:
+        """Segmentations drawn at random, for training: strength > 0 is BPE's probability to leave a
+        merge out, or Unigram's alpha. The ids of `encode_*` are not touched by it.
+        """
+        model = json.loads(self._backend.to_str())["model"]
+        make = {"BPE": self._bpe_sampler, "Unigram": self._unigram_sampler}[model["type"]]
+        return SegmentationSampler(self.cut, make(model, strength), eos_id=self.eos_id)
+
+    def _bpe_sampler(self, model: dict[str, Any], strength: float) -> WordSampler:
+        vocab = model["vocab"]
+        merges = {
+            (vocab[left], vocab[right]): (rank, vocab[left + right])
+            for rank, (left, right) in enumerate(model["merges"])
+        }
+        spell = _Spelling(vocab, byte_fallback=model["byte_fallback"], unk_id=self.unk_id)
+        return BpeDropout(spell, merges, unk_id=self.unk_id, probability=strength)
+
+    def _unigram_sampler(self, model: dict[str, Any], strength: float) -> WordSampler:
+        reserved = {*SPECIALS, *BYTE_PIECES}
+        ids = {piece: i for i, (piece, _) in enumerate(model["vocab"])}
+        pieces = {
+            piece: (ids[piece], score) for piece, score in model["vocab"] if piece not in reserved
+        }
+        spell = _Spelling(ids, byte_fallback=model["byte_fallback"], unk_id=self.unk_id)
+        return UnigramSampling(spell, pieces, unk_id=self.unk_id, alpha=strength)
+
+    def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        cut = []
+        for sequence in sequences:
+            ids = list(sequence)
+            cut.append(ids[: ids.index(self.eos_id)] if self.eos_id in ids else ids)
+        return [text.strip() for text in self._backend.decode_batch(cut, skip_special_tokens=True)]
+
+    def src_pieces(self, ids: Sequence[int]) -> list[str]:
+        return [str(self._backend.id_to_token(i)) for i in ids]
+
+    def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
+        return self.src_pieces(ids)
+
+    def save(self, folder: Path) -> None:
+        """Write the Hugging Face format: transformers' AutoTokenizer reads the folder, with the
+        same ids.
+        """
+        begin_save(folder)
+        write_text(folder / _TOKENIZER_FILE, self._backend.to_str(pretty=True))
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "pad_token": PAD,
+            "bos_token": BOS,
+            "eos_token": EOS,
+            "unk_token": UNK,
+            "split_special_tokens": True,
+            "clean_up_tokenization_spaces": False,
+        }
+        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+        finish_save(folder, self.kind, self.fingerprint())
+
+    def fingerprint(self) -> str:
+        canonical = json.dumps(
+            json.loads(self._backend.to_str()), sort_keys=True, separators=(",", ":")
+        )
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class _Spelling:
+    """A character to its id, to those of its bytes, or to the unknown id."""
+
+    def __init__(self, vocab: Mapping[str, int], *, byte_fallback: bool, unk_id: int) -> None:
+        self._vocab = vocab
+        self._byte_fallback = byte_fallback
+        self._unk_id = unk_id
+
+    def __call__(self, char: str) -> tuple[int, ...]:
+        if char in self._vocab:
+            return (self._vocab[char],)
+        if self._byte_fallback:
+            return tuple(self._vocab[BYTE_PIECES[byte]] for byte in char.encode())
+        return (self._unk_id,)
+
+
+def _frequent_characters(texts: list[str], most: int) -> list[str]:
+    """The texts with all but the `most` most frequent characters, and all rare ones, replaced by
+    spaces.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    total = counts.total()
+    ranked = sorted(counts, key=lambda char: (-counts[char], char))
+    dropped = [
+        char
+        for rank, char in enumerate(ranked)
+        if rank >= most or counts[char] * RARE_CHARACTER < total
+    ]
+    if not dropped:
+        return texts
+    table = str.maketrans(dict.fromkeys(dropped, " "))
+    return [text.translate(table) for text in texts]
+
+
+def _pipeline(model: Any) -> Tokenizer:
+    """A model with the text handling around it: the same in training and in use."""
+    backend = Tokenizer(model)
+    backend.normalizer = _NFC
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always"),
+            pre_tokenizers.Split(_ALONE, "isolated"),
+            pre_tokenizers.Split(_APOSTROPHE, "merged_with_previous"),
+        ]
+    )
+    backend.decoder = decoders.Sequence(
+        [decoders.ByteFallback(), decoders.Metaspace(replacement="▁", prepend_scheme="always")]
+    )
+    eos_id = backend.token_to_id(EOS)
+    if eos_id is not None:  # None while a model is still to be trained
+        backend.add_special_tokens(
+            [AddedToken(piece, special=True, normalized=False) for piece in SPECIALS]
+        )
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"$A {EOS}", special_tokens=[(EOS, eos_id)]
+        )
+    return backend
+
+
+def _learn_bpe(corpus: list[str], room: int, reserved: list[str]) -> models.BPE:
+    """Byte-pair merges (Sennrich et al. 2016) for `room` pieces, after the reserved ones."""
+    backend = _pipeline(models.BPE())
+    backend.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=room, show_progress=False))
+    learned = json.loads(backend.to_str())["model"]
+    pieces = sorted(learned["vocab"], key=learned["vocab"].__getitem__)
+    return models.BPE(
+        vocab={piece: i for i, piece in enumerate(reserved + pieces)},
+        merges=[tuple(merge) for merge in learned["merges"]],
+        unk_token=UNK,
+        fuse_unk=True,
+        byte_fallback=len(reserved) > len(SPECIALS),
+    )
+
+
+def _learn_unigram(corpus: list[str], room: int, reserved: list[str]) -> models.Unigram:
+    """A unigram language model (Kudo 2018) for `room` pieces, after the reserved ones.
+
+    Two habits of the library are mended. It takes as candidates the strings that occur twice in the
+    list of different words, so that "n'", cut off as a word of its own, never is one: each word is
+    given once more with a mark behind it. And it walks its hash maps in an order that differs
+    between processes. This shows in the last bits of the scores, and in the characters that have no
+    score of their own: they get the lowest score plus 0.0001 times their rank in that order. Both
+    are levelled, so that training is repeatable.
+    """
+    backend = _pipeline(models.Unigram())
+    cut = backend.pre_tokenizer.pre_tokenize_str
+    lines = ["\n".join(word for word, _ in cut(text)) for text in corpus]
+    words = sorted({word for line in lines for word in line.split("\n")})
+    lines.append("\n".join(word + _MARK for word in words))
+    backend.pre_tokenizer = pre_tokenizers.CharDelimiterSplit("\n")  # the texts are cut already
+    trainer = trainers.UnigramTrainer(
+        vocab_size=room + 2,  # with <unk> and the mark, which go
+        special_tokens=[UNK],
+        unk_token=UNK,
+        show_progress=False,
+    )
+    backend.train_from_iterator(lines, trainer)
+    scores = {
+        piece: score
+        for piece, score in json.loads(backend.to_str())["model"]["vocab"]
+        if piece != UNK and _MARK not in piece
+    }
+    lowest = min(scores.values())
+    unscored = lowest + 0.0001 * (1 + sum(len(piece) == 1 for piece in scores))
+    level = {
+        piece: round(lowest if len(piece) == 1 and score <= unscored else score, 6)
+        for piece, score in scores.items()
+    }
+    learned = sorted(level.items(), key=lambda item: (-item[1], item[0]))
+    # A reserved piece never competes: "<" is always cut off, so no stretch of text spells one.
+    vocab = [(piece, 0.0) for piece in reserved] + learned
+    return models.Unigram(
+        vocab, unk_id=reserved.index(UNK), byte_fallback=len(reserved) > len(SPECIALS)
+    )

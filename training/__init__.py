@@ -1,0 +1,1 @@
+"""A training run: its parts, its engines, its log, its end."""

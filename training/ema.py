@@ -1,0 +1,40 @@
+"""An exponential moving average of the weights, kept beside them in training."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from models.transformer import TranslationTransformer
+
+
+class WeightAverage:
+    """w_s = d_s w_(s-1) + (1 - d_s) weights_s after update s from 1, begun with the weights before
+    the first update.
+
+    Averages of the iterates (Polyak and Juditsky 1992), with exponentially falling weight. The
+    decay d_s is min(decay, (1 + s) / (10 + s)), so that the first weights, which are chance, are
+    soon forgotten. All that decides an update is s and the two sets of weights: there is no hidden
+    state to resume. No layer has a buffer that training changes, and none is averaged. Weights that
+    are shared stay shared.
+    """
+
+    def __init__(self, model: TranslationTransformer, decay: float) -> None:
+        self.decay = decay
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+        self._current: list[torch.Tensor | nn.Parameter] = [
+            p for p in model.parameters() if p.requires_grad
+        ]
+        trained = {name for name, p in model.named_parameters() if p.requires_grad}
+        self._averages: list[torch.Tensor | nn.Parameter] = [
+            p for name, p in self.model.named_parameters() if name in trained
+        ]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take up the weights after update `step`, in one fused pass."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        get_ema_multi_avg_fn(decay)(self._averages, self._current, step)

@@ -1,0 +1,133 @@
+"""What a run writes down while it trains: TensorBoard events, and metrics.jsonl for other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from checkpoints.run import Run
+from utils.errors import UserError
+from utils.files import write_bytes
+
+logger = logging.getLogger(__name__)
+
+
+class RunLog:
+    """`logs/` of a run: events for `tensorboard --logdir runs`, and metrics.jsonl with one JSON
+    object a line.
+
+    A line has kind ("train", "validation" or "skipped"), step, epoch, and the figures that
+    TensorBoard shows. A run that goes on from an earlier checkpoint drops what came after it from
+    both. One process writes.
+    """
+
+    def __init__(self, run: Run, *, first_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.run = run
+        self._excepthook, threading.excepthook = threading.excepthook, self._in_a_thread
+        path = run.logs / "metrics.jsonl"
+        with self._errors():
+            run.logs.mkdir(exist_ok=True)
+            # purge_step is the first step to be forgotten.
+            self.writer = SummaryWriter(
+                str(run.logs), purge_step=first_step + 1 if first_step else None
+            )
+            write_bytes(path, b"".join(_lines_until(path, first_step)))
+            self.file = path.open("a", encoding="utf-8", buffering=1)  # a line at a time
+
+    def scalars(self, kind: str, values: Mapping[str, float], *, step: int, epoch: int) -> None:
+        with self._errors():
+            self.file.write(
+                json.dumps({"kind": kind, "step": step, "epoch": epoch, **values}) + "\n"
+            )
+            for name, value in values.items():
+                self.writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def flush(self) -> None:
+        """Bring to the disk what has been logged; TensorBoard holds events back for minutes."""
+        with self._errors():
+            self.writer.flush()
+            os.fsync(self.file.fileno())
+
+    def hyper_parameters(self, values: Mapping[str, Any]) -> None:
+        """The flattened configuration, under HPARAMS and as a table under TEXT."""
+        from torch.utils.tensorboard.summary import hparams
+
+        plain = {
+            k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in values.items()
+        }
+        for summary in hparams(plain, {"validation/loss": 0.0}):
+            self.writer._get_file_writer().add_summary(summary)
+        rows = "\n".join(f"| {name} | {value} |" for name, value in values.items())
+        self.writer.add_text("config", f"| field | value |\n| --- | --- |\n{rows}", 0)
+
+    def samples(self, rows: list[tuple[str, str, str]], step: int) -> None:
+        """(source, reference, hypothesis) of a few sentences."""
+
+        def cell(text: str) -> str:
+            return text.replace("|", "&#124;")
+
+        lines = "\n".join(f"| {cell(s)} | {cell(r)} | {cell(h)} |" for s, r, h in rows)
+        table = f"| source | reference | hypothesis |\n| --- | --- | --- |\n{lines}"
+        self.writer.add_text("validation/translations", table, step)
+
+    def figure(self, tag: str, figure: Any, step: int) -> None:
+        """A matplotlib figure as an image."""
+        self.writer.add_figure(tag, figure, step, close=False)
+
+    def close(self) -> None:
+        threading.excepthook = self._excepthook
+        with self._errors(), contextlib.closing(self.file), contextlib.closing(self.writer):
+            pass
+
+    def _in_a_thread(self, args: threading.ExceptHookArgs) -> None:
+        """TensorBoard writes in a thread of its own: what fails there is raised here with the next
+        event.
+        """
+        if not type(args.thread).__module__.startswith("tensorboard"):
+            self._excepthook(args)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"cannot write the log in {self.run.logs}: {error.strerror or error}; see that the folder is there and "
+                f"has space, then go on with --resume {self.run.path}"
+            ) from error
+
+
+def _lines_until(path: Path, last_step: int) -> list[bytes]:
+    """The lines of a metrics.jsonl up to a step. What a crash left of a line is dropped, with a
+    warning if whole lines follow it.
+    """
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    kept, damaged = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line.endswith(b"\n") and json.loads(line)["step"] <= last_step:
+                kept.append(line)
+        except (KeyError, RecursionError, TypeError, ValueError):
+            damaged.append(str(number))
+    if damaged:
+        logger.warning("%s: left out damaged lines: %s", path, ", ".join(damaged))
+    return kept
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dict -> {"a.b.c": value}."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat

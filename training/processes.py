@@ -1,0 +1,136 @@
+"""How many processes train, on which devices, how they talk, and how they end together."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ignite.distributed as idist
+import torch
+from torch import nn
+from torch.multiprocessing.spawn import ProcessExitedException
+from torch.nn.parallel import DistributedDataParallel
+
+from utils.cli import report
+from utils.errors import UserError
+from utils.machine import resolve_device
+
+SPEAKS_FIRST_S = (
+    5.0  # how long other processes leave the first one time to report an error that all have
+)
+
+
+def run_processes(
+    work: Callable[[int, Any], None], args: Any, *, nproc_per_node: int, device: str
+) -> None:
+    """Run `work(local_rank, args)` in this process, in nproc_per_node spawned ones, or as one of
+    torchrun's.
+
+    `work` is a module's function. A UserError in any process ends all of them with one line and
+    exit code 2; signals reach all of them.
+    """
+    backend, spawn = choose_backend(nproc_per_node, device)
+    for name in ("ignite.distributed.launcher.Parallel", "torch.multiprocessing.spawn"):
+        logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
+    previous = {}
+    if spawn:
+        # A signal to the parent alone must reach those who work; they tell it from its copy out of
+        # the terminal.
+        previous = {
+            number: signal.signal(number, _pass_on) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+    try:
+        with idist.Parallel(backend=backend, **spawn) as parallel:
+            parallel.run(_guarded, work, args)
+    except ProcessExitedException as error:
+        if error.exit_code >= 0:  # it has said why
+            sys.exit(error.exit_code)
+        print(
+            f"error: process {error.error_index} was ended by {error.signal_name}", file=sys.stderr
+        )
+        sys.exit(128 - error.exit_code)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[str, Any]]:
+    """Backend and arguments for ignite's `idist.Parallel`; `device` as in train.device.
+
+    Under torchrun the processes are there already; with nproc_per_node > 1 they are spawned;
+    otherwise there is one, without a process group. nccl where every process has a GPU of its own,
+    gloo on CPUs. Raises UserError where processes on GPUs are asked for and there are too few.
+    """
+    under_torchrun = "LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ
+    local = (
+        int(os.environ.get("LOCAL_WORLD_SIZE", nproc_per_node))
+        if under_torchrun
+        else nproc_per_node
+    )
+    if not under_torchrun and nproc_per_node == 1:
+        return None, {}
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.startswith("cuda") and (n_gpus < local or device != "cuda"):
+        raise UserError(
+            f"train.device = {device!r} with {local} processes: they take one GPU each, and there are {n_gpus}; "
+            "use --set train.device=cuda with fewer processes, or --set train.device=cpu"
+        )
+    backend = "nccl" if device != "cpu" and n_gpus >= local else "gloo"
+    if under_torchrun:
+        return backend, {}
+    # A free port, so that two trainings can run on one machine.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return backend, {"nproc_per_node": nproc_per_node, "start_method": "spawn", "master_port": port}
+
+
+def process_device(name: str) -> torch.device:
+    """The device of this process, for train.device = `name`."""
+    if idist.get_world_size() == 1:
+        return resolve_device(name)
+    return idist.device() if idist.backend() == "nccl" else torch.device("cpu")
+
+
+def share_gradients(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model itself, or wrapped so that gradients are averaged over the processes."""
+    if idist.get_world_size() == 1:
+        return model
+    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+
+
+def _guarded(local_rank: int, work: Callable[[int, Any], None], args: Any) -> None:
+    """Run `work` so that of an error that several processes meet one speaks: the first, the others
+    if it is silent.
+    """
+    try:
+        work(local_rank, args)
+    except (UserError, KeyboardInterrupt) as error:
+        if idist.get_world_size() == 1:
+            raise
+        _wait_for_the_first()
+        sys.exit(report(error))
+    except Exception:
+        # It may be but the echo of the first process's end.
+        _wait_for_the_first()
+        raise
+
+
+def _wait_for_the_first() -> None:
+    if idist.get_rank() > 0:
+        time.sleep(
+            SPEAKS_FIRST_S
+        )  # the launcher ends this process as soon as the first one has gone
+
+
+def _pass_on(number: int, frame: Any) -> None:
+    for child in multiprocessing.active_children():
+        if child.pid is not None:
+            os.kill(child.pid, number)

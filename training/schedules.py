@@ -1,0 +1,151 @@
+"""Learning-rate schedules as factors for torch's LambdaLR, and the optimizer that they steer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+from torch import nn
+from torch.optim import Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from configs.schema import (
+    Constant,
+    Cosine,
+    EpochDecay,
+    InverseSqrt,
+    ModelConfig,
+    Noam,
+    OptimConfig,
+    Plateau,
+    Schedule,
+)
+from training.muon import HiddenMap, Muon
+
+
+def base_lr(schedule: Schedule, model: ModelConfig) -> float:
+    """The learning rate that the factor of `lr_factor` multiplies."""
+    if isinstance(schedule, Noam):
+        return schedule.noam_factor * model.d_model**-0.5
+    return schedule.lr
+
+
+def lr_factor(schedule: Schedule, *, total_steps: int) -> Callable[[int], float]:
+    """Factor of the base rate as a function of n updates done (n epochs done, for EpochDecay), from
+    0.
+
+    The update that follows n updates is step s = n + 1 of the published formulas.
+    """
+    match schedule:
+        case Constant():
+            return lambda n: 1.0
+        case EpochDecay(warmup_epochs=warmup, decay=decay):
+
+            def by_epoch(epoch: int) -> float:
+                if epoch <= warmup:
+                    return (epoch + 1) / (warmup + 1)
+                return math.exp(-decay * (epoch - warmup - 1))
+
+            return by_epoch
+        case Noam(warmup_steps=warmup):
+            return lambda n: min((n + 1) ** -0.5, (n + 1) * warmup**-1.5)
+        case InverseSqrt(warmup_steps=warmup):
+            return lambda n: min((n + 1) / warmup, (warmup / (n + 1)) ** 0.5)
+        case Cosine(warmup_steps=warmup, final_fraction=final):
+
+            def cosine(n: int) -> float:
+                if n < warmup:
+                    return (n + 1) / warmup
+                done = min(1.0, (n + 1 - warmup) / max(1, total_steps - warmup))
+                return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done))
+
+            return cosine
+        case Plateau(warmup_steps=warmup, factor=factor, patience=patience):
+            return PlateauFactor(
+                warmup=warmup,
+                factor=factor,
+                patience=patience,
+                lowest=schedule.min_lr / schedule.lr,
+            )
+
+
+class PlateauFactor:
+    """The factor of a Plateau schedule. What it has seen of the validation is its state; LambdaLR
+    saves it.
+    """
+
+    def __init__(self, *, warmup: int, factor: float, patience: int, lowest: float) -> None:
+        self.warmup = warmup
+        self.factor = factor
+        self.patience = patience
+        self.lowest = lowest
+        self.best: float | None = None
+        self.n_without = 0  # evaluations in a row without a new lowest loss
+        self.scale = 1.0
+
+    def __call__(self, n: int) -> float:
+        return min(1.0, (n + 1) / self.warmup) * self.scale
+
+    def observe(self, loss: float) -> None:
+        if self.best is None or loss < self.best:
+            self.best, self.n_without = loss, 0
+            return
+        self.n_without += 1
+        if self.n_without == self.patience:
+            self.scale, self.n_without = max(self.lowest, self.scale * self.factor), 0
+
+
+class PlateauLR(LambdaLR):
+    """LambdaLR with a PlateauFactor: stepped after every update like the others, and told every
+    validation loss.
+    """
+
+    def observe(self, loss: float) -> None:
+        """Take note of a validation loss; the next update has the rate that follows from it."""
+        cast(PlateauFactor, self.lr_lambdas[0]).observe(loss)  # one factor serves all groups
+        self._last_lr = [
+            base * factor(self.last_epoch) for base, factor in zip(self.base_lrs, self.lr_lambdas)
+        ]
+        for group, lr in zip(self.optimizer.param_groups, self._last_lr):
+            group["lr"] = lr
+
+
+def build_optimizer(
+    parameters: Iterable[nn.Parameter],
+    config: OptimConfig,
+    model: ModelConfig,
+    maps: Sequence[HiddenMap] = (),
+) -> Optimizer:
+    """Adam, AdamW or Muon (for `maps`, which are of the parameters; AdamW for the rest) at the
+    schedule's base rate.
+
+    One group of parameters, which all decay; or with decay="matrices" two: those of two dimensions
+    or more, which are linear maps and tables (embeddings, positions), and the rest (biases, norms,
+    scalars), which does not decay. Muon's maps are a group of their own, the last.
+    """
+    muon = config.optimizer == "muon"
+    of_muon = {id(weight) for weight, _ in maps} if muon else set()
+    rest = [p for p in parameters if id(p) not in of_muon]
+    groups: list[dict[str, Any]] = [{"params": rest}]
+    if config.decay == "matrices":
+        groups = [
+            {"params": [p for p in rest if p.dim() > 1]},
+            {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0},
+        ]
+    shared: dict[str, Any] = {
+        "lr": base_lr(config.schedule, model),
+        "betas": config.betas,
+        "eps": config.eps,
+        "weight_decay": config.weight_decay,
+    }
+    if muon:
+        return Muon(maps, groups, **shared)
+    cls = Adam if config.optimizer == "adam" else AdamW
+    return cls(groups, **shared, fused=True)
+
+
+def build_scheduler(optimizer: Optimizer, config: OptimConfig, *, total_steps: int) -> LambdaLR:
+    """LambdaLR to be stepped after every update, or after every epoch for EpochDecay."""
+    cls = PlateauLR if isinstance(config.schedule, Plateau) else LambdaLR
+    return cls(optimizer, lr_factor(config.schedule, total_steps=total_steps))

@@ -1,0 +1,103 @@
+"""The evaluation engine: loss and accuracy over batches with the reference at hand."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+
+import ignite.distributed as idist
+import torch
+from ignite.engine import Engine
+from ignite.metrics import Metric
+from ignite.metrics.metric import reinit__is_reduced
+from torch import Tensor
+
+from data.batching import Batch
+from models.loss import token_sums
+from models.transformer import TranslationTransformer
+from utils.errors import UserError
+from utils.machine import autocast, is_out_of_memory, release_memory
+
+logger = logging.getLogger(__name__)
+
+
+class TokenMetrics(Metric):
+    """loss (nats a target token, without smoothing) and accuracy over real target tokens, over all
+    processes.
+    """
+
+    @reinit__is_reduced
+    def reset(self) -> None:
+        self._nll = self._n_correct = self._n_tokens = 0.0
+
+    @reinit__is_reduced
+    def update(self, output: tuple[Tensor, Tensor, int]) -> None:
+        nll, n_correct, n_tokens = output
+        self._nll += nll.item()
+        self._n_correct += n_correct.item()
+        self._n_tokens += n_tokens
+
+    def compute(self) -> Mapping[str, float]:
+        sums = torch.tensor([self._nll, self._n_correct, self._n_tokens], dtype=torch.float64)
+        if idist.get_world_size() > 1:
+            sums = idist.all_reduce(sums.to(idist.device()))
+        nll, n_correct, n_tokens = sums.tolist()
+        loss = nll / n_tokens
+        return {
+            "loss": loss,
+            "accuracy": n_correct / n_tokens,
+            "perplexity": math.exp(min(loss, 700.0)),
+        }
+
+
+def create_evaluator(
+    model: TranslationTransformer, *, pad_id: int, device: torch.device, dtype: torch.dtype
+) -> Engine:
+    """An engine over batches whose metrics are loss, accuracy and perplexity (see TokenMetrics).
+
+    A batch that does not fit into the memory is cut in two. Raises UserError where a single pair
+    does not fit.
+    """
+
+    warned = False
+
+    def sums_of(batch: Batch) -> tuple[Tensor, Tensor]:
+        targets = batch.tgt_out != pad_id
+        with torch.inference_mode(), autocast(device, dtype):
+            hidden = model(batch.src, batch.tgt_in, select=targets, project=False)
+            sums = token_sums(
+                hidden, model.output.weight, batch.tgt_out[targets], label_smoothing=0.0
+            )
+        return sums.nll, sums.n_correct
+
+    def evaluate(engine: Engine, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        nonlocal warned
+        model.eval()
+        parts, results = [batch], []
+        while parts:
+            part = parts.pop()
+            try:
+                results.append(sums_of(part.to(device)))
+                continue
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if len(part.indices) == 1:
+                    raise UserError(
+                        f"not enough memory to evaluate one pair of {part.src.shape[1]:,} and {part.tgt_in.shape[1]:,} "
+                        "tokens: use --set data.eval_long=truncate, or a device with more"
+                    ) from error
+            release_memory(device)  # not before the error, which holds what was computed, has gone
+            if not warned:
+                logger.warning(
+                    "not enough memory to evaluate %d pairs at once: cut in two", len(part.indices)
+                )
+            warned = True
+            parts += part.halves(pad_id)
+        nll, n_correct = (torch.stack(column).sum() for column in zip(*results))
+        return nll, n_correct, batch.n_tokens
+
+    evaluator = Engine(evaluate)
+    TokenMetrics().attach(evaluator, "tokens")
+    return evaluator

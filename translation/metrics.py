@@ -1,0 +1,313 @@
+"""Corpus scores of translations: text in, numbers out."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from utils.errors import UserError
+
+ORDER = 4  # the 4 of BLEU-4
+_RESAMPLED_PER_CHUNK = 4_000_000  # drawn sentences held at once: bounds memory at about 100 MB
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBucket:
+    """Sentences with low..high source words, both included (high None: no upper end).
+
+    bleu: sacreBLEU (0..100) of these sentences alone; None where there are none.
+    """
+
+    low: int
+    high: int | None
+    n: int
+    bleu: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusScores:
+    """Every score of one set of translations.
+
+    bleu4: nltk's corpus_bleu on token lists (sacreBLEU's 13a tokens), 0..1, not smoothed.
+    sacrebleu, chrf: 0..100, each with the signature that makes it reproducible.
+    brevity_penalty, length_ratio: of the 13a tokens; the ratio is hypothesis / reference.
+    interval: 2.5% and 97.5% quantiles of sacreBLEU over bootstrap resamples of the sentences.
+    char_bleu: nltk's corpus_bleu of the plain strings, so of characters, 0..1; None unless asked
+    for. n: sentences.
+    """
+
+    bleu4: float
+    sacrebleu: float
+    signature: str
+    chrf: float
+    chrf_signature: str
+    brevity_penalty: float
+    length_ratio: float
+    interval: tuple[float, float]
+    buckets: tuple[LengthBucket, ...]
+    char_bleu: float | None
+    n: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings, tuples and dicts, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedResult:
+    """sacreBLEU of systems a and b on the same sentences; `difference` is b - a, `interval` its 95%
+    interval.
+    """
+
+    bleu_a: float
+    bleu_b: float
+    difference: float
+    p_value: float
+    interval: tuple[float, float]
+    n_samples: int
+    n: int
+
+
+def score_corpus(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    sources: Sequence[str],
+    *,
+    length_buckets: Sequence[int],
+    bootstrap_samples: int,
+    seed: int = 0,
+    char_bleu: bool = False,
+) -> CorpusScores:
+    """Score detokenised translations against one reference each.
+
+    length_buckets: increasing upper ends, in source words (split at white space); a last, open
+    bucket follows. The same seed gives the same interval. Raises UserError where the lengths
+    differ, nothing is given, or the buckets or the number of samples make no sense.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+
+    _check_aligned(hypotheses=hypotheses, references=references, sources=sources)
+    statistics = _sentence_statistics(hypotheses, references)
+    bleu, chrf = BLEU(), CHRF()
+    score = bleu.corpus_score(hypotheses, [references])
+    chrf_score = chrf.corpus_score(hypotheses, [references])
+    (resampled,) = _resampled_bleu([statistics], bootstrap_samples, seed)
+    tokens = [
+        [bleu.tokenizer(line.rstrip()).split() for line in lines]
+        for lines in (hypotheses, references)
+    ]
+    return CorpusScores(
+        bleu4=_nltk_corpus_bleu(*tokens),
+        sacrebleu=score.score,
+        signature=str(bleu.get_signature()),
+        chrf=chrf_score.score,
+        chrf_signature=str(chrf.get_signature()),
+        brevity_penalty=score.bp,
+        length_ratio=float(score.ratio),
+        interval=_interval(resampled),
+        buckets=_bucket_scores(statistics, sources, length_buckets),
+        char_bleu=_nltk_corpus_bleu(hypotheses, references) if char_bleu else None,
+        n=len(hypotheses),
+    )
+
+
+def paired_bootstrap(
+    hypotheses_a: Sequence[str],
+    hypotheses_b: Sequence[str],
+    references: Sequence[str],
+    *,
+    samples: int,
+    seed: int,
+) -> PairedResult:
+    """Is system b better than system a? Paired bootstrap over sentences (Koehn 2004, section 4).
+
+    Each of S resamples draws n sentences with replacement, the same ones for both systems, and
+    gives a difference d = BLEU(b) - BLEU(a). With m = min(#{d <= 0}, #{d >= 0}), the two-sided p
+    value is
+
+        p = min(1, 2 (m + 1) / (S + 1))
+
+    so it is never 0, does not depend on which system is called a, and is 1 for identical systems.
+    The interval is the 2.5% and 97.5% quantiles of d. Raises UserError where the lengths differ or
+    nothing is given.
+    """
+    _check_aligned(hypotheses_a=hypotheses_a, hypotheses_b=hypotheses_b, references=references)
+    statistics = [
+        _sentence_statistics(hypotheses, references) for hypotheses in (hypotheses_a, hypotheses_b)
+    ]
+    bleu_a, bleu_b = (float(_bleu(s.sum(0))) for s in statistics)
+    resampled_a, resampled_b = _resampled_bleu(statistics, samples, seed)
+    differences = resampled_b - resampled_a
+    rarer_sign = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
+    return PairedResult(
+        bleu_a=bleu_a,
+        bleu_b=bleu_b,
+        difference=bleu_b - bleu_a,
+        p_value=min(1.0, 2 * (rarer_sign + 1) / (samples + 1)),
+        interval=_interval(differences),
+        n_samples=samples,
+        n=len(references),
+    )
+
+
+def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """sacreBLEU (0..100, default settings) alone: the quick score for validation. Raises UserError
+    as score_corpus.
+    """
+    from sacrebleu.metrics import BLEU
+
+    _check_aligned(hypotheses=hypotheses, references=references)
+    # force: no advice about tokenised text on every validation; the final scoring still gives it.
+    return BLEU(force=True).corpus_score(hypotheses, [references]).score
+
+
+def format_scores(scores: CorpusScores) -> str:
+    """The scores as a block of aligned rows for the terminal, without a final newline."""
+    low, high = scores.interval
+    rows = [
+        ("sentences", f"{scores.n:,}", ""),
+        ("BLEU-4 (nltk, tokens)", f"{scores.bleu4:.4f}", ""),
+        ("sacreBLEU", f"{scores.sacrebleu:.2f}", f"95% interval {low:.2f} to {high:.2f}"),
+        ("", "", scores.signature),
+        ("chrF", f"{scores.chrf:.2f}", scores.chrf_signature),
+        ("brevity penalty", f"{scores.brevity_penalty:.4f}", ""),
+        ("length ratio", f"{scores.length_ratio:.4f}", "hypothesis / reference tokens"),
+    ]
+    if scores.char_bleu is not None:
+        rows.append(
+            (
+                "character BLEU (nltk)",
+                f"{scores.char_bleu:.4f}",
+                "of strings, as the original report",
+            )
+        )
+    for bucket in scores.buckets:
+        span = f"{bucket.low} or more" if bucket.high is None else f"{bucket.low} to {bucket.high}"
+        value = "-" if bucket.bleu is None else f"{bucket.bleu:.2f}"
+        plural = "" if bucket.n == 1 else "s"
+        rows.append((f"sacreBLEU, {span} words", value, f"{bucket.n:,} sentence{plural}"))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(
+        f"{name:<{widths[0]}}  {value:>{widths[1]}}  {note}".rstrip() for name, value, note in rows
+    )
+
+
+def _check_aligned(**columns: Sequence[str]) -> None:
+    """One line per sentence in every column, at least one sentence, and no lone string (its
+    characters would pass).
+    """
+    for name, lines in columns.items():
+        if isinstance(lines, str):
+            raise UserError(
+                f"{name} is one string, {lines[:40]!r}: give a list with one string a sentence"
+            )
+    counts = {name: len(lines) for name, lines in columns.items()}
+    described = ", ".join(f"{count} {name}" for name, count in counts.items())
+    if len(set(counts.values())) > 1:
+        raise UserError(
+            f"the numbers of sentences differ: {described}; give one line of each for every sentence"
+        )
+    if not any(counts.values()):
+        raise UserError(f"nothing to score: {described}; give at least one sentence")
+
+
+def _sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """What BLEU needs of each sentence [n, 10]: hypothesis and reference length, 4 matches, 4
+    totals.
+
+    Their sum over any set of sentences gives the corpus BLEU of that set.
+    """
+    from sacrebleu.metrics import BLEU
+
+    # effective_order changes a sentence's score, which is not used, and nothing of its counts: it
+    # only keeps quiet.
+    bleu = BLEU(force=True, effective_order=True)
+    rows = np.empty((len(hypotheses), 2 + 2 * ORDER))
+    for row, hypothesis, reference in zip(rows, hypotheses, references):
+        score = bleu.sentence_score(hypothesis, [reference])
+        row[:] = (score.sys_len, score.ref_len, *score.counts, *score.totals)
+    return rows
+
+
+def _bleu(statistics: np.ndarray) -> np.ndarray:
+    """sacreBLEU, 0..100, of summed statistics [..., 10] -> [...].
+
+    Papineni et al. 2002, section 2.3, with NIST's smoothing, which is sacreBLEU's default: the k-th
+    order without a match counts as 2^-k matches. No match at all, or no n-gram of some order, gives
+    0.
+    """
+    hypothesis_length, reference_length = statistics[..., 0], statistics[..., 1]
+    matches, totals = statistics[..., 2 : 2 + ORDER], statistics[..., 2 + ORDER :]
+    unmatched = matches == 0
+    smoothed = np.where(unmatched, 0.5 ** np.cumsum(unmatched, axis=-1), matches)
+    log_precision = np.log(smoothed / np.maximum(totals, 1)).mean(-1)
+    log_brevity = np.minimum(0.0, 1 - reference_length / np.maximum(hypothesis_length, 1))
+    defined = (matches[..., 0] > 0) & (totals > 0).all(-1)
+    return np.where(defined, 100 * np.exp(log_brevity + log_precision), 0.0)
+
+
+def _resampled_bleu(systems: Sequence[np.ndarray], samples: int, seed: int) -> list[np.ndarray]:
+    """BLEU of each system (statistics [n, 10]) on `samples` resamples of its n sentences -> one
+    [samples] each.
+
+    A resample is the same draw of sentences for every system.
+    """
+    if samples < 2:
+        raise UserError(f"{samples} bootstrap samples: give at least 2 (1000 is usual)")
+    n = len(systems[0])
+    rng = np.random.default_rng(seed)
+    scores = [np.empty(samples) for _ in systems]
+    chunk = max(1, _RESAMPLED_PER_CHUNK // n)
+    for start in range(0, samples, chunk):
+        size = min(chunk, samples - start)
+        drawn = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+        # How often each sentence was drawn, so that one matrix product sums the statistics (exact:
+        # small integers).
+        times = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
+        for score, statistics in zip(scores, systems):
+            score[start : start + size] = _bleu(times @ statistics)
+    return scores
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _bucket_scores(
+    statistics: np.ndarray, sources: Sequence[str], length_buckets: Sequence[int]
+) -> tuple[LengthBucket, ...]:
+    ends = list(length_buckets)
+    if ends != sorted(set(ends)) or (ends and ends[0] < 1):
+        raise UserError(f"length buckets {ends}: give increasing numbers of words from 1")
+    words = np.array([len(source.split()) for source in sources])
+    buckets = []
+    for low, high in zip([0, *(end + 1 for end in ends)], [*ends, None]):
+        inside = (words >= low) & (words <= (words.max() if high is None else high))
+        n = int(inside.sum())
+        bleu = float(_bleu(statistics[inside].sum(0))) if n else None
+        buckets.append(LengthBucket(low=low, high=high, n=n, bleu=bleu))
+    return tuple(buckets)
+
+
+def _nltk_corpus_bleu(
+    hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> float:
+    """nltk's corpus BLEU-4 (0..1) without smoothing. Lists of tokens give the usual score, strings
+    that of characters.
+
+    An order without any match gives a value near 0 (below 1e-70), which nltk announces in a
+    warning: not repeated.
+    """
+    from nltk.translate.bleu_score import corpus_bleu
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message=r"\s*The hypothesis contains 0 counts", category=UserWarning
+        )
+        return float(corpus_bleu([[reference] for reference in references], hypotheses))

@@ -1,0 +1,133 @@
+"""The machine: its devices, the precisions it computes in, how its memory runs out, what it is
+called.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from utils.errors import UserError
+
+
+def resolve_device(name: str) -> torch.device:
+    """ "auto" is CUDA where there is a device, else the CPU. Raises UserError for one that is not
+    there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(
+            f"train.device = {name!r}: no such device; allowed: auto, cpu, cuda, cuda:N"
+        ) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"train.device = {name!r}: no CUDA device here; use --set train.device=cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"train.device = {name!r}: this machine has cuda:0 to cuda:{torch.cuda.device_count() - 1}"
+        )
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"train.device = {name!r}: allowed: auto, cpu, cuda, cuda:N")
+    return device
+
+
+def computes_bf16(device: torch.device) -> bool:
+    """Whether the hardware computes in bfloat16; a CPU without it emulates, hundreds of times
+    slower.
+
+    The environment's COMPUTES_BF16=yes or no decides instead for a CPU: to repeat what another did.
+    """
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if (said := os.environ.get("COMPUTES_BF16")) in ("yes", "no"):
+        return said == "yes"
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def resolve_precision(name: str, device: torch.device) -> torch.dtype:
+    """The compute type: "auto" is bfloat16 where the hardware computes in it, else float32."""
+    if name == "auto":
+        return torch.bfloat16 if computes_bf16(device) else torch.float32
+    if name == "fp16" and device.type != "cuda":
+        raise UserError(
+            "train.precision = 'fp16' needs a CUDA device; allowed here: auto, fp32, bf16"
+        )
+    if name == "bf16" and not computes_bf16(device):
+        raise UserError(
+            f"train.precision = 'bf16': this {device.type} does not compute in bfloat16; use auto or fp32"
+        )
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
+    """Mixed precision in dtype; nothing for float32 and float64."""
+    if dtype in (torch.bfloat16, torch.float16):
+        return torch.autocast(device.type, dtype=dtype)
+    return nullcontext()
+
+
+# Not every allocator has an exception class of its own; these are of torch's on CPUs (the third for
+# a size that has no number), of cuBLAS and of CUDA.
+_WORDS = (
+    "you tried to allocate",
+    "allocate memory",
+    "calculation overflowed",
+    "ALLOC_FAILED",
+    "CUDA error: out of memory",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+    )
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back what the allocator keeps, so that a smaller attempt does not meet the ruins of a
+    larger one.
+    """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+@cache
+def provenance() -> dict[str, str]:
+    """Commit, versions and hardware of this process, as strings."""
+    root = Path(__file__).resolve().parents[1]
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        commit = "unknown"
+    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_name()
+    return {
+        "commit": commit,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "hardware": f"{hardware}, {torch.get_num_threads()} threads",
+    }
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
