@@ -27,7 +27,7 @@ import inference
 from checkpoints.content import checkpoint_config, read_checkpoint
 from configs.schema import Learnable
 from configs.serialize import apply_overrides, to_dict
-from data.corpora.phrasebook.corpus import PhrasebookCorpus
+from data.corpora.phrasebook import PhrasebookCorpus
 from translation.translator import load_run
 from utils.lines import as_line, bounded_lines
 
