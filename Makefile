@@ -5,7 +5,7 @@ BIN := .venv/bin
 SENTENCE := Julie est fatiguée, donc elle ne va pas travailler.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint tensorboard clean
+.PHONY: help demo test check lint tensorboard clean
 
 help: ## print the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ demo: .venv/.runtime ## train a small model on the embedded corpus, translate, s
 
 test: .venv/.dev ## run the whole test suite
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+check: .venv/.dev ## run the fast tests: what to run while working
+	$(BIN)/python -m pytest -n 3 -m "not slow"
 
 lint: .venv/.dev ## ruff (format and check) and mypy
 	$(BIN)/ruff format --check .

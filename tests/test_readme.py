@@ -4,6 +4,7 @@ targets it names.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -118,3 +119,38 @@ def test_make_without_a_target_prints_the_targets() -> None:
     assert done.returncode == 0
     for target in ("demo", "test", "lint", "tensorboard", "clean"):
         assert re.search(rf"^{target}\s", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in ROOT.glob("*.py")))
+def test_the_usage_page_names_every_flag(script: str, capsys: pytest.CaptureFixture) -> None:
+    usage = (ROOT / "docs/usage.md").read_text("utf-8")
+    commands = ["attention", "encoding", "embedding_map"] if script == "visualize" else [""]
+    for command in commands:
+        with pytest.raises(SystemExit):
+            importlib.import_module(script).main([*filter(None, [command]), "--help"])
+        for flag in set(re.findall(r"--[a-z_]+", capsys.readouterr().out)) - {"--help"}:
+            assert re.search(rf"{flag}\b", usage), flag
+
+
+def test_no_line_of_a_document_is_beyond_100_columns() -> None:
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks/README.md"]
+    assert len(files) > 10
+    long = [
+        f"{path.name}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        if len(line) > 100 and not line.startswith("|")
+    ]
+    assert long == []
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks/README.md"]:
+        text = path.read_text("utf-8")
+        for target, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", text):
+            other = path.parent / target if target else path
+            assert other.exists(), (path.name, target)
+            if anchor and other.suffix == ".md":
+                heads = re.findall(r"^#+ (.*)$", other.read_text("utf-8"), re.MULTILINE)
+                slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}
+                assert anchor in slugs, (path.name, target, anchor)
