@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from checkpoints.content import checkpoint_config, read_checkpoint, write_aside
+from checkpoints.content import checkpoint_config, read_checkpoint, write_checkpoint
 from checkpoints.run import FORMAT, REGULAR, Run
 from configs.serialize import diff
 from utils.errors import UserError
@@ -84,7 +84,7 @@ def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
     path = run.checkpoints / f"averaged_checkpoint_{how}_step{payload['progress']['step']}.pt"
     if not run.checkpoints.is_dir():
         raise UserError(f"{run.path}: no checkpoints folder to write into")
-    write_aside(path, payload)
+    write_checkpoint(path, payload)
     return path
 
 

@@ -8,8 +8,6 @@ file's metadata.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -28,7 +26,7 @@ from configs.schema import Config
 from configs.serialize import from_dict, to_dict
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError
-from utils.files import sync, written_aside
+from utils.files import atomic_path, write_errors
 
 CONFIG, TOKENIZER = "config.json", "tokenizer"
 _ABOUT = {"version", "tied", "crc32", "fingerprint", "progress"}  # what the metadata tell
@@ -44,20 +42,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(f"--output_dir {path} is not empty: give a new folder")
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.mkdir(parents=True)
-        yield aside
-        for made in (*aside.rglob("*"), aside):
-            sync(made)
-        os.replace(aside, path)
-        sync(path.parent)
-    except OSError as error:
-        raise UserError(
-            f"--output_dir {path}: cannot be written: {error.strerror or error}"
-        ) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with atomic_path(path) as folder:
+        folder.mkdir(parents=True)
+        yield folder
 
 
 def write_safetensors(
@@ -147,20 +134,17 @@ def read_safetensors(path: Path) -> dict[str, Any]:
     }
 
 
-def write_aside(path: Path, payload: Any) -> None:
+def write_checkpoint(path: Path, payload: Any) -> None:
     """Write a whole checkpoint, or none. Where the folder has gone it is made again, unless the run
     has gone too.
     """
-    try:
+    with write_errors(path):
         path.parent.mkdir(exist_ok=True)
-        with written_aside(path) as aside, aside.open("wb") as file:
-            torch.save(payload, file)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-        reason = str(error).splitlines()[0][:200]
-        raise UserError(
-            f"cannot write {path}: {reason}; see that the folder can be written and free some space: the earlier "
-            "checkpoints are whole"
-        ) from error
+        with atomic_path(path) as aside, aside.open("wb") as file:
+            try:
+                torch.save(payload, file)
+            except RuntimeError as error:  # of a full disk
+                raise OSError(str(error).splitlines()[0][:200]) from error
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def copy_scaled(source: Trial, trial: Trial) -> None:
     if old is not None and old.name == run.name:
         return
     # This imports torch: only when all training is over.
-    from checkpoints.content import read_checkpoint, write_aside
+    from checkpoints.content import read_checkpoint, write_checkpoint
     from checkpoints.run import Run
 
     trial.prepare()
@@ -223,7 +223,7 @@ def copy_scaled(source: Trial, trial: Trial) -> None:
     copy.logs.mkdir()
     shutil.copy(run / "logs" / "metrics.jsonl", copy.logs)
     write_config_json(trial.config, copy.config_file)
-    write_aside(copy.checkpoints / best.name, payload)
+    write_checkpoint(copy.checkpoints / best.name, payload)
     shutil.copy(source.folder / "train.log", trial.folder)
     write_text(
         trial.folder / "train.out", f"{copy.path}\n"

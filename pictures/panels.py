@@ -17,7 +17,7 @@ import numpy as np
 
 from pictures.text import font_of, visible, width_of, wrap, write_text
 from utils.errors import UserError
-from utils.files import written_aside
+from utils.files import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -339,7 +339,7 @@ def _written_aside(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with written_aside(path) as aside:
+        with atomic_path(path) as aside:
             yield aside
     except OSError as error:
         raise UserError(

@@ -14,7 +14,7 @@ import ignite.distributed as idist
 import torch
 from ignite.engine import Engine
 
-from checkpoints.content import write_aside
+from checkpoints.content import write_checkpoint
 from checkpoints.run import Run
 from configs.schema import BadNumbers, Config, SkipBadNumbers
 from data.batching import Batch
@@ -118,7 +118,7 @@ class BadUpdates:
         try:
             if len(list(folder.glob("*.pt"))) >= MOST_FILES:
                 return f"; {MOST_FILES} such batches are in {folder} already"
-            write_aside(path, {**about, "processes": shares})
+            write_checkpoint(path, {**about, "processes": shares})
         except UserError as error:
             return f"; {error}"
         return f"; saved in {path}"

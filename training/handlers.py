@@ -18,7 +18,7 @@ from ignite.handlers import Checkpoint
 from ignite.handlers.checkpoint import BaseSaveHandler
 from tqdm import tqdm
 
-from checkpoints.content import write_aside
+from checkpoints.content import write_checkpoint
 from checkpoints.run import BEST, LAST_WEIGHTS, REGULAR, STEP, Run
 from training.faults import NON_FINITE_REMEDY, NonFiniteError
 from utils.errors import UserError
@@ -56,7 +56,7 @@ class AtomicSaver(BaseSaveHandler):
         try:
             self.before()
         finally:  # whatever was wrong: the checkpoint is worth more
-            write_aside(self.folder / filename, dict(checkpoint))
+            write_checkpoint(self.folder / filename, dict(checkpoint))
         for name in self._replaced:
             if name != filename:
                 (self.folder / name).unlink(missing_ok=True)

@@ -1,35 +1,54 @@
-"""Files that are whole or not there: written under another name, brought to disk, then renamed."""
+"""Files and folders that are whole or not there: written aside, brought to disk, then renamed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from utils.errors import UserError
+
 
 @contextlib.contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; at the end the file is synced and becomes `path`. After an
-    error it is gone.
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A name beside `path` for a file or folder to be written; at the end it becomes `path`.
 
-    A reader finds the old file or the new one, whatever is killed, and after a power cut too.
-    OSError: as raised.
+    A reader finds what was there before or the whole of the new, whatever is killed, and after a
+    power cut too. After an error nothing of the new is left. Raises UserError naming `path`.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield aside
-        sync(aside)
-        os.replace(aside, path)
-        sync(path.parent)
+        with write_errors(path):
+            yield aside
+            for written in (*aside.rglob("*"), aside):
+                sync(written)
+            os.replace(aside, path)
+            sync(path.parent)
     finally:
+        shutil.rmtree(aside, ignore_errors=True)
         with contextlib.suppress(OSError):
             aside.unlink()
 
 
+@contextlib.contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """An OSError becomes a UserError that says that `path` cannot be written, and why."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader has gone: no mistake
+        raise
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; see that it can be written, or free "
+            "some space"
+        ) from error
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """A whole file, or none."""
-    with written_aside(path) as aside:
+    with atomic_path(path) as aside:
         aside.write_bytes(content)
 
 

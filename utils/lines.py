@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import io
 import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
 from utils.errors import UserError
-from utils.files import sync
+from utils.files import atomic_path, write_errors
 
 STANDARD_INPUT = "standard input"
 MAX_LINE = 1 << 20  # bytes: a file that is no text may have one line of any length
@@ -81,7 +81,7 @@ def count_lines(path: Path) -> int | None:
     return ends + (last != b"\n")
 
 
-@contextlib.contextmanager
+@contextmanager
 def writer(
     path: Path | None, *, never: Path | None = None
 ) -> Iterator[Callable[[list[str]], None]]:
@@ -103,33 +103,9 @@ def writer(
     if never is not None and path.exists() and never.exists() and path.samefile(never):
         raise UserError(f"--output {path} is the input itself: give another file")
     special = path.exists() and not path.is_file()
-    aside = path if special else path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        file = aside.open("w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(f"--output {path}: cannot be written: {error.strerror}") from None
-
-    def write(lines: list[str]) -> None:
-        try:
-            print(*lines, sep="\n", file=file, flush=True)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise UserError(f"--output {path}: cannot be written: {error.strerror}") from None
-
-    try:
-        with file:
-            yield write
-        if not special:
-            try:
-                sync(aside)
-                os.replace(aside, path)
-                sync(path.parent)
-            except OSError as error:
-                raise UserError(f"--output {path}: cannot be written: {error.strerror}") from None
-    finally:
-        if not special:
-            aside.unlink(missing_ok=True)
+    target = nullcontext(path) if special else atomic_path(path)
+    with write_errors(path), target as to, to.open("w", encoding="utf-8", newline="\n") as file:
+        yield lambda lines: print(*lines, sep="\n", file=file, flush=True)
 
 
 def as_line(text: str) -> str:

@@ -548,7 +548,7 @@ def test_a_missing_package_is_named_before_anything_is_read(
         ),
         (
             lambda folder: ["--format", "safetensors", "--output_dir", folder / "a file" / "b"],
-            "cannot be written",
+            "cannot write",
         ),
         (
             lambda folder: ["--format", "ctranslate2", "--output_dir", folder / "out"],

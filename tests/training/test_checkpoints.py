@@ -17,7 +17,7 @@ from conftest import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_runs import content, log_of, run_here, toy_config
 
-from checkpoints.content import checkpoint_config, read_checkpoint, write_aside
+from checkpoints.content import checkpoint_config, read_checkpoint, write_checkpoint
 from checkpoints.run import BEST, REGULAR, Run, create_run, newest_run
 from configs.schema import Config
 from configs.serialize import apply_overrides, to_dict
@@ -188,11 +188,11 @@ def test_a_file_that_is_no_checkpoint_gets_one_line(tmp_path: Path, make, words:
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     path = tmp_path / "regular_checkpoint_1.pt"
-    write_aside(path, {"a": torch.ones(3)})
+    write_checkpoint(path, {"a": torch.ones(3)})
     with pytest.raises(UserError, match="cannot write"):
-        write_aside(tmp_path / "no_run" / "checkpoints" / "x.pt", {"a": 1})
+        write_checkpoint(tmp_path / "no_run" / "checkpoints" / "x.pt", {"a": 1})
     with pytest.raises(AttributeError):
-        write_aside(path, {"a": lambda: None})
+        write_checkpoint(path, {"a": lambda: None})
     assert torch.equal(content(path)["a"], torch.ones(3))
 
 
@@ -214,7 +214,7 @@ def test_a_full_disk_ends_with_one_line_and_leaves_the_earlier_checkpoints_whole
     assert done.returncode == 2, done.stderr
     assert len(errors) == 1
     assert "checkpoint_2" in errors[0]
-    assert "free some space: the earlier checkpoints are whole" in errors[0]
+    assert "free some space" in errors[0]
     assert "Traceback" not in done.stderr
     assert {path: path.read_bytes() for path in run.by_age()} == before
     assert not list(run.path.rglob("*.tmp"))

@@ -136,13 +136,13 @@ def test_a_new_checkpoint_is_there_before_the_one_that_it_replaces_goes(
             tmp_path, "optim.accumulate=3", "train.checkpoint_every_steps=2", "train.max_epochs=1"
         )
     )
-    checkpoints, seen, write = run.start.run.checkpoints, [], handlers.write_aside
+    checkpoints, seen, write = run.start.run.checkpoints, [], handlers.write_checkpoint
 
     def looking(path: Path, payload: Any) -> None:
         write(path, payload)
         seen.append(len(list(checkpoints.glob("step_*"))))
 
-    monkeypatch.setattr(handlers, "write_aside", looking)
+    monkeypatch.setattr(handlers, "write_checkpoint", looking)
     run.run()
     assert seen[:4] == [1, 2, 3, 3]
     assert [path.name for path in sorted(checkpoints.glob("step_*"))] == [

@@ -421,8 +421,8 @@ def test_an_input_past_the_position_table_names_its_line(
         (["--set", "decode.beam"], "write SECTION.FIELD=VALUE"),
         (["--threads", "0"], "argument --threads: '0': an integer >= 1"),
         (["--config", "nowhere.py"], "nowhere.py: no such config file"),
-        (["--output", "nowhere/out"], "cannot be written: No such file or directory"),
-        (["--output", "."], "cannot be written: Is a directory"),
+        (["--output", "nowhere/out"], "nowhere/out: No such file or directory"),
+        (["--output", "."], "Is a directory"),
         (
             ["--device", "tpu"],
             "--device tpu: not on this machine; allowed: auto, cpu, cuda, cuda:N",
