@@ -51,11 +51,11 @@ from data.batching import cut_batches, form_batches, make_train_loader, padded_t
 from data.cache import CHUNK, TokenizedSplit, tokenize_split
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
-from experiments.common import markdown_table
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
+from utils.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")

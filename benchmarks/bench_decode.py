@@ -62,7 +62,6 @@ from configs.schema import (
 )
 from configs.serialize import to_dict
 from data.corpora.build import build_corpus
-from experiments.common import markdown_table
 from models.build import build_model
 from models.decoding.beam import beam_search
 from models.decoding.greedy import greedy_search
@@ -71,6 +70,7 @@ from tokenizer.base import BaseTokenizer
 from translation.translator import load_run, pad_sources
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
+from utils.tables import markdown_table
 
 UNK, PAD, BOS, EOS = range(4)
 AT_LEAST = 8  # sentences of a round, so that batches of one are not measured by a single sentence

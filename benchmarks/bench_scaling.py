@@ -38,11 +38,11 @@ from benchmarks.train_setup import BOS, EOS, PAD, SIZES, Setup
 from configs.positions import POSITIONS
 from data.batching import Batch, collate
 from data.cache import TokenizedSplit
-from experiments.common import markdown_table
 from models.decoding.greedy import greedy_search
 from pictures.panels import panel_figure, panel_title, save_figure
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
+from utils.tables import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -39,10 +39,10 @@ from benchmarks.common import DTYPES, Report, figure
 from benchmarks.train_models import MODELS, Model, Ours, build_models, n_parameters
 from benchmarks.train_setup import SIZES, Batches, Setup, make_batches
 from configs.positions import POSITIONS
-from experiments.common import markdown_table
 from experiments.runs import chosen_positions
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
+from utils.tables import markdown_table
 
 AT_ONCE = (
     4  # schemes measured in turn with "none"; each holds a model with its gradients and moments

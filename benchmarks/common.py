@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.common import markdown_table, write_text
 from utils.errors import UserError
+from utils.files import write_text
 from utils.machine import computes_bf16, cpu_name, provenance, resolve_device
+from utils.tables import markdown_table
 
 REST_S = (
     0.3  # before each run: threads of another library's runtime wait for work in a loop for a while

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utils import files
 from utils.errors import UserError
+from utils.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write a whole file or nothing: aside, then renamed. The folder is made. Raises UserError
-    where it cannot be.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_text(path, text)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
-    return path
 
 
 class ResultStore:
@@ -100,27 +86,6 @@ def mean_plus_minus(values: Sequence[float], digits: int = 3) -> str:
         return "–"
     mean, spread = mean_and_spread(values)
     return f"{mean:.{digits}f} ± {spread:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table: the first column to the left, the others to the right."""
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return (
-        "\n".join(
-            "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |"
-            for line in lines
-        )
-        + "\n"
-    )
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
-    """A CSV file with a header line, written as `write_text` does."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return write_text(path, text.getvalue())
 
 
 def seed_bars(

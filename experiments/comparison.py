@@ -27,9 +27,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from experiments import runs
-from experiments.common import markdown_table, mean_plus_minus, write_csv, write_text
+from experiments.common import mean_plus_minus
 from experiments.runs import Result, Runner, Trial
 from utils.errors import UserError
+from utils.files import write_text
+from utils.tables import markdown_table, write_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

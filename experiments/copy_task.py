@@ -55,13 +55,10 @@ from configs.schema import Cosine, ModelConfig
 from configs.serialize import to_dict
 from experiments.common import (
     ResultStore,
-    markdown_table,
     mean_and_spread,
     mean_plus_minus,
     provenance_line,
     seed_bars,
-    write_csv,
-    write_text,
 )
 from models.build import build_scheme
 from models.masks import as_bias, causal_attn_mask
@@ -76,6 +73,8 @@ from pictures.panels import panel_figure, save_figure
 from training.schedules import lr_factor
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
+from utils.files import write_text
+from utils.tables import markdown_table, write_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

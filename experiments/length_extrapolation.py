@@ -50,10 +50,12 @@ from configs.serialize import to_dict
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
 from experiments import runs
-from experiments.common import markdown_table, mean_plus_minus, write_csv, write_text
+from experiments.common import mean_plus_minus
 from experiments.runs import Runner, Trial
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
+from utils.files import write_text
+from utils.tables import markdown_table, write_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

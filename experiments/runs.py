@@ -39,9 +39,9 @@ from configs.load import load_config, write_config_json
 from configs.positions import POSITIONS
 from configs.schema import Config
 from configs.serialize import from_dict, parse_override, to_dict
-from experiments.common import write_text
 from utils.cli import Parser, positive
 from utils.errors import ConfigError, UserError
+from utils.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

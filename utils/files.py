@@ -46,15 +46,18 @@ def write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """A whole file, or none."""
+def write_bytes(path: Path, content: bytes) -> Path:
+    """A whole file, or none; its folder is made. Returns the path."""
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as aside:
         aside.write_bytes(content)
+    return path
 
 
-def write_text(path: Path, text: str) -> None:
-    r"""A whole file in UTF-8 with "\n", or none."""
-    write_bytes(path, text.encode())
+def write_text(path: Path, text: str) -> Path:
+    r"""As write_bytes, in UTF-8 with "\n"."""
+    return write_bytes(path, text.encode())
 
 
 def sync(path: Path) -> None:

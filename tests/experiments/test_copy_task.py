@@ -16,7 +16,7 @@ from made_runs import Scripts
 
 from configs.positions import POSITIONS
 from experiments import copy_task
-from experiments.common import ResultStore, markdown_table, mean_plus_minus, seed_bars
+from experiments.common import ResultStore, mean_plus_minus, seed_bars
 from experiments.copy_task import (
     VARIANTS,
     Copier,
@@ -27,6 +27,7 @@ from experiments.copy_task import (
     make_rows,
     train_and_test,
 )
+from utils.tables import markdown_table
 
 TASK = Task()
 TINY = Task(steps=2, n_test=20)
