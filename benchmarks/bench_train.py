@@ -39,7 +39,7 @@ from benchmarks.common import DTYPES, Report, figure
 from benchmarks.train_models import MODELS, Model, Ours, build_models, n_parameters
 from benchmarks.train_setup import SIZES, Batches, Setup, make_batches
 from configs.positions import POSITIONS
-from experiments.runs import chosen_positions
+from experiments.common import chosen_positions
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.tables import markdown_table
@@ -325,11 +325,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
-    schemes = (
-        chosen_positions(None if args.schemes == "all" else args.schemes, list(POSITIONS))
-        if args.schemes
-        else []
-    )
+    wanted = ",".join(POSITIONS) if args.schemes == "all" else args.schemes
+    schemes = chosen_positions(wanted) if wanted else []
     device = common.use_machine(args.device, args.threads)
     settings = {
         key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()

@@ -1,1 +1,1 @@
-"""Comparisons of position schemes: one command each, resumable, with a table and a plot at the end."""
+"""Comparisons of position schemes and methods: one command each, with tables and plots."""

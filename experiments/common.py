@@ -1,78 +1,139 @@
-"""What the experiments share: a store of finished runs, tables, and the mean and spread over seeds."""
+"""What experiments share: their command line, their tables, and the frame of those over trials."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from argparse import Namespace
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utils.errors import UserError
+from configs.load import load_config
+from configs.positions import POSITIONS
+from configs.schema import Config
+from configs.serialize import parse_override
+from experiments.trials import Runner, Trial, say
+from utils.cli import Parser, positive
+from utils.errors import ConfigError, UserError
 from utils.files import write_text
+from utils.tables import write_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Rows = list[dict[str, Any]]
+PLACES = ("data.corpus.root", "data.corpus.path", "data.cache_dir", "train.runs_dir")
 
-class ResultStore:
-    """Finished runs, one JSON file each: `{label}_{digest of the settings}.json`.
 
-    A run is known by its settings: everything that decides its outcome belongs there (scheme, seed,
-    sizes, and a version to be raised when the code that computes the outcome changes). A run that
-    was cut short leaves no file.
+# ------------------------------------------------------------------------------------- command line
+
+
+def chosen(text: str, known: Collection[str], what: str) -> list[str]:
+    """The names in `text`, between commas, each once. Raises UserError for an unknown one."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UserError(f"no {what} {', '.join(map(repr, unknown))}: there are {', '.join(known)}")
+    if not names:
+        raise UserError(f"{text!r}: name at least one {what}")
+    return names
+
+
+def chosen_positions(text: str) -> list[str]:
+    return chosen(text, POSITIONS, "position scheme")
+
+
+def chosen_seeds(text: str) -> list[int]:
+    """The seeds in `text`, between commas, each once. Raises UserError for what is no seed."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isascii() and part.isdigit() for part in parts):
+        raise UserError(f"--seeds {text!r}: integers >= 0, separated by commas")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def add_trial_arguments(parser: Parser, *, config: str | None, output_dir: Path | None) -> None:
+    """The options of every experiment over trials. None: the default is the experiment's affair."""
+    add = parser.add_argument
+    add("--config", metavar="FILE", default=config, help="the config that all runs share")
+    add(
+        "--seeds",
+        metavar="N,...",
+        type=chosen_seeds,
+        default="0",
+        help="one training of each variant for each (default: 0)",
+    )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="SECTION.FIELD=VALUE",
+        help="change one field of the config for all runs; repeatable",
+    )
+    add(
+        "--search",
+        choices=("greedy", "beam"),
+        default="beam",
+        help="what the scored translations are from",
+    )
+    add("--output_dir", metavar="DIR", type=Path, default=output_dir)
+    add(
+        "--jobs",
+        metavar="N",
+        type=positive,
+        default=1,
+        help="runs at once; they share the cores (and disturb tokens/s)",
+    )
+    add(
+        "--threads",
+        metavar="N",
+        type=positive,
+        help="CPU threads of each run (default: cores / jobs)",
+    )
+    add(
+        "--report_only", action="store_true", help="table and plots of what is done; nothing is run"
+    )
+
+
+def add_positions_argument(parser: Parser, default: str) -> None:
+    parser.add_argument(
+        "--positions",
+        metavar="NAME,...",
+        type=chosen_positions,
+        default=default,
+        help="position schemes, separated by commas (names as for --position)",
+    )
+
+
+def position_config(args: Namespace, name: str, more: list[str]) -> Config:
+    """The config of the command line under the position scheme `name`."""
+    return load_config(args.config, [*args.overrides, *more], name)
+
+
+def resolve_configs(
+    load: Callable[[str, list[str]], Config], variants: Iterable[str], seeds: Sequence[int]
+) -> tuple[dict[tuple[str, int], Config], dict[str, str]]:
+    """The config of each (variant, seed), seeds outermost; and why other variants are refused.
+
+    load: the config of a variant with more `--set` texts. Raises ConfigError where it refuses all
+    of them: then the fault lies with the config or the changes.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def path(self, label: str, settings: Mapping[str, Any]) -> Path:
-        """Where the run with these settings (values that JSON can hold) lies or will lie."""
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-        return self.folder / f"{label}_{digest}.json"
-
-    def find(self, label: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The result of a finished run; None where it has not been run. Raises UserError for a
-        broken file.
-        """
-        path = self.path(label, settings)
-        try:
-            return json.loads(path.read_text("utf-8"))["result"]
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path}: not a result ({error!r}); delete it to run it again"
-            ) from error
-
-    def find_or_run(
-        self, label: str, settings: Mapping[str, Any], run: Callable[[], Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """The stored result, or that of run(): values that JSON can hold. It is stored with its
-        "provenance" added.
-        """
-        found = self.find(label, settings)
-        if found is not None:
-            return found
-        from utils.machine import provenance  # imports torch
-
-        result = {**run(), "provenance": provenance()}
-        record = {"label": label, "settings": settings, "result": result}
-        text = json.dumps(record, indent=1) + "\n"
-        write_text(self.path(label, settings), text)
-        return json.loads(text)[
-            "result"
-        ]  # the same whether it was just run or read: lists, and names as text
+    configs: dict[tuple[str, int], Config] = {}
+    refused: dict[str, ConfigError] = {}
+    for seed in seeds:
+        for name in variants:
+            if name not in refused:
+                try:
+                    configs[name, seed] = load(name, [f"train.seed={seed}"])
+                except ConfigError as error:
+                    refused[name] = error
+    if not configs:
+        raise next(reversed(refused.values()))
+    return configs, {name: " ".join(str(error).split()) for name, error in refused.items()}
 
 
-def provenance_line(results: Collection[Mapping[str, Any]]) -> str:
-    """Which commits, versions and hardware the results come from."""
-    kinds = {
-        key: sorted({result["provenance"][key] for result in results})
-        for key in ("commit", "torch", "hardware")
-    }
-    return "; ".join(f"{key} {', '.join(values)}" for key, values in kinds.items())
+# ------------------------------------------------------------------------------------------- tables
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
@@ -80,67 +141,183 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def mean_plus_minus(values: Sequence[float], digits: int = 3) -> str:
+def mean_plus_minus(values: Iterable[float | None], digits: int = 3) -> str:
     """`0.950 ± 0.012` from several values, `0.950` from one, a dash from none."""
-    if not values:
+    known = [value for value in values if value is not None]
+    if not known:
         return "–"
-    mean, spread = mean_and_spread(values)
-    return f"{mean:.{digits}f} ± {spread:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
+    mean, spread = mean_and_spread(known)
+    return f"{mean:.{digits}f} ± {spread:.{digits}f}" if len(known) > 1 else f"{mean:.{digits}f}"
 
 
-def seed_bars(
-    panels: Mapping[str, Mapping[str, Sequence[float]]],
+def provenance_line(provenances: Iterable[Mapping[str, str]]) -> str:
+    """Which commits, versions and hardware figures come from."""
+    made = list(provenances)
+    commits, torches, machines = (
+        ", ".join(dict.fromkeys(each[key] for each in made))
+        for key in ("commit", "torch", "hardware")
+    )
+    return f"commit {commits}, torch {torches}, {machines}"
+
+
+# ------------------------------------------------------------------------------------------ lengths
+
+
+def bucket_names(edges: Sequence[int]) -> list[str]:
+    """`edges` are increasing upper ends, in words; an open bucket follows the last."""
+    lows = [1, *(edge + 1 for edge in edges)]
+    closed = (f"{low}–{high}" if low < high else f"{high}" for low, high in zip(lows, edges))
+    return [*closed, f"≥{lows[-1]}"]
+
+
+def rows_by_length(sources: Sequence[str], edges: Sequence[int]) -> list[list[int]]:
+    """The rows of the sentences in each bucket of source words (split at white space)."""
+    rows: list[list[int]] = [[] for _ in range(len(edges) + 1)]
+    for row, source in enumerate(sources):
+        rows[bisect_left(edges, len(source.split()))].append(row)
+    return rows
+
+
+def bleu_by_length(trial: Trial, splits: Sequence[str], edges: Sequence[int]) -> list[float | None]:
+    """sacreBLEU of each bucket over the splits together; None where a bucket has no sentence."""
+    from translation.metrics import sacrebleu_score
+
+    sources, references, found = (
+        [line for split in splits for line in trial.lines(split, what)]
+        for what in ("src", "ref", "hyp")
+    )
+    return [
+        sacrebleu_score([found[row] for row in rows], [references[row] for row in rows])
+        if rows
+        else None
+        for rows in rows_by_length(sources, edges)
+    ]
+
+
+def length_figure(
+    bleu: Mapping[str, Sequence[Sequence[float | None]]],
+    sources: Sequence[str],
+    edges: Sequence[int],
     *,
     title: str,
-    x_label: str,
-    limits: tuple[float, float] | None = None,
+    baseline: str | None = None,
 ) -> Figure:
-    """Panels, one under the other, of horizontal bars: for each name the mean of its values (one a
-    seed), a line from mean - to mean + standard deviation, and each value as a dot. A name without
-    values has no bar.
+    """sacreBLEU over the length of the sources, a line for each name; the baseline's is black.
 
-    limits: the range of the x axis, beyond which no spread is drawn. Raises ValueError where there
-    is nothing to draw.
+    bleu: for each name its values by bucket, one sequence a seed; the mean over the seeds is drawn.
     """
-    from pictures.panels import panel_figure  # numpy and matplotlib
+    from pictures.panels import panel_figure
 
-    if not any(panels.values()):
-        raise ValueError("no bars to draw: panels is empty")
-    counts = [len(bars) for bars in panels.values()]
-    figure, axes = panel_figure(
-        len(panels),
-        1,
-        size=(7.5, 0.8 + 0.26 * sum(counts) / len(counts)),
-        title=title,
-        x_label=x_label,
-        y_label="",
-        sharex=True,
-        height_ratios=[2 + count for count in counts],
-    )
-    for place, (panel, bars) in zip(axes.flat, panels.items()):
-        for row, values in enumerate(bars.values()):
-            if not values:
-                continue
-            mean, spread = mean_and_spread(values)
-            low, high = mean - spread, mean + spread
-            if limits:
-                low, high = max(low, limits[0]), min(high, limits[1])
-            place.barh(row, mean, height=0.7, color="C0", alpha=0.45)
-            place.plot([low, high], [row, row], color="black", linewidth=1)
-            # Equal values lie beside each other, not on top of one another.
-            offsets = [0.09 * (i - (len(values) - 1) / 2) for i in range(len(values))]
-            place.scatter(
-                values,
-                [row + offset for offset in offsets],
-                s=9,
-                color="C3",
-                zorder=3,
-                clip_on=False,
-            )
-        place.set_yticks(range(len(bars)), list(bars), fontsize=8)
-        place.set_ylim(len(bars) - 0.4, -0.6)
-        if limits:
-            place.set_xlim(*limits)
-        place.grid(axis="x", alpha=0.3)
-        place.set_title(panel, fontsize=10)
+    axis = {"x_label": "source words (number of sentences)", "y_label": "sacreBLEU"}
+    figure, [[axes]] = panel_figure(1, 1, size=(6.7, 4.2), title=title, room=1.8, **axis)
+    lines = []
+    for number, (name, seeds) in enumerate(bleu.items()):
+        known = [[value for value in bucket if value is not None] for bucket in zip(*seeds)]
+        means = [statistics.fmean(values) if values else float("nan") for values in known]
+        style = ("o-", "o--", "o:")[number // 10 % 3]  # there are ten colours
+        style, colour = ("o--", "black") if name == baseline else (style, f"C{number % 10}")
+        lines += axes.plot(means, style, markersize=4, linewidth=1.6, color=colour)
+    buckets = zip(bucket_names(edges), rows_by_length(sources, edges))
+    labels = [f"{name}\n({len(rows):,})" for name, rows in buckets]
+    axes.set_xticks(range(len(labels)), labels=labels, fontsize=8)
+    axes.set_xlim(-0.5, len(labels) - 0.5)
+    axes.grid(alpha=0.3)
+    figure.legend(lines, list(bleu), loc="outside right center", frameon=False, fontsize=8)
     return figure
+
+
+# -------------------------------------------------------------------------------------- experiments
+
+
+class Experiment:
+    """Trials, what became of them, and the files in --output_dir that tell it.
+
+    failures: the reasons, by the titles of trials and by the names of variants that are refused.
+    """
+
+    stem: str  # of the files' names
+    noun: str  # what a variant is: a column of the CSV file
+
+    def __init__(self, args: Namespace, trials: list[Trial], failures: dict[str, str]) -> None:
+        self.args, self.trials, self.failures = args, trials, failures
+
+    def rows(self, trial: Trial) -> list[dict[str, Any]]:
+        """What the CSV file says of a trial that is done, after the first columns."""
+        raise NotImplementedError
+
+    def report(self, rows: Rows) -> str:
+        """Markdown for a reader, from the rows of the CSV file; some trial is done."""
+        raise NotImplementedError
+
+    def draw(self, rows: Rows) -> None:
+        """Write the pictures; some trial is done."""
+        raise NotImplementedError
+
+    def run(self, runner: Runner) -> None:
+        runner.run(self.trials)
+
+    def done(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.is_scored()]
+
+    def all_rows(self) -> Rows:
+        """Trial by trial what is done, failed or not run, then the variants that are refused."""
+        rows: Rows = []
+        for trial in self.trials:
+            first = {self.noun: trial.variant, "seed": trial.seed}
+            reason = self.failures.get(trial.title, "")
+            if trial.is_scored():
+                rows += [first | row for row in self.rows(trial)]
+            else:
+                rows.append(first | {"status": "failed" if reason else "not run", "reason": reason})
+        titles = {trial.title for trial in self.trials}
+        for name, reason in self.failures.items():
+            if name not in titles:
+                rows.append({self.noun: name, "status": "failed", "reason": reason})
+        return rows
+
+    def write(self, *, pictures: bool = False) -> str:
+        """Write both tables, and the pictures if asked to; the Markdown."""
+        rows, folder = self.all_rows(), self.args.output_dir
+        text = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
+        some_done = any(row["status"] == "done" for row in rows)
+        if some_done:
+            text = self.report(rows)
+        write_text(folder / f"{self.stem}.md", text or "Nothing is done.\n")
+        write_csv(folder / f"{self.stem}.csv", rows)
+        if some_done and pictures:
+            self.draw(rows)
+        return text or "Nothing is done.\n"
+
+    def main(self) -> int:
+        """Run what is not done (nothing with --report_only), write and print.
+
+        The exit code: 0, 1 where a trial failed, 128 + the signal that ended the trials.
+        """
+        args = self.args
+        for name, reason in self.failures.items():
+            say(f"{name}: failed: {reason}")
+        runner = Runner(
+            jobs=args.jobs, threads=args.threads, failures=self.failures, done=self.write
+        )
+        if not args.report_only:
+            self.run(runner)
+        elif not self.done():
+            raise UserError(
+                f"{args.output_dir}: nothing of this is done yet; leave --report_only out to run it"
+            )
+        print(self.write(pictures=True), end="")
+        say(f"written: {args.output_dir}/{self.stem}.*")
+        return int(bool(self.failures)) if runner.stopped is None else 128 + runner.stopped
+
+    def about(self) -> tuple[str, str, str]:
+        """Config and changes (the last of each `--set` key, no places of this machine), seeds,
+        provenance: for a reader.
+        """
+        changes = dict(map(parse_override, self.args.overrides))
+        stated = [f"{key}={value}" for key, value in changes.items() if key not in PLACES]
+        config = f"Config {Path(self.args.config).name}"
+        if stated:
+            config += f" with {', '.join(stated)}"
+        seeds = f"seeds {', '.join(map(str, self.args.seeds))}"
+        records = [trial.scores(trial.splits[0]) for trial in self.done()]
+        return config, seeds, provenance_line(record["provenance"] for record in records)

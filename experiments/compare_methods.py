@@ -1,5 +1,4 @@
-"""One translation config with each method for small data alone, and several together:
-`compare_methods.py`.
+"""One translation config with each method for small data: `python experiments/compare_methods.py`.
 
 A method is a few changes of the config (METHODS). `--methods plain,r_drop,r_drop+bpe_dropout` names
 those that are run; names joined by + are put together. What is written and how it is to be read:
@@ -17,19 +16,14 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-if (
-    not __package__
-):  # run as a file: the root of the repository is where imports begin, not this folder
+if not __package__:  # run as a file: imports begin at the root of the repository, not here
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from configs.load import load_config
 from configs.schema import Config
-from data.corpora.build import build_corpus
-from experiments import runs
-from experiments.comparison import Comparison, run_comparison
-from experiments.runs import Trial
+from experiments.common import add_trial_arguments, chosen
+from experiments.comparison import compare
 from utils.cli import Parser, run_main
-from utils.errors import UserError
 
 BASELINE = "plain"
 TWICE = "plain_twice"
@@ -63,78 +57,54 @@ METHODS: dict[str, tuple[str, ...]] = {
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(
-        description="Train one translation config with each of several methods and compare the scores."
+        description="Train one config with each of several methods and compare the scores."
     )
-    runs.add_trial_arguments(
-        parser, config="configs/multi30k_compare.py", output_dir="runs/compare_methods"
+    add_trial_arguments(
+        parser, config="configs/multi30k_compare.py", output_dir=Path("runs/compare_methods")
     )
     parser.add_argument(
         "--methods",
         metavar="NAME,...",
+        type=chosen_methods,
+        default=list(METHODS),
         help="methods, separated by commas; A+B: both together (default: each alone). There are "
         + ", ".join(METHODS),
     )
     parser.add_argument(
         "--curves",
         metavar="NAME,...",
+        type=chosen_methods,
         help="methods in the plot by length (default: best and plain)",
     )
     return parser.parse_args(argv)
 
 
 def chosen_methods(text: str) -> list[str]:
-    """The methods named in `text`, each once. Raises UserError for one that there is not, and for
-    none.
-    """
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    unknown = [part for name in names for part in name.split("+") if part not in METHODS]
-    if unknown:
-        raise UserError(
-            f"no method {', '.join(map(repr, unknown))}: there are {', '.join(METHODS)}"
-        )
-    if not names:
-        raise UserError("--methods: name at least one method")
-    return names
+    """The methods in `text`, between commas, each once. Raises UserError for an unknown part."""
+    chosen(text.replace("+", ","), METHODS, "method")
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def method_config(args: Namespace, name: str, more: list[str]) -> Config:
-    """The config of the command line with the changes of the method `name` (or of several, joined
-    by +).
-    """
+    """The config of the command line with the changes of a method, or of several, joined by +."""
     parts = name.split("+")
     changes = [*args.overrides, *(change for part in parts for change in METHODS[part]), *more]
-    if (
-        INVERSE_SQRT in parts
-    ):  # its defaults are for long trainings: a short one would end within their warm-up
+    if INVERSE_SQRT in parts:
+        # Its defaults are for long trainings: a short one would end within their warm-up.
         schedule = load_config(args.config, args.overrides).optim.schedule
         shared = [field for field in ("lr", "warmup_steps") if hasattr(schedule, field)]
         changes += [f"optim.schedule.{field}={getattr(schedule, field)}" for field in shared]
-    config = load_config(args.config, changes)
     if TWICE in parts:
-        config = load_config(
-            args.config, [*changes, f"train.max_epochs={2 * config.train.max_epochs}"]
-        )
-    return config
+        epochs = load_config(args.config, changes).train.max_epochs
+        changes.append(f"train.max_epochs={2 * epochs}")
+    return load_config(args.config, changes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code, see run_comparison."""
+    """The exit code, see Experiment.main."""
     args = parse_args(argv)
-    chosen = list(METHODS) if args.methods is None else chosen_methods(args.methods)
-    methods = list(dict.fromkeys([BASELINE, *chosen]))
-    if args.curves is not None:
-        args.curves = chosen_methods(args.curves)
-    seeds = runs.chosen_seeds(args.seeds)
-    configs, refused = runs.resolve_configs(partial(method_config, args), methods, seeds)
-    trials = [
-        Trial(
-            name, seed, config, args.output_dir, build_corpus(config.data).test, search=args.search
-        )
-        for (name, seed), config in configs.items()
-    ]
-    return run_comparison(
-        Comparison(args, "method", methods, seeds, trials, failures=dict(refused))
-    )
+    methods = list(dict.fromkeys([BASELINE, *args.methods]))
+    return compare(args, "method", methods, partial(method_config, args))
 
 
 if __name__ == "__main__":

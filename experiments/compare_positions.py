@@ -11,60 +11,49 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-if (
-    not __package__
-):  # run as a file: the root of the repository is where imports begin, not this folder
+if not __package__:  # run as a file: imports begin at the root of the repository, not here
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.corpora.build import build_corpus
-from experiments import runs
-from experiments.comparison import Comparison, run_comparison
-from experiments.runs import Trial
+from configs.positions import POSITIONS
+from experiments.common import (
+    add_positions_argument,
+    add_trial_arguments,
+    chosen_positions,
+    position_config,
+)
+from experiments.comparison import compare
 from utils.cli import Parser, run_main
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(
-        description="Train one translation config with every position scheme and compare the scores."
+        description="Train one config with every position scheme and compare the scores."
     )
-    runs.add_trial_arguments(
-        parser, config="configs/multi30k_small_rope.py", output_dir="runs/compare"
+    add_trial_arguments(
+        parser, config="configs/multi30k_small_rope.py", output_dir=Path("runs/compare")
     )
-    runs.add_positions_argument(parser)
+    add_positions_argument(parser, ",".join(POSITIONS))
     parser.add_argument(
         "--baseline",
         metavar="NAME",
+        type=lambda text: chosen_positions(text)[0],
         default="sinusoidal",
         help="what the others are compared with (it is run too)",
     )
     parser.add_argument(
         "--curves",
         metavar="NAME,...",
+        type=chosen_positions,
         help="schemes in the plot by length (default: best and baseline)",
     )
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code, see run_comparison."""
+    """The exit code, see Experiment.main."""
     args = parse_args(argv)
-    [baseline] = runs.chosen_positions(args.baseline, ())[:1]
-    positions = list(
-        dict.fromkeys([baseline, *runs.chosen_positions(args.positions, runs.position_names())])
-    )
-    if args.curves is not None:
-        args.curves = runs.chosen_positions(args.curves, ())
-    seeds = runs.chosen_seeds(args.seeds)
-    configs, refused = runs.resolve_configs(partial(runs.position_config, args), positions, seeds)
-    trials = [
-        Trial(
-            name, seed, config, args.output_dir, build_corpus(config.data).test, search=args.search
-        )
-        for (name, seed), config in configs.items()
-    ]
-    return run_comparison(
-        Comparison(args, "scheme", positions, seeds, trials, failures=dict(refused))
-    )
+    positions = list(dict.fromkeys([args.baseline, *args.positions]))
+    return compare(args, "scheme", positions, partial(position_config, args))
 
 
 if __name__ == "__main__":

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
+import itertools
+import json
 import math
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if (
-    not __package__
-):  # run as a file: the root of the repository is where imports begin, not this folder
+if not __package__:  # run as a file: imports begin at the root of the repository, not here
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import torch
@@ -54,11 +54,11 @@ from configs.positions import (
 from configs.schema import Cosine, ModelConfig
 from configs.serialize import to_dict
 from experiments.common import (
-    ResultStore,
+    chosen,
+    chosen_seeds,
     mean_and_spread,
     mean_plus_minus,
     provenance_line,
-    seed_bars,
 )
 from models.build import build_scheme
 from models.masks import as_bias, causal_attn_mask
@@ -74,14 +74,17 @@ from training.schedules import lr_factor
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.files import write_text
+from utils.machine import provenance
 from utils.tables import markdown_table, write_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# raise it when the code below computes something else from the same settings: stored results are
-# then stale
+# Raise it when the code below computes something else from the same settings: stored results are
+# then stale.
 VERSION = 1
+
+Results = Mapping[str, Sequence[Mapping[str, Any]]]  # of each scheme, one for each seed
 
 
 # ----------------------------------------------------------------------------------------- the task
@@ -116,8 +119,7 @@ def make_rows(n: int, length: int, task: Task, generator: torch.Generator) -> tu
     """n rows of `length` tokens and what they should become, [n,length] each.
 
     A row has 1 to length-3 random symbols, the mark, and blanks (two or more) to the end. In its
-    target the symbols are repeated after the mark, as far as there is room; what is left stays
-    blank.
+    target the symbols are repeated after the mark, as far as there is room.
     """
     n_symbols = torch.randint(1, length - 2, (n, 1), generator=generator)
     place = torch.arange(length)
@@ -130,11 +132,9 @@ def make_rows(n: int, length: int, task: Task, generator: torch.Generator) -> tu
 
 
 def accuracies(predicted: Tensor, rows: Tensor, targets: Tensor, task: Task) -> tuple[float, float]:
-    """(exact, token): the share of rows that are right in every place, and of repeated symbols that
-    are right.
+    """(exact, token): the share of rows that are right in every place, and of repeated symbols.
 
-    What is there to be read off (the symbols, the mark) and what stays blank counts for the first
-    alone.
+    What is there to be read off (symbols, mark) and what stays blank counts for the first alone.
     """
     right = predicted == targets
     repeated = (rows == task.blank) & (targets != task.blank)
@@ -148,7 +148,7 @@ def accuracies(predicted: Tensor, rows: Tensor, targets: Tensor, task: Task) -> 
 class Variant:
     """A position scheme in a model of n_heads. causal: the encoder sees no later token.
 
-    slopes takes the place of the scheme: a bias -slope |i - j| for each head, ALiBi's with slopes of one's own.
+    slopes: a bias -slope |i - j| for each head instead of the scheme, ALiBi's with other slopes.
     """
 
     position: Position
@@ -158,13 +158,8 @@ class Variant:
 
     def settings(self, task: Task) -> dict[str, Any]:
         """What decides the outcome, as JSON can hold it."""
-        position = to_dict(fit_to_task(self.position, task))
-        return {
-            "position": position,
-            "n_heads": self.n_heads,
-            "slopes": self.slopes,
-            "causal": self.causal,
-        }
+        own = {"n_heads": self.n_heads, "slopes": self.slopes, "causal": self.causal}
+        return {"position": to_dict(fit_to_task(self.position, task)), **own}
 
 
 # xPos, CoPE and FoX have another scheme in the encoder, which stands here under its own name.
@@ -173,8 +168,7 @@ SCHEMES = {
     for name, position in POSITIONS.items()
     if not isinstance(position, (XPos, Cope, Fox))
 }
-# Is it the number of heads, their slopes, the symmetry, or the causal mask that makes ALiBi fail or
-# succeed here?
+# Do heads, slopes, symmetry or the causal mask make ALiBi fail or succeed here?
 ALIBI_VARIANTS = {
     "alibi_1_head": Variant(position=Alibi(), n_heads=1),
     "alibi_2_heads": Variant(position=Alibi(), n_heads=2),
@@ -251,23 +245,19 @@ class Causal(AttentionPosition):
 
 
 def variant_scheme(variant: Variant, task: Task) -> PositionScheme:
-    """The scheme's modules for the task's model. Raises ConfigError where it does not fit the
-    model's shape.
-    """
+    """The scheme's modules for the task's model."""
     if variant.slopes is not None:
-        scheme: PositionScheme = AttentionScheme(encoder=[FixedSlopes(variant.slopes)])
-    else:
-        scheme = build_scheme(
-            ModelConfig(
-                position=fit_to_task(variant.position, task),
-                d_model=task.d_model,
-                n_heads=variant.n_heads,
-                n_encoder_layers=task.n_layers,
-                n_decoder_layers=task.n_layers,
-            )
-        )
+        return AttentionScheme(encoder=[FixedSlopes(variant.slopes)])
+    model = ModelConfig(
+        position=fit_to_task(variant.position, task),
+        d_model=task.d_model,
+        n_heads=variant.n_heads,
+        n_encoder_layers=task.n_layers,
+        n_decoder_layers=task.n_layers,
+    )
+    scheme = build_scheme(model)
     if variant.causal:
-        scheme = AttentionScheme(encoder=[Causal(scheme.attention("encoder", 0))])
+        return AttentionScheme(encoder=[Causal(scheme.attention("encoder", 0))])
     return scheme
 
 
@@ -295,9 +285,7 @@ class Copier(nn.Module):
         self.scheme = variant_scheme(variant, task)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """rows [B,T] -> logits [B,T,V]. A blank is a token like any other: there is something to
-        say in its place.
-        """
+        """rows [B,T] -> logits [B,T,V]. A blank is a token like any other, not padding."""
         positions = self.scheme.positions("source", 0, rows.shape[1], rows.device)
         x = self.embedding(rows) * math.sqrt(self.embedding.embedding_dim)
         x = self.scheme.input("source")(x, positions)
@@ -361,38 +349,41 @@ def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
     }
 
 
-def run_all(
-    names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path
-) -> dict[str, list[dict[str, Any]]]:
-    """The results of every scheme, one for each seed; runs that are done are read. Says what it
-    does, line by line.
+def stored_result(name: str, seed: int, task: Task, folder: Path) -> tuple[dict[str, Any], bool]:
+    """The result of a run, and whether it was stored: by all that decides it, as a hash.
+
+    A run that was cut short leaves no file. Raises UserError for a broken file.
     """
-    store = ResultStore(folder)
+    variant, label = VARIANTS[name], f"{name}_seed{seed}"
+    settings = {"version": VERSION, "task": dataclasses.asdict(task)}
+    settings |= {**variant.settings(task), "seed": seed}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    path = folder / f"{label}_{digest}.json"
+    known = path.exists()
+    if not known:
+        result = {**train_and_test(variant, seed, task), "provenance": provenance()}
+        record = {"label": label, "settings": settings, "result": result}
+        write_text(path, json.dumps(record, indent=1) + "\n")
+    try:
+        return json.loads(path.read_text("utf-8"))["result"], known
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a result ({error!r}); delete it to run it again") from error
+
+
+def run_all(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path) -> Results:
+    """The results of every scheme; runs that are done are read. Says what it does."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    n_runs = len(names) * len(seeds)
-    for seed in seeds:  # seed by seed, so that an interrupted experiment has all schemes
-        for name in names:
-            variant = VARIANTS[name]
-            settings = {
-                "version": VERSION,
-                "task": dataclasses.asdict(task),
-                **variant.settings(task),
-                "seed": seed,
-            }
-            label = f"{name}_seed{seed}"
-            known = store.find(label, settings) is not None
-            result = store.find_or_run(
-                label, settings, partial(train_and_test, variant, seed, task)
-            )
-            results[name].append(result)
-            done = sum(map(len, results.values()))
-            length = str(task.length)
-            how = "done before" if known else f"{result['seconds']} s of CPU time"
-            print(
-                f"[{done}/{n_runs}] {name}, seed {seed}: exact {result['exact'][length]:.3f}, "
-                f"symbols {result['token'][length]:.3f}, {how}",
-                flush=True,
-            )
+    length = str(task.length)
+    # Seed by seed, so that an interrupted experiment has all schemes.
+    for number, (seed, name) in enumerate(itertools.product(seeds, names), start=1):
+        result, known = stored_result(name, seed, task, folder)
+        results[name].append(result)
+        print(
+            f"[{number}/{len(names) * len(seeds)}] {name}, seed {seed}: "
+            f"exact {result['exact'][length]:.3f}, symbols {result['token'][length]:.3f}, "
+            + ("done before" if known else f"{result['seconds']} s of CPU time"),
+            flush=True,
+        )
     return results
 
 
@@ -404,16 +395,24 @@ def values(results: Iterable[Mapping[str, Any]], measure: str, length: int) -> l
     return [result[measure][str(length)] for result in results if str(length) in result[measure]]
 
 
-def table(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task) -> str:
-    """Markdown: accuracy at the trained length and beyond, mean and standard deviation over the
-    seeds.
-    """
+def panels(results: Results) -> dict[str, Results]:
+    """The plain schemes; and ALiBi's panel in its order, unless none of its own was run."""
+    alibi = {name: results[name] for name in ALIBI_VARIANTS if name in results}
+    found = {
+        "schemes": {name: results[name] for name in results if name in SCHEMES},
+        "ALiBi: heads, slopes, symmetry, causal mask": alibi if alibi.keys() - SCHEMES else {},
+    }
+    return {title: panel for title, panel in found.items() if panel}
+
+
+def table(results: Results, task: Task) -> str:
+    """Markdown: accuracy at the trained length and beyond, mean and standard deviation."""
+    beyond = [length for length in task.test_lengths if length > task.length]
+    lengths = [task.length, beyond[0], beyond[len(beyond) // 2], beyond[-1]]
+    columns = [(measure, n) for measure in ("exact", "token") for n in dict.fromkeys(lengths)]
+    words = {"exact": "rows", "token": "symbols"}
     header = ["scheme", "heads", "position parameters"]
-    columns = [(measure, length) for measure in ("exact", "token") for length in task.test_lengths]
-    columns = [column for column in columns if column[1] in shown_lengths(task)]
-    header += [
-        f"{'rows' if measure == 'exact' else 'symbols'}, {length}" for measure, length in columns
-    ]
+    header += [f"{words[measure]}, {length}" for measure, length in columns]
     rows = [
         [name, VARIANTS[name].n_heads, f"{runs[0]['position_parameters']:,}"]
         + [mean_plus_minus(values(runs, measure, length)) for measure, length in columns]
@@ -422,75 +421,69 @@ def table(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task) -> str
     return markdown_table(header, rows)
 
 
-def shown_lengths(task: Task) -> tuple[int, ...]:
-    """The trained length, the next one tested, a middle one and the longest."""
-    beyond = [length for length in task.test_lengths if length > task.length]
-    return tuple(dict.fromkeys([task.length, beyond[0], beyond[len(beyond) // 2], beyond[-1]]))
-
-
-def markdown(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task) -> str:
+def markdown(results: Results, task: Task) -> str:
     runs = [result for of_scheme in results.values() for result in of_scheme]
     seeds = ", ".join(str(result["seed"]) for result in next(iter(results.values())))
     parts = [
         "# Copy task\n",
-        f"Encoder of {task.n_layers} layers, d_model {task.d_model}, d_ff {task.d_ff}; rows of {task.length} tokens in "
-        f"training, {task.n_symbols} symbols; {task.steps} steps of {task.batch_size} rows; {task.n_test} test rows; "
-        f"seeds {seeds}.\n",
-        "Rows: the share that is right in every place. Symbols: the share of repeated symbols that is right; that of "
-        "the scheme none can be had without any position. Each is followed by the length of the test rows. Mean ± "
-        "standard deviation over the seeds; –: the scheme has no position that far.\n",
+        f"Encoder of {task.n_layers} layers, d_model {task.d_model}, d_ff {task.d_ff}; rows of "
+        f"{task.length} tokens in training, {task.n_symbols} symbols; {task.steps} steps of "
+        f"{task.batch_size} rows; {task.n_test} test rows; seeds {seeds}.\n",
+        "Rows: the share that is right in every place. Symbols: the share of repeated symbols that "
+        "is right; that of the scheme none can be had without any position. Each is followed by "
+        "the length of the test rows. Mean ± standard deviation over the seeds; –: the scheme has "
+        "no position that far.\n",
     ]
-    schemes = {name: of_scheme for name, of_scheme in results.items() if name in SCHEMES}
-    alibi = alibi_part(results)
-    if schemes:
-        parts += ["## Schemes\n", table(schemes, task)]
-    if alibi:
-        parts += ["## ALiBi: heads, slopes, symmetry, causal mask\n", table(alibi, task)]
-    parts.append(
-        f"{sum(result['seconds'] for result in runs):.0f} s of CPU time in all; {provenance_line(runs)}.\n"
-    )
+    for title, panel in panels(results).items():
+        parts += [f"## {title[0].upper()}{title[1:]}\n", table(panel, task)]
+    seconds = sum(result["seconds"] for result in runs)
+    made = provenance_line(result["provenance"] for result in runs)
+    parts.append(f"{seconds:.0f} s of CPU time in all; {made}.\n")
     return "\n".join(parts)
 
 
-def alibi_part(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The results of ALiBi's panel, in its order; none where nothing of it but plain schemes was
-    run.
+def accuracy_figure(results: Results, task: Task) -> Figure:
+    """Bars of the share of right rows at the trained length: the mean, a line from mean - to
+    mean + standard deviation, and each seed as a dot.
     """
-    chosen = {name: results[name] for name in ALIBI_VARIANTS if name in results}
-    return chosen if set(chosen) - set(SCHEMES) else {}
-
-
-def accuracy_figure(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task) -> Figure:
-    """Bars of the exact accuracy at the trained length: the mean, the spread, and each seed as a
-    dot.
-    """
-    panels = {
-        "schemes": {name: of_scheme for name, of_scheme in results.items() if name in SCHEMES},
-        "ALiBi: heads, slopes, symmetry, causal mask": alibi_part(results),
-    }
-    return seed_bars(
-        {
-            title: {
-                f"{name} (H={VARIANTS[name].n_heads})": values(runs, "exact", task.length)
-                for name, runs in panel.items()
-            }
-            for title, panel in panels.items()
-            if panel
-        },
+    bars = panels(results)
+    counts = [len(panel) for panel in bars.values()]
+    figure, axes = panel_figure(
+        len(bars),
+        1,
+        size=(7.5, 0.8 + 0.26 * sum(counts) / len(counts)),
         title=f"Copy task: rows of {task.length} tokens that are right in every place",
         x_label="accuracy (bar: mean; line: standard deviation; dot: one seed)",
-        limits=(0.0, 1.0),
+        y_label="",
+        sharex=True,
+        height_ratios=[2 + count for count in counts],
     )
+    for place, (title, panel) in zip(axes.flat, bars.items()):
+        for row, runs in enumerate(panel.values()):
+            seeds = values(runs, "exact", task.length)
+            mean, spread = mean_and_spread(seeds)
+            place.barh(row, mean, height=0.7, color="C0", alpha=0.45)
+            ends = [max(0.0, mean - spread), min(1.0, mean + spread)]
+            place.plot(ends, [row, row], color="black", linewidth=1)
+            # Equal values lie beside each other, not on top of one another.
+            heights = [row + 0.09 * (i - (len(seeds) - 1) / 2) for i in range(len(seeds))]
+            place.scatter(seeds, heights, s=9, color="C3", zorder=3, clip_on=False)
+        labels = [f"{name} (H={VARIANTS[name].n_heads})" for name in panel]
+        place.set_yticks(range(len(panel)), labels, fontsize=8)
+        place.set_ylim(len(panel) - 0.4, -0.6)
+        place.set_xlim(0.0, 1.0)
+        place.grid(axis="x", alpha=0.3)
+        place.set_title(title, fontsize=10)
+    return figure
 
 
-def length_figure(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task) -> Figure:
+def length_figure(results: Results, task: Task) -> Figure:
     """Accuracy by length, a column for each family: whole rows above, repeated symbols below."""
     families: dict[str, dict[str, Sequence[Mapping[str, Any]]]] = {}
     for name, runs in results.items():
         families.setdefault(family(VARIANTS[name]), {})[name] = runs
-    measures = {"exact": "whole rows", "token": "repeated symbols"}
     figure, axes = panel_figure(
-        len(measures),
+        2,
         len(families),
         size=(3.4, 3.0),
         title=f"Copy task beyond the trained length of {task.length} tokens",
@@ -499,23 +492,19 @@ def length_figure(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task
         sharex=True,
         sharey=True,
     )
-    for row, (measure, measure_name) in zip(axes, measures.items()):
-        for place, (title, runs_of) in zip(row, families.items()):
-            place.set_title(f"{title}: {measure_name}", fontsize=8)
+    for row, measure, words in zip(axes, ("exact", "token"), ("whole rows", "repeated symbols")):
+        for place, (title, members) in zip(row, families.items()):
+            place.set_title(f"{title}: {words}", fontsize=8)
             place.axvline(task.length, color="0.6", linestyle=":", linewidth=1)
-            for name, runs in runs_of.items():
-                lengths = [length for length in task.test_lengths if values(runs, measure, length)]
-                means, spreads = zip(
-                    *(mean_and_spread(values(runs, measure, length)) for length in lengths)
-                )
-                [line] = place.plot(
-                    lengths, means, marker="o", markersize=3, linewidth=1.4, label=name
-                )
-                low = [max(0.0, m - s) for m, s in zip(means, spreads)]
-                high = [min(1.0, m + s) for m, s in zip(means, spreads)]
-                place.fill_between(
-                    lengths, low, high, color=line.get_color(), alpha=0.15, linewidth=0
-                )
+            for name, runs in members.items():
+                lengths = [n for n in task.test_lengths if values(runs, measure, n)]
+                spans = [mean_and_spread(values(runs, measure, n)) for n in lengths]
+                means = [mean for mean, _ in spans]
+                [line] = place.plot(lengths, means, "o-", markersize=3, linewidth=1.4, label=name)
+                low = [max(0.0, mean - spread) for mean, spread in spans]
+                high = [min(1.0, mean + spread) for mean, spread in spans]
+                colour = line.get_color()
+                place.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
             place.set_ylim(-0.03, 1.03)
             place.grid(alpha=0.3)
     for place in axes[0]:
@@ -523,21 +512,24 @@ def length_figure(results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task
     return figure
 
 
-def write_report(
-    results: Mapping[str, Sequence[Mapping[str, Any]]], task: Task, folder: Path
-) -> list[Path]:
+def write_report(results: Results, task: Task, folder: Path) -> list[Path]:
     """The table, every number as CSV, and the two pictures."""
-    lines = [
-        [name, VARIANTS[name].n_heads, result["seed"], length, exact, result["token"][length]]
+    rows = [
+        {
+            "scheme": name,
+            "heads": VARIANTS[name].n_heads,
+            "seed": result["seed"],
+            "length": length,
+            "exact": exact,
+            "token": result["token"][length],
+        }
         for name, of_scheme in results.items()
         for result in of_scheme
         for length, exact in result["exact"].items()
     ]
     return [
         write_text(folder / "copy_task.md", markdown(results, task)),
-        write_csv(
-            folder / "copy_task.csv", ["scheme", "heads", "seed", "length", "exact", "token"], lines
-        ),
+        write_csv(folder / "copy_task.csv", rows),
         save_figure(accuracy_figure(results, task), folder / "copy_task_accuracy.png"),
         save_figure(length_figure(results, task), folder / "copy_task_lengths.png"),
     ]
@@ -546,41 +538,34 @@ def write_report(
 # ------------------------------------------------------------------------------------- command line
 
 
-def scheme_names(text: str) -> list[str]:
-    """ "rope,t5" -> the names, each once. Raises UserError for one that is not known or not for an
-    encoder.
-    """
-    names = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    for name in names:
-        if name in VARIANTS:
-            continue
-        if name in POSITIONS:
-            raise UserError(
-                f"--schemes {name}: serves causal attention alone, and this task has an encoder only"
-            )
-        raise UserError(f"--schemes {name!r}: unknown; allowed: {', '.join(VARIANTS)}")
-    return names
-
-
-def seed_numbers(text: str) -> list[int]:
-    """ "0,1" -> [0, 1], each once. Raises UserError."""
-    parts = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise UserError(f"--seeds {text!r}: integers >= 0, separated by commas")
-    return [int(part) for part in parts]
+def chosen_schemes(text: str) -> list[str]:
+    """The names in `text`. Raises UserError for one that is not known or not for an encoder."""
+    causal = [
+        name for name in map(str.strip, text.split(",")) if name in {*POSITIONS} - {*VARIANTS}
+    ]
+    if causal:
+        raise UserError(
+            f"--schemes {causal[0]}: serves causal attention alone, and this task has an encoder"
+        )
+    return chosen(text, VARIANTS, "scheme")
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(
-        description="The copy task over position schemes: accuracy, and accuracy beyond the trained length."
+        description="The copy task over position schemes, at the trained length and on."
     )
     parser.add_argument(
         "--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps"
     )
     parser.add_argument(
-        "--schemes", metavar="NAME,...", help=f"default: all of {', '.join(VARIANTS)}"
+        "--schemes",
+        metavar="NAME,...",
+        type=chosen_schemes,
+        help=f"default: all of {', '.join(VARIANTS)}",
     )
-    parser.add_argument("--seeds", metavar="N,...", help="default: 0,1,2,3,4; fast: 0,1")
+    parser.add_argument(
+        "--seeds", metavar="N,...", type=chosen_seeds, help="default: 0,1,2,3,4; fast: 0,1"
+    )
     parser.add_argument(
         "--steps", type=positive, metavar="N", help="training steps (default: 2000; fast: 500)"
     )
@@ -595,19 +580,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    names = (
-        scheme_names(args.schemes)
-        if args.schemes
-        else list(FAST_SCHEMES if args.fast else VARIANTS)
-    )
-    seeds = seed_numbers(args.seeds or ("0,1" if args.fast else "0,1,2,3,4"))
+    names = args.schemes or (FAST_SCHEMES if args.fast else list(VARIANTS))
+    seeds = args.seeds or list(range(2 if args.fast else 5))
     task = FAST_TASK if args.fast else Task()
     if args.steps:
         task = dataclasses.replace(task, steps=args.steps)
     folder = args.output_dir or Path("runs/copy_task_fast" if args.fast else "runs/copy_task")
-    torch.set_num_threads(
-        1
-    )  # a model this small has nothing to share out, and the last bits stay the same
+    # A model this small has nothing to share out, and the last bits stay the same.
+    torch.set_num_threads(1)
     results = run_all(names, seeds, task, folder / "results")
     paths = write_report(results, task, folder)
     print(f"\n{paths[0].read_text('utf-8')}", *paths, sep="\n")

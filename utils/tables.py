@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from utils.files import write_text
@@ -17,8 +17,10 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> s
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
-    """A CSV file with a header line, written as `write_text` does."""
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
+    """A CSV file of the rows; its columns are the keys of the longest row, which has them all."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    writer = csv.DictWriter(text, max(map(list, rows), key=len), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return write_text(path, text.getvalue())

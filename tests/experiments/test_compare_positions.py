@@ -26,17 +26,24 @@ import torch
 from conftest import ROOT, run_script, tiny_args
 from toy_runs import toy_config, toy_settings
 
-from configs.positions import Rope, YarnScaling
+from configs.positions import YarnScaling
 from configs.schema import Config, InverseSqrt, RDrop, Subword
 from configs.serialize import diff, from_dict
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
-from experiments import compare_methods, compare_positions, comparison, length_extrapolation, runs
+from experiments import (
+    common,
+    compare_methods,
+    compare_positions,
+    comparison,
+    length_extrapolation,
+    trials,
+)
 from translation.metrics import paired_bootstrap
 from translation.translator import load_run
 from utils.errors import UserError
 
-WRITE_FIGURES = comparison.write_figures
+DRAW = comparison.Comparison.draw
 
 # Writes what train.py writes. What it does is in the name of the seed: see `fates`.
 TRAIN = """
@@ -172,10 +179,10 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     made = StandIn(tmp_path)
-    monkeypatch.setattr(runs, "ROOT", tmp_path)
-    monkeypatch.setattr(runs, "POLL_S", 0.02)
+    monkeypatch.setattr(trials, "ROOT", tmp_path)
+    monkeypatch.setattr(trials, "POLL_S", 0.02)
     monkeypatch.setattr(
-        comparison, "write_figures", lambda comparison: None
+        comparison.Comparison, "draw", lambda *_: None
     )  # slow, and no matter but in one
     return made
 
@@ -258,18 +265,12 @@ def test_the_table_holds_what_was_measured(compared: Path) -> None:
 def test_a_scaled_copy_has_the_trained_weights_and_another_rotation(compared: Path) -> None:
     [folder] = (compared / "runs").glob("rope_seed0_*")
     config = load_run(_only_run(folder), runs_dir=compared).config
-    source = runs.Trial("rope", 0, config, compared, ("test",), search="greedy")
+    source = trials.Trial("rope", 0, config, compared, ("test",), search="greedy")
     assert source.folder == folder
-    position = config.model.position
-    assert isinstance(position, Rope)
-    scaled = length_extrapolation.scaled_position(position, "rope_yarn", max_words=10)
-    assert scaled.scaling == YarnScaling(trained_length=20)
-    assert scaled.form == position.form
-    changed = replace(config.model, position=scaled)
-    trial = runs.Trial(
-        "rope_yarn_at_test", 0, replace(config, model=changed), compared, ("test",), search="greedy"
-    )
-    length_extrapolation.copy_scaled(source, trial)
+    trial = length_extrapolation.scaled_trial(source, "rope_yarn", max_words=10)
+    scaled = trial.config.model.position
+    assert scaled == replace(config.model.position, scaling=YarnScaling(trained_length=20))
+    length_extrapolation.copy_run(source, trial)
     old, new = (load_run(_only_run(trial.folder), runs_dir=compared) for trial in (source, trial))
     assert new.config.model.position == scaled
     assert all(
@@ -443,7 +444,7 @@ def test_several_runs_at_once_are_said_to_disturb_each_other(stand_in: StandIn) 
 def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "write_figures", WRITE_FIGURES)
+    monkeypatch.setattr(comparison.Comparison, "draw", DRAW)
     assert stand_in.compare("rope") == 0
     sinusoidal, rope = stand_in.table()  # the baseline first, although it was not named
     assert [row["scheme"] for row in (sinusoidal, rope)] == ["sinusoidal", "rope"]
@@ -491,7 +492,7 @@ def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(
         (["--positions", "rope,rpoe"], "no position scheme 'rpoe': there are none, sinusoidal,"),
         (["--baseline", "best"], "no position scheme 'best'"),
         (["--curves", "wavy"], "no position scheme 'wavy'"),
-        (["--positions", ","], "name at least one scheme"),
+        (["--positions", ","], "name at least one position scheme"),
         (["--seeds", "0,x"], "--seeds '0,x'"),
         (["--seeds", "-1"], "--seeds '-1'"),
         (["--set", "model.d_modell=4"], "unknown key 'model.d_modell'"),
@@ -559,7 +560,10 @@ def test_every_method_fits_the_default_config() -> None:
 
 @pytest.mark.parametrize(
     ("methods", "words"),
-    [("plain,r_drop+luck", "no method 'luck': there are plain,"), (" ,", "name at least one")],
+    [
+        ("plain,r_drop+luck", "no method 'luck': there are plain,"),
+        (" ,", "name at least one method"),
+    ],
 )
 def test_a_method_that_there_is_not(stand_in: StandIn, methods: str, words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
@@ -614,8 +618,8 @@ def test_buckets_meet_at_the_limit_and_end_where_sentences_are_few() -> None:
     assert (
         length_extrapolation.length_edges(lines, 12) == (6, 9, 12, 15, 18)[:4]
     )  # beyond 15: 17 and 40; beyond 18: 40
-    assert runs.bucket_names((6, 9, 12)) == ["1–6", "7–9", "10–12", "≥13"]
-    assert runs.rows_by_length(["a", "a b", "a b c", "a b c d"], (1, 3)) == [[0], [1, 2], [3]]
+    assert common.bucket_names((6, 9, 12)) == ["1–6", "7–9", "10–12", "≥13"]
+    assert common.rows_by_length(["a", "a b", "a b c", "a b c d"], (1, 3)) == [[0], [1, 2], [3]]
 
 
 def test_extrapolation_writes_table_curves_and_counts(stand_in: StandIn) -> None:
