@@ -1,12 +1,16 @@
-"""The protocol that every tokenizer follows; nothing else in the project knows how text becomes
-ids.
-"""
+"""The protocol of every tokenizer; nothing else in the project knows how text becomes ids."""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from utils.errors import UserError
+from utils.files import write_bytes, write_text
+
+KIND_FILE = "tokenizer_kind.json"
 
 
 class BaseTokenizer(ABC):
@@ -17,15 +21,14 @@ class BaseTokenizer(ABC):
     be 0, as in Marian's vocabularies.
     """
 
+    kind: str
     pad_id: int
     bos_id: int
     eos_id: int
     unk_id: int
     src_vocab_size: int
     tgt_vocab_size: int
-    shared_vocab: (
-        bool  # the same id means the same piece on both sides, so that embeddings can be tied
-    )
+    shared_vocab: bool  # an id means the same piece on both sides, so that embeddings can be tied
 
     @abstractmethod
     def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -48,8 +51,8 @@ class BaseTokenizer(ABC):
         """The pieces behind target ids, one string each, as labels for pictures."""
 
     @abstractmethod
-    def save(self, folder: Path) -> None:
-        """Write everything that `tokenizer.build.load_tokenizer(folder)` needs into `folder`."""
+    def files(self) -> Mapping[str, bytes]:
+        """What a saved folder holds, by name: enough for the ids of every text."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -63,3 +66,29 @@ class BaseTokenizer(ABC):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.decode_batch([ids])[0]
+
+    def save(self, folder: Path) -> None:
+        """Write everything that `tokenizer.build.load_tokenizer(folder)` needs into `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        kind_file = folder / KIND_FILE
+        kind_file.unlink(missing_ok=True)  # without it the folder counts as incomplete
+        for name, content in self.files().items():
+            write_bytes(folder / name, content)
+        kind = {"kind": self.kind, "fingerprint": self.fingerprint()}
+        write_text(kind_file, json.dumps(kind, indent=2) + "\n")
+
+    def _up_to_eos(self, sequence: Sequence[int]) -> list[int]:
+        ids = list(sequence)
+        return ids[: ids.index(self.eos_id)] if self.eos_id in ids else ids
+
+
+def require_unicode(texts: Sequence[str]) -> None:
+    """Raises UserError for lone surrogates: what Python makes of input bytes that are not UTF-8."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            shown = ascii(text[max(0, error.start - 20) : error.start + 20])
+            raise UserError(
+                f"text that is not valid Unicode: {shown}; give the input as UTF-8"
+            ) from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from configs.schema import Subword, TokenizerConfig
-from tokenizer.base import BaseTokenizer
-from tokenizer.common import read_kind
+from tokenizer.base import KIND_FILE, BaseTokenizer
 from tokenizer.marian import FrEnTokenizer
 from tokenizer.sampling import SegmentationSampler
 from tokenizer.subword import SubwordTokenizer
@@ -15,17 +15,16 @@ from utils.errors import UserError
 
 _LOADERS: dict[str, Callable[[Path], BaseTokenizer]] = {
     SubwordTokenizer.kind: SubwordTokenizer.load,
-    FrEnTokenizer.kind: FrEnTokenizer.load,
+    FrEnTokenizer.kind: FrEnTokenizer,
 }
 
 
 def build_tokenizer(
     config: TokenizerConfig, texts: Callable[[], Iterable[str]], *, src_lang: str, tgt_lang: str
 ) -> BaseTokenizer:
-    """The tokenizer of a new run. `texts` gives the training texts of both languages; called only
-    where it is trained.
+    """The tokenizer of a new run. Raises UserError where it cannot be trained or had.
 
-    Raises UserError where it cannot be trained or had.
+    `texts` gives the training texts of both languages; called only where it is trained.
     """
     if isinstance(config, Subword):
         return SubwordTokenizer.train(texts(), config)
@@ -40,18 +39,22 @@ def build_sampler(config: TokenizerConfig, tokenizer: BaseTokenizer) -> Segmenta
 
 
 def load_tokenizer(folder: Path) -> BaseTokenizer:
-    """The tokenizer that `save(folder)` wrote. Raises UserError where it is missing, incomplete or
-    changed.
-    """
-    folder = Path(folder)
-    kind, fingerprint = read_kind(folder)
-    if kind not in _LOADERS:
+    """What `save(folder)` wrote. Raises UserError where it is missing, incomplete or changed."""
+    where = f"the tokenizer in {str(folder)!r}"
+    if not folder.is_dir():
         raise UserError(
-            f"the tokenizer in {str(folder)!r} is of kind {kind!r}: known kinds are {', '.join(_LOADERS)}"
+            f"no tokenizer folder {str(folder)!r}: give the folder that the training run saved"
         )
+    try:
+        saved = json.loads((folder / KIND_FILE).read_text("utf-8"))
+        kind, fingerprint = str(saved["kind"]), str(saved["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{where} is incomplete: {KIND_FILE} is missing or damaged; save it again"
+        ) from None
+    if kind not in _LOADERS:
+        raise UserError(f"{where} is of kind {kind!r}: known kinds are {', '.join(_LOADERS)}")
     tokenizer = _LOADERS[kind](folder)
     if tokenizer.fingerprint() != fingerprint:
-        raise UserError(
-            f"the files of the tokenizer in {str(folder)!r} were changed after it was saved"
-        )
+        raise UserError(f"the files of {where} were changed after it was saved")
     return tokenizer

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-import threading
-import urllib.error
-import urllib.request
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.schema import Marian
-from tokenizer.base import BaseTokenizer
-from tokenizer.common import begin_save, finish_save, require_unicode
-from utils.errors import UserError
-from utils.files import write_bytes
-
-logger = logging.getLogger(__name__)
+from tokenizer.base import BaseTokenizer, require_unicode
+from utils.errors import UserError, one_line
+from utils.hub import fetch
 
 REQUIRED_FILES = ("source.spm", "target.spm", "vocab.json")
 OPTIONAL_FILES = ("tokenizer_config.json", "special_tokens_map.json")
-
-_REACH_SECONDS = 5.0
+REMEDY = (
+    "give a local folder with --set tokenizer.name_or_path=FOLDER, or copy a filled Hugging Face "
+    "cache (HF_HOME)"
+)
 
 
 class FrEnTokenizer(BaseTokenizer):
@@ -42,39 +38,33 @@ class FrEnTokenizer(BaseTokenizer):
     shared_vocab = True
 
     def __init__(self, folder: Path) -> None:
-        """Read a folder with REQUIRED_FILES. Raises UserError where they are missing, damaged or do
-        not fit.
-        """
+        """Read a folder with REQUIRED_FILES. Raises UserError where one is missing or damaged."""
         if not folder.is_dir():
             raise UserError(f"no tokenizer folder {str(folder)!r}")
-        missing = _missing(folder)
+        missing = [name for name in REQUIRED_FILES if not (folder / name).is_file()]
         if missing:
             raise UserError(f"the tokenizer folder {str(folder)!r} lacks {', '.join(missing)}")
 
         from transformers import MarianTokenizer  # here: it takes seconds to import
 
-        names = REQUIRED_FILES + OPTIONAL_FILES
         try:
-            # Kept in memory, so that the run's copy is what was loaded, even if the source changes
-            # or goes away.
+            # Kept in memory: the run's copy is what was loaded, even if the source goes away.
             self._files = {
-                name: (folder / name).read_bytes() for name in names if (folder / name).is_file()
+                name: (folder / name).read_bytes()
+                for name in REQUIRED_FILES + OPTIONAL_FILES
+                if (folder / name).is_file()
             }
             with warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", message=".*sacremoses"
-                )  # its normaliser is not part of encoding
+                # Its normaliser is not part of encoding.
+                warnings.filterwarnings("ignore", message=".*sacremoses")
                 marian = MarianTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except (
-            Exception
-        ) as error:  # json, sentencepiece and transformers each raise their own kinds
-            reason = str(error).strip().split("\n")[0]
+        except Exception as error:  # json, sentencepiece and transformers raise their own kinds
             raise UserError(
-                f"cannot read the Marian tokenizer in {str(folder)!r}: {reason or type(error).__name__}"
+                f"cannot read the Marian tokenizer in {str(folder)!r}: {one_line(error)}"
             ) from None
         if marian.separate_vocabs:
             raise UserError(
-                f"the tokenizer in {str(folder)!r} has two vocabularies; give one with a shared vocabulary"
+                f"the tokenizer in {str(folder)!r} has two vocabularies; give one with a shared one"
             )
         for name in ("pad", "eos", "unk"):
             if getattr(marian, f"{name}_token") not in marian.encoder:
@@ -104,15 +94,11 @@ class FrEnTokenizer(BaseTokenizer):
         comparable = all(code is not None and len(code) == 2 for code in wanted + found)
         if comparable and wanted != found:
             raise UserError(
-                f"tokenizer.name_or_path = {name_or_path!r} is for {found[0]} -> {found[1]}, the data is "
-                f"{src_lang} -> {tgt_lang}: give the tokenizer of this direction or change data.src_lang, data.tgt_lang"
+                f"tokenizer.name_or_path = {name_or_path!r} is for {found[0]} -> {found[1]}, the "
+                f"data is {src_lang} -> {tgt_lang}: give the tokenizer of this direction or change "
+                "data.src_lang, data.tgt_lang"
             )
         return tokenizer
-
-    @classmethod
-    def load(cls, folder: Path) -> FrEnTokenizer:
-        """Read what `save` wrote, without the hub."""
-        return cls(folder)
 
     def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
         require_unicode(texts)
@@ -120,25 +106,21 @@ class FrEnTokenizer(BaseTokenizer):
 
     def encode_tgt_batch(self, texts: Sequence[str]) -> list[list[int]]:
         require_unicode(texts)
-        return (
-            self._marian(text_target=list(texts), split_special_tokens=True)["input_ids"]
-            if texts
-            else []
-        )
+        if not texts:
+            return []
+        return self._marian(text_target=list(texts), split_special_tokens=True)["input_ids"]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        texts = []
-        for sequence in sequences:
-            ids = list(sequence)
-            ids = ids[: ids.index(self.eos_id)] if self.eos_id in ids else ids
-            text = self._marian.decode(
-                ids,
+        texts = [
+            self._marian.decode(
+                self._up_to_eos(sequence),
                 skip_special_tokens=True,
                 clean_up_tokenization_spaces=False,
                 use_source_tokenizer=False,
             )
-            texts.append(text.strip())
-        return texts
+            for sequence in sequences
+        ]
+        return [text.strip() for text in texts]
 
     def src_pieces(self, ids: Sequence[int]) -> list[str]:
         return list(self._marian.convert_ids_to_tokens(list(ids)))
@@ -146,12 +128,9 @@ class FrEnTokenizer(BaseTokenizer):
     def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
         return self.src_pieces(ids)
 
-    def save(self, folder: Path) -> None:
-        """Copy the files, so that the run needs neither hub nor source folder."""
-        begin_save(folder)
-        for name, content in self._files.items():
-            write_bytes(folder / name, content)
-        finish_save(folder, self.kind, self.fingerprint())
+    def files(self) -> Mapping[str, bytes]:
+        """The files that it was read from, so that the run needs neither hub nor source folder."""
+        return self._files
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -160,72 +139,12 @@ class FrEnTokenizer(BaseTokenizer):
         return digest.hexdigest()
 
 
-def _missing(folder: Path) -> list[str]:
-    return [name for name in REQUIRED_FILES if not (folder / name).is_file()]
-
-
 def _from_hub(name: str) -> Path:
-    """The folder of the hub's cache that holds the model `name`; downloaded where it is not there
-    yet.
-    """
-    remedy = "give a local folder with --set tokenizer.name_or_path=FOLDER, or copy a filled Hugging Face cache (HF_HOME)"
-    if not (
-        name.count("/") <= 1
-        and all(c.isalnum() or c in "/_-." for c in name)
-        and name[:1].isalnum()
-    ):
+    """The folder of the hub's cache that holds the model `name`."""
+    if not re.fullmatch(r"[^\W_][\w.-]*(/[\w.-]*)?", name):
         raise UserError(
-            f"tokenizer.name_or_path = {name!r}: there is no such folder, and it is not a name on the hub"
+            f"tokenizer.name_or_path = {name!r}: there is no such folder, and it is not a name on "
+            "the hub"
         )
-
-    from huggingface_hub import constants, snapshot_download
-
-    patterns = [*REQUIRED_FILES, *OPTIONAL_FILES]
-    try:
-        cached = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
-        if not _missing(cached):
-            return cached
-    except Exception:  # not in the cache, or only in part: the hub is asked next
-        pass
-    if constants.HF_HUB_OFFLINE:
-        raise UserError(
-            f"the tokenizer {name!r} is not in the local cache, and HF_HUB_OFFLINE is set: {remedy}"
-        )
-    # A warning, so that every script shows it: nothing is fetched by surprise.
-    logger.warning(
-        "fetching the tokenizer %s from the Hugging Face hub (%s), once", name, constants.ENDPOINT
-    )
-    if not _reachable(constants.ENDPOINT):
-        raise UserError(
-            f"the tokenizer {name!r} is not in the local cache, and no hub can be reached: {remedy}"
-        )
-    try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
-    except Exception as error:
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(
-            f"cannot download the tokenizer {name!r} ({reason or type(error).__name__}): {remedy}"
-        ) from None
-
-
-def _reachable(url: str) -> bool:
-    """Whether anything answers at `url` within seconds: the hub's own client retries for far
-    longer.
-    """
-    answers: list[bool] = []
-
-    def ask() -> None:
-        try:
-            urllib.request.urlopen(
-                urllib.request.Request(url, method="HEAD"), timeout=_REACH_SECONDS
-            ).close()
-            answers.append(True)
-        except urllib.error.HTTPError:
-            answers.append(True)  # an answer, if not the best one
-        except (OSError, ValueError):
-            answers.append(False)
-
-    thread = threading.Thread(target=ask, daemon=True)  # a name look-up that hangs heeds no timeout
-    thread.start()
-    thread.join(_REACH_SECONDS)
-    return answers == [True]
+    what = f"the tokenizer {name}"
+    return fetch(name, REQUIRED_FILES, OPTIONAL_FILES, what=what, remedy=REMEDY)

@@ -1,28 +1,25 @@
 """Segmentations drawn at random: BPE-dropout, and sampling from a unigram model.
 
-Both work on one word at a time (what the pre-tokenizer cuts off) and take their randomness from
-numbers handed in, so that a draw can be repeated. Where the draws of a word lead is remembered, up
-to REMEMBERED entries.
+Both work on one word at a time, as the pre-tokenizer cuts it off, and take their randomness from
+numbers handed in, so that a draw can be repeated. Where draws lead is remembered for each word.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
 
 REMEMBERED = 300_000  # words, or states of words: some hundred bytes each
-UNKNOWN_PENALTY = (
-    10.0  # an unknown character scores so much below the worst piece, as it does without sampling
-)
+# An unknown character scores so much below the worst piece, as it does without sampling.
+UNKNOWN_PENALTY = 10.0
 
-Spell = Callable[
-    [str], tuple[int, ...]
-]  # a character to its id, to those of its bytes, or to the unknown id
+Ids = tuple[int, ...]
+Spell = Callable[[str], Ids]  # a character to its id, to those of its bytes, or to the unknown id
 
 
 class WordSampler(Protocol):
@@ -32,15 +29,13 @@ class WordSampler(Protocol):
         """n random numbers of the kind that `segment` takes."""
         ...
 
-    def segment(self, word: str, draws: Iterator[Any]) -> tuple[int, ...]:
+    def segment(self, word: str, draws: Iterator[Any]) -> Ids:
         """The ids of the pieces. At most len(word) draws are taken."""
         ...
 
 
 class SegmentationSampler:
-    """Text to ids in a segmentation that the text and `rng` decide; `cut` gives the words of a
-    text.
-    """
+    """Text to ids in a segmentation that text and `rng` decide; `cut` gives a text's words."""
 
     def __init__(self, cut: Callable[[str], list[str]], words: WordSampler, *, eos_id: int) -> None:
         self.cut = cut
@@ -55,13 +50,11 @@ class SegmentationSampler:
 
 
 class _State:
-    """A word half merged: its ids, the places of possible merges (best first), and the states that
-    these lead to.
-    """
+    """A word half merged: its ids, the places of possible merges (best first), where they lead."""
 
     __slots__ = ("following", "ids", "places")
 
-    def __init__(self, ids: tuple[int, ...], places: list[int]) -> None:
+    def __init__(self, ids: Ids, places: list[int]) -> None:
         self.ids = ids
         self.places = places
         self.following: list[_State | None] = [None] * len(places)
@@ -96,7 +89,7 @@ class BpeDropout:
         """How many merges in turn are left out: k with probability p^k (1 - p)."""
         return np.floor(np.log1p(-rng.random(n)) / self._log_probability).astype(np.int64).tolist()
 
-    def segment(self, word: str, draws: Iterator[int]) -> tuple[int, ...]:
+    def segment(self, word: str, draws: Iterator[int]) -> Ids:
         state = self._first.get(word) or self._begin(word)
         while state.places:
             k = next(draws)
@@ -124,28 +117,21 @@ class BpeDropout:
             state.following[k] = following
         return following
 
-    def _places(self, ids: tuple[int, ...]) -> list[int]:
-        """Where two neighbours can be merged: the merge learned first comes first, and of equal
-        ones the left one.
-        """
-        found = [
-            (self._merges[pair][0], i)
-            for i, pair in enumerate(zip(ids, ids[1:]))
-            if pair in self._merges
-        ]
+    def _places(self, ids: Ids) -> list[int]:
+        """Where neighbours can be merged: by the order of the learned merges, then from the left."""
+        pairs = enumerate(zip(ids, ids[1:]))
+        found = [(self._merges[pair][0], i) for i, pair in pairs if pair in self._merges]
         return [i for _, i in sorted(found)]
 
 
 # The pieces that end at one place of a word: cumulative probabilities, where each begins, its ids.
-_Edges = tuple[list[float], list[int], list[tuple[int, ...]]]
+_Edges = tuple[list[float], Sequence[int], Sequence[Ids]]
 
 
 class UnigramSampling:
-    """A segmentation x of a word with probability P(x)^alpha / sum over all segmentations (Kudo
-    2018, section 3.2).
+    """A segmentation x of a word with probability proportional to P(x)^alpha (Kudo 2018, 3.2).
 
-    Drawn exactly, by filtering forwards over the lattice of all segmentations and sampling
-    backwards.
+    Drawn exactly: filtered forwards over the lattice of all segmentations, sampled backwards.
 
     pieces: piece -> (id, log-probability).
     """
@@ -165,13 +151,13 @@ class UnigramSampling:
         """Uniform on [0, 1)."""
         return rng.random(n).tolist()
 
-    def segment(self, word: str, draws: Iterator[float]) -> tuple[int, ...]:
+    def segment(self, word: str, draws: Iterator[float]) -> Ids:
         lattice = self._lattices.get(word)
         if lattice is None:
             lattice = self._lattice(word)
             if len(self._lattices) < REMEMBERED:
                 self._lattices[word] = lattice
-        parts: list[tuple[int, ...]] = []
+        parts: list[Ids] = []
         end = len(word)
         while end:
             cumulative, starts, ids = lattice[end - 1]
@@ -182,7 +168,7 @@ class UnigramSampling:
 
     def _lattice(self, word: str) -> list[_Edges]:
         forward = [0.0]  # log of the summed weights of all segmentations of word[:end]
-        lattice = []
+        lattice: list[_Edges] = []
         for end in range(1, len(word) + 1):
             found = [
                 (forward[start] + self._alpha * score, start, ids)
@@ -194,22 +180,19 @@ class UnigramSampling:
             forward.append(highest + math.log(weights.sum()))
             cumulative = (weights.cumsum() / weights.sum()).tolist()
             cumulative[-1] = 1.0  # whatever was rounded away
-            lattice.append(
-                (cumulative, [start for _, start, _ in found], [ids for _, _, ids in found])
-            )
+            _, starts, ids = zip(*found)
+            lattice.append((cumulative, starts, ids))
         return lattice
 
-    def _edge(self, piece: str) -> list[tuple[float, tuple[int, ...]]]:
-        """Score and ids of a piece of the vocabulary or an unknown character; nothing for any other
-        string.
-        """
+    def _edge(self, piece: str) -> list[tuple[float, Ids]]:
+        """Score and ids of a piece or an unknown character; nothing for any other string."""
         if piece in self._pieces:
             i, score = self._pieces[piece]
             return [(score, (i,))]
         return [(self._unknown, self._spell(piece))] if len(piece) == 1 else []
 
 
-def _fused(ids: list[int], unk_id: int) -> tuple[int, ...]:
+def _fused(ids: list[int], unk_id: int) -> Ids:
     """A run of unknown ids as one, as the deterministic path has it."""
     if unk_id not in ids:
         return tuple(ids)

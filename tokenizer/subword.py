@@ -1,6 +1,4 @@
-"""A joint subword vocabulary (BPE or Unigram) trained on both languages with the `tokenizers`
-library.
-"""
+"""A joint subword vocabulary (BPE or Unigram), trained on both languages by `tokenizers`."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +24,20 @@ from tokenizers import (
 )
 
 from configs.schema import Subword
-from tokenizer.base import BaseTokenizer
-from tokenizer.common import begin_save, finish_save, require_unicode
+from tokenizer.base import BaseTokenizer, require_unicode
 from tokenizer.sampling import BpeDropout, SegmentationSampler, UnigramSampling, WordSampler
 from utils.errors import UserError
-from utils.files import write_text
 
 logger = logging.getLogger(__name__)
 
 PAD, BOS, EOS, UNK = SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
-# The 256 byte pieces cost slots. In a vocabulary of at least this size, characters without a piece
-# are spelled in bytes and nothing is unknown; in a smaller one they become <unk>, and no byte
-# pieces are made.
+# In a vocabulary of at least this size characters without a piece are spelled in bytes, and nothing
+# is unknown. In a smaller one the 256 byte pieces would cost too many slots: they become <unk>.
 MIN_VOCAB_FOR_BYTES = 600
 
-# A character earns a piece of its own by making up at least one part in so many of the text (rarer
-# ones: bytes).
+# A character earns a piece of its own by making up at least one part in so many of the text.
 RARE_CHARACTER = 1_000_000
 
 # Punctuation, symbols, digits and odd spaces stand alone, with the space before them if there is
@@ -52,8 +47,7 @@ _ALONE = Regex(r"▁?(?:\p{N}|[\p{Z}\s]|[[\p{P}\p{S}]&&[^'’▁]])")
 _APOSTROPHE = Regex("['’]")
 _NFC = normalizers.NFC()
 
-# Nothing is learned from a longer text: it is no sentence, and one word of 100,000 characters takes
-# many seconds.
+# Nothing is learned from a longer text: it is no sentence, and a word of its length takes seconds.
 LONGEST_TEXT = 10_000
 
 _TOKENIZER_FILE = "tokenizer.json"
@@ -79,15 +73,15 @@ class SubwordTokenizer(BaseTokenizer):
         ids: list[Any] = [backend.token_to_id(piece) for piece in SPECIALS]
         if None in ids:
             raise UserError(
-                f"the tokenizer has no {SPECIALS[ids.index(None)]} piece: it was not made by this project"
+                f"the tokenizer has no {SPECIALS[ids.index(None)]} piece: it was not made by this "
+                "project"
             )
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = ids
         self.src_vocab_size = self.tgt_vocab_size = backend.get_vocab_size()
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Subword) -> SubwordTokenizer:
-        """Train on the texts of both languages. The vocabulary stays below config.vocab_size where
-        they give no more.
+        """Train on the texts of both languages, which may give fewer pieces than config.vocab_size.
 
         Raises UserError where there is no text, and for text that is not Unicode.
         """
@@ -130,43 +124,39 @@ class SubwordTokenizer(BaseTokenizer):
         return self.encode_src_batch(texts)
 
     def cut(self, text: str) -> list[str]:
-        """The words of a text: what is segmented into pieces, each by itself. Joined they are the
-        normalised text.
-        """
+        """The words of a text, each segmented by itself; joined they are the normalised text."""
         normal = self._backend.normalizer.normalize_str(text)
         return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(normal)]
 
     def sampler(self, strength: float) -> SegmentationSampler:
-        """Segmentations drawn at random, for training: strength > 0 is BPE's probability to leave a
-        merge out, or Unigram's alpha. The ids of `encode_*` are not touched by it.
+        """Segmentations drawn at random, for training; the ids of `encode_*` stay as they are.
+
+        strength > 0 is BPE's probability to leave a merge out, or Unigram's alpha.
         """
         model = json.loads(self._backend.to_str())["model"]
-        make = {"BPE": self._bpe_sampler, "Unigram": self._unigram_sampler}[model["type"]]
-        return SegmentationSampler(self.cut, make(model, strength), eos_id=self.eos_id)
+        words = {"BPE": self._bpe_sampler, "Unigram": self._unigram_sampler}[model["type"]]
+        return SegmentationSampler(self.cut, words(model, strength), eos_id=self.eos_id)
 
     def _bpe_sampler(self, model: dict[str, Any], strength: float) -> WordSampler:
-        vocab = model["vocab"]
+        ids = model["vocab"]
         merges = {
-            (vocab[left], vocab[right]): (rank, vocab[left + right])
+            (ids[left], ids[right]): (rank, ids[left + right])
             for rank, (left, right) in enumerate(model["merges"])
         }
-        spell = _Spelling(vocab, byte_fallback=model["byte_fallback"], unk_id=self.unk_id)
+        spell = _Spelling(ids, model["byte_fallback"], self.unk_id)
         return BpeDropout(spell, merges, unk_id=self.unk_id, probability=strength)
 
     def _unigram_sampler(self, model: dict[str, Any], strength: float) -> WordSampler:
-        reserved = {*SPECIALS, *BYTE_PIECES}
         ids = {piece: i for i, (piece, _) in enumerate(model["vocab"])}
+        reserved = {*SPECIALS, *BYTE_PIECES}
         pieces = {
             piece: (ids[piece], score) for piece, score in model["vocab"] if piece not in reserved
         }
-        spell = _Spelling(ids, byte_fallback=model["byte_fallback"], unk_id=self.unk_id)
+        spell = _Spelling(ids, model["byte_fallback"], self.unk_id)
         return UnigramSampling(spell, pieces, unk_id=self.unk_id, alpha=strength)
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        cut = []
-        for sequence in sequences:
-            ids = list(sequence)
-            cut.append(ids[: ids.index(self.eos_id)] if self.eos_id in ids else ids)
+        cut = [self._up_to_eos(sequence) for sequence in sequences]
         return [text.strip() for text in self._backend.decode_batch(cut, skip_special_tokens=True)]
 
     def src_pieces(self, ids: Sequence[int]) -> list[str]:
@@ -175,12 +165,8 @@ class SubwordTokenizer(BaseTokenizer):
     def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
         return self.src_pieces(ids)
 
-    def save(self, folder: Path) -> None:
-        """Write the Hugging Face format: transformers' AutoTokenizer reads the folder, with the
-        same ids.
-        """
-        begin_save(folder)
-        write_text(folder / _TOKENIZER_FILE, self._backend.to_str(pretty=True))
+    def files(self) -> Mapping[str, bytes]:
+        """The Hugging Face format: transformers' AutoTokenizer reads the folder, with these ids."""
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "pad_token": PAD,
@@ -190,8 +176,10 @@ class SubwordTokenizer(BaseTokenizer):
             "split_special_tokens": True,
             "clean_up_tokenization_spaces": False,
         }
-        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
-        finish_save(folder, self.kind, self.fingerprint())
+        return {
+            _TOKENIZER_FILE: self._backend.to_str(pretty=True).encode(),
+            "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
+        }
 
     def fingerprint(self) -> str:
         canonical = json.dumps(
@@ -200,40 +188,32 @@ class SubwordTokenizer(BaseTokenizer):
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
 class _Spelling:
     """A character to its id, to those of its bytes, or to the unknown id."""
 
-    def __init__(self, vocab: Mapping[str, int], *, byte_fallback: bool, unk_id: int) -> None:
-        self._vocab = vocab
-        self._byte_fallback = byte_fallback
-        self._unk_id = unk_id
+    ids: Mapping[str, int]
+    byte_fallback: bool
+    unk_id: int
 
     def __call__(self, char: str) -> tuple[int, ...]:
-        if char in self._vocab:
-            return (self._vocab[char],)
-        if self._byte_fallback:
-            return tuple(self._vocab[BYTE_PIECES[byte]] for byte in char.encode())
-        return (self._unk_id,)
+        if char in self.ids:
+            return (self.ids[char],)
+        if self.byte_fallback:
+            return tuple(self.ids[BYTE_PIECES[byte]] for byte in char.encode())
+        return (self.unk_id,)
 
 
 def _frequent_characters(texts: list[str], most: int) -> list[str]:
-    """The texts with all but the `most` most frequent characters, and all rare ones, replaced by
-    spaces.
-    """
+    """The texts with spaces for all rare characters, and all but the `most` frequent ones."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
     total = counts.total()
     ranked = sorted(counts, key=lambda char: (-counts[char], char))
-    dropped = [
-        char
-        for rank, char in enumerate(ranked)
-        if rank >= most or counts[char] * RARE_CHARACTER < total
-    ]
-    if not dropped:
-        return texts
-    table = str.maketrans(dict.fromkeys(dropped, " "))
-    return [text.translate(table) for text in texts]
+    rare = (char for char in ranked[:most] if counts[char] * RARE_CHARACTER < total)
+    table = str.maketrans(dict.fromkeys([*ranked[most:], *rare], " "))
+    return [text.translate(table) for text in texts] if table else texts
 
 
 def _pipeline(model: Any) -> Tokenizer:

@@ -10,14 +10,15 @@ import time
 import unicodedata
 from pathlib import Path
 
+import local_hub
 import pytest
 from conftest import ROOT
 from hypothesis import given, settings, strategies as st
 from marian_files import ENGLISH, FRENCH
 
 from configs.schema import Marian, Subword
+from tokenizer.base import KIND_FILE
 from tokenizer.build import build_tokenizer, load_tokenizer
-from tokenizer.common import KIND_FILE
 from tokenizer.marian import FrEnTokenizer
 from tokenizer.subword import MIN_VOCAB_FOR_BYTES, SPECIALS, SubwordTokenizer
 from utils.errors import UserError
@@ -401,62 +402,39 @@ def test_a_path_that_is_no_folder_is_not_looked_for_on_the_hub(name, tmp_path, m
         FrEnTokenizer.from_pretrained(name)
 
 
-@pytest.mark.parametrize("offline", ["0", "1"])
-def test_without_network_and_cache_the_error_comes_in_seconds_and_names_the_remedy(
-    offline, tmp_path
-):
+def test_without_network_and_cache_one_line_in_seconds_names_the_remedy(tmp_path):
+    """In a process of its own: nothing has set up logging, and the client reads its environment."""
     script = (
         "from utils.errors import UserError; from tokenizer.marian import FrEnTokenizer\n"
         "try: FrEnTokenizer.from_pretrained('Helsinki-NLP/opus-mt-fr-en')\n"
         "except UserError as error: print(error)"
     )
-    # Port 9 of this machine refuses at once, whatever network the machine has.
-    env = os.environ | {
-        "HF_HOME": str(tmp_path),
-        "HF_ENDPOINT": "http://127.0.0.1:9",
-        "HF_HUB_OFFLINE": offline,
-    }
-    env["no_proxy"] = env["NO_PROXY"] = "*"
+    closed = "http://127.0.0.1:9"  # refuses at once, whatever network the machine has
+    env = os.environ | {"HF_HOME": str(tmp_path), "HF_ENDPOINT": closed, "HF_HUB_OFFLINE": "0"}
     start = time.perf_counter()
     run = subprocess.run(
         [sys.executable, "-c", script],
         cwd=ROOT,
-        env=env,
+        env=env | {"NO_PROXY": "*"},
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert time.perf_counter() - start < 20
     assert run.stdout.count("\n") == 1, run.stderr
-    announced = "fetching the tokenizer Helsinki-NLP/opus-mt-fr-en from the Hugging Face hub (http://127.0.0.1:9), once\n"
-    assert (announced in run.stderr) == (offline == "0")  # without any logging set up
-    assert "'Helsinki-NLP/opus-mt-fr-en'" in run.stdout
+    announced = "fetching the tokenizer Helsinki-NLP/opus-mt-fr-en from the Hugging Face hub"
+    assert f"{announced} ({closed}), once\n" in run.stderr
+    assert "the tokenizer Helsinki-NLP/opus-mt-fr-en is not in the hub's cache" in run.stdout
     assert "--set tokenizer.name_or_path=FOLDER" in run.stdout
-    assert ("HF_HUB_OFFLINE" in run.stdout) == (offline == "1")
 
 
-def test_a_filled_hub_cache_is_used_without_network(marian_folder, tmp_path):
-    """The cache's layout: refs/main names a commit, snapshots/COMMIT holds the files."""
-    commit = "0123456789" * 4
-    model = tmp_path / "hub" / "models--some--model"
-    (model / "refs").mkdir(parents=True)
-    (model / "refs" / "main").write_text(commit)
-    snapshot = model / "snapshots" / commit
-    snapshot.mkdir(parents=True)
-    for path in marian_folder.iterdir():
-        (snapshot / path.name).write_bytes(path.read_bytes())
-    script = "from tokenizer.marian import FrEnTokenizer; print(FrEnTokenizer.from_pretrained('some/model').eos_id)"
-    env = os.environ | {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
-    env.pop("HF_HUB_CACHE", None)
-    run = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert run.stdout == "0\n", run.stderr
+def test_a_tokenizer_of_the_hub_is_fetched_once(marian_folder, tmp_path, monkeypatch):
+    files = {path.name: path.read_bytes() for path in marian_folder.iterdir()} | {"model.bin": b""}
+    with local_hub.serve("models/some/model", files) as (endpoint, asked):
+        local_hub.ask(monkeypatch, endpoint, tmp_path)
+        assert FrEnTokenizer.from_pretrained("some/model").eos_id == 0
+        assert not any("model.bin" in path for path in asked)
+    assert FrEnTokenizer.from_pretrained("some/model").eos_id == 0  # the server is gone
 
 
 def test_a_saved_marian_needs_its_source_folder_no_more(marian_folder, tmp_path):

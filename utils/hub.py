@@ -1,0 +1,83 @@
+"""Files of the Hugging Face hub: from its cache on this machine, else fetched into it, once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+from utils.errors import UserError, one_line
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S = 5.0  # for the hub's first answer: its own client tries again for far longer
+
+
+def fetch(
+    repo: str,
+    required: Sequence[str],
+    optional: Sequence[str] = (),
+    *,
+    what: str,
+    remedy: str,
+    **place: str,
+) -> Path:
+    """The folder of the hub's cache that holds the files of `repo`.
+
+    Raises UserError where they cannot be had, within seconds where no hub answers.
+
+    Args:
+        repo: its name, OWNER/NAME.
+        required: patterns of which each must have a file.
+        optional: patterns of files that come along where the hub has them.
+        what: the files in messages.
+        remedy: the end of the error's message: what the user can do instead.
+        place: repo_type and revision, where they are not the hub's defaults.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download
+
+    def snapshot(local_files_only: bool) -> Path:
+        patterns = [*required, *optional]
+        folder = Path(
+            snapshot_download(
+                repo, allow_patterns=patterns, local_files_only=local_files_only, **place
+            )
+        )
+        lacking = [pattern for pattern in required if not any(folder.glob(pattern))]
+        if lacking:
+            raise FileNotFoundError(f"{repo} lacks {', '.join(lacking)}")
+        return folder
+
+    with contextlib.suppress(Exception):  # not in the cache, or a download that was cut off
+        return snapshot(local_files_only=True)
+    try:
+        if constants.HF_HUB_OFFLINE:
+            raise ConnectionError("HF_HUB_OFFLINE is set")
+        # A warning, so that every script shows it: nothing is fetched by surprise.
+        logger.warning("fetching %s from the Hugging Face hub (%s), once", what, constants.ENDPOINT)
+        _within(ANSWER_S, lambda: HfApi().repo_info(repo, timeout=ANSWER_S, **place))
+        return snapshot(local_files_only=False)
+    except Exception as error:  # the hub's client raises many kinds; they all mean the same
+        raise UserError(
+            f"{what} is not in the hub's cache and cannot be fetched ({one_line(error)}): {remedy}"
+        ) from error
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> None:
+    """Run a call that may hang where no timeout reaches, as name resolution does. TimeoutError."""
+    answer: futures.Future[Any] = futures.Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    if futures.wait([answer], seconds).not_done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    answer.result()
