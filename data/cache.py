@@ -1,9 +1,8 @@
 """Sentence pairs as token ids, made once and kept as memory-mapped NumPy files.
 
 An entry of the cache is a folder named by a hash of all that decides its content. It is written
-under a temporary name beside its place, brought to disk, and renamed: an entry that has its name is
-complete, whatever was killed meanwhile, and of two processes that make the same entry one is the
-winner and the other uses the winner's.
+under another name, brought to disk, and renamed: an entry that has its name is complete, whatever
+was killed meanwhile, and of two processes that make the same entry one uses the other's.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from typing import Literal
 
 import numpy as np
 
-from data.corpora.base import ParallelText
+from configs.schema import DataConfig
+from data.corpora.base import CorpusReader, ParallelText
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError
 from utils.files import sync
@@ -41,15 +41,20 @@ MANIFEST = "manifest.json"
 PARTIAL = ".partial-"
 STALE_AFTER_S = 24 * 3600.0
 CHUNK = 4096  # sentences handed to the tokenizer at a time
+REMEDY = "make room there or choose another folder with --set data.cache_dir=FOLDER"
+TOLD = {  # at every opening
+    "long_kept": "%d pairs have a side of more than %d tokens; they are kept as they are",
+    "truncated": "%d pairs had a side of more than %d tokens; it was cut to that length",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedSplit:
     """Ids of N pairs: sentence i of a side is `ids[offsets[i] : offsets[i + 1]]`, ending in EOS.
 
-    ids int32; offsets int64 [N+1]; kept int64 [N], the row of each pair in the text that was
-    tokenised; n_skipped counts the pairs that were longer than allowed, under the name of what
-    became of them: "too_long" (dropped), "truncated" or "long_kept".
+    ids int32; offsets int64 [N+1]; kept int64 [N], the row of each pair in its text; n_skipped
+    counts the longer pairs under what became of them: "too_long" (dropped), "truncated",
+    "long_kept".
     """
 
     src_ids: np.ndarray
@@ -79,6 +84,40 @@ class TokenizedSplit:
         return np.diff(self.tgt_offsets)
 
 
+def load_split(
+    config: DataConfig,
+    corpus: CorpusReader,
+    split: str,
+    tokenizer: BaseTokenizer,
+    *,
+    training: bool,
+) -> tuple[ParallelText, TokenizedSplit]:
+    """The text of a split and its ids; `ids.kept[i]` is the row of pair i in the text.
+
+    Training takes the pairs in the directions that the config says, evaluation forward alone. Pairs
+    longer than config.max_len are dropped in training; in evaluation config.eval_long decides. What
+    was left out is counted in one log line. UserError: as the corpus and the cache say.
+    """
+    text = corpus.load(split)
+    if training and config.directions == "both":
+        text = text.both_ways()
+    too_long: TooLong = "drop" if training else config.eval_long
+    cache_dir = Path(os.path.expanduser(config.cache_dir))
+    ids = tokenize_split(
+        text, tokenizer, max_len=config.max_len, too_long=too_long, cache_dir=cache_dir
+    )
+    counts = {**text.skipped, **ids.n_skipped}
+    logger.info(
+        "%s: %s pairs, %s source and %s target tokens (skipped or long: %s)",
+        split,
+        f"{len(ids):,}",
+        f"{len(ids.src_ids):,}",
+        f"{len(ids.tgt_ids):,}",
+        ", ".join(f"{reason} {count:,}" for reason, count in counts.items()) or "none",
+    )
+    return text, ids
+
+
 def tokenize_split(
     text: ParallelText,
     tokenizer: BaseTokenizer,
@@ -104,20 +143,11 @@ def tokenize_split(
         split = _open(final)
         if split is None:
             raise UserError(
-                f"{final} cannot be read back after writing: is the disk sound? {_remedy()}"
+                f"{final} cannot be read back after writing: is the disk sound? {REMEDY}"
             )
-    n_long = split.n_skipped.get("long_kept", 0)
-    if n_long:
-        logger.warning(
-            "%d pairs have a side of more than %d tokens; they are kept as they are",
-            n_long,
-            max_len,
-        )
-    n_cut = split.n_skipped.get("truncated", 0)
-    if n_cut:
-        logger.warning(
-            "%d pairs had a side of more than %d tokens; it was cut to that length", n_cut, max_len
-        )
+    for name, words in TOLD.items():
+        if name in split.n_skipped:
+            logger.warning(words, split.n_skipped[name], max_len)
     return split
 
 
@@ -158,11 +188,12 @@ def _tokenize(
             src.add(s)
             tgt.add(t)
             kept.append(row)
+    if not len(text):
+        raise UserError("the split has no pair")
     if not kept:
         raise UserError(
-            f"no pair is left: all {len(text):,} have a side of more than {max_len} tokens; --set data.max_len=N"
-            if len(text)
-            else "the split has no pair"
+            f"no pair is left: all {len(text):,} have a side of more than {max_len} tokens; "
+            "--set data.max_len=N"
         )
     name = {"drop": "too_long", "keep": "long_kept", "truncate": "truncated"}[too_long]
     return TokenizedSplit(
@@ -171,9 +202,7 @@ def _tokenize(
 
 
 class _Side:
-    """The ids of one side as they come, four bytes each (a list of Python integers would take nine
-    times that).
-    """
+    """The ids of one side as they come, four bytes each; a list takes nine times that."""
 
     def __init__(self) -> None:
         self.ids = array("i")
@@ -252,9 +281,7 @@ def _publish(partial: Path, final: Path) -> None:
 
 
 def _set_aside(damaged: Path) -> None:
-    """Take a damaged entry off its name in one move, so that no other process meets half of it,
-    then remove it.
-    """
+    """Take a damaged entry off its name in one move, so that nobody meets half of it; remove it."""
     trash = damaged.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
     with contextlib.suppress(FileNotFoundError):  # another process was first
         os.rename(damaged, trash)
@@ -263,11 +290,9 @@ def _set_aside(damaged: Path) -> None:
 
 @contextlib.contextmanager
 def _partial_folder(cache_dir: Path) -> Iterator[Path]:
-    """A fresh folder to write in, gone afterwards whatever happens; folders that a crash left are
-    removed in passing.
+    """A fresh folder to write in, gone afterwards; what a crash left a day ago goes in passing.
 
-    It is made before the tokenizer runs, so that a cache folder that cannot be written is reported
-    at once.
+    It is made before the tokenizer runs: a cache that cannot be written is reported at once.
     """
     partial = cache_dir / f"{PARTIAL}{uuid.uuid4().hex}"
     with _disk_errors(cache_dir):
@@ -289,12 +314,8 @@ def _disk_errors(cache_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"{cache_dir}: the cache cannot be written ({error.strerror or error}); {_remedy()}"
+            f"{cache_dir}: the cache cannot be written ({error.strerror or error}); {REMEDY}"
         ) from error
-
-
-def _remedy() -> str:
-    return "make room there or choose another folder with --set data.cache_dir=FOLDER"
 
 
 def _remove(path: Path) -> None:

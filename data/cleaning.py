@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from configs.schema import Cleaning
 from data.corpora.base import CorpusReader, ParallelText
 
-# Frequent words of one language that are no words of the other: "on", "a", "me", "son", "plus",
-# "an" are left out.
-_FRENCH = (
-    "le la les une des du de et est dans pour que qui ce cette ces ses il elle nous vous ils elles je avec sur pas "
-    "sont au aux mais où leur leurs était être avoir ont été même très aussi comme quand"
-)
-_ENGLISH = (
-    "the of and is in that it was with his her he she they we you are be this have had were which their there not what "
-    "would been has who from my your when how did does do these those"
-)
+# Frequent words of one language that are no words of the other, as "on", "a", "me", "son" are.
+_FRENCH = """
+    le la les une des du de et est dans pour que qui ce cette ces ses il elle nous vous ils elles je
+    avec sur pas sont au aux mais où leur leurs était être avoir ont été même très aussi comme quand
+"""
+_ENGLISH = """
+    the of and is in that it was with his her he she they we you are be this have had were which
+    their there not what would been has who from my your when how did does do these those
+"""
 STOP_WORDS = {"fr": frozenset(_FRENCH.split()), "en": frozenset(_ENGLISH.split())}
-# stop words of the other language, and more than of its own: the text is in the other language
-MIN_FOREIGN = 2
+MIN_FOREIGN = 2  # stop words of the other language that decide, where they outnumber the own ones
 
 
 def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: str) -> ParallelText:
-    """The pairs that no rule drops, in their order; `skipped` counts each rule's, by the first rule
-    that met a pair.
-    """
+    """The pairs that no rule drops, in their order; `skipped` counts by the first rule that did."""
     seen: set[tuple[str, str]] = set()
     counts: Counter[str] = Counter(text.skipped)
     kept: list[int] = []
@@ -44,15 +39,18 @@ def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: st
 class CleanedCorpus:
     """A corpus whose training split is cleaned."""
 
-    def __init__(self, corpus: CorpusReader, clean: Callable[[ParallelText], ParallelText]) -> None:
+    def __init__(
+        self, corpus: CorpusReader, config: Cleaning, src_lang: str, tgt_lang: str
+    ) -> None:
         self.corpus = corpus
-        self.clean = clean
+        self.config = config
+        self.langs = src_lang, tgt_lang
         self.train, self.validation, self.test = corpus.train, corpus.validation, corpus.test
 
     def load(self, split: str) -> ParallelText:
         """A split, as the corpus has it unless it is the one for training."""
         text = self.corpus.load(split)
-        return self.clean(text) if split == self.train else text
+        return clean_text(text, self.config, *self.langs) if split == self.train else text
 
 
 def _reason(
@@ -79,25 +77,20 @@ def _reason(
 
 
 def speaks(text: str, lang: str) -> bool:
-    """Whether `text` may be in `lang` ("fr" or "en"): it is not where most of its letters are of
-    another script than Latin, or where it has more stop words of the other language than of its
-    own, and MIN_FOREIGN at least.
+    """Whether `text` may be in `lang`, "fr" or "en"; a name or a number may be in any language.
 
-    A text that says neither, such as a name or a number, may be in any language.
+    It is not where most of its letters are not Latin, or where it has more stop words of the other
+    language than of its own, and MIN_FOREIGN at least.
     """
     letters = [char for char in text if char.isalpha()]
     if 2 * sum(map(_is_latin, letters)) < len(letters):
         return False
     words = "".join(char if char.isalpha() else " " for char in text.casefold()).split()
     (other,) = STOP_WORDS.keys() - {lang}
-    own, foreign = (
-        sum(word in STOP_WORDS[language] for word in words) for language in (lang, other)
-    )
+    own, foreign = (sum(word in STOP_WORDS[code] for word in words) for code in (lang, other))
     return foreign < MIN_FOREIGN or foreign <= own
 
 
 def _is_latin(char: str) -> bool:
-    """A letter of the blocks up to Latin Extended-B, of Latin Extended Additional, or a ligature
-    such as "ﬁ".
-    """
+    """A letter up to Latin Extended-B, of Latin Extended Additional, or a ligature such as "ﬁ"."""
     return char < "\u0250" or "\u1e00" <= char <= "\u1eff" or "\ufb00" <= char <= "\ufb06"

@@ -118,7 +118,7 @@ class BpeDropout:
         return following
 
     def _places(self, ids: Ids) -> list[int]:
-        """Where neighbours can be merged: by the order of the learned merges, then from the left."""
+        """Where neighbours can be merged: the merge learned first comes first, then the left."""
         pairs = enumerate(zip(ids, ids[1:]))
         found = [(self._merges[pair][0], i) for i, pair in pairs if pair in self._merges]
         return [i for _, i in sorted(found)]

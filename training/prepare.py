@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader
 from checkpoints.run import LAST_WEIGHTS
 from configs.schema import Config
 from data.batching import Batch, make_train_loader
-from data.cache import TokenizedSplit
+from data.cache import TokenizedSplit, load_split
 from data.corpora.base import CorpusReader, ParallelText
-from data.loaders import load_split
 from data.resampling import Resampler
 from models.build import build_model
 from models.positional_encodings.base import Side

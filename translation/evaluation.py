@@ -23,10 +23,9 @@ from configs.load import load_config
 from configs.schema import Config, DecodeConfig, Sampling
 from configs.serialize import parse_override, to_dict
 from data.batching import make_eval_loader
-from data.cache import TokenizedSplit
+from data.cache import TokenizedSplit, load_split
 from data.corpora.base import CorpusReader, ParallelText
 from data.corpora.build import build_corpus
-from data.loaders import load_split
 from models.transformer import TranslationTransformer
 from translation.arguments import apply_decode_overrides, choose_search
 from translation.evaluator import create_evaluator

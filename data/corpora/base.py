@@ -10,9 +10,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ParallelText:
-    """Line-parallel sentences of one split: src[i] translates tgt[i]. `skipped` counts what was
-    left out, by reason.
-    """
+    """The sentences of a split: src[i] translates tgt[i]; `skipped` counts others by reason."""
 
     src: Sequence[str]
     tgt: Sequence[str]
@@ -41,9 +39,7 @@ class ParallelText:
 
 
 class CorpusReader(Protocol):
-    """A corpus: named splits, the first for training, the second for validation, the rest for
-    testing.
-    """
+    """A corpus: its named splits, one for training, one for validation, the rest for testing."""
 
     @property
     def train(self) -> str: ...

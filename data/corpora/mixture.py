@@ -1,4 +1,4 @@
-"""Several corpora as one: their training pairs mixed by weights, their other splits side by side."""
+"""Several corpora as one: training pairs mixed by weights, other splits side by side."""
 
 from __future__ import annotations
 
@@ -31,17 +31,12 @@ class MixtureCorpus:
         self.test = (*main.test, *others)
 
     def load(self, split: str) -> ParallelText:
-        """The mixed training pairs for "train"; else a split of the part to evaluate, or
-        `NAME.SPLIT` of another.
-        """
+        """The mixture for "train"; else a split of the part to evaluate, or NAME.SPLIT."""
         if split == self.train:
             return self._mixed()
         name, dot, rest = split.partition(".")
-        if (
-            dot
-            and name in self.parts
-            and split not in (self.validation, *self.parts[self._evaluated].test)
-        ):
+        own = split in (self.validation, *self.parts[self._evaluated].test)
+        if dot and name in self.parts and not own:
             return self._load(name, rest)
         return self._load(self._evaluated, split)
 
@@ -72,15 +67,12 @@ class MixtureCorpus:
 
 
 def epoch_counts(config: Mixture, sizes: Sequence[int]) -> list[int]:
-    """Pairs of each part in an epoch: weight * size, or of all pairs the share that weight *
-    size^(1/T) has.
-    """
+    """Pairs of each part in an epoch: weight * size, or shares of all by weight * size^(1/T)."""
     weights = [part.weight for part in config.parts]
     if config.temperature is None:
         return [round(weight * size) for weight, size in zip(weights, sizes)]
-    shares = np.array(
-        [weight * size ** (1 / config.temperature) for weight, size in zip(weights, sizes)]
-    )
+    power = 1 / config.temperature
+    shares = np.array([weight * size**power for weight, size in zip(weights, sizes)])
     return [round(share) for share in (sum(sizes) * shares / shares.sum()).tolist()]
 
 

@@ -24,7 +24,7 @@ class PhrasebookCorpus:
     validation = "validation"
     test = ("test",)
 
-    def __init__(self, config: Phrasebook, *, src_lang: str = "fr", tgt_lang: str = "en") -> None:
+    def __init__(self, config: Phrasebook, src_lang: str = "fr", tgt_lang: str = "en") -> None:
         if {src_lang, tgt_lang} != {"fr", "en"}:
             raise UserError(
                 f"the phrasebook corpus has French (fr) and English (en), not {src_lang}-{tgt_lang}"
@@ -36,9 +36,7 @@ class PhrasebookCorpus:
         """One split; UserError for an unknown one, or where it has fewer sentences than asked."""
         splits = _splits(self.config)
         if split not in splits:
-            raise UserError(
-                f"the phrasebook corpus has no split {split!r}: choose one of train, validation, test"
-            )
+            raise UserError(f"the phrasebook has no split {split!r}: train, validation or test")
         fr, en = zip(*splits[split])
         return ParallelText(fr, en) if self.src_lang == "fr" else ParallelText(en, fr)
 

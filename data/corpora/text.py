@@ -1,6 +1,4 @@
-"""Small text rules that every corpus shares: what a line is, what white space is, and how text
-comes out of .gz.
-"""
+"""What every corpus shares: what a line is, what white space is, how text comes out of .gz."""
 
 from __future__ import annotations
 
@@ -19,12 +17,10 @@ CHUNK = 1 << 20
 
 
 def split_lines(raw: bytes) -> list[bytes]:
-    r"""The lines of a file: separated by "\n" alone, a trailing "\r" and a byte order mark at the
-    start removed.
+    r"""The lines of a file: cut at "\n" alone, without a trailing "\r" and a byte order mark.
 
     Not `str.splitlines`: that also cuts at U+2028, U+0085, "\v" and "\f", which stand inside
-    sentences of real corpora, and one such cut shifts the two sides against each other from there
-    on.
+    sentences of real corpora; one such cut shifts the two sides against each other to the end.
     """
     lines = raw.removeprefix(codecs.BOM_UTF8).split(b"\n")
     if not lines[-1]:
@@ -35,9 +31,8 @@ def split_lines(raw: bytes) -> list[bytes]:
 def normalize_whitespace(text: str) -> str:
     """Runs of white space become one plain space, none at the ends.
 
-    No-break spaces (U+00A0, U+202F, as before French punctuation) and line separators (U+2028,
-    U+0085) count as white space, so that a sentence is one line and the same sentence has one
-    spelling.
+    No-break spaces (as before French punctuation) and line separators count as white space, so that
+    a sentence is one line and has one spelling.
     """
     return " ".join(text.split())
 
@@ -53,8 +48,8 @@ def read_packed(path: Path) -> bytes:
                 size += len(part)
                 if size > most:
                     raise UserError(
-                        f"{path}: more than {MAX_RATIO} times its size once unpacked, which no text is; "
-                        "unpack it yourself (gunzip) if it is what you mean"
+                        f"{path}: more than {MAX_RATIO} times its size once unpacked, which no "
+                        "text is; unpack it yourself (gunzip) if it is what you mean"
                     )
         return b"".join(parts)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:

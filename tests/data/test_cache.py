@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 
 from configs.schema import DataConfig, ParallelFiles
-from data.cache import PARTIAL, STALE_AFTER_S, TokenizedSplit, cache_key, tokenize_split
+from data.cache import PARTIAL, STALE_AFTER_S, TokenizedSplit, cache_key, load_split, tokenize_split
 from data.corpora.base import ParallelText
-from data.corpora.parallel_files import ParallelFilesCorpus
-from data.loaders import load_split
+from data.corpora.files import ParallelFilesCorpus
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError
 
@@ -50,10 +49,12 @@ class WordTokenizer(BaseTokenizer):
     def _id(self, word: str) -> int:
         return 2 + int.from_bytes(hashlib.sha256((self.salt + word).encode()).digest()[:4]) % 990
 
-    def decode_batch(self, sequences):
+    kind = "words"
+
+    def decode_batch(self, *_):
         raise NotImplementedError
 
-    src_pieces = tgt_pieces = save = decode_batch
+    src_pieces = tgt_pieces = files = decode_batch
 
     def fingerprint(self) -> str:
         return f"words {self.salt}"
@@ -373,7 +374,7 @@ def test_load_split_drops_in_training_and_keeps_in_evaluation(tmp_path: Path, ca
         cache_dir=str(tmp_path / "cache"),
     )
     corpus = ParallelFilesCorpus(ParallelFiles(root=str(tmp_path)), "fr", "en")
-    caplog.set_level(logging.INFO, logger="data.loaders")
+    caplog.set_level(logging.INFO, logger="data.cache")
     text, ids = load_split(config, corpus, "train", WordTokenizer(), training=True)
     assert (len(text), len(ids), ids.kept.tolist()) == (2, 1, [0])
     assert (

@@ -9,11 +9,10 @@ import pytest
 
 from configs.schema import Cleaning, Config, DataConfig, NoCleaning, ParallelFiles, Subword
 from configs.serialize import apply_overrides, from_dict, to_dict
-from data.cache import cache_key
+from data.cache import cache_key, load_split
 from data.cleaning import STOP_WORDS, clean_text, speaks
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
-from data.loaders import load_split
 from tokenizer.subword import SubwordTokenizer
 from utils.errors import ConfigError
 
@@ -127,7 +126,7 @@ def test_the_training_split_alone_is_cleaned_and_the_cache_knows(tmp_path: Path,
     tokenizer = SubwordTokenizer.train(
         [side for pair in PAIRS for side in pair], Subword(vocab_size=80)
     )
-    caplog.set_level(logging.INFO, logger="data.loaders")
+    caplog.set_level(logging.INFO, logger="data.cache")
     corpus = build_corpus(config)
     text, ids = load_split(config, corpus, corpus.train, tokenizer, training=True)
     assert len(text) == len(ids) == 3

@@ -24,9 +24,9 @@ from configs.schema import (
     Weighted,
 )
 from configs.serialize import apply_overrides, diff, from_dict, to_dict
+from data.cache import load_split
 from data.corpora.build import build_corpus
 from data.corpora.mixture import epoch_counts
-from data.loaders import load_split
 from tokenizer.subword import SubwordTokenizer
 from training.start import check_resume
 from utils.errors import ConfigError, UserError
