@@ -1,12 +1,10 @@
-"""From text to batches, and from a script's start to its first useful output: `python
-benchmarks/bench_data.py`.
+"""From text to batches, and from a script's start to its output: `python benchmarks/bench_data.py`.
 
 Written into --output_dir as bench_data.md and bench_data.json, three tables:
 
-    data      training the tokenizer, tokenising, the token cache, forming and collating batches:
-    time and memory padding   the share of padding in our batches and in those of simpler recipes
-    with the same budget start-up  seconds of each script to its first useful output, and the heavy
-    packages that it had imported by then
+data: training the tokenizer, tokenising, the token cache, forming and collating batches
+padding: the share of padding in our batches and in those of simpler recipes with the same budget
+start-up: seconds of each script to its first useful output, and the heavy packages imported by then
 
 Each part of the data runs in a process of its own: the most memory that a process ever held is
 known, that of one of its parts is not. A sentence is one side of a pair. Start-up is measured on a
@@ -39,14 +37,13 @@ from typing import Any
 import numpy as np
 import torch
 
-if (
-    not __package__
-):  # run as a file: the root of the repository is where imports begin, not this folder
+if not __package__:  # run as a file: imports begin at the root of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.common import Report, figure, in_turn, ratio, spread, status_mb, use_machine
+from benchmarks import common
+from benchmarks.common import NOTHING, Report, figure, in_turn, ratio, spread, status_mb
 from configs.load import add_config_arguments, load_config
-from configs.schema import Config, Phrasebook, Subword
+from configs.schema import Config, Subword
 from data.batching import cut_batches, form_batches, make_train_loader, padded_tokens
 from data.cache import CHUNK, TokenizedSplit, tokenize_split
 from data.corpora.base import ParallelText
@@ -60,81 +57,38 @@ from utils.tables import markdown_table
 ROOT = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")
 WORKERS = (0, 2)  # of the loader
-NOTHING = "–"
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
-    parser = Parser(
-        description="Measure the way of the data, the padding of batches, and the start of each script."
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        default=str(ROOT / "configs/demo.py"),
-        help="default: %(default)s",
-    )
-    parser.add_argument(
-        "--sentences", type=positive, metavar="N", help="pairs of the training split (default: all)"
-    )
-    parser.add_argument(
-        "--rounds", type=positive, default=5, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--starts",
-        type=positive,
-        default=5,
-        metavar="N",
-        help="of each script (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--only",
-        choices=("data", "start"),
-        help="data: tables 1 and 2; start: table 3 (default: all)",
-    )
-    parser.add_argument(
-        "--device", default="auto", help="of the scripts that start: auto (default), cpu, cuda"
-    )
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/bench_data"), metavar="DIR")
+    parser = Parser(description="Measure the data's way, the padding, and each script's start.")
+    add = parser.add_argument
+    default = str(ROOT / "configs/demo.py")
+    add("--config", metavar="FILE", default=default, help="default: configs/demo.py")
+    what = "pairs of the training split (default: all)"
+    add("--sentences", type=positive, metavar="N", help=what)
+    what = "of each script (default: %(default)s)"
+    add("--starts", type=positive, default=5, metavar="N", help=what)
+    what = "data: tables 1 and 2; start: table 3 (default: all)"
+    add("--only", choices=("data", "start"), help=what)
+    common.add_arguments(parser, "bench_data", rounds=5)
     add_config_arguments(parser)
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
-    device = use_machine(args.device, args.threads)
-    config = sized(load_config(args.config, args.overrides, args.position), args.sentences)
-    settings = {
-        "config": config.name,
-        "rounds": args.rounds,
-        "starts": args.starts,
-        "cores": os.cpu_count(),
-    }
-    folder = args.output_dir.resolve()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Beside the results, and not in memory: the token cache is brought to a disk.
-        made = tempfile.TemporaryDirectory(prefix=".work_", dir=folder)
-    except OSError as error:
-        raise UserError(
-            f"cannot write into {folder}: {error.strerror}; choose another --output_dir"
-        ) from error
-    with made as work:
-        report = Report(
-            folder, "bench_data", title="Data and start-up", device=device, settings=settings
-        )
+    device = common.use_machine(args.device, args.threads)
+    config = load_config(args.config, args.overrides, args.position)
+    args.config = config.name
+    args.output_dir = args.output_dir.resolve()
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    # Beside the results, and not in memory: the token cache is brought to a disk.
+    with tempfile.TemporaryDirectory(prefix=".work_", dir=args.output_dir) as work:
+        report = Report("bench_data", "Data and start-up", args, device)
         if args.only != "start":
             report_data(report, config, args.sentences, Path(work), args.rounds)
         if args.only != "data":
             report_start(report, Path(work), args.starts, device, args.threads)
-
-
-def sized(config: Config, sentences: int | None) -> Config:
-    """The config whose phrasebook, if that is its corpus, has so many training pairs."""
-    if sentences is None or not isinstance(config.data.corpus, Phrasebook):
-        return config
-    corpus = dataclasses.replace(config.data.corpus, n_train=sentences)
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=corpus))
 
 
 # ----------------------------------------------------------------------------------------- the data
@@ -142,9 +96,7 @@ def sized(config: Config, sentences: int | None) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What each part is told. `folder` takes the tokenizer and the token caches, for the parts that
-    follow.
-    """
+    """What each part is told. `folder` keeps the tokenizer and the token caches."""
 
     config: Config
     text: ParallelText
@@ -156,12 +108,10 @@ class Task:
 
     def split(self, cache: str = "cache_0") -> TokenizedSplit:
         """The ids of the text: made where the cache is empty, opened where it is not."""
-        rule = {
-            "max_len": self.config.data.max_len,
-            "too_long": "drop",
-            "cache_dir": self.folder / cache,
-        }
-        return tokenize_split(self.text, self.tokenizer(), **rule)  # type: ignore[arg-type]
+        max_len, folder = self.config.data.max_len, self.folder / cache
+        return tokenize_split(
+            self.text, self.tokenizer(), max_len=max_len, too_long="drop", cache_dir=folder
+        )
 
 
 def report_data(
@@ -184,83 +134,57 @@ def report_data(
         **{f"collating, num_workers={n}": partial(collate, workers=n) for n in WORKERS},
     }
     rows = {name: in_own_process(part, task) for name, part in parts.items()}
+    worker_peak = rows[f"collating, num_workers={WORKERS[-1]}"]["worker_peak_mb"]
     about = (
-        f"{len(text):,} pairs of the {config.data.corpus.kind} corpus, loaded in {figure(taken)} s; "
-        f"{rows['forming batches']['pairs']:,} of them in batches, vocabulary {rows['tokenising']['vocabulary']:,}. "
-        "Median of the rounds, quartiles in brackets. Memory is that of the process: the most that it held, and how "
-        "much of it came with this part.\n\n"
+        f"{len(text):,} pairs of the {config.data.corpus.kind} corpus, loaded in {figure(taken)} "
+        f"s; {rows['forming batches']['pairs']:,} of them in batches, vocabulary "
+        f"{rows['tokenising']['vocabulary']:,}. Median of the rounds, quartiles in brackets. "
+        "Memory is that of the process: the most that it held, and how much came with this part."
     )
     notes = (
-        f"\nThe cache has {rows['token cache, built']['bytes'] / 1e6:,.1f} MB on disk; building it includes "
-        "tokenising, opening it includes the checksums of text and files. "
-        f"The larger of {WORKERS[-1]} loader workers held up to "
-        f"{rows[f'collating, num_workers={WORKERS[-1]}']['worker_peak_mb']:,.0f} MB.\n"
+        f"The cache has {rows['token cache, built']['bytes'] / 1e6:,.1f} MB on disk; building it "
+        "includes tokenising, opening it includes the checksums of text and files. The larger of "
+        f"{WORKERS[-1]} loader workers held up to {worker_peak:,.0f} MB."
     )
-    report.add(
-        "Data",
-        about + data_table(rows) + notes,
-        {
-            "pairs": len(text),
-            "load_seconds": taken,
-            "rows": [{"part": name, **row} for name, row in rows.items()],
-        },
-    )
+    data = [{"part": name, **row} for name, row in rows.items()]
+    body = f"{about}\n\n{data_table(rows)}\n{notes}\n"
+    report.add("Data", body, {"pairs": len(text), "load_seconds": taken, "rows": data})
     padding = in_own_process(compare_padding, task)
     about = (
-        f"Batches by {config.data.batch_by}, budget {config.data.batch_size:,}: the orders differ, the cut is the "
-        "same. Padding is the share of all positions, of both sides, that hold no token.\n\n"
+        f"Batches by {config.data.batch_by}, budget {config.data.batch_size:,}: the orders differ, "
+        "the cut is the same. Padding is the share of positions, of both sides, without a token."
     )
-    report.add("Padding", about + padding_table(padding), {"rows": padding})
+    report.add("Padding", f"{about}\n\n{padding_table(padding)}", {"rows": padding})
 
 
 def in_own_process(part: Callable[[Task], Any], task: Task) -> Any:
-    """part(task) in a new process: the fork of a server that has imported the libraries and done
-    nothing else.
-    """
+    """part(task) in the fork of a server that has imported the libraries and done nothing else."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tokenizers", "torch.utils.data"])
-    with ProcessPoolExecutor(
-        1,
-        mp_context=context,
-        initializer=start_workers_by,
-        initargs=(multiprocessing.get_start_method(),),
-    ) as pool:
+    # The loader's workers start as they do in training: a forked process would ask its own server.
+    method = multiprocessing.get_start_method()
+    start = partial(multiprocessing.set_start_method, method, force=True)
+    with ProcessPoolExecutor(1, context, start) as pool:
         return pool.submit(part, task).result()
 
 
-def start_workers_by(method: str) -> None:
-    """How the loader's workers start: as they do in training. Unless told, a forked process asks
-    its own server.
-    """
-    multiprocessing.set_start_method(method, force=True)
-
-
 def measured(run: Callable[[int], object], task: Task, *, sentences: int | None) -> dict[str, Any]:
-    """Seconds of `run` in each round after one to warm up, and the memory of this process.
-    `sentences` of one run.
-    """
-    forget_peak()
+    """Seconds of `run` in each round after one to warm up, and the memory of this process."""
+    with contextlib.suppress(OSError):  # VmHWM begins anew: what the imports held does not count
+        Path("/proc/self/clear_refs").write_text("5")
     before = status_mb("VmRSS")
     [seconds] = in_turn({"": run}, rounds=task.rounds, warmup=1, device=CPU).values()
     peak = status_mb("VmHWM")
     return {"seconds": seconds, "sentences": sentences, "peak_mb": peak, "growth_mb": peak - before}
 
 
-def forget_peak() -> None:
-    """Let VmHWM begin anew, so that what the imports held for a moment is not counted; where the
-    system allows it.
-    """
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
 def make_tokenizer(task: Task) -> dict[str, Any]:
     config = task.config
     texts = [*task.text.src, *task.text.tgt]
+    languages = {"src_lang": config.data.src_lang, "tgt_lang": config.data.tgt_lang}
     made: list[BaseTokenizer] = []
 
     def run(number: int) -> None:
-        languages = {"src_lang": config.data.src_lang, "tgt_lang": config.data.tgt_lang}
         made[:] = [build_tokenizer(config.tokenizer, lambda: texts, **languages)]
 
     trained = isinstance(config.tokenizer, Subword)  # a pretrained one is but fetched
@@ -277,10 +201,8 @@ def tokenize(task: Task) -> dict[str, Any]:
             tokenizer.encode_src_batch(task.text.src[start : start + CHUNK])
             tokenizer.encode_tgt_batch(task.text.tgt[start : start + CHUNK])
 
-    return {
-        **measured(run, task, sentences=2 * len(task.text)),
-        "vocabulary": tokenizer.tgt_vocab_size,
-    }
+    row = measured(run, task, sentences=2 * len(task.text))
+    return {**row, "vocabulary": tokenizer.tgt_vocab_size}
 
 
 def build_cache(task: Task) -> dict[str, Any]:
@@ -300,6 +222,7 @@ def form(task: Task) -> dict[str, Any]:
 
 
 def collate(task: Task, workers: int) -> dict[str, Any]:
+    """An epoch of the training loader in each round; the workers live from first to last."""
     row = collate_epochs(task, workers)
     # The workers have ended with the loader: the most memory that any of them held is known.
     worker_kb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss if workers else 0
@@ -307,9 +230,6 @@ def collate(task: Task, workers: int) -> dict[str, Any]:
 
 
 def collate_epochs(task: Task, workers: int) -> dict[str, Any]:
-    """An epoch of the training loader in each round; the workers live from the first, which warms
-    up, to the last.
-    """
     split, tokenizer = task.split(), task.tokenizer()
     loader = make_train_loader(
         split,
@@ -333,59 +253,51 @@ def data_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     for name, row in rows.items():
         taken = spread(row["seconds"])
         rate = figure(row["sentences"] / taken.median) if row["sentences"] else NOTHING
-        cells.append([name, str(taken), rate, f"{row['peak_mb']:,.0f}", f"{row['growth_mb']:,.0f}"])
-    return markdown_table(
-        ("", "seconds", "sentences/s", "peak memory, MB", "of this part, MB"), cells
-    )
+        cells.append([name, taken, rate, f"{row['peak_mb']:,.0f}", f"{row['growth_mb']:,.0f}"])
+    header = ("", "seconds", "sentences/s", "peak memory, MB", "of this part, MB")
+    return markdown_table(header, cells)
 
 
 # -------------------------------------------------------------------------------------- the padding
 
 
 def orders(split: TokenizedSplit, config: Config) -> dict[str, Callable[[], list[np.ndarray]]]:
-    """Ways to form batches, by name: ours first, then orders of the rows that are cut into batches
-    of the budget.
-    """
+    """Ways to form batches: ours, then orders of the rows that are cut into like budgets."""
     src, tgt = split.src_lengths, split.tgt_lengths
-    data, seed = config.data, config.train.seed
+    seed = config.train.seed
+    by, size = config.data.batch_by, config.data.batch_size
 
     def cut(order: np.ndarray) -> list[np.ndarray]:
-        return cut_batches(order, np.maximum(src, tgt), data.batch_by, data.batch_size)
+        return cut_batches(order, np.maximum(src, tgt), by, size)
 
     def drawn() -> np.ndarray:
         return np.random.default_rng(seed).permutation(len(src))
 
     return {
-        "ours": lambda: form_batches(
-            src, tgt, batch_by=data.batch_by, batch_size=data.batch_size, seed=seed
-        ),
+        "ours": lambda: form_batches(src, tgt, batch_by=by, batch_size=size, seed=seed),
         "by source, then target": lambda: cut(np.lexsort((tgt, src))),
         "by source alone": lambda: cut(np.lexsort((drawn(), src))),
         "random": lambda: cut(drawn()),
     }
 
 
-def padding_share(batches: Sequence[np.ndarray], split: TokenizedSplit) -> float:
-    """The share of positions, of both sides of all batches, that hold no token."""
-    return 1 - (len(split.src_ids) + len(split.tgt_ids)) / padded_tokens(
-        batches, split.src_lengths, split.tgt_lengths
-    )
-
-
 def compare_padding(task: Task) -> list[dict[str, Any]]:
+    """A row for each order; padding: the share of positions, of both sides, that hold no token."""
     split = task.split()
     recipes = orders(split, task.config)
     runs = {name: lambda number, form=form: form() for name, form in recipes.items()}
     seconds = in_turn(runs, rounds=task.rounds, warmup=1, device=CPU)
+    n_tokens = len(split.src_ids) + len(split.tgt_ids)
     rows = []
     for name, recipe in recipes.items():
         batches = recipe()
+        positions = padded_tokens(batches, split.src_lengths, split.tgt_lengths)
         rows.append(
             {
                 "order": name,
                 "batches": len(batches),
-                "positions": padded_tokens(batches, split.src_lengths, split.tgt_lengths),
-                "padding": padding_share(batches, split),
+                "positions": positions,
+                "padding": 1 - n_tokens / positions,
                 "seconds": seconds[name],
             }
         )
@@ -393,13 +305,14 @@ def compare_padding(task: Task) -> list[dict[str, Any]]:
 
 
 def padding_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    ours = rows[0]["positions"]
     cells = [
         [
             row["order"],
             f"{row['batches']:,}",
             f"{row['padding']:.1%}",
-            f"{row['positions'] / rows[0]['positions']:.2f}",
-            str(spread([1e3 * seconds for seconds in row["seconds"]])),
+            f"{row['positions'] / ours:.2f}",
+            spread([1e3 * seconds for seconds in row["seconds"]]),
         ]
         for row in rows
     ]
@@ -410,40 +323,31 @@ def padding_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 LIMIT_S = 300.0  # no script takes this long to start
 SENTENCE = "Le chat dort."
-TINY = (
-    "data.corpus.n_train=1000",
-    "data.corpus.n_validation=20",
-    "data.corpus.n_test=20",
-    "tokenizer.vocab_size=600",
-    "model.d_model=32",
-    "model.n_heads=2",
-    "model.d_ff=64",
-    "evaluate.bleu_sentences=8",
-    "decode.max_len=24",
-    "train.log_every=1",
-)
+TINY = {
+    "data.corpus.n_train": 1000,
+    "data.corpus.n_validation": 20,
+    "data.corpus.n_test": 20,
+    "tokenizer.vocab_size": 600,
+    "model.d_model": 32,
+    "model.n_heads": 2,
+    "model.d_ff": 64,
+    "evaluate.bleu_sentences": 8,
+    "decode.max_len": 24,
+    "train.log_every": 1,
+}
+# fmt: off
 HEAVY = (
-    *(
-        "torch",
-        "torch._dynamo",
-        "transformers",
-        "datasets",
-        "sklearn",
-        "matplotlib",
-        "tensorboard",
-        "ignite",
-        "nltk",
-    ),
-    *("sacrebleu", "pyarrow", "pandas", "scipy", "sympy"),
+    "torch", "torch._dynamo", "transformers", "datasets", "sklearn", "matplotlib", "tensorboard",
+    "ignite", "nltk", "sacrebleu", "pyarrow", "pandas", "scipy", "sympy",
 )
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A command, what its first useful output is, and the heavy packages that it cannot do without.
+    """A command, what its first useful output is, and the heavy packages that it needs.
 
-    `seen` is a pattern of a line on standard output, or the folder and the pattern of a file that
-    gets content.
+    `seen`: a pattern of a line on standard output, or the folder and pattern of a file that fills.
     """
 
     name: str
@@ -454,73 +358,57 @@ class Script:
 
 
 def scripts(run: Path, work: Path, device: torch.device, threads: int | None) -> list[Script]:
-    """The scripts as a user starts them; the first two rows are what no script that uses torch can
-    go below.
-    """
+    """The scripts as a user starts them, after what none that uses torch can go below."""
     use = ("--model_path", str(run), "--device", str(device))
     limit = () if threads is None else ("--threads", str(threads))
     began = work / "began"
-    # In small batches, so that the epoch lasts longer than the measurement: what follows it is not
-    # start-up.
-    train = tiny_arguments(
-        work, device, "data.batch_by=sentences", "data.batch_size=4", f"train.runs_dir={began}"
-    )
-    draw = ("encoding", *use, "--output_dir", str(work / "pictures"))
-    return [
-        Script("python", ("-c", "print(1)"), "first line", "^1$", frozenset()),
-        Script(
-            "import torch",
-            ("-c", "import torch; print(1)"),
-            "first line",
-            "^1$",
-            frozenset({"torch"}),
-        ),
-        Script(
-            "train.py",
-            ("train.py", *limit, *train),
-            "first logged update",
-            (began, "*/logs/metrics.jsonl"),
-            frozenset({"torch", "ignite", "tensorboard"}),
-        ),
-        Script(
-            "inference.py",
+    # In small batches, so that the epoch lasts longer than the measurement.
+    small = ("data.batch_by=sentences", "data.batch_size=4", f"train.runs_dir={began}")
+    train = tiny_arguments(work, device, *small)
+    drawn = ("--output_dir", str(work / "pictures"))
+    log = (began, "*/logs/metrics.jsonl")
+    rows: list[tuple[tuple[str, ...], str, str | tuple[Path, str], str]] = [
+        (("train.py", *limit, *train), "first logged update", log, "torch ignite tensorboard"),
+        (
             ("inference.py", "--src_text", SENTENCE, *use, *limit),
             "first translation",
             "^=== greedy search ===$",
-            frozenset({"torch"}),
+            "torch",
         ),
-        Script(
-            "test.py",
+        (
             ("test.py", "--limit", "8", *use, *limit),
             "first score",
             "^BLEU",
-            frozenset({"torch", "ignite", "nltk", "sacrebleu"}),
+            "torch ignite nltk sacrebleu",
         ),
-        Script(
-            "visualize.py encoding",
-            ("visualize.py", *draw, *limit),
+        (
+            ("visualize.py", "encoding", *use, *limit, *drawn),
             "first picture",
             r"\.png$",
-            frozenset({"torch", "matplotlib"}),
+            "torch matplotlib",
+        ),
+    ]
+    torch_alone = ("-c", "import torch; print(1)")
+    return [
+        Script("python", ("-c", "print(1)"), "first line", "^1$", frozenset()),
+        Script("import torch", torch_alone, "first line", "^1$", frozenset({"torch"})),
+        *(
+            Script(args[0], args, until, seen, frozenset(needs.split()))
+            for args, until, seen, needs in rows
         ),
     ]
 
 
 def tiny_arguments(work: Path, device: torch.device, *overrides: str) -> list[str]:
-    """train.py's arguments for a tiny model on the embedded corpus; `overrides` come last and win."""
-    settings = [
-        *TINY,
-        f"data.cache_dir={work / 'tiny_cache'}",
-        f"train.device={device}",
-        *overrides,
-    ]
-    return ["--config", "configs/demo.py", *(part for text in settings for part in ("--set", text))]
+    """train.py's arguments for a tiny model on the embedded corpus; `overrides` win."""
+    settings = [f"{key}={value}" for key, value in TINY.items()]
+    settings += [f"data.cache_dir={work / 'tiny_cache'}", f"train.device={device}"]
+    pairs = [part for text in [*settings, *overrides] for part in ("--set", text)]
+    return ["--config", "configs/demo.py", *pairs]
 
 
 def make_tiny_run(work: Path, device: torch.device) -> Path:
-    """The folder of a finished run, made by train.py. Raises UserError with what it says where it
-    fails.
-    """
+    """The folder of a finished run, made by train.py. Raises UserError with its last words."""
     arguments = tiny_arguments(work, device, "train.max_steps=5", f"train.runs_dir={work / 'tiny'}")
     command = [sys.executable, "train.py", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
@@ -530,17 +418,13 @@ def make_tiny_run(work: Path, device: torch.device) -> Path:
 
 
 def first_output(script: Script, *, profile: bool = False) -> tuple[float, str]:
-    """Seconds from the start of the process to its first useful output, and its standard error
-    until then.
+    """Seconds from the start of a process to its first output, and its standard error until then.
 
     The process is ended there. profile: Python writes on standard error what it imports. Raises
     UserError where the process ends before.
     """
     command = [sys.executable, *(["-X", "importtime"] if profile else []), *script.args]
-    env = {
-        **os.environ,
-        "PYTHONUNBUFFERED": "1",
-    }  # as at a terminal: a line is out when it is printed
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}  # as at a terminal: a line is out when printed
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -563,9 +447,7 @@ def first_output(script: Script, *, profile: bool = False) -> tuple[float, str]:
 
 
 def useful_output(process: subprocess.Popen[str], seen: str | tuple[Path, str]) -> Iterator[bool]:
-    """Whether the output is there, each time that something may have changed; it ends with the
-    process.
-    """
+    """Whether the output is there, each time something may have changed; ends with the process."""
     if isinstance(seen, str):
         assert process.stdout is not None
         yield from (re.search(seen, line) is not None for line in process.stdout)
@@ -583,30 +465,23 @@ def imported(said: str) -> dict[str, float]:
     Python names also what it looked for in vain: a package that is not installed is left out.
     """
     seconds: dict[str, float] = {}
-    for own, module in re.findall(
-        r"^import time:\s*(\d+) \|\s*\d+ \|\s*(\S+)$", said, re.MULTILINE
-    ):
+    pattern = r"^import time:\s*(\d+) \|\s*\d+ \|\s*(\S+)$"
+    for own, module in re.findall(pattern, said, re.MULTILINE):
         for name in HEAVY:
             if module == name or module.startswith(f"{name}."):
                 seconds[name] = seconds.get(name, 0.0) + int(own) / 1e6
-    return {
-        name: taken
-        for name, taken in seconds.items()
-        if importlib.util.find_spec(name.split(".")[0])
-    }
+    there = {name for name in seconds if importlib.util.find_spec(name.split(".")[0])}
+    return {name: taken for name, taken in seconds.items() if name in there}
 
 
 def last_line(text: str) -> str:
-    lines = [
-        line for line in text.splitlines() if line.strip() and not line.startswith("import time:")
-    ]
+    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("import time:")]
     return lines[-1] if lines else "it said nothing"
 
 
 def measure_starts(found: Sequence[Script], starts: int) -> list[dict[str, Any]]:
-    """Each script once with Python's profile of imports, which warms up too, then in turn `starts`
-    times.
-    """
+    """Each script once under Python's profile of imports, which warms up; then in turn."""
     packages = {script.name: imported(first_output(script, profile=True)[1]) for script in found}
     seconds: dict[str, list[float]] = {script.name: [] for script in found}
     for _ in range(starts):
@@ -631,35 +506,23 @@ def report_start(
     run = make_tiny_run(work, device)
     rows = measure_starts(scripts(run, work, device, threads), starts)
     about = (
-        f"Median of {starts} starts in turn, quartiles in brackets. Imports: heavy packages that stood in memory at "
-        "that moment, with the seconds spent in their own modules, from one start under Python's profile of imports "
-        "(which slows it; a package's seconds do not include those of another).\n\n"
+        f"Median of {starts} starts in turn, quartiles in brackets. Imports: heavy packages in "
+        "memory at that moment, with the seconds spent in their own modules, from one start under "
+        "Python's profile of imports, which slows it."
     )
-    report.add("Start-up", about + start_table(rows), {"rows": rows})
+    report.add("Start-up", f"{about}\n\n{start_table(rows)}", {"rows": rows})
 
 
 def start_table(rows: Sequence[Mapping[str, Any]]) -> str:
     floor = next((row["seconds"] for row in rows if row["script"] == "import torch"), None)
     cells = []
     for row in rows:
-        packages = ", ".join(
-            f"{name} {seconds:.2f}" for name, seconds in sorted(row["imported"].items())
-        )
+        packages = [f"{name} {seconds:.2f}" for name, seconds in sorted(row["imported"].items())]
         beyond = f"{ratio(row['seconds'], floor).median:.2f}" if floor else NOTHING
-        unneeded = ", ".join(row["not_needed"])
-        cells.append(
-            [
-                row["script"],
-                row["until"],
-                str(spread(row["seconds"])),
-                beyond,
-                packages or NOTHING,
-                unneeded or NOTHING,
-            ]
-        )
-    return markdown_table(
-        ("", "until", "seconds", "/ import torch", "imports, s", "not needed"), cells
-    )
+        lists = [", ".join(names) or NOTHING for names in (packages, row["not_needed"])]
+        cells.append([row["script"], row["until"], spread(row["seconds"]), beyond, *lists])
+    header = ("", "until", "seconds", "/ import torch", "imports, s", "not needed")
+    return markdown_table(header, cells)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""How the cost of our training step and of greedy decoding grows: `python
-benchmarks/bench_scaling.py`.
+"""How the cost of training and of greedy decoding grows: `python benchmarks/bench_scaling.py`.
 
 Along four axes: tokens in a sentence, sentences in a batch, CPU threads, entries of the vocabulary.
 For each a table and the growth: the exponent b of cost = a x^b, by least squares on the logarithms,
@@ -20,26 +19,26 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-if (
-    not __package__
-):  # run as a file: the root of the repository is where imports begin, not this folder
+if not __package__:  # run as a file: imports begin at the root of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.common import DTYPES, Report, figure, in_turn, spread, use_machine
+from benchmarks import common
+from benchmarks.common import DTYPES, NOTHING, Report, figure, in_turn, spread
 from benchmarks.train_models import Ours
 from benchmarks.train_setup import BOS, EOS, PAD, SIZES, Setup
 from configs.positions import POSITIONS
+from configs.schema import DecodeConfig
 from data.batching import Batch, collate
 from data.cache import TokenizedSplit
-from models.decoding.greedy import greedy_search
 from pictures.panels import panel_figure, panel_title, save_figure
+from translation.search import search_batch
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.tables import markdown_table
@@ -54,8 +53,18 @@ AXES = {
     "threads": "threads",
     "vocabulary": "vocabulary",
 }
+# The values of each axis; those of threads are the machine's.
+RANGES: dict[str, tuple[int, ...]] = {
+    "length": (32, 64, 128, 256, 512, 1024),
+    "sentences": (1, 2, 4, 8, 16, 32, 64, 128),
+    "vocabulary": (2_000, 4_000, 8_000, 16_000, 32_000, 64_000),
+}
+FAST: dict[str, tuple[int, ...]] = {
+    "length": (32, 64, 128),
+    "sentences": (1, 4, 16),
+    "vocabulary": (2_000, 8_000, 32_000),
+}
 SENTENCES_BY_LENGTH = 8  # of a batch whose sentences may have 1,024 tokens
-NOTHING = "–"
 READING = "1 is growth in proportion; by threads, -1 is as fast as so many threads can be."
 
 
@@ -69,83 +78,36 @@ class Point:
     vocabulary: int = 8_000
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """The values of each axis, and how often each is measured."""
-
-    length: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)
-    sentences: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
-    vocabulary: tuple[int, ...] = (2_000, 4_000, 8_000, 16_000, 32_000, 64_000)
-    rounds: int = 5
-
-
-FAST = Ranges(
-    length=(32, 64, 128), sentences=(1, 4, 16), vocabulary=(2_000, 8_000, 32_000), rounds=2
-)
-
-
 def several(text: str) -> tuple[int, ...]:
     """ "32,64" -> (32, 64), increasing."""
     return tuple(sorted({positive(part) for part in text.split(",")}))
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
-    parser = Parser(
-        description="Measure how the cost of training and of greedy decoding grows, and fit the growth."
-    )
-    parser.add_argument(
-        "--fast", action="store_true", help="fewer values and rounds: half a minute"
-    )
-    parser.add_argument(
-        "--size", choices=SIZES, default="small", help="of the model (default: small)"
-    )
-    parser.add_argument(
-        "--position",
-        choices=POSITIONS,
-        metavar="NAME",
-        default="sinusoidal",
-        help="default: %(default)s",
-    )
-    parser.add_argument(
-        "--precision", choices=DTYPES, default="float32", help="of training (default: float32)"
-    )
-    for flag, what in (
-        ("--lengths", AXES["length"]),
-        ("--sentences", "sentences in a batch"),
-        ("--thread_counts", "CPU threads (default: 1, 2, 4 and so on to the cores)"),
-        ("--vocabularies", "entries of the vocabulary"),
-    ):
-        parser.add_argument(flag, type=several, metavar="N,...", help=what)
-    parser.add_argument("--rounds", type=positive, metavar="N", help="default: 5")
-    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
-    parser.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        help="where they do not vary (default: torch's choice)",
-    )
-    parser.add_argument(
-        "--output_dir", type=Path, default=Path("runs/bench_scaling"), metavar="DIR"
-    )
+    parser = Parser(description="Measure how the cost of training and decoding grows.")
+    add = parser.add_argument
+    add("--fast", action="store_true", help="fewer values and rounds: half a minute")
+    add("--size", choices=SIZES, default="small", help="of the model (default: small)")
+    what = "default: %(default)s"
+    add("--position", choices=POSITIONS, metavar="NAME", default="sinusoidal", help=what)
+    what = "of training (default: float32)"
+    add("--precision", choices=DTYPES, default="float32", help=what)
+    for axis, flag in zip(AXES, ("lengths", "sentences", "thread_counts", "vocabularies")):
+        add(f"--{flag}", dest=axis, type=several, metavar="N,...", help=AXES[axis])
+    common.add_arguments(parser, "bench_scaling", rounds=5)
     args = parser.parse_args(argv)
-    if args.vocabularies and args.vocabularies[0] < EOS + 2:
-        raise UserError(
-            f"--vocabularies {args.vocabularies[0]}: at least {EOS + 2}, for the special ids and a word"
-        )
+    if args.vocabulary and args.vocabulary[0] < EOS + 2:
+        least = f"at least {EOS + 2}, for the special ids and a word"
+        raise UserError(f"--vocabularies {args.vocabulary[0]}: {least}")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
-    device = use_machine(args.device, args.threads)
-    settings = {
-        key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()
-    }
-    report = Report(
-        args.output_dir, "bench_scaling", title="Growth of cost", device=device, settings=settings
-    )
+    device = common.use_machine(args.device, args.threads)
+    report = Report("bench_scaling", "Growth of cost", args, device)
     bench = Bench(args.size, args.position, args.precision, device)
-    rounds = args.rounds or (FAST if args.fast else Ranges()).rounds
+    rounds = 2 if args.fast else args.rounds
     measured = {}
     for axis, at in chosen_points(args, bench.setup).items():
         measured[axis] = {kind: costs(bench, kind, axis, at, rounds) for kind in KINDS}
@@ -159,17 +121,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def chosen_points(args: Namespace, setup: Setup) -> dict[str, list[Point]]:
     """The points of each axis. A GPU does not care for CPU threads: there this axis is left out."""
-    ranges = FAST if args.fast else Ranges()
     base = Point(threads=setup.threads, vocabulary=setup.size.vocab_size)
-    smaller = dataclasses.replace(base, sentences=SENTENCES_BY_LENGTH)
-    axes = {
-        "length": points(smaller, "length", args.lengths or ranges.length),
-        "sentences": points(base, "sentences", args.sentences or ranges.sentences),
-        "threads": points(base, "threads", args.thread_counts or thread_counts(cores())),
-        "vocabulary": points(base, "vocabulary", args.vocabularies or ranges.vocabulary),
-    }
-    if setup.device != "cpu":
-        del axes["threads"]
+    values = {**(FAST if args.fast else RANGES), "threads": thread_counts(cores())}
+    axes = {}
+    for axis in AXES:
+        if axis == "threads" and setup.device != "cpu":
+            continue
+        fixed = {"sentences": SENTENCES_BY_LENGTH} if axis == "length" else {}
+        chosen = getattr(args, axis) or values[axis]
+        axes[axis] = [dataclasses.replace(base, **{**fixed, axis: value}) for value in chosen]
     return axes
 
 
@@ -183,10 +143,6 @@ def thread_counts(cores: int) -> tuple[int, ...]:
     return tuple(sorted({*(2**i for i in range(cores.bit_length())), cores}))
 
 
-def points(base: Point, axis: str, values: Sequence[int]) -> list[Point]:
-    return [dataclasses.replace(base, **{axis: value}) for value in values]
-
-
 # ---------------------------------------------------------------------------------------- measuring
 
 
@@ -194,8 +150,7 @@ class Bench:
     """Our model, one for each vocabulary, and what is done with it at a point."""
 
     def __init__(self, size: str, position: str, precision: str, device: torch.device) -> None:
-        self.position = POSITIONS[position]
-        self.device = device
+        self.position, self.device = POSITIONS[position], device
         self.setup = Setup(
             size=SIZES[size],
             precision=precision,
@@ -205,8 +160,6 @@ class Bench:
             rounds=0,
             warmup=0,
             steps=1,
-            seed=0,
-            compile=False,
         )
 
     def model(self, vocabulary: int) -> Ours:
@@ -218,23 +171,19 @@ class Bench:
         make = cache(self.model)
         prepare = self.train if kind == "train" else self.decode
         return {
-            str(point): self._with_threads(point.threads, prepare(make(point.vocabulary), point))
+            str(point): partial(self._run, point.threads, prepare(make(point.vocabulary), point))
             for point in at
         }
 
-    def _with_threads(self, threads: int, run: Callable[[], object]) -> Callable[[int], object]:
-        def timed(number: int) -> None:
-            torch.set_num_threads(threads)
-            try:
-                run()
-            finally:
-                torch.set_num_threads(self.setup.threads)
-
-        return timed
+    def _run(self, threads: int, run: Callable[[], object], number: int) -> None:
+        torch.set_num_threads(threads)
+        try:
+            run()
+        finally:
+            torch.set_num_threads(self.setup.threads)
 
     def train(self, ours: Ours, point: Point) -> Callable[[], object]:
-        batch = random_batch(point)
-        return lambda: ours.train([batch])
+        return partial(ours.train, [random_batch(point)])
 
     def decode(self, ours: Ours, point: Point) -> Callable[[], object]:
         model = ours.learner.model.eval()
@@ -242,24 +191,23 @@ class Bench:
             # The end then has the logit 0, and among thousands of others it never is the highest.
             model.output.weight[EOS] = 0
         src = random_batch(point).src.to(self.device)
+        decode = DecodeConfig(max_len=point.length, max_len_ratio=1.0)
+        numbers = range(len(src))
 
         def run() -> None:
-            found = greedy_search(
-                model, src, bos_id=BOS, eos_id=EOS, max_len=point.length, max_len_ratio=1.0
+            found = search_batch(
+                model, src, decode, bos_id=BOS, eos_id=EOS, numbers=numbers, greedy=True
             )
-            if any(len(hypothesis.ids) != point.length for hypothesis in found):
-                raise RuntimeError(
-                    f"a translation ended before {point.length} tokens: its time means nothing"
-                )
+            if any(len(best.ids) != point.length for [best] in found):
+                raise RuntimeError(f"a translation ended before {point.length} tokens")
 
         return run
 
 
 def random_batch(point: Point) -> Batch:
-    """Pairs of random ids, all of the point's length with the end, so that nothing is padded."""
-    ids = np.random.default_rng(0).integers(
-        EOS + 1, point.vocabulary, (2, point.sentences, point.length), np.int32
-    )
+    """Pairs of random ids, all of the point's length with the end: nothing is padded."""
+    shape = (2, point.sentences, point.length)
+    ids = np.random.default_rng(0).integers(EOS + 1, point.vocabulary, shape, np.int32)
     ids[:, :, -1] = EOS
     offsets = np.arange(point.sentences + 1) * point.length
     src, tgt = ids.reshape(2, -1)
@@ -274,18 +222,10 @@ def costs(bench: Bench, kind: str, axis: str, at: Sequence[Point], rounds: int) 
     xs = [getattr(point, axis) for point in at]
     ys = [spread(taken).median for taken in seconds.values()]
     rows = [
-        {
-            "at": dataclasses.asdict(point),
-            "seconds": taken,
-            "us_per_token": 1e6 * y / (point.sentences * point.length),
-        }
+        {"at": point, "seconds": taken, "us_per_token": 1e6 * y / (point.sentences * point.length)}
         for point, taken, y in zip(at, seconds.values(), ys)
     ]
-    return {
-        "rows": rows,
-        "growth": as_dict(fit(xs, ys)),
-        "upper_half": as_dict(fit(*upper_half(xs, ys))),
-    }
+    return {"rows": rows, "growth": fit(xs, ys), "upper_half": fit(*upper_half(xs, ys))}
 
 
 # --------------------------------------------------------------------------------------- the growth
@@ -303,15 +243,11 @@ class Growth:
 
 
 def fit(xs: Sequence[float], ys: Sequence[float]) -> Growth | None:
-    """The line through (log x, log y) by least squares; None for less than two different x. All
-    must be positive.
-    """
+    """The line through (log x, log y) by least squares; None for less than two different x."""
     if len(set(xs)) < 2:
         return None
-    x, y = np.log(np.asarray(xs, np.float64)), np.log(np.asarray(ys, np.float64))
-    away = x - x.mean()
-    exponent = float(away @ y / (away @ away))
-    return Growth(factor=float(np.exp(y.mean() - exponent * x.mean())), exponent=exponent)
+    exponent, offset = np.polyfit(np.log(xs), np.log(ys), 1)
+    return Growth(factor=float(np.exp(offset)), exponent=float(exponent))
 
 
 def upper_half(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -321,57 +257,46 @@ def upper_half(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], l
     return [x for x, _ in kept], [y for _, y in kept]
 
 
-def as_dict(growth: Growth | None) -> dict[str, float] | None:
-    return None if growth is None else dataclasses.asdict(growth)
-
-
 # ------------------------------------------------------------------------------- tables and picture
 
+Measured = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by axis, by kind: what `costs` gives
 
-def exponent(growth: Mapping[str, float] | None) -> str:
-    return NOTHING if growth is None else f"{growth['exponent']:.2f}"
+
+def exponent(growth: Growth | None) -> str:
+    return NOTHING if growth is None else f"{growth.exponent:.2f}"
 
 
 def axis_markdown(axis: str, base: Point, measured: Mapping[str, Mapping[str, Any]]) -> str:
     """The table of one axis, with what was held fixed above it and the growth below."""
     rows = []
     for one in zip(*(found["rows"] for found in measured.values())):
-        cells = [f"{one[0]['at'][axis]:,}"]
+        cells = [f"{getattr(one[0]['at'], axis):,}"]
         for row in one:
             cells += [str(spread([1e3 * s for s in row["seconds"]])), f"{row['us_per_token']:,.1f}"]
         rows.append(cells)
-    header = [
-        AXES[axis],
-        *(part for kind in measured for part in (f"{kind}, ms", f"{kind}, µs a target token")),
-    ]
+    pairs = [(f"{kind}, ms", f"{kind}, µs a target token") for kind in measured]
+    header = [AXES[axis], *(name for pair in pairs for name in pair)]
     fixed = ", ".join(f"{AXES[name]} {getattr(base, name):,}" for name in AXES if name != axis)
     growths = "; ".join(
         f"{KINDS[kind]} {exponent(found['growth'])} (upper half {exponent(found['upper_half'])})"
         for kind, found in measured.items()
     )
-    return f"Fixed: {fixed}. Medians, quartiles in brackets.\n\n{markdown_table(header, rows)}\nExponents: {growths}.\n"
+    table = markdown_table(header, rows)
+    return f"Fixed: {fixed}. Medians, quartiles in brackets.\n\n{table}\nExponents: {growths}.\n"
 
 
-def growth_table(measured: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+def growth_table(measured: Measured) -> str:
+    parts = ("growth", "upper_half")
     rows = [
-        [
-            AXES[axis],
-            *(
-                exponent(found[part])
-                for found in kinds.values()
-                for part in ("growth", "upper_half")
-            ),
-        ]
+        [AXES[axis], *(exponent(found[part]) for found in kinds.values() for part in parts)]
         for axis, kinds in measured.items()
     ]
     header = [part for name in KINDS.values() for part in (name, "upper half")]
     return markdown_table(("exponent of cost by", *header), rows)
 
 
-def draw(measured: Mapping[str, Mapping[str, Mapping[str, Any]]], *, title: str) -> Figure:
-    """A row of panels for each kind of cost, a column for each axis: the quartiles, the medians,
-    the fits.
-    """
+def draw(measured: Measured, *, title: str) -> Figure:
+    """A row of panels for each kind, a column for each axis: quartiles, medians, fits."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     side = 3.1
@@ -387,18 +312,15 @@ def draw(measured: Mapping[str, Mapping[str, Mapping[str, Any]]], *, title: str)
     )
     for column, (axis, kinds) in enumerate(measured.items()):
         for place, (kind, found) in zip(axes[:, column], kinds.items()):
-            xs = [row["at"][axis] for row in found["rows"]]
+            xs = [getattr(row["at"], axis) for row in found["rows"]]
             spreads = [spread([1e3 * s for s in row["seconds"]]) for row in found["rows"]]
-            place.fill_between(
-                xs, [s.low for s in spreads], [s.high for s in spreads], alpha=0.25, linewidth=0
-            )
+            low, high = [s.low for s in spreads], [s.high for s in spreads]
+            place.fill_between(xs, low, high, alpha=0.25, linewidth=0)
             place.plot(xs, [s.median for s in spreads], marker="o", markersize=3.5, linewidth=0)
-            for part, among, style in (
-                ("growth", xs, ":"),
-                ("upper_half", upper_half(xs, xs)[0], "-"),
-            ):
+            upper = upper_half(xs, xs)[0]
+            for part, among, style in (("growth", xs, ":"), ("upper_half", upper, "-")):
                 if found[part] is not None:
-                    line = [1e3 * Growth(**found[part])(x) for x in among]
+                    line = [1e3 * found[part](x) for x in among]
                     place.plot(among, line, style, color="C3", linewidth=1.2)
             place.set(xscale="log", yscale="log", xlabel=AXES[axis])
             place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

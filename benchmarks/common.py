@@ -1,10 +1,11 @@
-"""What the benchmarks share: the machine they ran on, timing in turn, the machine's matrix rate,
-and reports.
-"""
+"""What the benchmarks share: the machine, timing in turn, its matrix rate, arguments, reports."""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import datetime
+import functools
 import json
 import statistics
 import sys
@@ -17,52 +18,54 @@ from typing import Any
 import numpy as np
 import torch
 
+from utils.cli import positive
 from utils.errors import UserError
 from utils.files import write_text
 from utils.machine import computes_bf16, cpu_name, provenance, resolve_device
 from utils.tables import markdown_table
 
-REST_S = (
-    0.3  # before each run: threads of another library's runtime wait for work in a loop for a while
-)
+REST_S = 0.3  # before each run: threads of another library's runtime spin for a while
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+NOTHING = "–"
 
 
 # -------------------------------------------------------------------------------------- the machine
 
 
+def add_arguments(parser: argparse.ArgumentParser, name: str, *, rounds: int) -> None:
+    """--rounds, --device, --threads and --output_dir (default: runs/NAME)."""
+    what = f"default: {rounds}"
+    parser.add_argument("--rounds", type=positive, default=rounds, metavar="N", help=what)
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
+    what = "CPU threads (default: torch's choice)"
+    parser.add_argument("--threads", type=positive, metavar="N", help=what)
+    folder = Path("runs") / name
+    parser.add_argument("--output_dir", type=Path, default=folder, metavar="DIR")
+
+
 def use_machine(device: str, threads: int | None) -> torch.device:
-    """The device that an option --device names, with so many CPU threads (None: torch's choice).
-    Raises UserError.
-    """
+    """The device that --device names, with so many CPU threads. Raises UserError."""
     if threads is not None:
         torch.set_num_threads(threads)
     try:
         return resolve_device(device)
     except UserError as error:
-        raise UserError(
-            f"--device {device}: not on this machine; allowed: auto, cpu, cuda, cuda:N"
-        ) from error
+        allowed = "not on this machine; allowed: auto, cpu, cuda, cuda:N"
+        raise UserError(f"--device {device}: {allowed}") from error
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """What every table of figures stands under: date, commit, versions, hardware. Call it when the
-    threads are set.
-    """
-    gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+    """Date, commit, versions, hardware. To be called when the threads are set."""
+    emulated = "emulated: expect it to be far slower than float32"
     made = provenance()
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": made["commit"],
-        "python": made["python"],
-        "torch": made["torch"],
+        **{key: made[key] for key in ("commit", "python", "torch")},
         "device": device.type,
-        **gpu,
+        **({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
         "cpu": cpu_name(),
         "threads": str(torch.get_num_threads()),
-        "bfloat16": "in hardware"
-        if computes_bf16(device)
-        else "emulated: expect it to be far slower than float32",
+        "bfloat16": "in hardware" if computes_bf16(device) else emulated,
     }
 
 
@@ -73,17 +76,15 @@ def synchronize(device: torch.device) -> None:
 
 
 def status_mb(field: str) -> float:
-    """VmRSS (memory held now) or VmHWM (the most it ever was) of this process in MB. Raises
-    UserError without /proc.
+    """VmRSS (memory held now) or VmHWM (the most ever) of this process in MB.
 
-    Unlike getrusage's ru_maxrss, VmHWM does not begin at what the parent process held.
+    Unlike getrusage's ru_maxrss, VmHWM does not begin at what the parent process held. Raises
+    UserError without /proc.
     """
     try:
         lines = Path("/proc/self/status").read_text("utf-8").splitlines()
     except OSError as error:
-        raise UserError(
-            "memory is read from /proc/self/status, and this system has none: --memory needs Linux"
-        ) from error
+        raise UserError("memory is read from /proc/self/status: it needs Linux") from error
     [kilobytes] = [int(line.split()[1]) for line in lines if line.startswith(f"{field}:")]
     return kilobytes * 1024 / 1e6
 
@@ -108,6 +109,11 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.median(values), low, high)
 
 
+def ratio(over: Sequence[float], under: Sequence[float]) -> Spread:
+    """over / under, round by round."""
+    return spread([a / b for a, b in zip(over, under, strict=True)])
+
+
 def figure(value: float) -> str:
     """Three significant digits, without an exponent: 12,345 and 0.0123."""
     if value == 0:
@@ -116,33 +122,37 @@ def figure(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def in_turn(
-    runs: Mapping[str, Callable[[int], object]], *, rounds: int, warmup: int, device: torch.device
-) -> dict[str, list[float]]:
-    """Seconds of every run in every round: all of them in round 0, then all of them in round 1, and
-    so on.
+def timed(run: Callable[[], object], device: torch.device, rest_s: float = REST_S) -> float:
+    """Seconds of one run, after a rest, until the device has done it."""
+    synchronize(device)
+    time.sleep(rest_s)
+    start = time.perf_counter()
+    run()
+    synchronize(device)
+    return time.perf_counter() - start
 
-    A run is called with the number of the round. The rounds -warmup to -1 are run and not reported.
-    What disturbs the machine for a while so disturbs all alike, and ratios are taken within a
-    round: see `ratio`.
+
+def in_turn(
+    runs: Mapping[str, Callable[[int], object]],
+    *,
+    rounds: int,
+    warmup: int,
+    device: torch.device,
+    rest_s: float = REST_S,
+) -> dict[str, list[float]]:
+    """Seconds of every run in every round: all of them in round 0, then in round 1, and so on.
+
+    A run is called with the number of the round. The rounds -warmup to -1 are not reported. What
+    disturbs the machine for a while disturbs all alike; ratios are taken within a round (`ratio`).
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(-warmup, rounds):
         for name, run in runs.items():
             say(f"round {number + 1}/{rounds}: {name}")
-            synchronize(device)
-            time.sleep(REST_S)
-            start = time.perf_counter()
-            run(number)
-            synchronize(device)
+            taken = timed(functools.partial(run, number), device, rest_s)
             if number >= 0:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(taken)
     return seconds
-
-
-def ratio(over: Sequence[float], under: Sequence[float]) -> Spread:
-    """over / under, round by round."""
-    return spread([a / b for a, b in zip(over, under, strict=True)])
 
 
 def say(line: str) -> None:
@@ -151,86 +161,65 @@ def say(line: str) -> None:
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 
 
-# -------------------------------------------------------------------------------------- matrix rate
-
-
-def matrix_rate(
-    dtype: torch.dtype, device: torch.device, *, most_s: float = 1.0
-) -> dict[int, float]:
+def matrix_rate(dtype: torch.dtype, device: torch.device, most_s: float = 1.0) -> dict[int, float]:
     """The best GFLOP/s of n x n products, by n, each measured for about most_s seconds at most.
 
-    The sizes grow from 512; the growth ends where one product would take longer than most_s by the
-    rate so far, as a CPU that emulates bfloat16 does soon.
+    The sizes grow from 512, until one product would take longer than most_s by the rate so far, as
+    on a CPU that emulates bfloat16.
     """
     rates: dict[int, float] = {}
-    sizes = (512, 1024, 2048, 4096, *([8192] if device.type != "cpu" else []))
-    for n in sizes:
+    for n in (512, 1024, 2048, 4096, *([8192] if device.type != "cpu" else [])):
         work = 2.0 * n**3
         if rates and work / (max(rates.values()) * 1e9) > most_s:
             break
         a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-        best, spent = float("inf"), 0.0
-        for repeat in range(20):  # the first one warms up
-            synchronize(device)
-            time.sleep(REST_S)
-            start = time.perf_counter()
-            torch.matmul(a, b)
-            synchronize(device)
-            taken = time.perf_counter() - start
-            spent += taken
-            best = min(best, taken) if repeat else taken
-            if spent > most_s:
-                break
-        rates[n] = work / best / 1e9
+        product = functools.partial(torch.matmul, a, b)
+        taken = [timed(product, device)]  # the first one warms up
+        while len(taken) < 20 and sum(taken) <= most_s:
+            taken.append(timed(product, device))
+        rates[n] = work / min(taken[1:] or taken) / 1e9
     return rates
 
 
 # ------------------------------------------------------------------------------------------ reports
 
 
-def _portable(value: Any) -> Any:
-    """A setting without the places of this machine."""
-    return (
-        Path(value).name if isinstance(value, (str, Path)) and Path(value).is_absolute() else value
-    )
+def _as_json(value: Any) -> Any:
+    """Spreads and other records as dicts; a path without the places of this machine."""
+    if isinstance(value, Path):
+        return value.name if value.is_absolute() else str(value)
+    return dataclasses.asdict(value)
 
 
 class Report:
     """A title, the machine, and sections of Markdown; beside it the same figures as JSON.
 
-    `add` prints a section as soon as it is there and rewrites `{name}.md` and `{name}.json` in the
-    folder, so that a run that is cut short leaves what it had measured.
+    `add` prints a section as soon as it is there and rewrites `{name}.md` and `{name}.json` in
+    --output_dir, so that a run that is cut short leaves what it had measured.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        name: str,
-        *,
-        title: str,
-        device: torch.device,
-        settings: Mapping[str, Any],
+        self, name: str, title: str, args: argparse.Namespace, device: torch.device
     ) -> None:
-        self.folder = folder
-        self.name = name
+        self.folder, self.name = args.output_dir, name
+        settings = {key: value for key, value in vars(args).items() if key != "output_dir"}
         self.data: dict[str, Any] = {
             "benchmark": name,
             "environment": environment(device),
-            "settings": {
-                key: _portable(value) for key, value in settings.items() if key != "output_dir"
-            },
+            "settings": settings,
             "sections": [],
         }
-        rows = [(key, value) for key, value in self.data["environment"].items()]
+        rows = list(self.data["environment"].items())
         self.text = f"# {title}\n\n" + markdown_table(("", ""), rows)
         print(self.text, flush=True)
 
     def add(self, heading: str, body: str, data: Mapping[str, Any]) -> None:
-        """One more section: Markdown for readers, values that JSON can hold for programs."""
+        """One more section: Markdown for readers, values for programs."""
         say("")
         section = f"## {heading}\n\n{body.rstrip()}\n"
         print(section, flush=True)
         self.text += f"\n{section}"
         self.data["sections"].append({"heading": heading, **data})
         write_text(self.folder / f"{self.name}.md", self.text)
-        write_text(self.folder / f"{self.name}.json", json.dumps(self.data, indent=1) + "\n")
+        text = json.dumps(self.data, indent=1, default=_as_json)
+        write_text(self.folder / f"{self.name}.json", f"{text}\n")

@@ -1,4 +1,4 @@
-"""A CTranslate2 translator in a process of its own.
+"""A CTranslate2 translator in a process of its own, which never imports torch.
 
 Beside torch in one process it slows torch by a third from its first translation on (two OpenMP
 runtimes), and its own speed would be another than its users see.
@@ -15,12 +15,10 @@ from typing import Any
 _translator: Any = None  # in the process that holds it
 
 
-def _open(folder: str, device: str, compute_type: str, threads: int) -> None:
+def _open(folder: str, options: dict[str, Any]) -> None:
     global _translator
     library: Any = importlib.import_module("ctranslate2")
-    _translator = library.Translator(
-        folder, device=device, compute_type=compute_type, inter_threads=1, intra_threads=threads
-    )
+    _translator = library.Translator(folder, inter_threads=1, **options)
 
 
 def _translate(batch: Sequence[Sequence[str]], options: dict[str, Any]) -> list[list[str]]:
@@ -31,17 +29,12 @@ class TranslatorProcess:
     """translate_batch of a converted model in `folder`, somewhere else. To be closed."""
 
     def __init__(self, folder: str, *, device: str, compute_type: str, threads: int) -> None:
-        self._pool = ProcessPoolExecutor(
-            1,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_open,
-            initargs=(folder, device, compute_type, threads),
-        )
+        options = {"device": device, "compute_type": compute_type, "intra_threads": threads}
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(1, context, _open, (folder, options))
 
     def translate(self, batch: Sequence[Sequence[str]], **options: Any) -> list[list[str]]:
-        """Pieces of sentences -> pieces of the best hypothesis of each; options as of
-        translate_batch.
-        """
+        """Pieces of sentences -> pieces of the best hypothesis of each."""
         return self._pool.submit(_translate, batch, options).result()
 
     def close(self) -> None:

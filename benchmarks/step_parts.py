@@ -1,55 +1,35 @@
-"""Two parts of a training step against torch's own, side by side in one run: `python
-benchmarks/step_parts.py`.
+"""Parts of a training step against torch's own, in turn: `python benchmarks/step_parts.py`.
 
-Prints a Markdown table: median milliseconds of forward and backward, in turn, and the ratio pair by
-pair.
+Prints a Markdown table: median milliseconds of forward and backward, and the ratio round by round.
 """
 
 from __future__ import annotations
 
-import argparse
 import platform
-import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+
+if not __package__:  # run as a file: imports begin at the root of the repository
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from benchmarks.common import in_turn, ratio, spread
 from models.dropout import Dropout
 from models.loss import token_sums
 from models.positional_encodings.rope import inverse_frequencies, rotate_complex, rotate_real
+from utils.cli import Parser, positive, run_main
+from utils.tables import markdown_table
 
 
-def pair(
-    ours: Callable[[], None], theirs: Callable[[], None], rounds: int
-) -> tuple[float, float, float]:
-    """Median milliseconds of both, run in turn, and the median ratio theirs / ours."""
-    times: list[tuple[float, float]] = []
-    for _ in range(rounds + 2):
-        taken = []
-        for run in (ours, theirs):
-            start = time.perf_counter()
-            run()
-            taken.append((time.perf_counter() - start) * 1e3)
-        times.append((taken[0], taken[1]))
-    kept = times[2:]
-    return (
-        statistics.median(a for a, _ in kept),
-        statistics.median(b for _, b in kept),
-        statistics.median(b / a for a, b in kept),
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=30)
-    args = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(prog="step_parts.py", description=__doc__)
+    parser.add_argument("--threads", type=positive, default=2)
+    parser.add_argument("--rounds", type=positive, default=30)
+    args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
 
@@ -61,33 +41,31 @@ def main() -> None:
     heads = torch.randn(100, 4, 15, 48, requires_grad=True)
     angles = torch.arange(15)[:, None] * inverse_frequencies(48)
 
-    def our_loss() -> None:
-        token_sums(hidden, weight, targets, label_smoothing=0.1).objective.backward()
+    def torch_loss() -> Tensor:
+        logits = F.linear(hidden, weight)
+        return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=0.1)
 
-    def torch_loss() -> None:
-        F.cross_entropy(
-            F.linear(hidden, weight), targets, reduction="sum", label_smoothing=0.1
-        ).backward()
-
-    rows = {
-        "dropout, [100,15,192]": (
-            lambda: dropout(x).sum().backward(),
-            lambda: F.dropout(x, 0.15, True).sum().backward(),
+    parts = {
+        "dropout, [100,15,192]": (lambda: dropout(x).sum(), lambda: F.dropout(x, 0.15, True).sum()),
+        "projection and smoothed cross-entropy, [1500,192] to 6000": (
+            lambda: token_sums(hidden, weight, targets, label_smoothing=0.1).objective,
+            torch_loss,
         ),
-        "projection and smoothed cross-entropy, [1500,192] to 6000": (our_loss, torch_loss),
         "rotation, [100,4,15,48]: complex against real": (
-            lambda: rotate_complex(heads, angles).sum().backward(),
-            lambda: rotate_real(heads, angles).sum().backward(),
+            lambda: rotate_complex(heads, angles).sum(),
+            lambda: rotate_real(heads, angles).sum(),
         ),
     }
-    print(
-        f"torch {torch.__version__}, {platform.machine()}, {args.threads} threads, {args.rounds} rounds\n"
-    )
-    print("| part | ours, ms | other, ms | other / ours |\n| --- | --- | --- | --- |")
-    for name, (ours, theirs) in rows.items():
-        a, b, ratio = pair(ours, theirs, args.rounds)
-        print(f"| {name} | {a:.2f} | {b:.2f} | {ratio:.2f} |")
+    rows = []
+    for name, pair in parts.items():
+        runs = {key: lambda number, part=part: part().backward() for key, part in zip("ab", pair)}
+        taken = in_turn(runs, rounds=args.rounds, warmup=2, device=torch.device("cpu"), rest_s=0)
+        a, b = (f"{1e3 * spread(seconds).median:.2f}" for seconds in taken.values())
+        rows.append((name, a, b, f"{ratio(taken['b'], taken['a']).median:.2f}"))
+    machine = f"{platform.machine()}, {args.threads} threads, {args.rounds} rounds"
+    print(f"torch {torch.__version__}, {machine}\n")
+    print(markdown_table(("part", "ours, ms", "other, ms", "other / ours"), rows))
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

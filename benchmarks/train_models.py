@@ -1,6 +1,4 @@
-"""The models of a training benchmark: ours with its own update and a stopwatch, others' libraries
-in a plain loop.
-"""
+"""The models of a training benchmark: ours with its update, other libraries' in a plain loop."""
 
 from __future__ import annotations
 
@@ -77,16 +75,11 @@ class Ours:
     ) -> None:
         size, self.device = setup.size, torch.device(setup.device)
         model = ModelConfig(
+            **size.shape(),
             position=position,
-            d_model=size.d_model,
-            n_heads=size.n_heads,
-            n_encoder_layers=size.n_layers,
-            n_decoder_layers=size.n_layers,
-            d_ff=size.d_ff,
             dropout=DROPOUT,
             attention_dropout=inner_dropout,
             activation_dropout=inner_dropout,
-            tie_embeddings="all",
         )
         config = Config(
             model=model, optim=OPTIM, train=TrainConfig(compile=setup.compile, seed=setup.seed)
@@ -114,9 +107,7 @@ class Ours:
             dtype=setup.dtype,
             seed=setup.seed,
         )
-        trainer.logger.setLevel(
-            logging.CRITICAL
-        )  # some peers switch on the messages of all libraries
+        trainer.logger.setLevel(logging.CRITICAL)  # some peers switch on all libraries' messages
         return trainer
 
     def train(self, batches: Sequence[Batch]) -> None:
@@ -136,9 +127,10 @@ class Ours:
 
 
 class Stopwatch(torch.amp.GradScaler):
-    """A scaler that scales nothing. The update calls it where the forward pass (with the loss) and
-    the backward pass end, and there it notes the time; the rest of the update is clipping, the
-    optimizer and reading the figures.
+    """A scaler that scales nothing, and notes the time.
+
+    The update calls it where the forward pass (with the loss) and the backward pass end; the rest
+    of the update is clipping, the optimizer and reading the figures.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -174,7 +166,7 @@ class Stopwatch(torch.amp.GradScaler):
 
 
 class Peer:
-    """Another library's model, from ids to logits [B,T,V], in the loop that people usually write."""
+    """Another library's model, ids to logits [B,T,V], in the loop that people usually write."""
 
     def __init__(self, setup: Setup, build: Callable[[Size], nn.Module]) -> None:
         self.device, self.dtype = torch.device(setup.device), setup.dtype
@@ -199,36 +191,40 @@ class Peer:
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), self.grad_clip)
             self.optimizer.step()
-            if not math.isfinite(
-                loss.item()
-            ):  # read at every step, as ours and every loop that shows its loss
-                raise UserError(
-                    "a peer's loss is no longer a number: its figures would mean nothing"
-                )
+            # Read at every step, as ours and every loop that shows its loss.
+            if not math.isfinite(loss.item()):
+                raise UserError("a peer's loss is no longer a number: its figures mean nothing")
+
+
+def marian_settings(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
+    """The shape of a model as transformers' MarianConfig has it."""
+    return {
+        "vocab_size": vocab_size,
+        "d_model": config.d_model,
+        "encoder_layers": config.n_encoder_layers,
+        "decoder_layers": config.n_decoder_layers,
+        "encoder_attention_heads": config.n_heads,
+        "decoder_attention_heads": config.n_heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_ffn_dim": config.d_ff,
+        "activation_function": config.activation,
+        "scale_embedding": True,
+    }
 
 
 class MarianPeer(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         library: Any = importlib.import_module("transformers")
+        ids = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": BOS}
+        settings = marian_settings(ModelConfig(**size.shape()), size.vocab_size)
         self.inner = library.MarianMTModel(
             library.MarianConfig(
-                vocab_size=size.vocab_size,
-                d_model=size.d_model,
-                encoder_layers=size.n_layers,
-                decoder_layers=size.n_layers,
-                encoder_attention_heads=size.n_heads,
-                decoder_attention_heads=size.n_heads,
-                encoder_ffn_dim=size.d_ff,
-                decoder_ffn_dim=size.d_ff,
-                max_position_embeddings=LONGEST,
-                activation_function="relu",
+                **settings,
+                **ids,
                 dropout=DROPOUT,
-                scale_embedding=True,
-                pad_token_id=PAD,
-                eos_token_id=EOS,
+                max_position_embeddings=LONGEST,
                 forced_eos_token_id=EOS,
-                decoder_start_token_id=BOS,
             )
         )
 
@@ -368,9 +364,7 @@ class FairseqPeer(nn.Module):
         task = Namespace(source_dictionary=vocabulary, target_dictionary=vocabulary)
         self.inner = library.TransformerModelBase.build_model(config, task)
         for name, parameter in self.inner.named_parameters():
-            if name.endswith(
-                ("_weight", "_bias")
-            ):  # copies for fast inference, without a gradient: not to be counted
+            if name.endswith(("_weight", "_bias")):  # copies for inference, without a gradient
                 parameter.requires_grad_(False)
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
@@ -380,18 +374,15 @@ class FairseqPeer(nn.Module):
 
 @contextlib.contextmanager
 def hashable_dataclasses() -> Iterator[None]:
-    """fairseq 0.12's configs hold each other as defaults; since Python 3.11 dataclasses refuse that
-    unless hashable.
-    """
+    """fairseq 0.12's configs are each other's defaults, which Python 3.11 takes if hashable."""
     real = dataclasses.dataclass
 
     def hashable(cls: type | None = None, **options: Any) -> Any:
         if cls is None:
             return functools.partial(hashable, **options)
-        ours = cls.__module__.partition(".")[0] in ("fairseq", "hydra") and "__hash__" not in vars(
-            cls
-        )
-        return real(cls, **(options | {"unsafe_hash": True} if ours else options))
+        theirs = cls.__module__.partition(".")[0] in ("fairseq", "hydra")
+        add = theirs and "__hash__" not in vars(cls)
+        return real(cls, **(options | {"unsafe_hash": True} if add else options))
 
     dataclasses.dataclass = hashable
     try:
@@ -403,30 +394,37 @@ def hashable_dataclasses() -> Iterator[None]:
 Model = Ours | Peer
 RESIDUAL = "embeddings and residual branches"
 EVERYWHERE = f"{RESIDUAL}, attention weights and activations"
+
+
+def ours_dropout(setup: Setup) -> Ours:
+    return Ours(setup, inner_dropout=DROPOUT)
+
+
+def peer(build: Callable[[Size], nn.Module]) -> Callable[[Setup], Peer]:
+    return lambda setup: Peer(setup, build)
+
+
 # How each model is made, and what a reader has to know to compare it. An ImportError leaves it out.
 MODELS: dict[str, tuple[Callable[[Setup], Model], str]] = {
     "ours": (Ours, f"pre-norm; dropout: {RESIDUAL}"),
-    "ours_dropout": (
-        lambda setup: Ours(setup, inner_dropout=DROPOUT),
-        f"ours; dropout: {EVERYWHERE}, as in torch's",
-    ),
+    "ours_dropout": (ours_dropout, f"ours; dropout: {EVERYWHERE}, as in torch's"),
     "marian": (
-        lambda setup: Peer(setup, MarianPeer),
-        f"transformers' MarianMTModel: post-norm, no norm at the end of a stack; dropout: {RESIDUAL}",
+        peer(MarianPeer),
+        "transformers' MarianMTModel: post-norm, no norm at the end of a stack; "
+        f"dropout: {RESIDUAL}",
     ),
     "torch": (
-        lambda setup: Peer(setup, TorchPeer),
-        f"torch.nn.Transformer, the tutorial's masks: post-norm; output tied, without bias; dropout: {EVERYWHERE}",
+        peer(TorchPeer),
+        "torch.nn.Transformer, the tutorial's masks: post-norm; output tied, without bias; "
+        f"dropout: {EVERYWHERE}",
     ),
     "x_transformers": (
-        lambda setup: Peer(setup, XTransformersPeer),
-        "XTransformer, fused attention, pre-norm, no biases in attention and norms; dropout: embeddings, activations",
+        peer(XTransformersPeer),
+        "XTransformer, fused attention, pre-norm, no biases in attention and norms; "
+        "dropout: embeddings, activations",
     ),
-    "joeynmt": (lambda setup: Peer(setup, JoeyPeer), f"pre-norm; dropout: {EVERYWHERE}"),
-    "fairseq": (
-        lambda setup: Peer(setup, FairseqPeer),
-        f"TransformerModelBase, pre-norm; dropout: {RESIDUAL}",
-    ),
+    "joeynmt": (peer(JoeyPeer), f"pre-norm; dropout: {EVERYWHERE}"),
+    "fairseq": (peer(FairseqPeer), f"TransformerModelBase, pre-norm; dropout: {RESIDUAL}"),
 }
 
 

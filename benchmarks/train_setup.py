@@ -1,5 +1,4 @@
-"""What every model of a training benchmark shares: sizes, the setup, made-up batches, and the FLOPs
-of an update.
+"""What the models of a training benchmark share: sizes, made-up batches, the FLOPs of an update.
 
 Model FLOPs of one update (forward, and twice that backward), for real tokens without padding:
 6 * (source tokens * [n_enc (4 D^2 + 2 D F) + n_dec 2 D^2] + target tokens * [n_dec (6 D^2 + 2 D F)
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +22,12 @@ from data.cache import TokenizedSplit
 
 UNK, PAD, BOS, EOS = range(4)
 LONGEST = 120  # tokens of a sentence, either side
-# pairs at least: batches of few pairs would have far more padding than those of a corpus
-POOL = 20_000
+POOL = 20_000  # pairs at least: few would have far more padding than a corpus has
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The sizes of a model, and how many tokens (padding included) the longer side of a batch may
-    have.
-    """
+    """Of a model; batch_tokens bounds the longer side of a batch, padding included."""
 
     d_model: int
     n_heads: int
@@ -38,6 +35,12 @@ class Size:
     n_layers: int  # in the encoder, and as many in the decoder
     vocab_size: int
     batch_tokens: int
+
+    def shape(self) -> dict[str, Any]:
+        """Fields of a ModelConfig, the embeddings tied with the output."""
+        layers = {"n_encoder_layers": self.n_layers, "n_decoder_layers": self.n_layers}
+        width = {"d_model": self.d_model, "n_heads": self.n_heads, "d_ff": self.d_ff}
+        return {**width, **layers, "tie_embeddings": "all"}
 
 
 SIZES = {
@@ -59,8 +62,8 @@ class Setup:
     rounds: int
     warmup: int
     steps: int  # updates in a round
-    seed: int
-    compile: bool  # ours
+    seed: int = 0
+    compile: bool = False  # ours
 
     @property
     def dtype(self) -> torch.dtype:
@@ -81,9 +84,7 @@ def model_flops(size: Size, src_lengths: np.ndarray, tgt_lengths: np.ndarray) ->
 
 
 def made_up_split(n: int, vocab_size: int, seed: int) -> TokenizedSplit:
-    """n pairs of random ids that end in EOS. Targets have about 20 tokens, log-normal, and sources
-    follow them.
-    """
+    """n pairs of random ids that end in EOS; targets of about 20 tokens, log-normal."""
     rng = np.random.default_rng(seed)
     tgt = np.clip(np.exp(rng.normal(math.log(20), 0.5, n)), 3, LONGEST)
     src = np.clip(tgt * np.exp(rng.normal(0.1, 0.2, n)), 3, LONGEST)
