@@ -161,11 +161,14 @@ def in_own_process(part: Callable[[Task], Any], task: Task) -> Any:
     """part(task) in the fork of a server that has imported the libraries and done nothing else."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tokenizers", "torch.utils.data"])
-    # The loader's workers start as they do in training: a forked process would ask its own server.
     method = multiprocessing.get_start_method()
-    start = partial(multiprocessing.set_start_method, method, force=True)
-    with ProcessPoolExecutor(1, context, start) as pool:
+    with ProcessPoolExecutor(1, context, start_workers_by, (method,)) as pool:
         return pool.submit(part, task).result()
+
+
+def start_workers_by(method: str) -> None:
+    """The loader's workers start as in training: a forked process would ask its own server."""
+    multiprocessing.set_start_method(method, force=True)
 
 
 def measured(run: Callable[[int], object], task: Task, *, sentences: int | None) -> dict[str, Any]:

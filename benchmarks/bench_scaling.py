@@ -53,6 +53,7 @@ AXES = {
     "threads": "threads",
     "vocabulary": "vocabulary",
 }
+FLAGS = dict(zip(AXES, ("lengths", "sentences", "thread_counts", "vocabularies")))
 # The values of each axis; those of threads are the machine's.
 RANGES: dict[str, tuple[int, ...]] = {
     "length": (32, 64, 128, 256, 512, 1024),
@@ -92,13 +93,13 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--position", choices=POSITIONS, metavar="NAME", default="sinusoidal", help=what)
     what = "of training (default: float32)"
     add("--precision", choices=DTYPES, default="float32", help=what)
-    for axis, flag in zip(AXES, ("lengths", "sentences", "thread_counts", "vocabularies")):
-        add(f"--{flag}", dest=axis, type=several, metavar="N,...", help=AXES[axis])
+    for axis, flag in FLAGS.items():
+        add(f"--{flag}", type=several, metavar="N,...", help=AXES[axis])
     common.add_arguments(parser, "bench_scaling", rounds=5)
     args = parser.parse_args(argv)
-    if args.vocabulary and args.vocabulary[0] < EOS + 2:
+    if args.vocabularies and args.vocabularies[0] < EOS + 2:
         least = f"at least {EOS + 2}, for the special ids and a word"
-        raise UserError(f"--vocabularies {args.vocabulary[0]}: {least}")
+        raise UserError(f"--vocabularies {args.vocabularies[0]}: {least}")
     return args
 
 
@@ -128,7 +129,7 @@ def chosen_points(args: Namespace, setup: Setup) -> dict[str, list[Point]]:
         if axis == "threads" and setup.device != "cpu":
             continue
         fixed = {"sentences": SENTENCES_BY_LENGTH} if axis == "length" else {}
-        chosen = getattr(args, axis) or values[axis]
+        chosen = getattr(args, FLAGS[axis]) or values[axis]
         axes[axis] = [dataclasses.replace(base, **{**fixed, axis: value}) for value in chosen]
     return axes
 

@@ -20,11 +20,10 @@ from benchmarks.bench_decode import (
     AT_LEAST,
     BOS,
     EOS,
-    Search,
-    Subject,
+    Weights,
     in_batches,
     random_sources,
-    random_subject,
+    random_weights,
     systems_of,
     to_marian,
 )
@@ -41,41 +40,41 @@ EVERYONE = [(name, "float32") for name in ("ours", "transformers", "ctranslate2"
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
-    return random_subject("tiny", CPU, 0)
+def weights() -> Weights:
+    return random_weights("tiny", CPU, 0)
 
 
 @pytest.fixture(scope="module")
-def sources(subject: Subject) -> list[list[int]]:
-    return random_sources(12, subject.tokenizer.src_vocab_size, 0)
+def sources(weights: Weights) -> list[list[int]]:
+    return random_sources(12, weights.tokenizer.src_vocab_size, 0)
 
 
 def test_marian_with_the_same_weights_gives_the_same_logits(sources: list[list[int]]) -> None:
-    subject = random_subject("tiny", CPU, 1)
+    weights = random_weights("tiny", CPU, 1)
     with torch.no_grad():
-        for parameter in subject.model.parameters():
+        for parameter in weights.model.parameters():
             if parameter.dim() == 1:  # biases and norms that are not idle
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    src = pad_sources(sources, subject.tokenizer.pad_id)
+    src = pad_sources(sources, weights.tokenizer.pad_id)
     tgt_in = torch.tensor([[BOS, *ids[:7]] for ids in sources])
-    marian = to_marian(subject).eval()
+    marian = to_marian(weights).eval()
     with torch.no_grad():
         theirs = marian(
-            input_ids=src, attention_mask=src != subject.tokenizer.pad_id, decoder_input_ids=tgt_in
+            input_ids=src, attention_mask=src != weights.tokenizer.pad_id, decoder_input_ids=tgt_in
         ).logits
-        ours = subject.model(src, tgt_in)
+        ours = weights.model(src, tgt_in)
     torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=1e-4)
     assert sum(p.numel() for p in marian.parameters() if p.requires_grad) == sum(
-        p.numel() for p in subject.model.parameters()
+        p.numel() for p in weights.model.parameters()
     )
 
 
 def test_random_weights_never_prefer_a_special_id(
-    subject: Subject, sources: list[list[int]]
+    weights: Weights, sources: list[list[int]]
 ) -> None:
     with torch.no_grad():
-        logits = subject.model(
-            pad_sources(sources, subject.tokenizer.pad_id), torch.tensor([[BOS]] * len(sources))
+        logits = weights.model(
+            pad_sources(sources, weights.tokenizer.pad_id), torch.tensor([[BOS]] * len(sources))
         )
     assert (logits[..., :4] == 0).all()
     assert (logits.topk(6).values > 0).all()
@@ -83,12 +82,10 @@ def test_random_weights_never_prefer_a_special_id(
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_all_systems_find_the_same_of_the_asked_length(
-    beam_size: int, subject: Subject, sources: list[list[int]]
+    beam_size: int, weights: Weights, sources: list[list[int]]
 ) -> None:
-    with systems_of(subject, ["transformers", "ctranslate2"], ["float32"]) as (systems, left_out):
-        found = {
-            key: translate(sources, Search(beam_size, 9)) for key, translate in systems.items()
-        }
+    with systems_of(weights, ["transformers", "ctranslate2"], ["float32"]) as (systems, left_out):
+        found = {key: translate(sources, beam_size, 9) for key, translate in systems.items()}
     assert list(found) == EVERYONE
     assert left_out == {}
     assert (
@@ -100,26 +97,26 @@ def test_all_systems_find_the_same_of_the_asked_length(
     assert len({tuple(ids) for ids in found["ours", "float32"]}) > 6
 
 
-def test_an_early_end_is_cut_off_alike(subject: Subject, sources: list[list[int]]) -> None:
+def test_an_early_end_is_cut_off_alike(weights: Weights, sources: list[list[int]]) -> None:
     """Real models end their sentences: here one of the pieces that this model likes becomes EOS."""
-    ended = random_subject("tiny", CPU, 0)
-    with systems_of(subject, [], []) as (systems, _):
-        plain = systems["ours", "float32"](sources, Search(1, 9))
+    ended = random_weights("tiny", CPU, 0)
+    with systems_of(weights, [], []) as (systems, _):
+        plain = systems["ours", "float32"](sources, 1, 9)
     liked = max(
         {i for ids in plain for i in ids[2:5]}, key=lambda i: sum(i in ids for ids in plain)
     )
     ended.tokenizer.eos_id = liked
     with_eos = [[*ids[:-1], liked] for ids in sources]
     with systems_of(ended, ["transformers", "ctranslate2"], ["float32"]) as (systems, _):
-        found = [translate(with_eos, Search(1, 9)) for translate in systems.values()]
+        found = [translate(with_eos, 1, 9) for translate in systems.values()]
     assert found[0] == found[1] == found[2]
     lengths = {len(ids) for ids in found[0]}
     assert min(lengths) < 9
     assert all(liked not in ids for ids in found[0])
 
 
-def test_bfloat16_and_int8_are_other_systems(subject: Subject, sources: list[list[int]]) -> None:
-    with systems_of(subject, ["transformers", "ctranslate2"], ["bfloat16", "int8"]) as (
+def test_bfloat16_and_int8_are_other_systems(weights: Weights, sources: list[list[int]]) -> None:
+    with systems_of(weights, ["transformers", "ctranslate2"], ["bfloat16", "int8"]) as (
         systems,
         left_out,
     ):
@@ -129,7 +126,7 @@ def test_bfloat16_and_int8_are_other_systems(subject: Subject, sources: list[lis
         )
         assert {("transformers", "float32"), ("ours", "int8")} & set(systems) == set()
         assert set(left_out) <= {"ctranslate2, bfloat16"}
-        found = {key: translate(sources, Search(1, 6)) for key, translate in systems.items()}
+        found = {key: translate(sources, 1, 6) for key, translate in systems.items()}
     exact = found.pop(("ours", "float32"))
     for (_, precision), rounded in found.items():
         assert [len(ids) for ids in rounded] == [6] * len(sources)
@@ -137,10 +134,10 @@ def test_bfloat16_and_int8_are_other_systems(subject: Subject, sources: list[lis
             assert sum(a[0] == b[0] for a, b in zip(exact, rounded)) > len(sources) / 2
 
 
-def test_a_model_that_a_peer_cannot_have_leaves_it_out_with_the_reason(subject: Subject) -> None:
+def test_a_model_that_a_peer_cannot_have_leaves_it_out_with_the_reason(weights: Weights) -> None:
     config = bench_decode.model_config("tiny")
     fire = apply_overrides(Config(model=config), ["model.position=fire"]).model
-    other = Subject(build_model(fire, subject.tokenizer).eval(), fire, subject.tokenizer, CPU)
+    other = Weights(build_model(fire, weights.tokenizer).eval(), fire, weights.tokenizer, CPU)
     with systems_of(other, ["transformers", "ctranslate2"], ["float32"]) as (systems, left_out):
         assert list(systems) == [("ours", "float32")]
     assert "this model has not" in left_out["transformers, float32"]
@@ -148,11 +145,11 @@ def test_a_model_that_a_peer_cannot_have_leaves_it_out_with_the_reason(subject: 
 
 
 def test_a_peer_that_is_not_installed_is_left_out_with_its_name(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("transformers", "ctranslate2"):
         monkeypatch.setitem(sys.modules, name, None)
-    with systems_of(subject, ["transformers", "ctranslate2"], ["float32"]) as (systems, left_out):
+    with systems_of(weights, ["transformers", "ctranslate2"], ["float32"]) as (systems, left_out):
         assert list(systems) == [("ours", "float32")]
     for name in ("transformers", "ctranslate2"):
         assert name in left_out[f"{name}, float32"]
@@ -195,27 +192,8 @@ def made_run(folder: Path) -> Path:
 
 def test_it_runs_as_a_file(tmp_path: Path) -> None:
     done = run_script(
-        *(
-            "benchmarks/bench_decode.py",
-            "--size",
-            "tiny",
-            "--batch",
-            "2",
-            "--beam",
-            "1",
-            "--tokens",
-            "3",
-        ),
-        *(
-            "--precision",
-            "float32",
-            "--rounds",
-            "1",
-            "--peers",
-            "ctranslate2",
-            "--train_steps",
-            "0",
-        ),
+        *"benchmarks/bench_decode.py --size tiny --batch 2 --beam 1 --tokens 3".split(),
+        *"--precision float32 --rounds 1 --peers ctranslate2 --train_steps 0".split(),
         *("--threads", "1", "--output_dir", tmp_path),
     )
     assert done.returncode == 0, done.stderr
@@ -230,21 +208,8 @@ def test_both_kinds_of_work_are_measured_for_all_systems(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = Scripts(bench_decode.main, capsys, monkeypatch)(
-        *(
-            "--size",
-            "tiny",
-            "--batch",
-            "4",
-            "8",
-            "--beam",
-            "1",
-            "2",
-            "--tokens",
-            "6",
-            "--device",
-            "cpu",
-        ),
-        *("--precision", "float32", "int8", "--rounds", "2", "--threads", "1"),
+        *"--size tiny --batch 4 8 --beam 1 2 --tokens 6 --device cpu".split(),
+        *"--precision float32 int8 --rounds 2 --threads 1".split(),
         *("--model_path", made_run(tmp_path), "--output_dir", tmp_path / "out"),
     )
     assert done.code == 0, done.err

@@ -80,7 +80,7 @@ def test_models_of_one_size_have_nearly_as_many_parameters(size: str) -> None:
 def test_a_model_ignores_padding_and_sees_the_source_and_the_past_alone(
     name: str, models: dict[str, Any]
 ) -> None:
-    """What a mask forgotten or upside down would break: its speed would be that of something else."""
+    """With a mask forgotten or upside down its speed would be that of something else."""
     if name not in models:
         pytest.skip("not installed")
     src = torch.tensor([[5, 6, 7, EOS], [8, 9, 10, EOS]])
