@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import json
 import runpy
 import traceback
@@ -14,16 +13,16 @@ from pathlib import Path
 from configs.positions import POSITIONS, Position
 from configs.schema import Config
 from configs.serialize import apply_overrides, from_dict, kinds, to_dict
-from utils.errors import ConfigError
+from utils.errors import ConfigError, closest_first
 from utils.files import write_text
 
-CONFIGS_DIR = Path(__file__).resolve().parents[1] / "configs"
-_NOT_EXPERIMENTS = {"__init__", "load", "objectives", "positions", "schema", "section", "serialize"}
+CONFIGS_DIR = Path(__file__).resolve().parent
 
 
 def config_files() -> list[Path]:
-    """The experiment files of `configs/` and its folders, by path."""
-    return sorted(path for path in CONFIGS_DIR.rglob("*.py") if path.stem not in _NOT_EXPERIMENTS)
+    """The experiment files of `configs/` and its folders, by path: those that make a `config`."""
+    files = sorted(CONFIGS_DIR.rglob("*.py"))
+    return [path for path in files if "\nconfig = " in path.read_text("utf-8")]
 
 
 def load_config(
@@ -37,12 +36,18 @@ def load_config(
     line where it failed, and the reason.
     """
     path = Path(path)
+    wrong = ""
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder: give a config file{_suggest(path)}")
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such config file{_suggest(path)}")
-    if path.suffix != ".py":
-        raise ConfigError(f"{path}: a config is a Python file (.py){_suggest(path)}")
+        wrong = " is a folder: give a config file"
+    elif not path.is_file():
+        wrong = ": no such config file"
+    elif path.suffix != ".py":
+        wrong = ": a config is a Python file (.py)"
+    if wrong:
+        files = {file.stem: file.relative_to(CONFIGS_DIR.parent) for file in config_files()}
+        closest = [files[stem].as_posix() for stem in closest_first(path.stem, files)]
+        there = f"; the closest of {len(files)} there are: {', '.join(closest[:5])}"
+        raise ConfigError(f"{path}{wrong}{there}")
     config = _execute(path)
     if config.name == Config().name:
         stem = "".join(c if c.isalnum() or c in "_-." else "_" for c in path.stem)
@@ -60,7 +65,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECTION.FIELD=VALUE",
         help="change one field of the config; repeatable",
     )
-    names = ", ".join(dict.fromkeys([*POSITIONS, *kinds(Position)]))
+    names = ", ".join(POSITIONS | kinds(Position))
     parser.add_argument(
         "--position", metavar="NAME", help=f"change the positional encoding: {names}"
     )
@@ -72,20 +77,15 @@ def write_config_json(config: Config, path: str | Path) -> None:
 
 
 def read_config_json(path: str | Path) -> Config:
-    """Read what `write_config_json` wrote; nothing is executed. Raises ConfigError naming the file
-    and the reason.
-    """
+    """Read what `write_config_json` wrote; nothing is executed. Raises ConfigError naming the file."""
     path = Path(path)
     try:
-        return from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return from_dict(json.loads(path.read_text("utf-8")))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # beside bad JSON: bad UTF-8, endless digits, endless brackets
+    except (ValueError, RecursionError) as error:  # also bad UTF-8, endless digits and brackets
         raise ConfigError(f"{path}: not valid JSON: {error}") from None
 
 
@@ -106,15 +106,13 @@ def config_of(path: str | Path) -> Config | None:
 
 def _execute(path: Path) -> Config:
     try:
-        # Compiled from the source each time: a module's cached bytecode may be older than a file
-        # just edited.
+        # Compiled from the source each time: cached bytecode may be older than a file just edited.
         names = runpy.run_path(str(path), run_name=f"config_file_{path.stem}")
     except ConfigError as error:
         raise ConfigError(f"{_where(path, error)}: {error}") from None
     except SyntaxError as error:
-        raise ConfigError(
-            f"{error.filename or path}:{error.lineno or 1}: syntax error: {error.msg}"
-        ) from None
+        where = f"{error.filename or path}:{error.lineno or 1}"
+        raise ConfigError(f"{where}: syntax error: {error.msg}") from None
     except (Exception, SystemExit) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{_where(path, error)}: {type(error).__name__}: {reason}") from None
@@ -122,25 +120,13 @@ def _execute(path: Path) -> Config:
         raise ConfigError(f"{path}: must end in `config = ...`, a configs.schema.Config")
     config = names["config"]
     if not isinstance(config, Config):
-        raise ConfigError(
-            f"{path}: `config` must be a configs.schema.Config, not {type(config).__name__}"
-        )
+        kind = type(config).__name__
+        raise ConfigError(f"{path}: `config` must be a configs.schema.Config, not {kind}")
     return config
 
 
 def _where(path: Path, error: BaseException) -> str:
     """The file and the line of it at which the error came up."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(path)
-    ]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     return f"{path}:{lines[-1]}" if lines else str(path)
-
-
-def _suggest(path: Path) -> str:
-    files = [file.relative_to(CONFIGS_DIR.parent).as_posix() for file in config_files()]
-    closest = sorted(
-        files, key=lambda file: -difflib.SequenceMatcher(None, path.stem, Path(file).stem).ratio()
-    )
-    return f"; the closest of {len(files)} there are: {', '.join(closest[:5])}" if closest else ""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from configs.section import Section, number
-from utils.errors import ConfigError
+from configs.section import Section, kinds, number, to_dict
+from utils.errors import ConfigError, closest_first
 
 Side = Literal["source", "target"]
 FLOAT32_MAX = 3.4e38
@@ -28,10 +28,9 @@ class Bound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PositionSection(Section):
+class PositionSection(Section, section="model.position"):
     """What the rest of the configuration may ask of a position scheme."""
 
-    section: ClassVar[str] = "model.position"
     inside_attention: ClassVar[bool] = True  # it acts on queries, keys, logits or values
 
     def bound(self, side: Side) -> Bound | None:
@@ -50,10 +49,9 @@ class PositionSection(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoPosition(PositionSection):
+class NoPosition(PositionSection, kind="none"):
     """No position information (Haviv et al. 2022): the decoder still has its causal mask."""
 
-    kind: ClassVar[str] = "none"
     inside_attention: ClassVar[bool] = False
 
 
@@ -61,14 +59,13 @@ class NoPosition(PositionSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sinusoidal(PositionSection):
+class Sinusoidal(PositionSection, kind="sinusoidal"):
     """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5).
 
     layout: "interleaved" as in the paper; "half": all sines, then all cosines (Marian); "t2t": the
     same with tensor2tensor's frequencies, which end at 1/base exactly.
     """
 
-    kind: ClassVar[str] = "sinusoidal"
     inside_attention: ClassVar[bool] = False
     base: float = number(10000.0, gt=1)
     layout: Literal["interleaved", "half", "t2t"] = "interleaved"
@@ -79,10 +76,9 @@ class Sinusoidal(PositionSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learnable(PositionSection):
+class Learnable(PositionSection, kind="learnable"):
     """A trained vector for each position, one table for the source and one for the target."""
 
-    kind: ClassVar[str] = "learnable"
     inside_attention: ClassVar[bool] = False
     max_positions: int = number(512, ge=1)
 
@@ -94,53 +90,42 @@ class Learnable(PositionSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoScaling(Section):
+class NoScaling(Section, kind="none", section="model.position.scaling"):
     """The frequencies of the paper, whatever the length."""
-
-    kind: ClassVar[str] = "none"
-    section: ClassVar[str] = "model.position.scaling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearScaling(Section):
+class LinearScaling(Section, kind="linear", section="model.position.scaling"):
     """Position interpolation: position s*m behaves as m did (Peng et al. 2023, "YaRN", equation
     10).
     """
 
-    kind: ClassVar[str] = "linear"
-    section: ClassVar[str] = "model.position.scaling"
     factor: float = number(4.0, ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NtkScaling(Section):
+class NtkScaling(Section, kind="ntk", section="model.position.scaling"):
     """NTK-aware: a larger base that keeps the fastest frequency and slows the slowest by `factor`."""
 
-    kind: ClassVar[str] = "ntk"
-    section: ClassVar[str] = "model.position.scaling"
     factor: float = number(4.0, ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DynamicNtkScaling(Section):
+class DynamicNtkScaling(Section, kind="dynamic_ntk", section="model.position.scaling"):
     """NTK-aware with a base that grows with the sequence once it is longer than trained_length, and
     not before.
     """
 
-    kind: ClassVar[str] = "dynamic_ntk"
-    section: ClassVar[str] = "model.position.scaling"
     factor: float = number(4.0, ge=1)
     trained_length: int = number(128, ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class YarnScaling(Section):
+class YarnScaling(Section, kind="yarn", section="model.position.scaling"):
     """YaRN: fast frequencies kept, slow ones interpolated, logits a little sharper (Peng et al.
     2023).
     """
 
-    kind: ClassVar[str] = "yarn"
-    section: ClassVar[str] = "model.position.scaling"
     factor: float = number(4.0, ge=1)
     trained_length: int = number(128, ge=1)
     beta_fast: float = number(32.0, gt=0)
@@ -162,7 +147,7 @@ def _check_head(kind: str, d_model: int, n_heads: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rope(PositionSection):
+class Rope(PositionSection, kind="rope"):
     """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
 
     layout: which two numbers make a pair, (2i, 2i+1) as in the paper or (i, i + Dh/2) as in Llama.
@@ -171,7 +156,6 @@ class Rope(PositionSection):
     by head). cross=True also rotates in cross-attention. Both are kept as labelled experiments.
     """
 
-    kind: ClassVar[str] = "rope"
     base: float = number(10000.0, gt=1)
     form: Literal["auto", "real", "complex"] = (
         "auto"  # how it is computed; auto: the faster way here
@@ -198,14 +182,13 @@ class Rope(PositionSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class XPos(PositionSection):
+class XPos(PositionSection, kind="xpos"):
     """Rotation with a decay by distance (Sun et al. 2022) in the decoder; plain RoPE in the
     encoder.
 
     The decay turns into growth for keys ahead of the query, so it serves causal attention alone.
     """
 
-    kind: ClassVar[str] = "xpos"
     base: float = number(10000.0, gt=1)
     gamma: float = number(0.4, gt=0)
     scale_base: float = number(512.0, gt=0)
@@ -231,26 +214,24 @@ class XPos(PositionSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alibi(PositionSection):
+class Alibi(PositionSection, kind="alibi"):
     """A penalty proportional to the distance, with one slope for each head (Press et al. 2022,
     section 3).
 
     The encoder's is |i - j| to both sides; asymmetric (asymmetry > 0) also tells left from right.
     """
 
-    kind: ClassVar[str] = "alibi"
     asymmetry: float = number(0.0, ge=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class T5(PositionSection):
+class T5(PositionSection, kind="t5"):
     """A trained number for each head and bucket of distances, one table for each stack (Raffel et
     al. 2020, 2.1).
 
     scaled=False leaves q.k undivided by sqrt(Dh), as T5 does together with its own initialisation.
     """
 
-    kind: ClassVar[str] = "t5"
     n_buckets: int = number(32, ge=4)
     max_distance: int = number(128, ge=2)
     scaled: bool = True
@@ -268,28 +249,25 @@ class T5(PositionSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kerple(PositionSection):
+class Kerple(PositionSection, kind="kerple"):
     """A trained kernel of the distance for each head (Chi et al. 2022): -p ln(1 + a d), or -a d^p."""
 
-    kind: ClassVar[str] = "kerple"
     form: Literal["log", "power"] = "log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fire(PositionSection):
+class Fire(PositionSection, kind="fire"):
     """A small network of the distance, interpolated by the query's position (Li et al. 2023)."""
 
-    kind: ClassVar[str] = "fire"
     width: int = number(32, ge=1)
     c: float = number(0.1, gt=0)
     threshold: float = number(512.0, gt=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sandwich(PositionSection):
+class Sandwich(PositionSection, kind="sandwich"):
     """The dot product of two sinusoids as a bias (Chi et al. 2023), scaled by head."""
 
-    kind: ClassVar[str] = "sandwich"
     width: int = number(128, ge=2)
     base: float = number(10000.0, gt=1)
 
@@ -302,31 +280,29 @@ class Sandwich(PositionSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shaw(PositionSection):
+class Shaw(PositionSection, kind="shaw"):
     """A trained vector for each distance up to clip, added to keys and values (Shaw et al. 2018,
     equations 3-5).
     """
 
-    kind: ClassVar[str] = "shaw"
     clip: int = number(16, ge=1)
     values: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerXl(PositionSection):
+class TransformerXl(PositionSection, kind="transformer_xl"):
     """Sinusoids of the distance under a trained projection, with trained biases u and v (Dai et al.
     2019, 3.3).
 
     reading: "xl" shares u and v between the layers of a stack, "xlnet" gives each layer its own.
     """
 
-    kind: ClassVar[str] = "transformer_xl"
     reading: Literal["xl", "xlnet"] = "xl"
     base: float = number(10000.0, gt=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deberta(PositionSection):
+class Deberta(PositionSection, kind="deberta"):
     """Disentangled attention: content to position and position to content (He et al. 2021,
     equations 3-4).
 
@@ -335,7 +311,6 @@ class Deberta(PositionSection):
     max_distance.
     """
 
-    kind: ClassVar[str] = "deberta"
     max_distance: int = number(64, ge=2)
     log_buckets: int | None = number(None, ge=4)
     c2p: bool = True
@@ -373,7 +348,6 @@ EncoderPosition = (
 class _CausalOnly(PositionSection):
     """Defined in a causal attention alone, and therefore paired with another scheme in the encoder."""
 
-    kind: ClassVar[str]
     encoder: EncoderPosition = Rope()
 
     def _check(self) -> None:
@@ -392,22 +366,19 @@ class _CausalOnly(PositionSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cope(_CausalOnly):
+class Cope(_CausalOnly, kind="cope"):
     """Positions counted by what the query finds worth counting (Golovneva et al. 2024), in the
     decoder.
     """
 
-    kind: ClassVar[str] = "cope"
     n_positions: int = number(64, ge=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fox(_CausalOnly):
+class Fox(_CausalOnly, kind="fox"):
     """Forgetting attention: a gate of every token fades what lies before it (Lin et al. 2025), in
     the decoder.
     """
-
-    kind: ClassVar[str] = "fox"
 
 
 # -------------------------------------------------------------------- schemes made of other schemes
@@ -430,10 +401,9 @@ InsideAttention = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Combined(PositionSection):
+class Combined(PositionSection, kind="combined"):
     """A scheme added to the embeddings together with one inside attention."""
 
-    kind: ClassVar[str] = "combined"
     input: InputScheme = Sinusoidal()
     attention: InsideAttention = T5()
 
@@ -457,7 +427,7 @@ class Combined(PositionSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Randomized(PositionSection):
+class Randomized(PositionSection, kind="randomized"):
     """Increasing positions drawn at random from 0 .. spread-1, fed to any scheme (Ruoss et al.
     2023).
 
@@ -465,7 +435,6 @@ class Randomized(PositionSection):
     positions.
     """
 
-    kind: ClassVar[str] = "randomized"
     scheme: NoPosition | InputScheme | InsideAttention | Combined = Rope()
     spread: int = number(1024, ge=2)
     max_positions: int = number(256, ge=1)
@@ -529,3 +498,31 @@ POSITIONS: dict[str, Position] = {
     "randomized_rope": Randomized(),
     "sinusoidal_t5": Combined(),
 }
+
+
+def choose_position(config: dict[str, Any], name: str, max_len: int, decode_max_len: int) -> None:
+    """Put the scheme of `--position NAME`, a kind or one of POSITIONS, into the dict of a Config.
+
+    A kind keeps the present scheme where that is of this kind already. A scaled rotation is one
+    trained on `max_len` tokens, a table of positions is made long enough for both lengths, and the
+    name of the config ends in that of the scheme. Raises ConfigError listing the names.
+    """
+    present = config["model"]["position"]["kind"]
+    if name == present:
+        return
+    schemes: dict[str, Any] = {kind: cls() for kind, cls in kinds(Position).items()} | POSITIONS
+    if name not in schemes:
+        allowed = closest_first(name, [*POSITIONS, *(schemes.keys() - POSITIONS.keys())])
+        raise ConfigError(f"model.position = {name!r}: allowed: {', '.join(allowed)}")
+    scheme = to_dict(schemes[name])
+    if "max_positions" in scheme:
+        scheme["max_positions"] = max(scheme["max_positions"], max_len, decode_max_len)
+    if "trained_length" in scheme.get("scaling", {}):
+        scheme["scaling"]["trained_length"] = max_len
+    config["model"]["position"] = scheme
+    alike = [other for other, section in schemes.items() if section.kind == present]
+    ending = next(
+        (f"_{e}" for e in sorted(alike, key=len, reverse=True) if config["name"].endswith(f"_{e}")),
+        "",
+    )
+    config["name"] = f"{config['name'].removesuffix(ending)}_{name}"

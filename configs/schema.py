@@ -10,43 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import ClassVar, Literal
+from typing import Literal
 
-from configs.objectives import (
-    CrossEntropy as CrossEntropy,
-    Objective as Objective,
-    RDrop as RDrop,
-    SimCut as SimCut,
-)
-
-# A config file needs one import: positions and objectives stand in files of their own, and are at
-# hand here too.
-from configs.positions import (
-    POSITIONS as POSITIONS,
-    T5 as T5,
-    Alibi as Alibi,
-    Combined as Combined,
-    Cope as Cope,
-    Deberta as Deberta,
-    DynamicNtkScaling as DynamicNtkScaling,
-    Fire as Fire,
-    Fox as Fox,
-    Kerple as Kerple,
-    Learnable as Learnable,
-    LinearScaling as LinearScaling,
-    NoPosition as NoPosition,
-    NoScaling as NoScaling,
-    NtkScaling as NtkScaling,
-    Position as Position,
-    Randomized as Randomized,
-    Rope as Rope,
-    Sandwich as Sandwich,
-    Shaw as Shaw,
-    Sinusoidal as Sinusoidal,
-    TransformerXl as TransformerXl,
-    XPos as XPos,
-    YarnScaling as YarnScaling,
-)
+# A config file needs one import: the positions are at hand here too.
+from configs.positions import *  # noqa: F403
+from configs.positions import Position, Sinusoidal
 from configs.section import Section, number
 from utils.errors import ConfigError
 
@@ -54,7 +22,7 @@ from utils.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig(Section):
+class ModelConfig(Section, section="model"):
     """Shape of the Transformer, and what it drops in training.
 
     backend="torch" runs torch.nn.Transformer under the same protocol. word_dropout takes its
@@ -65,7 +33,6 @@ class ModelConfig(Section):
     init="depth_scaled" begins with smaller weights in higher layers (Zhang et al. 2019).
     """
 
-    section: ClassVar[str] = "model"
     position: Position = Sinusoidal()
     backend: Literal["scratch", "torch"] = "scratch"
     d_model: int = number(512, ge=2)
@@ -128,7 +95,7 @@ class ModelConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subword(Section):
+class Subword(Section, kind="subword", section="tokenizer"):
     """A joint subword vocabulary trained on both sides of the training split.
 
     sampling > 0 draws the segmentation of both sides of the training split anew in each epoch, and
@@ -137,8 +104,6 @@ class Subword(Section):
     probabilities (Kudo 2018), where smaller is wilder.
     """
 
-    kind: ClassVar[str] = "subword"
-    section: ClassVar[str] = "tokenizer"
     algorithm: Literal["bpe", "unigram"] = "bpe"
     vocab_size: int = number(8000, ge=64, lt=2**20)
     sampling: float = number(0.0, ge=0)
@@ -149,11 +114,9 @@ class Subword(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marian(Section):
+class Marian(Section, kind="marian", section="tokenizer"):
     """A pretrained Marian tokenizer: a name on the Hugging Face hub or a local folder."""
 
-    kind: ClassVar[str] = "marian"
-    section: ClassVar[str] = "tokenizer"
     name_or_path: str = "Helsinki-NLP/opus-mt-fr-en"
 
 
@@ -164,15 +127,13 @@ TokenizerConfig = Subword | Marian
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phrasebook(Section):
+class Phrasebook(Section, kind="phrasebook", section="data.corpus"):
     """The embedded corpus: 30,000 sentence pairs that a grammar of the project's own made.
 
     train_max_words bounds the French length (in words) of the training and validation splits and
     puts longer sentences alone into the test split; None draws all splits from the same lengths.
     """
 
-    kind: ClassVar[str] = "phrasebook"
-    section: ClassVar[str] = "data.corpus"
     n_train: int = number(20000, ge=1)
     n_validation: int = number(500, ge=1)
     n_test: int = number(500, ge=1)
@@ -181,11 +142,9 @@ class Phrasebook(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelFiles(Section):
+class ParallelFiles(Section, kind="files", section="data.corpus"):
     """Line-parallel text: `{root}/{split}.{language}`, plain or .gz. Splits are file stems."""
 
-    kind: ClassVar[str] = "files"
-    section: ClassVar[str] = "data.corpus"
     root: str = "data/parallel"
     train: str = "train"
     validation: str = "valid"
@@ -199,11 +158,9 @@ class ParallelFiles(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Iwslt2017(Section):
+class Iwslt2017(Section, kind="iwslt2017", section="data.corpus"):
     """IWSLT2017 (TED talks): from the hub, or from a folder or zip of the official files."""
 
-    kind: ClassVar[str] = "iwslt2017"
-    section: ClassVar[str] = "data.corpus"
     path: str | None = None  # a folder, .zip or .tgz with the official files; None: the hub
     check_sizes: bool = True  # the official split sizes are asserted
 
@@ -212,12 +169,11 @@ SingleCorpus = Phrasebook | ParallelFiles | Iwslt2017
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighted(Section):
+class Weighted(Section, section="data.corpus.parts"):
     """A corpus in a mixture. `name` stands for it in messages and before the names of its splits;
     None: its number.
     """
 
-    section: ClassVar[str] = "data.corpus.parts"
     corpus: SingleCorpus = ParallelFiles()
     weight: float = number(1.0, gt=0)
     name: str | None = None
@@ -230,7 +186,7 @@ class Weighted(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture(Section):
+class Mixture(Section, kind="mixture", section="data.corpus"):
     """The training pairs of several corpora together, each pair as often as its part's weight says.
 
     temperature None: an epoch has every pair of a part `weight` times, and of a fraction a draw by
@@ -240,8 +196,6 @@ class Mixture(Section):
     those of the part `evaluate` (None: the first); `NAME.SPLIT` is another part's.
     """
 
-    kind: ClassVar[str] = "mixture"
-    section: ClassVar[str] = "data.corpus"
     parts: tuple[Weighted, ...] = ()
     temperature: float | None = number(None, gt=0)
     evaluate: str | None = None
@@ -268,23 +222,18 @@ Corpus = SingleCorpus | Mixture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoCleaning(Section):
+class NoCleaning(Section, kind="none", section="data.clean"):
     """The training pairs as the corpus has them."""
-
-    kind: ClassVar[str] = "none"
-    section: ClassVar[str] = "data.clean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaning(Section):
+class Cleaning(Section, kind="rules", section="data.clean"):
     """Training pairs that are left out: by length, as duplicates, as untranslated, in the wrong
     language.
 
     Evaluation splits are never cleaned. A part of a mixture is cleaned by itself.
     """
 
-    kind: ClassVar[str] = "rules"
-    section: ClassVar[str] = "data.clean"
     max_ratio: float | None = number(3.0, gt=1)  # of the longer side to the shorter one
     ratio_of: Literal["words", "chars"] = "chars"
     min_words: int = number(1, ge=1)  # either side
@@ -303,7 +252,7 @@ Clean = NoCleaning | Cleaning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataConfig(Section):
+class DataConfig(Section, section="data"):
     """What is read, how long it may be, how it is batched.
 
     batch_size counts padded tokens of the longer side (batch_by="tokens") or sentences. It is the
@@ -312,7 +261,6 @@ class DataConfig(Section):
     to be fine-tuned forward; validation and tests stay forward.
     """
 
-    section: ClassVar[str] = "data"
     corpus: Corpus = Phrasebook()
     clean: Clean = NoCleaning()
     directions: Literal["forward", "both"] = "forward"
@@ -357,68 +305,58 @@ class DataConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Constant(Section):
+class Constant(Section, kind="constant", section="optim.schedule"):
     """The same learning rate throughout."""
 
-    kind: ClassVar[str] = "constant"
-    section: ClassVar[str] = "optim.schedule"
     lr: float = number(3e-4, gt=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochDecay(Section):
+class EpochDecay(Section, kind="epoch_decay", section="optim.schedule"):
     """The original's LambdaLR by epoch e from 0: lr (e+1)/(w+1) for e < w, lr for e = w, lr
     exp(-decay (e-w-1)) after.
 
     With warmup_epochs w = 6 and decay 0.35 these are the original's figures.
     """
 
-    kind: ClassVar[str] = "epoch_decay"
-    section: ClassVar[str] = "optim.schedule"
     lr: float = number(3e-4, gt=0)
     warmup_epochs: int = number(6, ge=0)
     decay: float = number(0.35, ge=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noam(Section):
+class Noam(Section, kind="noam", section="optim.schedule"):
     """noam_factor d_model^-0.5 min(s^-0.5, s warmup_steps^-1.5) at step s from 1 (Vaswani et al.
     2017, equation 3).
 
     There is no learning rate beside it: noam_factor is a factor, and says so.
     """
 
-    kind: ClassVar[str] = "noam"
-    section: ClassVar[str] = "optim.schedule"
     noam_factor: float = number(1.0, gt=0)
     warmup_steps: int = number(4000, ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InverseSqrt(Section):
+class InverseSqrt(Section, kind="inverse_sqrt", section="optim.schedule"):
     """Linear warm-up to lr at warmup_steps, then lr (warmup_steps / s)^0.5."""
 
-    kind: ClassVar[str] = "inverse_sqrt"
-    section: ClassVar[str] = "optim.schedule"
     lr: float = number(5e-4, gt=0)
     warmup_steps: int = number(4000, ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cosine(Section):
+class Cosine(Section, kind="cosine", section="optim.schedule"):
     """Linear warm-up to lr at warmup_steps, then half a cosine down to final_fraction * lr at the
     last step.
     """
 
-    kind: ClassVar[str] = "cosine"
-    section: ClassVar[str] = "optim.schedule"
     lr: float = number(1e-3, gt=0)
     warmup_steps: int = number(400, ge=1)
     final_fraction: float = number(0.0, ge=0, lt=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plateau(Section):
+class Plateau(Section, kind="plateau", section="optim.schedule"):
     """Linear warm-up to lr at warmup_steps, then times `factor` whenever the validation loss no
     longer falls.
 
@@ -426,8 +364,6 @@ class Plateau(Section):
     below min_lr.
     """
 
-    kind: ClassVar[str] = "plateau"
-    section: ClassVar[str] = "optim.schedule"
     lr: float = number(5e-4, gt=0)
     warmup_steps: int = number(400, ge=1)
     factor: float = number(0.5, gt=0, lt=1)
@@ -443,21 +379,49 @@ Schedule = Constant | EpochDecay | Noam | InverseSqrt | Cosine | Plateau
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopAtBadNumbers(Section):
-    """An update whose loss or gradient is no number ends the run, before it touches the weights."""
-
-    kind: ClassVar[str] = "stop"
-    section: ClassVar[str] = "optim.bad_numbers"
+class CrossEntropy(Section, kind="cross_entropy", section="optim.objective"):
+    """The cross-entropy of the target tokens, smoothed by optim.label_smoothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkipBadNumbers(Section):
+class RDrop(Section, kind="r_drop", section="optim.objective"):
+    """R-Drop (Liang et al. 2021): two passes with different dropout, and what their predictions
+    differ by.
+
+    alpha is that of the paper's equation 4. It needs dropout in the model, and twice the time and
+    memory of a batch.
+    """
+
+    alpha: float = number(5.0, ge=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimCut(Section, kind="sim_cut", section="optim.objective"):
+    """SimCut (Gao et al. 2022): a pass, and how far a second one, with tokens cut out on both
+    sides, departs from it.
+
+    Each token loses its embedding with probability `cut`. It needs twice the time and memory of a
+    batch.
+    """
+
+    alpha: float = number(3.0, ge=0)
+    cut: float = number(0.05, ge=0, lt=1)
+
+
+Objective = CrossEntropy | RDrop | SimCut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAtBadNumbers(Section, kind="stop", section="optim.bad_numbers"):
+    """An update whose loss or gradient is no number ends the run, before it touches the weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipBadNumbers(Section, kind="skip", section="optim.bad_numbers"):
     """An update whose loss or gradient is no number is left out and counted; the `in_a_row`th in a
     row ends the run.
     """
 
-    kind: ClassVar[str] = "skip"
-    section: ClassVar[str] = "optim.bad_numbers"
     in_a_row: int = number(10, ge=1)
 
 
@@ -465,8 +429,7 @@ BadNumbers = StopAtBadNumbers | SkipBadNumbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimConfig(Section):
-    section: ClassVar[str] = "optim"
+class OptimConfig(Section, section="optim"):
     optimizer: Literal["adam", "adamw", "muon"] = (
         "adam"  # muon: for the maps inside layers; the rest has adamw
     )
@@ -488,8 +451,7 @@ class OptimConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig(Section):
-    section: ClassVar[str] = "train"
+class TrainConfig(Section, section="train"):
     max_epochs: int = number(20, ge=1)
     max_steps: int | None = number(None, ge=1)  # stops earlier, in the middle of an epoch too
     seed: int = number(0, ge=0)
@@ -517,8 +479,7 @@ class TrainConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateConfig(Section):
-    section: ClassVar[str] = "evaluate"
+class EvaluateConfig(Section, section="evaluate"):
     every_epochs: int = number(1, ge=1)
     bleu_every_epochs: int = number(1, ge=0)  # greedy BLEU on the validation split; 0: never
     bleu_sentences: int | None = number(500, ge=1)  # the first so many of the split; None: all
@@ -534,21 +495,16 @@ class EvaluateConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beam(Section):
+class Beam(Section, kind="beam", section="decode.search"):
     """Beam search: the beam_size hypotheses that are most probable so far."""
-
-    kind: ClassVar[str] = "beam"
-    section: ClassVar[str] = "decode.search"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiverseBeam(Section):
+class DiverseBeam(Section, kind="diverse", section="decode.search"):
     """Diverse beam search (Vijayakumar et al. 2016): groups that avoid each other's tokens, for
     n-best lists.
     """
 
-    kind: ClassVar[str] = "diverse"
-    section: ClassVar[str] = "decode.search"
     groups: int | None = number(
         None, ge=1
     )  # share out beam_size; None: every hypothesis is a group
@@ -558,13 +514,11 @@ class DiverseBeam(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling(Section):
+class Sampling(Section, kind="sample", section="decode.search"):
     """n_best translations drawn from the model: with temperature, from the top_k tokens, from the
     nucleus top_p.
     """
 
-    kind: ClassVar[str] = "sample"
-    section: ClassVar[str] = "decode.search"
     temperature: float = number(1.0, gt=0)  # divides the log-probabilities
     top_k: int | None = number(
         None, ge=1
@@ -583,12 +537,11 @@ Search = Beam | DiverseBeam | Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeConfig(Section):
+class DecodeConfig(Section, section="decode"):
     """Search. A hypothesis has at most min(max_len, max_len_ratio * source tokens + 10) tokens with
     EOS.
     """
 
-    section: ClassVar[str] = "decode"
     search: Search = Beam()
     beam_size: int = number(5, ge=1)
     length_penalty: float = number(

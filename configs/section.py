@@ -1,25 +1,17 @@
-"""The base of every part of the configuration: a frozen dataclass that checks its fields when it is
-made.
-"""
+"""The base of every part of the configuration: a frozen dataclass that checks its fields."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
 import types
-import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from utils.errors import ConfigError
 
-NOUNS = {
-    int: "an integer",
-    float: "a number",
-    str: "a string of Unicode text",
-    bool: "True or False",
-}
 LARGEST = 2**63 - 1  # of an integer: what torch and NumPy can hold
 
 
@@ -27,49 +19,109 @@ def number(
     default: Any, *, ge: float | None = None, gt: float | None = None, lt: float | None = None
 ) -> Any:
     """A numeric field with bounds, checked when the section is made."""
-    return field(default=default, metadata={"ge": ge, "gt": gt, "lt": lt})
+    return field(default=default, metadata={">=": ge, ">": gt, "<": lt})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the configuration: checks types and bounds of all fields, then `_check`.
+
+    `class Noam(Section, kind="noam", section="optim.schedule")` names a member of a union and the
+    place of a section, which begins its messages. A base class gives its place to its subclasses.
+    """
+
+    kind: ClassVar[str] = ""
+    section: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *, kind: str = "", section: str = "") -> None:
+        # dataclass(slots=True) makes each class a second time, without these keywords.
+        cls.kind = kind or cls.kind
+        cls.section = section or cls.section
+
+    def __post_init__(self) -> None:
+        cls: Any = type(self)
+        hints = type_hints(cls)
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if not fits(value, hints[f.name]) or not _within(value, f.metadata):
+                self._fail(f.name, f"allowed: {describe(hints[f.name], f.metadata)}")
+        self._check()
+
+    def _check(self) -> None:
+        """Rules between the fields of one section."""
+
+    def _fail(self, name: str, rule: str) -> NoReturn:
+        value: Any = self
+        for part in name.split("."):
+            value = getattr(value, part)
+        raise ConfigError(f"{join(self.section, name)} = {value!r}: {rule}")
+
+
+def to_dict(section: Section) -> dict[str, Any]:
+    """Nested dict of JSON values; a member of a union begins with its "kind", tuples become lists."""
+    data: dict[str, Any] = {"kind": section.kind} if section.kind else {}
+    return data | {f.name: _plain(getattr(section, f.name)) for f in dataclasses.fields(section)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Section):
+        return to_dict(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+# ---------------------------------------------------------------------------------------- the types
 
 
 @cache
-def type_hints(cls: type) -> dict[str, Any]:
+def type_hints(cls: Any) -> dict[str, Any]:
     """Resolved annotations of a section's fields (the annotations are strings in the source)."""
-    hints = typing.get_type_hints(cls)
+    hints = get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def members(hint: Any) -> tuple[Any, ...]:
     """The alternatives of a union annotation; the annotation itself where it is not a union."""
     # `Literal["a"] | None` is a typing.Union on Python 3.11, unlike a union of classes.
-    return (
-        typing.get_args(hint)
-        if typing.get_origin(hint) in (types.UnionType, typing.Union)
-        else (hint,)
-    )
+    return get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
 
 
-def describe(hint: Any, bounds: typing.Mapping[str, Any]) -> str:
-    """The allowed values of a field, in words."""
-    parts = []
-    for member in members(hint):
-        if typing.get_origin(member) is Literal:
-            parts += [repr(value) for value in typing.get_args(member)]
-        elif dataclasses.is_dataclass(member):
-            parts.append(member.__name__)  # type: ignore[union-attr]
-        elif typing.get_origin(member) is tuple:
-            inner = typing.get_args(member)
-            count = "a sequence of" if inner[-1] is Ellipsis else str(len(inner))
-            parts.append(f"{count} values, each {describe(inner[0], bounds)}")
-        elif member is types.NoneType:
-            parts.append("None")
-        else:
-            noun = NOUNS[member]
-            limits = [
-                f"{sign} {bounds[key]}"
-                for key, sign in (("ge", ">="), ("gt", ">"), ("lt", "<"))
-                if bounds.get(key) is not None
-            ]
-            parts.append(" ".join([noun, " and ".join(limits)]).strip())
-    return ", ".join(parts)
+def sections(hint: Any) -> tuple[Any, ...]:
+    """The section classes of an annotation; none for a plain value."""
+    return tuple(m for m in members(hint) if isinstance(m, type) and issubclass(m, Section))
+
+
+def item_hint(hint: Any) -> Any:
+    """The annotation of a tuple's items; None for anything else."""
+    return next((get_args(m)[0] for m in members(hint) if get_origin(m) is tuple), None)
+
+
+def kinds(union: Any) -> dict[str, Any]:
+    """The alternatives of a union of sections by their `kind`, in the order of the schema."""
+    return {member.kind: member for member in sections(union)}
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type. True and False are no numbers, NaN neither."""
+    return any(_fits_one(value, member) for member in members(hint))
+
+
+def _fits_one(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return any(value == allowed and type(value) is type(allowed) for allowed in get_args(hint))
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)
+        sized = isinstance(value, tuple) and (inner[-1] is Ellipsis or len(value) == len(inner))
+        return sized and all(fits(item, inner[0]) for item in value)
+    if hint in (int, float):
+        kind, largest = (int, LARGEST) if hint is int else ((int, float), sys.float_info.max)
+        return isinstance(value, kind) and not isinstance(value, bool) and abs(value) <= largest
+    if hint is str:
+        return isinstance(value, str) and _is_text(value)
+    return isinstance(value, hint)
 
 
 def _is_text(value: str) -> bool:
@@ -80,68 +132,37 @@ def _is_text(value: str) -> bool:
         return False
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    for member in members(hint):
-        origin = typing.get_origin(member)
-        if origin is Literal:
-            if any(
-                value == allowed and type(value) is type(allowed)
-                for allowed in typing.get_args(member)
-            ):
-                return True
-        elif origin is tuple:
-            inner = typing.get_args(member)
-            if isinstance(value, tuple):
-                kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
-                if len(kinds) == len(value) and all(map(_fits, value, kinds)):
-                    return True
-        elif member is float:
-            if (
-                isinstance(value, (int, float))
-                and not isinstance(value, bool)
-                and abs(value) <= sys.float_info.max
-            ):
-                return True
-        elif member is int:
-            if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST:
-                return True
-        elif member is str:
-            if isinstance(value, str) and _is_text(value):
-                return True
-        elif isinstance(value, member):
-            return True
-    return False
+def _within(value: Any, bounds: Mapping[str, Any]) -> bool:
+    holds = {">=": lambda a, b: a >= b, ">": lambda a, b: a > b, "<": lambda a, b: a < b}
+    numbers = value if isinstance(value, tuple) else (value,)
+    return value is None or all(
+        holds[sign](each, bound)
+        for sign, bound in bounds.items()
+        if bound is not None
+        for each in numbers
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """Base of every part of the configuration: checks types and bounds of all fields, then
-    `_check`.
-    """
+def describe(hint: Any, bounds: Mapping[str, Any]) -> str:
+    """The allowed values of a field, in words."""
+    return ", ".join(_describe_one(member, bounds) for member in members(hint))
 
-    section: ClassVar[str] = "config"
 
-    def __post_init__(self) -> None:
-        cls: Any = type(self)
-        hints = type_hints(cls)
-        for f in dataclasses.fields(self):
-            value, hint, bounds = getattr(self, f.name), hints[f.name], f.metadata
-            ok = _fits(value, hint)
-            if ok and bounds and value is not None:
-                for item in value if isinstance(value, tuple) else (value,):
-                    ok = ok and (bounds["ge"] is None or item >= bounds["ge"])
-                    ok = ok and (bounds["gt"] is None or item > bounds["gt"])
-                    ok = ok and (bounds["lt"] is None or item < bounds["lt"])
-            if not ok:
-                self._fail(f.name, f"allowed: {describe(hint, bounds)}")
-        self._check()
-
-    def _check(self) -> None:
-        """Rules between the fields of one section."""
-
-    def _fail(self, name: str, rule: str) -> typing.NoReturn:
-        value: Any = self
-        for part in name.split("."):
-            value = getattr(value, part)
-        prefix = "" if self.section == "config" else f"{self.section}."
-        raise ConfigError(f"{prefix}{name} = {value!r}: {rule}")
+def _describe_one(hint: Any, bounds: Mapping[str, Any]) -> str:
+    inner = get_args(hint)
+    if get_origin(hint) is Literal:
+        return ", ".join(map(repr, inner))
+    if get_origin(hint) is tuple:
+        count = "a sequence of" if inner[-1] is Ellipsis else str(len(inner))
+        return f"{count} values, each {describe(inner[0], bounds)}"
+    nouns = {
+        int: "an integer",
+        float: "a number",
+        str: "a string of Unicode text",
+        bool: "True or False",
+        types.NoneType: "None",
+    }
+    limits = [f"{sign} {bound}" for sign, bound in bounds.items() if bound is not None]
+    if hint not in (int, float):
+        limits = []
+    return f"{nouns.get(hint, hint.__name__)} {' and '.join(limits)}".strip()

@@ -120,11 +120,10 @@ def asked_configs(args: argparse.Namespace) -> list[tuple[str, Config]]:
             f"--set {args.overrides[0]}: a run is as it was trained; give --position NAME or --config FILE"
         )
     found = []
+    plain = load_config(args.config) if args.config else Config()
+    overrides = [f"name={plain.name}", *args.overrides]  # one folder for all pictures of a config
     for name in names:
-        if args.config:
-            config = load_config(args.config, args.overrides, position=name)
-        else:
-            config = apply_overrides(Config(), args.overrides, position=name)
+        config = apply_overrides(plain, overrides, position=name)
         known = (
             known for known, position in POSITIONS.items() if position == config.model.position
         )

@@ -1,4 +1,4 @@
-"""What an update minimises: one callable for each section of `configs/objectives.py`, all with one
+"""What an update minimises: one callable for each section of `configs/schema.py`, all with one
 signature.
 """
 
@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from configs import objectives as config
+from configs import schema as config
 from data.batching import Batch
 from models.loss import TokenSums, token_sums
 from training.pair_loss import PairWeights, pair_sums

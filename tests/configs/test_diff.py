@@ -69,7 +69,8 @@ def file_of(folder: Path) -> Path:
 def test_a_line_for_each_field(compared: Scripts, mine: Path, tmp_path: Path, make) -> None:
     other = make(tmp_path)
     assert compared("--config", mine, "--diff", other) == Ended(0, LINES, "")
-    changes = ["--set", "model.d_ff=96", "--set", "data.batch_size=5000", "--position", "learnable"]
+    changes = ["--set", "model.d_ff=96", "--set", "data.batch_size=5000", "--set", "name=x"]
+    changes += ["--position", "learnable"]
     assert compared("--config", mine, *changes, "--diff", other) == Ended(0, "", "no difference\n")
     there = compared("--resume", other, "--diff", mine) if make is checkpoint_of else None
     assert there is None or "model.d_ff: 96 -> 2048\n" in there.out

@@ -169,13 +169,13 @@ def test_fields_of_a_part_are_set_by_its_number(tmp_path: Path) -> None:
         ("data.corpus.parts.one.weight=1", "data.corpus.parts.one is none of 0 to 1"),
         (
             "data.corpus.parts.0=3",
-            "an item of data.corpus.parts is a section; set its fields: corpus, weight, name",
+            "data.corpus.parts.0 is a section; set its fields: corpus, weight, name",
         ),
         (
             "data.corpus.parts=3",
             "a list of sections, which a config file makes; set fields of one, for example",
         ),
-        ("data.corpus.parts.0.weight=0", "data.corpus.parts.weight = 0.0: allowed: a number > 0"),
+        ("data.corpus.parts.0.weight=0", "data.corpus.parts.0.weight = 0.0: allowed: a number > 0"),
         (
             "data.corpus.parts.0.wait=1",
             "unknown key 'data.corpus.parts.0.wait': data.corpus.parts.0 has: weight",

@@ -335,7 +335,7 @@ def test_a_precision_that_the_device_does_not_have(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--config", "configs/none.py"], "there are: configs/laboratory/multi30k_small_none.py,"),
+        (["--config", "configs/demoo.py"], "there are: configs/demo.py,"),
         (["--set", "model.d_modle=8"], "unknown key 'model.d_modle': model has: d_model"),
         (["--set", "train.max_epochs=0"], "train.max_epochs = 0: allowed: an integer >= 1"),
         (["--position", "alibbi"], "model.position = 'alibbi': allowed: alibi, alibi_asymmetric,"),

@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
 from tiny_models import POSITIONS as TINY, sources, targets, tiny_config, tiny_model, vocabulary
 
-from configs.load import config_files, load_config
+from configs.load import load_config
 from configs.positions import POSITIONS
 from configs.schema import (
     T5,
@@ -50,34 +50,9 @@ from models.transformer import TranslationTransformer
 from utils.errors import ConfigError, UserError
 
 ROOT = Path(__file__).resolve().parents[3]
-FAMILIES = ("multi30k_small", "transformer_512dh8_e6d6_epochbased")
 
 
 # ------------------------------------------------------------------------------------------ configs
-
-
-def scheme_of(section: Any) -> Any:
-    """A position section without what a config sets for its own lengths and speed."""
-    if not isinstance(section, dict):
-        return section
-    own = {"max_positions", "trained_length"} | (
-        {"form"} if section["kind"] in ("rope", "xpos") else set()
-    )
-    return {key: scheme_of(value) for key, value in section.items() if key not in own}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", POSITIONS)
-def test_every_named_scheme_has_a_config_of_each_family(family: str, name: str) -> None:
-    [path] = [path for path in config_files() if path.stem == f"{family}_{name}"]
-    config = load_config(path)
-    assert config.name == path.stem
-    assert scheme_of(to_dict(config.model.position)) == scheme_of(to_dict(POSITIONS[name]))
-    base = load_config(ROOT / f"configs/{family}_rope.py")
-    assert (
-        replace(config, name=base.name, model=replace(config.model, position=base.model.position))
-        == base
-    )
 
 
 @pytest.mark.parametrize("name", POSITIONS)
