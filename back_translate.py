@@ -1,5 +1,6 @@
-"""Make training pairs from text in one language: `python back_translate.py --src_file mono.en
---output data/bt/train`.
+"""Make training pairs from text in one language.
+
+    python back_translate.py --src_file mono.en --output data/bt/train
 
 A model that was trained in the reverse direction (`data.src_lang=en data.tgt_lang=fr`) translates
 monolingual English into French; the pairs of synthetic French and real English then help to train
@@ -17,17 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from configs.schema import Config
+from configs.schema import DataConfig
 from data.corpora.text import normalize_whitespace
-from translation.arguments import (
-    SEARCHES,
-    add_decode_arguments,
-    add_model_arguments,
-    apply_decode_overrides,
-    check_decode_overrides,
-    choose_search,
-    load_from_arguments,
-)
+from translation.arguments import add_decode_arguments, add_model_arguments, load_from_arguments
+from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
 from utils.lines import as_line, bounded_lines, count_lines, open_source, read_lines, writer
@@ -61,7 +55,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         nargs="?",
         const=TAG,
         metavar="WORD",
-        help=f"put a word before each synthetic sentence, that training may tell them apart (default WORD: {TAG})",
+        help=f"a word before each synthetic sentence, to tell them apart (default WORD: {TAG})",
     )
     parser.add_argument(
         "--reverse",
@@ -72,25 +66,20 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add_decode_arguments(parser)
     add_model_arguments(parser)
     args = parser.parse_args(argv)
-    check_decode_overrides(args.overrides)
     if args.tag is not None and len(args.tag.split()) != 1:
         raise UserError(f"--tag {args.tag!r}: one word, for example --tag {TAG}")
     return args
 
 
-def languages(config: Config, *, reverse: bool) -> tuple[str, str]:
-    """(of the file that is read, of the translations). UserError: --reverse with a model that has
-    one direction.
-    """
-    data = config.data
-    if not reverse:
-        return data.src_lang, data.tgt_lang
-    if data.directions != "both":
+def languages(data: DataConfig, *, reverse: bool) -> tuple[str, str]:
+    """Those of the file and of the translations. Raises UserError where they cannot be reversed."""
+    src, tgt = data.src_lang, data.tgt_lang
+    if reverse and data.directions != "both":
         raise UserError(
-            f"--reverse: this model translates {data.src_lang} to {data.tgt_lang} alone; train one with "
-            f"--set data.src_lang={data.tgt_lang} --set data.tgt_lang={data.src_lang}, or with data.directions=both"
+            f"--reverse: this model translates {src} to {tgt} alone; train one with "
+            f"--set data.src_lang={tgt} --set data.tgt_lang={src}, or with data.directions=both"
         )
-    return data.tgt_lang, data.src_lang
+    return (tgt, src) if reverse else (src, tgt)
 
 
 def unpacked(path: Path) -> Iterator[bytes]:
@@ -111,9 +100,7 @@ def unpacked(path: Path) -> Iterator[bytes]:
 def usable(
     lines: Iterable[str], n_tokens: Callable[[str], int], max_len: int, dropped: Counter[str]
 ) -> Iterator[str]:
-    """Sentences as a corpus has them: white space levelled, none blank, none longer than any in
-    training.
-    """
+    """Sentences as a corpus has them: white space levelled, none blank, none of over max_len."""
     for line in lines:
         text = normalize_whitespace(line)
         if not text:
@@ -126,58 +113,42 @@ def usable(
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    change = config_change(None, args.search, args.overrides)
     lines = read_lines(unpacked(args.src_file), str(args.src_file))
     total = None if args.src_file.suffix == ".gz" else count_lines(args.src_file)
     from tqdm import tqdm
 
-    loaded, translator = load_from_arguments(
-        args,
-        lambda config: apply_decode_overrides(choose_search(config, args.search), args.overrides),
-    )
+    loaded, translator = load_from_arguments(args, change)
+    data, greedy = loaded.config.data, args.search == "greedy"
     real, synthetic = (
-        Path(f"{args.output}.{language}")
-        for language in languages(loaded.config, reverse=args.reverse)
+        Path(f"{args.output}.{language}") for language in languages(data, reverse=args.reverse)
     )
-    try:  # where a corpus begins, its folder may be new
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"--output: the folder {args.output.parent} cannot be made: {error.strerror}"
-        ) from None
+    args.output.parent.mkdir(parents=True, exist_ok=True)  # where a corpus begins, it may be new
+    tag = "" if args.tag is None else f"{args.tag} "
     dropped: Counter[str] = Counter()
-    texts = usable(
-        lines, lambda text: len(translator.encode([text])[0]), loaded.config.data.max_len, dropped
-    )
-    greedy, n_written = args.search == "greedy", 0
+    texts = usable(lines, lambda text: len(translator.encode([text])[0]), data.max_len, dropped)
+    found = translator.translate_stream(texts, chunk=CHUNK, greedy=greedy, beam=not greedy)
+    n_written = 0
     with (
         writer(real, never=args.src_file) as write_real,
         writer(synthetic, never=args.src_file) as write_synthetic,
         tqdm(total=total, unit=" lines", disable=not sys.stderr.isatty(), smoothing=0) as bar,
     ):
-        for items in translator.translate_stream(
-            texts, chunk=CHUNK, greedy=greedy, beam=not greedy
-        ):
+        for items in found:
             kept = [item for item in items if item.best.finished and item.best.text.strip()]
             dropped["unfinished_or_empty"] += len(items) - len(kept)
             n_written += len(kept)
             if kept:
-                tag = [args.tag] if args.tag is not None else []
+                made = (normalize_whitespace(as_line(item.best.text)) for item in kept)
                 write_real([item.src for item in kept])
-                write_synthetic(
-                    [
-                        " ".join([*tag, normalize_whitespace(as_line(item.best.text))])
-                        for item in kept
-                    ]
-                )
+                write_synthetic([f"{tag}{text}" for text in made])
             bar.update(len(items))
         if not n_written:
             raise UserError(
-                f"{args.src_file}: no sentence of it could be translated: is the model a trained one?"
+                f"{args.src_file}: no sentence could be translated: is the model a trained one?"
             )
-    counts = (
-        ", ".join(f"{reason} {count:,}" for reason, count in dropped.items() if count) or "none"
-    )
-    print(f"{n_written:,} pairs in {synthetic} and {real} (dropped: {counts})")
+    counts = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items() if count)
+    print(f"{n_written:,} pairs in {synthetic} and {real} (dropped: {counts or 'none'})")
 
 
 if __name__ == "__main__":

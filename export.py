@@ -1,50 +1,25 @@
-"""Write a trained model for use elsewhere: `python export.py --format safetensors --output_dir
-DIR`.
-"""
+"""Write a trained model for use elsewhere: `python export.py --format safetensors ...`."""
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
+from translation.arguments import add_run_arguments
 from utils.cli import Parser, run_main
 from utils.errors import UserError
 
-# Of CTranslate2's weights.
-QUANTIZATIONS = (
-    "float32",
-    "float16",
-    "bfloat16",
-    "int16",
-    "int8",
-    "int8_float32",
-    "int8_float16",
-    "int8_bfloat16",
-)
+FLOATS = ("float32", "float16", "bfloat16")
+INTEGERS = ("int16", "int8", *(f"int8_{name}" for name in FLOATS))
+QUANTIZATIONS = (*FLOATS, *INTEGERS)  # of CTranslate2's weights
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Write a trained model as safetensors, or as a CTranslate2 model.")
-    parser.add_argument(
-        "--model_path",
-        metavar="RUN_OR_CHECKPOINT",
-        type=Path,
-        help="a run's folder or a checkpoint (default: newest run)",
-    )
-    parser.add_argument(
-        "--runs_dir",
-        metavar="DIR",
-        type=Path,
-        default=Path("runs"),
-        help="where the newest run is sought",
-    )
+    add_run_arguments(parser)
     parser.add_argument("--format", choices=("safetensors", "ctranslate2"), required=True)
     parser.add_argument(
-        "--output_dir",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help="a folder that is new or empty",
+        "--output_dir", metavar="DIR", type=Path, required=True, help="a new or an empty folder"
     )
     parser.add_argument(
         "--quantization", choices=QUANTIZATIONS, help="of a CTranslate2 model (default: float32)"
@@ -58,7 +33,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     from checkpoints.content import TOKENIZER, new_folder, write_safetensors
-    from translation.translator import load_run
+    from translation.loading import load_run
 
     if args.format == "ctranslate2":
         from checkpoints.ctranslate2 import convert, require_ctranslate2
@@ -70,13 +45,12 @@ def main(argv: list[str] | None = None) -> None:
             progress = {"epoch": loaded.epoch, "step": loaded.step}
             write_safetensors(loaded.model, loaded.config, loaded.tokenizer, progress, folder)
         else:
-            quantization = args.quantization or "float32"
             convert(
                 loaded.model,
                 loaded.config.model,
                 loaded.tokenizer,
                 folder,
-                quantization=quantization,
+                quantization=args.quantization or "float32",
             )
             loaded.tokenizer.save(folder / TOKENIZER)
     print(f"{loaded.checkpoint}: epoch {loaded.epoch}, update {loaded.step}")

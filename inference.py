@@ -6,21 +6,12 @@ import dataclasses
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.load import load_config
-from configs.schema import Config, DecodeConfig
-from translation.arguments import (
-    SEARCHES,
-    add_decode_arguments,
-    add_model_arguments,
-    apply_decode_overrides,
-    check_decode_overrides,
-    choose_search,
-    load_from_arguments,
-)
+from configs.schema import DecodeConfig
+from translation.arguments import add_decode_arguments, add_model_arguments, load_from_arguments
+from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
 from utils.lines import as_line, bounded_lines, count_lines, open_source, read_lines, writer
@@ -41,145 +32,113 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     source.add_argument(
         "--src_file", type=Path, metavar="FILE", help="a sentence a line (default: standard input)"
     )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write one translation a line there"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="one JSON object a sentence, with all hypotheses"
-    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write a translation a line")
+    parser.add_argument("--json", action="store_true", help="write a JSON object a sentence")
     parser.add_argument(
         "--search",
         choices=("greedy", *SEARCHES, "both"),
-        help="both: greedy and that of the config (decode.search), a beam; default: both where both are shown, else "
-        "that of the config",
+        help="both: greedy and that of the config (default: both where both are shown, else that)",
     )
     parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="a config that must fit the model; its decode settings are used",
+        "--config", metavar="FILE", help="its decode settings are used; it must fit the model"
     )
     add_decode_arguments(parser)
     add_model_arguments(parser, ensemble=True)
     args = parser.parse_args(argv)
-    check_decode_overrides(args.overrides)
     args.one_a_line = not args.json and (args.src_text is None or args.output is not None)
-    if args.search is None and args.src_text is not None and not args.one_a_line:
-        args.search = "both"
-    elif args.search == "both" and args.one_a_line:
+    if args.search == "both" and args.one_a_line:
         raise UserError(
             "--search both has two translations for a line: choose greedy or beam, or add --json"
         )
+    if args.search is None and args.src_text is not None and not args.one_a_line:
+        args.search = "both"
     for text in args.src_text or ():
         if not text.strip():
             raise UserError(f"--src_text {text!r}: there is nothing to translate")
     return args
 
 
-def beam_title(decode: DecodeConfig) -> str:
-    title = {"beam": "beam search", "diverse": "diverse beam search", "sample": "samples"}[
-        decode.search.kind
-    ]
-    return title + (f", minimum Bayes risk ({decode.mbr})" if decode.mbr is not None else "")
+class LengthWatch:
+    """Refuses sentences that are too long to translate, and notes those that training never saw."""
+
+    def __init__(self, where: str, positions: int | None, max_len: int) -> None:
+        self.where, self.positions, self.max_len = where, positions, max_len
+        self.beyond: list[int] = []
+
+    def __call__(self, number: int, n_tokens: int) -> None:
+        """Raises UserError for a line of more tokens than MOST_TOKENS, or than positions."""
+        line = f"{self.where} {number:,}: {n_tokens:,} tokens"
+        if self.positions is not None and n_tokens > self.positions:
+            raise UserError(f"{line}, but the model knows {self.positions:,} positions; split it")
+        if n_tokens > MOST_TOKENS:
+            raise UserError(f"{line}, and {MOST_TOKENS:,} are the most; split it")
+        if n_tokens > self.max_len:
+            self.beyond.append(n_tokens)
+
+    def warn(self) -> None:
+        if self.beyond:
+            n = len(self.beyond)
+            many = f"{n:,} sentences of up to" if n > 1 else "a sentence of"
+            print(
+                f"warning: {many} {max(self.beyond):,} tokens, longer than any in training "
+                f"(data.max_len = {self.max_len}): the translation may be poor",
+                file=sys.stderr,
+            )
 
 
-def block(item: Translated, beam: str, *, title: bool) -> str:
-    """What the searches found for one sentence, for a human reader; `beam` is the second one's
-    title.
-    """
+def shown(items: list[Translated], args: Namespace, decode: DecodeConfig) -> list[str]:
+    """What is written for some sentences: lines of JSON, translations, or blocks for a reader."""
+    if args.json:
+        return [json.dumps(dataclasses.asdict(item), ensure_ascii=False) for item in items]
+    if args.one_a_line:
+        return [as_line(item.best.text) for item in items]
+    blocks = (block(item, decode, title=len(args.src_text) > 1) for item in items)
+    return ["\n".join(blocks).rstrip("\n")]
+
+
+def block(item: Translated, decode: DecodeConfig, *, title: bool) -> str:
     parts = []
     if item.greedy is not None:
         parts.append(f"=== greedy search ===\n{as_line(item.greedy.text)}\n")
     if item.beam:
+        titles = {"beam": "beam search", "diverse": "diverse beam search", "sample": "samples"}
+        risk = f", minimum Bayes risk ({decode.mbr})" if decode.mbr is not None else ""
         ranked = "".join(f"{found.score:.4f} {as_line(found.text)}\n" for found in item.beam)
-        parts.append(f"=== {beam} ===\n{ranked}")
+        parts.append(f"=== {titles[decode.search.kind]}{risk} ===\n{ranked}")
     return (f">>> {as_line(item.src)}\n" if title else "") + "\n".join(parts)
-
-
-def as_json(item: Translated) -> str:
-    return json.dumps(dataclasses.asdict(item), ensure_ascii=False)
-
-
-def length_watch(
-    where: str, most: int | None, max_len: int, beyond: list[int]
-) -> Callable[[int, int], None]:
-    """Takes a line's number and its tokens. UserError: more than MOST_TOKENS, or than `most`, the
-    model's positions.
-
-    `beyond` takes the lengths that training never saw.
-    """
-
-    def watch(number: int, length: int) -> None:
-        if most is not None and length > most:
-            raise UserError(
-                f"{where} {number:,}: {length:,} tokens, but the model knows {most:,} positions; split it"
-            )
-        if length > MOST_TOKENS:
-            raise UserError(
-                f"{where} {number:,}: {length:,} tokens, and {MOST_TOKENS:,} are the most; split it"
-            )
-        if length > max_len:
-            beyond.append(length)
-
-    return watch
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    given = load_config(args.config) if args.config else None
+    change = config_change(args.config, args.search, args.overrides)
+    total, chunk = None, CHUNK
     if args.src_text is not None:
-        texts, where, total = args.src_text, "--src_text number", len(args.src_text)
+        texts, where = args.src_text, "--src_text number"
     else:
         raw, name = open_source(args.src_file)
         texts, where = read_lines(bounded_lines(raw, name), name), f"{name}, line"
-        total = count_lines(args.src_file) if args.src_file else None
+        if args.src_file is not None:
+            total = count_lines(args.src_file)
+        elif sys.stdin.isatty():
+            chunk = 1
     with writer(args.output, never=args.src_file) as write:
         from tqdm import tqdm
 
-        from translation.translator import require_same_model
-
-        def change(config: Config) -> Config:
-            if given is not None:
-                require_same_model(config, given, where=args.config)
-                config = dataclasses.replace(config, decode=given.decode)
-            return apply_decode_overrides(choose_search(config, args.search), args.overrides)
-
         loaded, translator = load_from_arguments(args, change)
-        beyond: list[int] = []
-        max_len = loaded.config.data.max_len
+        watch = LengthWatch(where, translator.longest_source, loaded.config.data.max_len)
         found = translator.translate_stream(
             texts,
-            chunk=1
-            if args.src_text is None and args.src_file is None and sys.stdin.isatty()
-            else CHUNK,
+            chunk=chunk,
             greedy=args.search in ("greedy", "both"),
             beam=args.search != "greedy",
-            watch=length_watch(where, translator.longest_source, max_len, beyond),
+            watch=watch,
         )
-        show = args.src_file is not None and sys.stderr.isatty()
-        several = args.src_text is not None and len(args.src_text) > 1
-        with tqdm(total=total, unit=" lines", disable=not show, smoothing=0) as bar:
+        hidden = args.src_file is None or not sys.stderr.isatty()
+        with tqdm(total=total, unit=" lines", disable=hidden, smoothing=0) as bar:
             for items in found:
-                if args.json:
-                    write([as_json(item) for item in items])
-                elif args.one_a_line:
-                    write([as_line(item.best.text) for item in items])
-                else:
-                    title = beam_title(translator.decode)
-                    write(
-                        [
-                            "\n".join(block(item, title, title=several) for item in items).rstrip(
-                                "\n"
-                            )
-                        ]
-                    )
+                write(shown(items, args, translator.decode))
                 bar.update(len(items))
-    if beyond:
-        many = f"{len(beyond):,} sentences of up to" if len(beyond) > 1 else "a sentence of"
-        print(
-            f"warning: {many} {max(beyond):,} tokens, longer than any in training (data.max_len = {max_len}): "
-            "the translation may be poor",
-            file=sys.stderr,
-        )
+    watch.warn()
 
 
 if __name__ == "__main__":

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
+from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from translation.arguments import (
-    SEARCHES,
-    add_model_arguments,
-    add_set_argument,
-    load_from_arguments,
-)
+from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
+from translation.settings import EVALUATION, SEARCHES, config_change
 from utils.cli import Parser, positive, run_main
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
     from configs.schema import Config
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(
-        description="Score a trained model: BLEU, chrF, loss, confidence interval, comparison of two runs."
+        description="Score a trained model: BLEU, chrF, loss, confidence interval, comparison."
     )
     parser.add_argument(
         "--config",
         metavar="FILE",
         help="a config that must fit the model; its data, evaluate and decode settings are used",
     )
-    parser.add_argument(
-        "--split", metavar="NAME", help="one split of the corpus (default: every test split)"
-    )
+    parser.add_argument("--split", metavar="NAME", help="one split (default: every test split)")
     parser.add_argument(
         "--search",
         choices=("greedy", *SEARCHES),
         help="default: that of the run's config (decode.search), a beam",
     )
-    parser.add_argument(
-        "--limit", type=positive, metavar="N", help="only the first N pairs of a split"
-    )
+    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pairs")
     parser.add_argument(
         "--char_bleu",
         action="store_true",
@@ -64,27 +56,24 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    overrides = [*args.overrides, *([f"decode.mbr={args.mbr}"] if args.mbr else [])]
+    change = config_change(args.config, args.search, overrides, sections=EVALUATION, one_best=True)
     import logging
 
     from data.corpora.build import build_corpus
-    from translation import evaluation
+    from translation.evaluation import EvaluationSet, choose_splits, evaluate
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    overrides = [*args.overrides, *([f"decode.mbr={args.mbr}"] if args.mbr else [])]
-    evaluation.check_overrides(overrides)
-    change = evaluation.change_config(args.config, overrides, args.search)
     loaded, translator = load_from_arguments(args, change)
-    config, greedy = loaded.config, args.search == "greedy"
+    config = loaded.config
 
     def like_a(other: Config) -> Config:
         """Another run on the same text with the same search; lengths and languages stay its own."""
-        data = dataclasses.replace(
-            other.data,
-            corpus=config.data.corpus,
-            eval_long=config.data.eval_long,
-            cache_dir=config.data.cache_dir,
+        ours = config.data
+        data = replace(
+            other.data, corpus=ours.corpus, eval_long=ours.eval_long, cache_dir=ours.cache_dir
         )
-        return dataclasses.replace(other, data=data, evaluate=config.evaluate, decode=config.decode)
+        return replace(other, data=data, evaluate=config.evaluate, decode=config.decode)
 
     others = []
     for path in args.compare:
@@ -92,20 +81,13 @@ def main(argv: list[str] | None = None) -> None:
         others.append(load_from_arguments(args, like_a))
 
     print(loaded.about())
-    for split in evaluation.choose_splits(build_corpus(config.data), args.split):
-        result = evaluation.evaluate_split(
-            loaded, translator, split, greedy=greedy, limit=args.limit, char_bleu=args.char_bleu
-        )
-        scores = evaluation.write_results(result, loaded)
-        print(f"\n{result.block()}\nwritten: {scores}", flush=True)
-        for other, other_translator in others:
-            hypotheses = evaluation.hypotheses_of_other(
-                other, other_translator, split, result, greedy=greedy, limit=args.limit
-            )
-            paired = evaluation.compare(
-                result, hypotheses, samples=config.evaluate.bootstrap_samples
-            )
-            print(evaluation.comparison_line(result, other, paired), flush=True)
+    asked = {"greedy": args.search == "greedy", "limit": args.limit}
+    for split in choose_splits(build_corpus(config.data), args.split):
+        pairs = EvaluationSet(loaded, translator, split, **asked)
+        result = evaluate(pairs, char_bleu=args.char_bleu)
+        print(f"\n{result.block()}\nwritten: {result.write()}", flush=True)
+        for other in others:
+            print(result.compared_with(EvaluationSet(*other, split, **asked)), flush=True)
 
 
 if __name__ == "__main__":

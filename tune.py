@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
+from translation.settings import EVALUATION, config_change
 from utils.cli import Parser, positive, run_main
-from utils.errors import UserError
 
 
 def penalty(text: str) -> float:
@@ -19,13 +19,13 @@ def penalty(text: str) -> float:
     except ValueError:
         value = -1.0
     if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"{text!r}: a number >= 0")
+        raise ArgumentTypeError(f"{text!r}: a number >= 0")
     return value
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(
-        description="BLEU of beam sizes against length penalties; the best pair and the flags to use it."
+        description="BLEU of beam sizes against length penalties; the best pair, and its flags."
     )
     parser.add_argument(
         "--beam", type=positive, nargs="+", default=[1, 4, 8], metavar="N", help="default: 1 4 8"
@@ -39,9 +39,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="default: 0 0.6 1",
     )
     parser.add_argument("--split", metavar="NAME", help="default: the validation split")
-    parser.add_argument(
-        "--limit", type=positive, metavar="N", help="only the first N pairs of the split"
-    )
+    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pairs")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
     add_model_arguments(parser, ensemble=True)
@@ -50,35 +48,27 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    change = config_change(None, None, args.overrides, sections=EVALUATION, one_best=True)
     import logging
 
     from data.corpora.build import build_corpus
-    from translation import evaluation
+    from translation.evaluation import EvaluationSet, choose_splits
     from translation.tuning import tune
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    evaluation.check_overrides(args.overrides)
-    loaded, translator = load_from_arguments(args, evaluation.change_config(None, args.overrides))
+    loaded, translator = load_from_arguments(args, change)
     corpus = build_corpus(loaded.config.data)
-    [split] = evaluation.choose_splits(corpus, args.split or corpus.validation)
-    references, ids = evaluation.references_of(loaded, split, args.limit)
+    [split] = choose_splits(corpus, args.split or corpus.validation)
+    pairs = EvaluationSet(loaded, translator, split, greedy=False, limit=args.limit)
     print(loaded.about(), flush=True)
     grid = tune(
-        translator,
-        ids,
-        references,
-        split=split,
+        pairs,
         beams=args.beam,
         penalties=args.length_penalty,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if args.markdown is not None:
-        try:
-            args.markdown.write_text(f"{grid.markdown()}\n", encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise UserError(
-                f"--markdown {args.markdown}: cannot be written: {error.strerror}"
-            ) from None
+        args.markdown.write_text(f"{grid.markdown()}\n", encoding="utf-8", newline="\n")
     print(f"\n{grid.markdown()}\n\n{grid.flags()}")
 
 

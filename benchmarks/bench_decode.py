@@ -49,8 +49,9 @@ from data.corpora.build import build_corpus
 from models.build import build_model
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
+from translation.loading import load_run
 from translation.search import search_batch
-from translation.translator import load_run, pad_sources
+from translation.translator import pad_sources
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.tables import markdown_table
@@ -101,7 +102,6 @@ class Work:
 def ours(weights: Weights, precision: str) -> Translate:
     tokenizer, device = weights.tokenizer, weights.device
     model = copy.deepcopy(weights.model).to(device, _torch_type(precision)).eval()
-    ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
 
     def translate(batch: Sentences, beam_size: int, max_tokens: int) -> list[list[int]]:
         decode = DecodeConfig(
@@ -112,8 +112,8 @@ def ours(weights: Weights, precision: str) -> Translate:
             max_len_ratio=NO_RATIO,
         )
         src = pad_sources(batch, tokenizer.pad_id).to(device)
-        numbers = range(len(batch))
-        found = search_batch(model, src, decode, **ids, numbers=numbers, greedy=beam_size == 1)
+        greedy, numbers = beam_size == 1, range(len(batch))
+        found = search_batch(model, src, decode, tokenizer, numbers=numbers, greedy=greedy)
         return [list(best.ids) for [best] in found]
 
     return translate

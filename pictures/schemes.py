@@ -15,7 +15,7 @@ from pictures import arrays as arrays
 from utils.errors import UserError
 
 if TYPE_CHECKING:
-    from translation.translator import LoadedRun
+    from translation.loading import LoadedRun
 
 State = Literal["fixed", "untrained", "trained"]
 SIDES: tuple[Side, ...] = get_args(Side)

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY = [
     "train.max_epochs=2",
     "train.device=cpu",
+    "train.precision=fp32",
     # pictures take longer than the training; test_checkpoints.py has them
     "train.log_attention=false",
     "model.d_model=32",

@@ -52,7 +52,7 @@ from tokenizer.subword import SubwordTokenizer
 from training.log import RunLog, flatten
 from training.run import Training
 from training.start import open_run
-from translation.translator import load_run
+from translation.loading import load_run
 from utils.errors import UserError
 from utils.lines import bounded_lines, read_lines
 

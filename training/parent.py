@@ -16,7 +16,8 @@ from configs.serialize import diff
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import load_tokenizer
-from translation.translator import TRAINING_ONLY, check_tokenizer, load_weights
+from translation.loading import check_tokenizer, load_weights
+from translation.settings import TRAINING_ONLY
 from utils.errors import UserError
 
 

@@ -30,7 +30,7 @@ from training.parent import Parent
 from training.processes import share_gradients
 from training.schedules import build_optimizer, build_scheduler
 from training.start import Start
-from translation.translator import check_tokenizer, load_weights
+from translation.loading import check_tokenizer, load_weights
 from utils.errors import UserError
 
 

@@ -85,8 +85,9 @@ def create_evaluator(
                     raise
                 if len(part.indices) == 1:
                     raise UserError(
-                        f"not enough memory to evaluate one pair of {part.src.shape[1]:,} and {part.tgt_in.shape[1]:,} "
-                        "tokens: use --set data.eval_long=truncate, or a device with more"
+                        f"not enough memory to evaluate one pair of {part.src.shape[1]:,} and "
+                        f"{part.tgt_in.shape[1]:,} tokens: use --set data.eval_long=truncate, or a "
+                        "device with more"
                     ) from error
             release_memory(device)  # not before the error, which holds what was computed, has gone
             if not warned:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from configs.schema import Sampling, Search
 from models.decoding.hypothesis import Hypothesis
 
 Metric = Literal["chrf", "bleu"]
+
+
+def least_risk_first(
+    hypotheses: Sequence[Hypothesis], texts: Sequence[str], search: Search, metric: Metric
+) -> list[Hypothesis]:
+    """The candidates of one sentence by their expected utility, which becomes their score."""
+    ranked = minimum_bayes_risk(texts, candidate_weights(hypotheses, search), metric)
+    return [replace(hypotheses[index], score=utility) for index, utility in ranked]
 
 
 def candidate_weights(hypotheses: Sequence[Hypothesis], search: Search) -> list[float]:
@@ -29,8 +38,7 @@ def candidate_weights(hypotheses: Sequence[Hypothesis], search: Search) -> list[
 def minimum_bayes_risk(
     texts: Sequence[str], weights: Sequence[float], metric: Metric
 ) -> list[tuple[int, float]]:
-    """(index, expected utility) of the candidates, highest utility first; of equals the earlier
-    one.
+    """(index, expected utility) of the candidates, highest utility first, of equals the earlier.
 
     The utility of a candidate h is expected over all candidates r, itself among them, as
     references: sum_r weight(r) metric(h, r), with sacreBLEU's sentence score, 0..100: chrF2, or
@@ -48,6 +56,5 @@ def minimum_bayes_risk(
         )
         for text in mass
     }
-    return sorted(
-        ((i, utility[text]) for i, text in enumerate(texts)), key=lambda ranked: -ranked[1]
-    )
+    ranked = [(i, utility[text]) for i, text in enumerate(texts)]
+    return sorted(ranked, key=lambda candidate: -candidate[1])

@@ -210,7 +210,7 @@ def _check_aligned(**columns: Sequence[str]) -> None:
     described = ", ".join(f"{count} {name}" for name, count in counts.items())
     if len(set(counts.values())) > 1:
         raise UserError(
-            f"the numbers of sentences differ: {described}; give one line of each for every sentence"
+            f"the numbers of sentences differ: {described}; give one line of each a sentence"
         )
     if not any(counts.values()):
         raise UserError(f"nothing to score: {described}; give at least one sentence")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Sequence
+from typing import Any, assert_never
 
 from torch import Tensor
 
@@ -14,12 +14,11 @@ from models.decoding.greedy import greedy_search
 from models.decoding.hypothesis import Hypothesis
 from models.decoding.protocol import SearchModel
 from models.decoding.sampling import sample_search
+from tokenizer.base import BaseTokenizer
 
 
 def search_name(decode: DecodeConfig, *, greedy: bool) -> str:
-    """A word for what translates: `greedy`, or the kind of decode.search, with `_mbr_<metric>`
-    where risk decides.
-    """
+    """`greedy`, or the kind of decode.search, with `_mbr_<metric>` where risk decides."""
     if greedy:
         return "greedy"
     return decode.search.kind + (f"_mbr_{decode.mbr}" if decode.mbr is not None else "")
@@ -29,71 +28,53 @@ def search_batch(
     model: SearchModel,
     src: Tensor,
     decode: DecodeConfig,
+    tokenizer: BaseTokenizer,
     *,
-    bos_id: int,
-    eos_id: int,
     numbers: Sequence[int],
     greedy: bool,
 ) -> list[list[Hypothesis]]:
-    """src [B,S] -> for each sentence its hypotheses, best score first: one if greedy, else at most
-    decode.n_best.
+    """Hypotheses for each sentence of a batch, best score first.
 
-    numbers: for each sentence the number from which sampling draws, so that the batch around it
-    does not matter.
+    Args:
+        src: ids [B,S], padded on the right.
+        decode: the search, unless `greedy`; it finds decode.n_best at most, greedy search one.
+        numbers: for each sentence the number from which sampling draws, so that the batch around
+            it does not matter.
     """
-    alpha, max_len, ratio = decode.length_penalty, decode.max_len, decode.max_len_ratio
+    limits: dict[str, Any] = {
+        "bos_id": tokenizer.bos_id,
+        "eos_id": tokenizer.eos_id,
+        "max_len": decode.max_len,
+        "max_len_ratio": decode.max_len_ratio,
+        "alpha": decode.length_penalty,
+    }
     if greedy:
-        best = greedy_search(
-            model,
-            src,
-            bos_id=bos_id,
-            eos_id=eos_id,
-            max_len=max_len,
-            max_len_ratio=ratio,
-            alpha=alpha,
-        )
-        return [[hypothesis] for hypothesis in best]
+        return [[best] for best in greedy_search(model, src, **limits)]
     match decode.search:
         case Beam():
             return beam_search(
-                model,
-                src,
-                bos_id=bos_id,
-                eos_id=eos_id,
-                beam_size=decode.beam_size,
-                n_best=decode.n_best,
-                alpha=alpha,
-                max_len=max_len,
-                max_len_ratio=ratio,
+                model, src, **limits, beam_size=decode.beam_size, n_best=decode.n_best
             )
         case DiverseBeam(groups=groups, strength=strength):
             return diverse_beam_search(
                 model,
                 src,
-                bos_id=bos_id,
-                eos_id=eos_id,
+                **limits,
                 beam_size=decode.beam_size,
                 groups=groups or decode.beam_size,
                 strength=strength,
                 n_best=decode.n_best,
-                alpha=alpha,
-                max_len=max_len,
-                max_len_ratio=ratio,
             )
         case Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed):
             return sample_search(
                 model,
                 src,
-                bos_id=bos_id,
-                eos_id=eos_id,
+                **limits,
                 n_samples=decode.n_best,
                 temperature=temperature,
                 top_k=top_k,
                 top_p=top_p,
                 seed=seed,
                 numbers=numbers,
-                alpha=alpha,
-                max_len=max_len,
-                max_len_ratio=ratio,
             )
-    typing.assert_never(decode.search)
+    assert_never(decode.search)

@@ -1,24 +1,18 @@
-"""Beam sizes against length penalties: BLEU of every pair on one split, as a table, and the best of
-them.
-"""
+"""Beam sizes against length penalties: BLEU of every pair on one split, and the best of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from configs.schema import Beam, DecodeConfig
-from data.cache import TokenizedSplit
-from translation.evaluation import translate_split
+from configs.schema import Beam
+from translation.evaluation import EvaluationSet
 from translation.metrics import sacrebleu_score
-from translation.translator import Translator
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """sacreBLEU [beam][penalty] of greedy search (a beam of 1) and beam search on `n` sentences of
-    `split`.
-    """
+    """sacreBLEU [beam][penalty] on `n` sentences of `split`; a beam of 1 is greedy search."""
 
     split: str
     n: int
@@ -27,9 +21,7 @@ class Grid:
     bleu: tuple[tuple[float, ...], ...]
 
     def best(self) -> tuple[int, float]:
-        """The beam size and the penalty of the highest BLEU; of equals the smaller beam, then the
-        smaller penalty.
-        """
+        """Beam size and penalty of the highest BLEU; of equals the smaller beam, then penalty."""
         cells = [
             (-score, beam, penalty)
             for beam, row in zip(self.beams, self.bleu)
@@ -39,9 +31,7 @@ class Grid:
         return beam, penalty
 
     def markdown(self) -> str:
-        """A table with a row for each beam size, aligned for the terminal too; the best figure is
-        bold.
-        """
+        """A table with a row for each beam size, aligned for the terminal too, the best bold."""
         best = self.best()
         rows = [["beam", *(f"penalty {penalty:g}" for penalty in self.penalties)]]
         for beam, scores in zip(self.beams, self.bleu):
@@ -64,29 +54,28 @@ class Grid:
         return (
             f"best: beam {beam}, length penalty {penalty:g} ({self.split}, {self.n:,} sentences)\n"
             f"python inference.py --beam_size {beam} --length_penalty {penalty:g}\n"
-            f"python test.py --set decode.beam_size={beam} --set decode.length_penalty={penalty:g}\n"
-            f"decode=DecodeConfig(beam_size={beam}, length_penalty={penalty:g}, n_best={min(beam, 5)})"
+            f"python test.py --set decode.beam_size={beam} "
+            f"--set decode.length_penalty={penalty:g}\n"
+            f"decode=DecodeConfig(beam_size={beam}, length_penalty={penalty:g}, "
+            f"n_best={min(beam, 5)})"
         )
 
 
 def tune(
-    translator: Translator,
-    ids: TokenizedSplit,
-    references: Sequence[str],
+    pairs: EvaluationSet,
     *,
-    split: str,
     beams: Sequence[int],
     penalties: Sequence[float],
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None],
 ) -> Grid:
-    """Search and score every pair of a beam size and a length penalty; `progress` is told of each
-    as it is done.
+    """Search and score every pair of beam size and length penalty; `progress` is told of each.
 
     A beam of 1 ends with its first hypothesis whatever the penalty is, and is searched once. Larger
     beams are searched for each penalty, since it decides when a search ends and which hypotheses
     are kept.
     """
     beams, penalties = sorted(set(beams)), sorted(set(penalties))
+    plain = replace(pairs.translator.decode, search=Beam(), mbr=None, n_best=1)
     rows = []
     for beam in beams:
         scores: list[float] = []
@@ -94,17 +83,10 @@ def tune(
             if beam == 1 and scores:
                 scores.append(scores[0])
                 continue
-            translator.decode = _setting(translator.decode, beam, penalty)
-            hypotheses, seconds = translate_split(translator, ids, greedy=False)
-            scores.append(sacrebleu_score(hypotheses, references))
-            progress(
-                f"beam {beam}, length penalty {penalty:g}: BLEU {scores[-1]:.2f} ({seconds:.1f} s)"
-            )
+            pairs.translator.decode = replace(plain, beam_size=beam, length_penalty=penalty)
+            hypotheses, seconds = pairs.translate()
+            scores.append(sacrebleu_score(hypotheses, pairs.references))
+            found = f"BLEU {scores[-1]:.2f} ({seconds:.1f} s)"
+            progress(f"beam {beam}, length penalty {penalty:g}: {found}")
         rows.append(tuple(scores))
-    return Grid(split, len(references), tuple(beams), tuple(penalties), tuple(rows))
-
-
-def _setting(decode: DecodeConfig, beam: int, penalty: float) -> DecodeConfig:
-    return replace(
-        decode, search=Beam(), mbr=None, beam_size=beam, length_penalty=penalty, n_best=1
-    )
+    return Grid(pairs.split, len(pairs.references), tuple(beams), tuple(penalties), tuple(rows))

@@ -19,7 +19,7 @@ from checkpoints.run import BEST, REGULAR, Run
 from configs.schema import Config
 from configs.serialize import to_dict
 from training.start import open_run
-from translation.translator import load_run
+from translation.loading import load_run
 from utils.errors import UserError
 
 

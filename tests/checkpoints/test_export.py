@@ -44,7 +44,8 @@ from tokenizer.base import BaseTokenizer
 from tokenizer.build import load_tokenizer
 from tokenizer.marian import FrEnTokenizer
 from tokenizer.subword import SubwordTokenizer
-from translation.translator import load_run, pad_sources
+from translation.loading import load_run
+from translation.translator import pad_sources
 from utils.errors import UserError
 
 TEXTS = [

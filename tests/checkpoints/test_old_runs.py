@@ -15,7 +15,7 @@ from toy_runs import log_of, run_here
 from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.run import FORMAT, Run
 from configs.serialize import apply_overrides
-from translation.translator import load_run
+from translation.loading import load_run
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ from experiments import (
     trials,
 )
 from translation.metrics import paired_bootstrap
-from translation.translator import load_run
+from translation.loading import load_run
 from utils.errors import UserError
 
 DRAW = comparison.Comparison.draw

@@ -17,7 +17,7 @@ from models.build import build_model
 from models.initialisation import deepnorm_constants
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import Places
-from translation.translator import load_run
+from translation.loading import load_run
 from utils.errors import ConfigError
 
 

@@ -22,7 +22,8 @@ from pictures.attention_maps import attention_figures, attention_maps, draw_atte
 from pictures.maps import map_frames
 from pictures.positions import draw as draw_scheme
 from pictures.schemes import trained_subject
-from translation.translator import Translator, load_run
+from translation.loading import load_run
+from translation.translator import Translator
 from utils.errors import UserError
 
 MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}

@@ -28,7 +28,7 @@ from checkpoints.content import checkpoint_config, read_checkpoint
 from configs.schema import Learnable
 from configs.serialize import apply_overrides, to_dict
 from data.corpora.phrasebook import PhrasebookCorpus
-from translation.translator import load_run
+from translation.loading import load_run
 from utils.lines import as_line, bounded_lines
 
 LINE = re.compile(r"-\d+\.\d{4} .*")

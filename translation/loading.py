@@ -1,0 +1,133 @@
+"""A trained run from its folder: model, tokenizer and configuration, checked to fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.run import Run, resolve_checkpoint
+from configs.schema import Config
+from models.build import build_model
+from models.decoding.ensemble import Ensemble
+from models.transformer import TranslationTransformer
+from tokenizer.base import BaseTokenizer
+from tokenizer.build import load_tokenizer
+from translation.translator import Translator
+from utils.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """What a checkpoint and its run make together.
+
+    `partners` are the runs that translate with it, as an ensemble.
+    """
+
+    checkpoint: Path
+    run: Run
+    config: Config
+    tokenizer: BaseTokenizer
+    model: TranslationTransformer
+    epoch: int
+    step: int
+    partners: tuple[LoadedRun, ...] = ()
+
+    @property
+    def members(self) -> tuple[LoadedRun, ...]:
+        """This run and its partners."""
+        return (self, *self.partners)
+
+    def translator(self, device: torch.device) -> Translator:
+        """Translates with the model of this run, or with those of all members together."""
+        model = Ensemble([member.model for member in self.members]) if self.partners else self.model
+        return Translator(model.to(device), self.tokenizer, self.config.decode, device)
+
+    def about(self) -> str:
+        """What was loaded, a line for each checkpoint."""
+        return "\n".join(f"{m.checkpoint}: epoch {m.epoch}, update {m.step}" for m in self.members)
+
+
+def load_run(
+    model_path: str | Path | None,
+    *,
+    runs_dir: str | Path,
+    change: Callable[[Config], Config] = lambda config: config,
+) -> LoadedRun:
+    """The model of a checkpoint, of a run (its best), or of the newest run; on the CPU.
+
+    `change` may replace parts of the configuration that do not shape the model. Raises UserError
+    where the checkpoint, the tokenizer or their fit is at fault.
+    """
+    checkpoint, run = resolve_checkpoint(model_path, runs_dir=runs_dir, prefer="best")
+    payload = read_checkpoint(checkpoint)
+    config = change(checkpoint_config(payload))
+    tokenizer = load_tokenizer(run.tokenizer)
+    check_tokenizer(tokenizer, payload, where=str(run.tokenizer))
+    model = build_model(config.model, tokenizer)
+    load_weights(model, payload, checkpoint)
+    progress = payload.get("progress", {})
+    return LoadedRun(
+        checkpoint=checkpoint,
+        run=run,
+        config=config,
+        tokenizer=tokenizer,
+        model=model.eval(),
+        epoch=progress.get("epoch", 0),
+        step=progress.get("step", 0),
+    )
+
+
+def load_runs(
+    model_paths: Sequence[str | Path | None],
+    *,
+    runs_dir: str | Path,
+    change: Callable[[Config], Config] = lambda config: config,
+) -> LoadedRun:
+    """The first run, with the others as its partners, which search as its configuration says.
+
+    Raises UserError as `load_run`, and where a partner has another tokenizer or no room for the
+    search.
+    """
+    first = load_run(model_paths[0], runs_dir=runs_dir, change=change)
+
+    def like_the_first(config: Config) -> Config:
+        return replace(config, decode=first.config.decode)
+
+    partners = tuple(
+        load_run(path, runs_dir=runs_dir, change=like_the_first) for path in model_paths[1:]
+    )
+    for partner in partners:
+        if partner.tokenizer.fingerprint() != first.tokenizer.fingerprint():
+            raise UserError(
+                f"{partner.checkpoint} has another tokenizer than {first.checkpoint}: an ensemble "
+                "needs one vocabulary; give runs that were trained with the same tokenizer"
+            )
+    return replace(first, partners=partners)
+
+
+def check_tokenizer(tokenizer: BaseTokenizer, payload: Mapping[str, Any], *, where: str) -> None:
+    """Raises UserError where `tokenizer` is not the one that the checkpoint was trained with."""
+    if tokenizer.fingerprint() != payload["tokenizer"]["fingerprint"]:
+        raise UserError(
+            f"the tokenizer in {where} is not the one this checkpoint was trained with: "
+            "keep a checkpoint in the checkpoints/ folder of its own run"
+        )
+
+
+def load_weights(
+    model: TranslationTransformer, payload: Mapping[str, Any], checkpoint: Path
+) -> None:
+    """Raises UserError where the weights do not fit the model."""
+    try:
+        model.load_state_dict(payload["model"])
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        detail = lines[1].strip() if len(lines) > 1 else lines[0]
+        raise UserError(
+            f"{checkpoint}: the weights do not fit the configured model: {detail[:200]}"
+        ) from error
