@@ -24,6 +24,7 @@ from translation.arguments import add_decode_arguments, add_model_arguments, loa
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
+from utils.files import write_errors
 from utils.lines import as_line, bounded_lines, count_lines, open_source, read_lines, writer
 
 CHUNK = 512  # lines read, sorted by length and translated at a time
@@ -123,7 +124,8 @@ def main(argv: list[str] | None = None) -> None:
     real, synthetic = (
         Path(f"{args.output}.{language}") for language in languages(data, reverse=args.reverse)
     )
-    args.output.parent.mkdir(parents=True, exist_ok=True)  # where a corpus begins, it may be new
+    with write_errors(args.output.parent):  # where a corpus begins, its folder may be new
+        args.output.parent.mkdir(parents=True, exist_ok=True)
     tag = "" if args.tag is None else f"{args.tag} "
     dropped: Counter[str] = Counter()
     texts = usable(lines, lambda text: len(translator.encode([text])[0]), data.max_len, dropped)

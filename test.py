@@ -80,9 +80,10 @@ def main(argv: list[str] | None = None) -> None:
         args.model_path = path
         others.append(load_from_arguments(args, like_a))
 
-    print(loaded.about())
+    splits = choose_splits(build_corpus(config.data), args.split)
     asked = {"greedy": args.search == "greedy", "limit": args.limit}
-    for split in choose_splits(build_corpus(config.data), args.split):
+    print(loaded.about())
+    for split in splits:
         pairs = EvaluationSet(loaded, translator, split, **asked)
         result = evaluate(pairs, char_bleu=args.char_bleu)
         print(f"\n{result.block()}\nwritten: {result.write()}", flush=True)

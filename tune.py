@@ -10,6 +10,7 @@ from pathlib import Path
 from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
 from translation.settings import EVALUATION, config_change
 from utils.cli import Parser, positive, run_main
+from utils.files import write_text
 
 
 def penalty(text: str) -> float:
@@ -68,7 +69,7 @@ def main(argv: list[str] | None = None) -> None:
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if args.markdown is not None:
-        args.markdown.write_text(f"{grid.markdown()}\n", encoding="utf-8", newline="\n")
+        write_text(args.markdown, f"{grid.markdown()}\n")
     print(f"\n{grid.markdown()}\n\n{grid.flags()}")
 
 

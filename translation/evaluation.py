@@ -156,9 +156,9 @@ class Result:
 
     def write(self) -> Path:
         """Source, reference, hypotheses and scores beside the run; the path of the scores."""
-        loaded, name, folder = self.pairs.loaded, self.pairs.name, self.pairs.loaded.run.results
+        pairs, loaded = self.pairs, self.pairs.loaded
         record = {
-            **self.pairs.identity(),
+            **pairs.identity(),
             "loss": self.loss,
             "accuracy": self.accuracy,
             "scores": self.scores.to_dict(),
@@ -169,19 +169,13 @@ class Result:
             "provenance": provenance(),
             "config": to_dict(loaded.config),
         }
-        columns = {"src": self.pairs.sources, "ref": self.pairs.references, "hyp": self.hypotheses}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for suffix, lines in columns.items():
-                write_text(folder / f"{name}.{suffix}.txt", "".join(f"{line}\n" for line in lines))
-            path = folder / f"{name}_scores.json"  # last: where it stands, the rest is whole
-            write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise UserError(
-                f"{folder}: the results cannot be written: {error.strerror}; "
-                "make room or copy the run"
-            ) from None
-        return path
+        start = f"{loaded.run.results / pairs.name}"
+        columns = {"src": pairs.sources, "ref": pairs.references, "hyp": self.hypotheses}
+        for suffix, lines in columns.items():
+            write_text(Path(f"{start}.{suffix}.txt"), "".join(f"{line}\n" for line in lines))
+        # Last: where it stands, the rest is whole.
+        text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+        return write_text(Path(f"{start}_scores.json"), text)
 
     def compared_with(self, other: EvaluationSet) -> str:
         """Paired bootstrap against another run's translations of the same pairs, in one line.
@@ -189,26 +183,24 @@ class Result:
         Those that test.py wrote before are taken, if nothing has changed since. Raises UserError
         where the other run leaves out other pairs of the split.
         """
-        if other.references != self.pairs.references:
+        pairs, run, other_run = self.pairs, self.pairs.loaded.run, other.loaded.run
+        if other.references != pairs.references:
             raise UserError(
-                f"{other.loaded.run.path} was given other pairs of {other.split}: "
+                f"{other_run.path} was given other pairs of {other.split}: "
                 "compare on one corpus, with --config or --set"
             )
         stored = other.stored_hypotheses()
+        theirs = stored if stored is not None else other.translate()[0]
+        samples = pairs.loaded.config.evaluate.bootstrap_samples
         paired = paired_bootstrap(
-            self.hypotheses,
-            stored if stored is not None else other.translate()[0],
-            self.pairs.references,
-            samples=self.pairs.loaded.config.evaluate.bootstrap_samples,
-            seed=0,
+            self.hypotheses, theirs, pairs.references, samples=samples, seed=0
         )
         low, high = paired.interval
         return (
-            f"{self.pairs.name}: {self.pairs.loaded.run.path.name} {paired.bleu_a:.2f}, "
-            f"{other.loaded.run.path.name} {paired.bleu_b:.2f}: second minus first "
-            f"{paired.difference:+.2f}, 95% interval {low:+.2f} to {high:+.2f}, "
-            f"p = {paired.p_value:.3f} (paired bootstrap of sacreBLEU, {paired.n_samples:,} times "
-            f"{paired.n:,} sentences)"
+            f"{pairs.name}: {run.path.name} {paired.bleu_a:.2f}, {other_run.path.name} "
+            f"{paired.bleu_b:.2f}: second minus first {paired.difference:+.2f}, 95% interval "
+            f"{low:+.2f} to {high:+.2f}, p = {paired.p_value:.3f} (paired bootstrap of sacreBLEU, "
+            f"{samples:,} times {paired.n:,} sentences)"
         )
 
 

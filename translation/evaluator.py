@@ -23,9 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class TokenMetrics(Metric):
-    """loss (nats a target token, without smoothing) and accuracy over real target tokens, over all
-    processes.
-    """
+    """Loss (nats a target token, not smoothed) and accuracy over the tokens of all processes."""
 
     @reinit__is_reduced
     def reset(self) -> None:
@@ -56,10 +54,8 @@ def create_evaluator(
 ) -> Engine:
     """An engine over batches whose metrics are loss, accuracy and perplexity (see TokenMetrics).
 
-    A batch that does not fit into the memory is cut in two. Raises UserError where a single pair
-    does not fit.
+    A batch that does not fit into the memory is cut in two. UserError: nor does a single pair.
     """
-
     warned = False
 
     def sums_of(batch: Batch) -> tuple[Tensor, Tensor]:

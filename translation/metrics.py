@@ -18,40 +18,29 @@ _RESAMPLED_PER_CHUNK = 4_000_000  # drawn sentences held at once: bounds memory 
 
 @dataclass(frozen=True, slots=True)
 class LengthBucket:
-    """Sentences with low..high source words, both included (high None: no upper end).
-
-    bleu: sacreBLEU (0..100) of these sentences alone; None where there are none.
-    """
+    """Sentences with low..high source words, both included."""
 
     low: int
-    high: int | None
+    high: int | None  # None: no upper end
     n: int
-    bleu: float | None
+    bleu: float | None  # sacreBLEU (0..100) of these sentences alone; None where there are none
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusScores:
-    """Every score of one set of translations.
+    """Every score of one set of translations; signatures make a score reproducible."""
 
-    bleu4: nltk's corpus_bleu on token lists (sacreBLEU's 13a tokens), 0..1, not smoothed.
-    sacrebleu, chrf: 0..100, each with the signature that makes it reproducible.
-    brevity_penalty, length_ratio: of the 13a tokens; the ratio is hypothesis / reference.
-    interval: 2.5% and 97.5% quantiles of sacreBLEU over bootstrap resamples of the sentences.
-    char_bleu: nltk's corpus_bleu of the plain strings, so of characters, 0..1; None unless asked
-    for. n: sentences.
-    """
-
-    bleu4: float
-    sacrebleu: float
+    bleu4: float  # nltk's corpus_bleu on lists of sacreBLEU's 13a tokens, 0..1, not smoothed
+    sacrebleu: float  # 0..100
     signature: str
-    chrf: float
+    chrf: float  # 0..100
     chrf_signature: str
     brevity_penalty: float
-    length_ratio: float
-    interval: tuple[float, float]
+    length_ratio: float  # 13a tokens of hypotheses / references
+    interval: tuple[float, float]  # 2.5% and 97.5% quantiles of resampled sacreBLEU
     buckets: tuple[LengthBucket, ...]
-    char_bleu: float | None
-    n: int
+    char_bleu: float | None  # nltk's corpus_bleu of plain strings, so of characters, 0..1
+    n: int  # sentences
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings, tuples and dicts, ready for JSON."""
@@ -60,15 +49,13 @@ class CorpusScores:
 
 @dataclass(frozen=True, slots=True)
 class PairedResult:
-    """sacreBLEU of systems a and b on the same sentences; `difference` is b - a, `interval` its 95%
-    interval.
-    """
+    """sacreBLEU of systems a and b on the same `n` sentences."""
 
     bleu_a: float
     bleu_b: float
-    difference: float
+    difference: float  # b - a
     p_value: float
-    interval: tuple[float, float]
+    interval: tuple[float, float]  # of the difference, 95%
     n_samples: int
     n: int
 
@@ -85,9 +72,14 @@ def score_corpus(
 ) -> CorpusScores:
     """Score detokenised translations against one reference each.
 
-    length_buckets: increasing upper ends, in source words (split at white space); a last, open
-    bucket follows. The same seed gives the same interval. Raises UserError where the lengths
-    differ, nothing is given, or the buckets or the number of samples make no sense.
+    Args:
+        length_buckets: increasing upper ends, in source words (split at white space); a last, open
+            bucket follows.
+        seed: of the bootstrap; the same seed gives the same interval.
+        char_bleu: compute it too.
+
+    Raises UserError where the numbers of sentences differ or are 0, and for buckets or samples that
+    make no sense.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -133,8 +125,7 @@ def paired_bootstrap(
         p = min(1, 2 (m + 1) / (S + 1))
 
     so it is never 0, does not depend on which system is called a, and is 1 for identical systems.
-    The interval is the 2.5% and 97.5% quantiles of d. Raises UserError where the lengths differ or
-    nothing is given.
+    The interval is the 2.5% and 97.5% quantiles of d. Raises UserError as score_corpus.
     """
     _check_aligned(hypotheses_a=hypotheses_a, hypotheses_b=hypotheses_b, references=references)
     statistics = [
@@ -156,9 +147,7 @@ def paired_bootstrap(
 
 
 def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """sacreBLEU (0..100, default settings) alone: the quick score for validation. Raises UserError
-    as score_corpus.
-    """
+    """sacreBLEU (0..100) alone, for validation. Raises UserError as score_corpus."""
     from sacrebleu.metrics import BLEU
 
     _check_aligned(hypotheses=hypotheses, references=references)
@@ -179,13 +168,8 @@ def format_scores(scores: CorpusScores) -> str:
         ("length ratio", f"{scores.length_ratio:.4f}", "hypothesis / reference tokens"),
     ]
     if scores.char_bleu is not None:
-        rows.append(
-            (
-                "character BLEU (nltk)",
-                f"{scores.char_bleu:.4f}",
-                "of strings, as the original report",
-            )
-        )
+        note = "of strings, as the original report"
+        rows.append(("character BLEU (nltk)", f"{scores.char_bleu:.4f}", note))
     for bucket in scores.buckets:
         span = f"{bucket.low} or more" if bucket.high is None else f"{bucket.low} to {bucket.high}"
         value = "-" if bucket.bleu is None else f"{bucket.bleu:.2f}"
@@ -198,14 +182,10 @@ def format_scores(scores: CorpusScores) -> str:
 
 
 def _check_aligned(**columns: Sequence[str]) -> None:
-    """One line per sentence in every column, at least one sentence, and no lone string (its
-    characters would pass).
-    """
+    """Raises UserError unless each column is a list with a line for each of the sentences."""
     for name, lines in columns.items():
         if isinstance(lines, str):
-            raise UserError(
-                f"{name} is one string, {lines[:40]!r}: give a list with one string a sentence"
-            )
+            raise UserError(f"{name} is one string, {lines[:40]!r}: give a list of sentences")
     counts = {name: len(lines) for name, lines in columns.items()}
     described = ", ".join(f"{count} {name}" for name, count in counts.items())
     if len(set(counts.values())) > 1:
@@ -217,15 +197,13 @@ def _check_aligned(**columns: Sequence[str]) -> None:
 
 
 def _sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """What BLEU needs of each sentence [n, 10]: hypothesis and reference length, 4 matches, 4
-    totals.
+    """What BLEU needs of each sentence, [n, 10]: both lengths, 4 matches, 4 totals.
 
     Their sum over any set of sentences gives the corpus BLEU of that set.
     """
     from sacrebleu.metrics import BLEU
 
-    # effective_order changes a sentence's score, which is not used, and nothing of its counts: it
-    # only keeps quiet.
+    # effective_order changes a sentence's score, which is not used, and no count: it keeps quiet.
     bleu = BLEU(force=True, effective_order=True)
     rows = np.empty((len(hypotheses), 2 + 2 * ORDER))
     for row, hypothesis, reference in zip(rows, hypotheses, references):
@@ -238,8 +216,7 @@ def _bleu(statistics: np.ndarray) -> np.ndarray:
     """sacreBLEU, 0..100, of summed statistics [..., 10] -> [...].
 
     Papineni et al. 2002, section 2.3, with NIST's smoothing, which is sacreBLEU's default: the k-th
-    order without a match counts as 2^-k matches. No match at all, or no n-gram of some order, gives
-    0.
+    order without a match counts as 2^-k matches. No match, or no n-gram of some order, gives 0.
     """
     hypothesis_length, reference_length = statistics[..., 0], statistics[..., 1]
     matches, totals = statistics[..., 2 : 2 + ORDER], statistics[..., 2 + ORDER :]
@@ -252,8 +229,7 @@ def _bleu(statistics: np.ndarray) -> np.ndarray:
 
 
 def _resampled_bleu(systems: Sequence[np.ndarray], samples: int, seed: int) -> list[np.ndarray]:
-    """BLEU of each system (statistics [n, 10]) on `samples` resamples of its n sentences -> one
-    [samples] each.
+    """BLEU of each system (statistics [n, 10]) on resamples of its sentences, [samples] each.
 
     A resample is the same draw of sentences for every system.
     """
@@ -266,8 +242,7 @@ def _resampled_bleu(systems: Sequence[np.ndarray], samples: int, seed: int) -> l
     for start in range(0, samples, chunk):
         size = min(chunk, samples - start)
         drawn = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
-        # How often each sentence was drawn, so that one matrix product sums the statistics (exact:
-        # small integers).
+        # How often each sentence was drawn: one product sums the statistics, exactly (integers).
         times = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
         for score, statistics in zip(scores, systems):
             score[start : start + size] = _bleu(times @ statistics)
@@ -298,11 +273,9 @@ def _bucket_scores(
 def _nltk_corpus_bleu(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> float:
-    """nltk's corpus BLEU-4 (0..1) without smoothing. Lists of tokens give the usual score, strings
-    that of characters.
+    """nltk's corpus BLEU-4 (0..1) of lists of tokens, not smoothed; of strings, that of characters.
 
-    An order without any match gives a value near 0 (below 1e-70), which nltk announces in a
-    warning: not repeated.
+    An order without any match gives a value near 0 (below 1e-70): nltk's warning is not repeated.
     """
     from nltk.translate.bleu_score import corpus_bleu
 

@@ -1,0 +1,217 @@
+"""A mistake gets one line that names it, from every script that uses a trained model."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import run_script
+from made_runs import Scripts, best_of, copy_run, untrained_run
+
+import inference
+from checkpoints.content import checkpoint_config, read_checkpoint
+from configs.schema import Learnable, Subword
+from configs.serialize import apply_overrides, to_dict
+from tokenizer.subword import SubwordTokenizer
+
+BACK = "back_translate --src_file {tmp}/mono.fr --output"
+# A command (the trained run is meant where it names none), and words of the line that it gets.
+MISTAKES = [
+    ("inference --flag", "unrecognized arguments: --flag (see "),
+    ("inference --src_text a --src_file b", "not allowed with"),
+    ("inference --src_text ' \n'", "--src_text ' \\n': there is nothing to translate"),
+    ("inference --src_text caf\udce9", "text that is not valid Unicode"),
+    ("inference --src_file nowhere.fr", "nowhere.fr: cannot be read: No such file or directory"),
+    ("inference --src_file .", ".: cannot be read: Is a directory"),
+    ("inference --search both", "--search both has two translations for a line"),
+    ("inference --set model.d_model=64", "model.d_model was fixed by training; only decode.* can"),
+    ("inference --set decode.beam", "write SECTION.FIELD=VALUE"),
+    ("inference --set decode.bean=1", "unknown key 'decode.bean': decode has: beam_size"),
+    ("inference --threads 0", "argument --threads: '0': an integer >= 1"),
+    ("inference --config nowhere.py", "nowhere.py: no such config file"),
+    ("inference --output nowhere/out", "nowhere/out: No such file"),
+    ("inference --output .", "Is a directory"),
+    ("inference --src_file {tmp}/mono.fr --output {tmp}/mono.fr", "mono.fr is the input itself"),
+    ("inference --device tpu", "--device tpu: not on this machine; allowed: auto, cpu, cuda"),
+    ("inference --model_path nowhere", "nowhere: no such checkpoint or run folder"),
+    ("inference --runs_dir configs", "no run with a checkpoint in configs/"),
+    ("inference --beam_size x", "decode.beam_size = 'x': allowed: an integer >= 1"),
+    ("inference --beam_size 2 --n_best 3", "decode.n_best = 3: at most decode.beam_size = 2"),
+    ("inference --src_text Oui. --beam_size 1000000000000", "not enough memory"),
+    ("inference --top_p 0.9", "decode.search (beam) has no fields; top_p belongs to decode.search"),
+    ("inference --search sample --top_p 1.5", "decode.search.top_p = 1.5"),
+    ("inference --search sample --temperature 0", "decode.search.temperature = 0.0"),
+    ("inference --search diverse --groups 2", "decode.search.groups = 2: must divide decode.beam"),
+    ("inference --search diverse --n_best 6", "decode.n_best = 6: at most decode.beam_size = 5"),
+    ("test --split tset", "--split tset: the corpus has test, validation, train"),
+    ("test --search wide", "invalid choice: 'wide'"),
+    ("test --limit 0", "an integer >= 1"),
+    ("test --set model.d_model=64", "was fixed by training; only data.*, evaluate.*, decode.* can"),
+    ("test --config configs/demo.py", "model.d_model is 32 in the checkpoint and"),
+    ("test --compare runs/none", "runs/none: no such checkpoint or run folder"),
+    ("test --set data.src_lang=en --set data.tgt_lang=fr", "the model translates fr to en"),
+    ("tune --beam 0", "an integer >= 1"),
+    ("tune --length_penalty -1", "'-1': a number >= 0"),
+    ("tune --length_penalty nan", "'nan': a number >= 0"),
+    ("tune --split tset", "--split tset: the corpus has test, validation, train"),
+    ("tune --set model.d_ff=4", "model.d_ff was fixed by training"),
+    (f"{BACK} {{tmp}}/bt --tag 'two words'", "--tag 'two words': one word"),
+    (f"{BACK} {{tmp}}/bt --reverse", "--reverse: this model translates fr to en alone; train one"),
+    (f"{BACK} {{tmp}}/mono --max_len 3", "mono.fr is the input itself"),
+    (f"{BACK} {{tmp}}/mono.fr/bt", "mono.fr: File exists"),
+    ("back_translate --src_file none.fr --output {tmp}/bt", "none.fr: cannot be read"),
+    ("back_translate --src_file {tmp}/blank.fr --output {tmp}/bt", "no sentence could be"),
+    ("back_translate --src_file {tmp}/cut.gz --output {tmp}/bt --max_len 3", "truncated gzip file"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), MISTAKES)
+def test_a_mistake_gets_one_line_and_leaves_no_file(
+    command: str,
+    words: str,
+    trained_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = b"".join(b"Le chat %d dort.\n" % i for i in range(40))
+    (tmp_path / "mono.fr").write_bytes(lines)
+    (tmp_path / "blank.fr").write_bytes(b"\n\n")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(lines)[:-20])
+    name, *args = shlex.split(command.replace("{tmp}", str(tmp_path)))
+    script = importlib.import_module(name)
+    # Some pairs are written before the end of the damaged file is missed.
+    monkeypatch.setattr(script, "CHUNK", 2, raising=False)
+    if "--model_path" not in args and "--runs_dir" not in args:
+        args += ["--model_path", str(trained_run)]
+    assert words in Scripts(script.main, capsys, monkeypatch)(*args).error()
+    assert {path.name for path in tmp_path.iterdir()} == {"mono.fr", "blank.fr", "cut.gz"}
+    assert (tmp_path / "mono.fr").read_bytes() == lines
+
+
+def test_help_and_a_wrong_command_line_answer_before_torch_is_imported() -> None:
+    probe = (
+        "import importlib, sys\n"
+        "def probe(name, *args):\n"
+        "    try: importlib.import_module(name).main(list(args))\n"
+        "    except (SystemExit, Exception) as error: print(type(error).__name__)\n"
+        "names = ('inference', 'test', 'tune', 'back_translate', 'average', 'export')\n"
+        "for name in names: probe(name, '--help'), probe(name, '--flag')\n"
+        "probe('inference', '--src_file', 'nowhere')\n"
+        "probe('inference', '--set', 'model.d_ff=4')\n"
+        "print(sorted({'torch', 'numpy', 'tokenizers', 'tqdm'} & sys.modules.keys()))"
+    )
+    done = run_script("-c", probe)
+    assert done.stdout.count("UserError\n") == 8, done.stderr
+    assert done.stdout.count("SystemExit\n") == 6
+    assert done.stdout.endswith("\n[]\n")
+
+
+# ---------------------------------------------------------------------- what does not fit together
+
+
+@pytest.fixture
+def infer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    return Scripts(inference.main, capsys, monkeypatch)
+
+
+def test_a_checkpoint_at_fault_is_named_with_the_reason(
+    infer: Scripts, trained_run: Path, tmp_path: Path
+) -> None:
+    best = best_of(copy_run(trained_run, tmp_path))
+    whole, payload = best.read_bytes(), read_checkpoint(best)
+
+    def said(content: Any) -> str:
+        if isinstance(content, bytes):
+            best.write_bytes(content)
+        else:
+            torch.save(content, best)
+        return infer("--model_path", best, "--src_text", "Oui.").error()
+
+    assert said(whole[: len(whole) // 2]).startswith(f"{best}: not a whole checkpoint")
+    assert said(b"").startswith(f"{best}: not a whole checkpoint")
+    assert "(it is another kind of file, or holds more than tensors" in said(b"{}")
+    foreign = said({"weights": torch.zeros(3)})
+    assert foreign == f"{best}: a torch file, but not a checkpoint of this project"
+    newer = said({**payload, "format": {"version": 99}})
+    assert "checkpoint format 99 is newer than this program's" in newer
+    weights = {**payload["model"], "output.weight": torch.zeros(2, 2)}
+    assert "the weights do not fit the configured model" in said({**payload, "model": weights})
+    lone = tmp_path / best.name
+    lone.write_bytes(whole)
+    assert "no tokenizer folder" in infer("--model_path", lone, "--src_text", "Oui.").error()
+
+
+def test_a_tokenizer_that_does_not_match_is_refused(
+    infer: Scripts, trained_run: Path, tmp_path: Path
+) -> None:
+    folder = copy_run(trained_run, tmp_path) / "tokenizer"
+    text = ["Un autre texte que celui du modèle."]
+    SubwordTokenizer.train(text, Subword(vocab_size=600)).save(folder)
+    said = infer("--model_path", folder.parent, "--src_text", "Oui.").error()
+    assert said.startswith(
+        f"the tokenizer in {folder} is not the one this checkpoint was trained with"
+    )
+
+
+def test_a_config_must_describe_the_same_model_and_its_decode_settings_count(
+    infer: Scripts, trained_run: Path, tmp_path: Path
+) -> None:
+    trained = checkpoint_config(read_checkpoint(best_of(trained_run)))
+    file = tmp_path / "mine.py"
+    args = ("--model_path", trained_run, "--src_text", "Oui.", "--config", file)
+
+    def write(*overrides: str) -> None:
+        data = to_dict(apply_overrides(trained, overrides))
+        code = f"from configs.serialize import from_dict\nconfig = from_dict({data!r})\n"
+        file.write_text(code, "utf-8")
+
+    training = ("train.max_epochs=9", "data.corpus.n_train=7", "model.dropout=0.3")
+    write("decode.beam_size=2", "decode.n_best=2", *training)
+    assert infer(*args).out.count("\n-") == 2
+    assert infer(*args, "--n_best", "1").out.count("\n-") == 1
+
+    write("model.d_ff=96", "model.position=sinusoidal", "tokenizer.vocab_size=700")
+    assert infer(*args).error() == (
+        f"--config {file} does not fit the checkpoint: model.position is 'rope' in the checkpoint "
+        "and 'sinusoidal' in the file; model.d_ff is 64 in the checkpoint and 96 in the file; "
+        "tokenizer.vocab_size is 600 in the checkpoint and 700 in the file. Leave --config out: "
+        "the checkpoint brings its own"
+    )
+    write("data.src_lang=en", "data.tgt_lang=fr")
+    assert "data.src_lang is 'fr' in the checkpoint and 'en' in the file" in infer(*args).error()
+
+
+def test_a_sentence_that_is_too_long_is_named_by_its_line(
+    infer: Scripts, trained_run: Path, tmp_path: Path
+) -> None:
+    lines = b"Oui.\n" + b"Le chat dort. " * 7200
+    said = infer("--model_path", trained_run, stdin=lines).error()
+    assert said.startswith("standard input, line 2: ")
+    assert said.endswith(" tokens, and 8,192 are the most; split it")
+    short = untrained_run(trained_run, tmp_path, position=Learnable(max_positions=96))
+    said = infer("--model_path", short, stdin=b"Oui.\n" + b"Le chat dort. " * 60).error()
+    assert said.startswith("standard input, line 2: ")
+    assert said.endswith(" tokens, but the model knows 96 positions; split it")
+
+
+def test_results_that_cannot_be_written_are_named(
+    trained_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = copy_run(trained_run, tmp_path)
+    shutil.rmtree(run / "results", ignore_errors=True)
+    (run / "results").write_text("a file where the folder should be", "utf-8")
+    script = Scripts(importlib.import_module("test").main, capsys, monkeypatch)
+    ended = script("--model_path", run, "--limit", "2", "--set", "evaluate.bootstrap_samples=2")
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: cannot write {run / 'results'}")
+    assert ended.err.count("\n") == 1

@@ -1,0 +1,176 @@
+"""`python test.py` and `python tune.py`: what they print, what they write, and what they reuse."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_runs import Scripts, copy_run
+
+import test as test_script
+import tune
+from translation.metrics import score_corpus
+from translation.tuning import Grid
+
+SPLIT = 40  # pairs of the tiny run's test split
+FEW = ("--set", "evaluate.bootstrap_samples=2")
+
+
+@pytest.fixture(scope="module")
+def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tiny run that may be written to."""
+    return copy_run(trained_run, tmp_path_factory.mktemp("scored"))
+
+
+@pytest.fixture(scope="module")
+def printed(run: Path) -> str:
+    return score("--model_path", run, "--char_bleu")
+
+
+def score(*args: str | Path) -> str:
+    """What test.py prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        test_script.main([str(arg) for arg in args])
+    return out.getvalue()
+
+
+def record_of(run: Path, name: str) -> dict[str, Any]:
+    return json.loads((run / "results" / f"{name}_scores.json").read_text("utf-8"))
+
+
+def test_every_promised_figure_is_printed_and_written(run: Path, printed: str) -> None:
+    record = record_of(run, "test_beam")
+    scores = record["scores"]
+    assert scores["n"] == SPLIT
+    low, high = scores["interval"]
+    assert low <= scores["sacrebleu"] <= high
+    for label, figure in (
+        ("BLEU-4 (nltk, tokens)", f"{scores['bleu4']:.4f}"),
+        ("sacreBLEU", f"{scores['sacrebleu']:.2f}"),
+        ("chrF", f"{scores['chrf']:.2f}"),
+        ("brevity penalty", f"{scores['brevity_penalty']:.4f}"),
+        ("length ratio", f"{scores['length_ratio']:.4f}"),
+        ("character BLEU (nltk)", f"{scores['char_bleu']:.4f}"),
+    ):
+        assert re.search(rf"^{re.escape(label)} +{re.escape(figure)}", printed, re.MULTILINE), label
+    assert scores["signature"] in printed
+    assert f"loss {record['loss']:.4f}, token accuracy {record['accuracy']:.4f}" in printed
+    assert sum(bucket["n"] for bucket in scores["buckets"]) == SPLIT
+    assert {"commit", "python", "torch", "hardware"} <= record["provenance"].keys()
+    assert record["config"]["model"]["position"]["kind"] == "rope"
+    assert record["epoch"] == 2
+
+
+def test_the_written_lines_are_the_scored_ones(run: Path, printed: str) -> None:
+    names = {kind: f"test_beam.{kind}.txt" for kind in ("src", "ref", "hyp")}
+    src, ref, hyp = (
+        (run / "results" / name).read_text("utf-8").splitlines() for name in names.values()
+    )
+    again = score_corpus(hyp, ref, src, length_buckets=(10, 15, 20, 30), bootstrap_samples=1000)
+    assert len(src) == SPLIT
+    assert again.sacrebleu == record_of(run, "test_beam")["scores"]["sacrebleu"]
+    written = {path.name for path in (run / "results").glob("*beam*")}
+    assert written == {*names.values(), "test_beam_scores.json"}
+    assert not list((run / "results").glob(".*"))
+
+
+def test_a_part_of_a_split_does_not_pass_for_the_whole(run: Path, printed: str) -> None:
+    score("--model_path", run, "--limit", "3", "--search", "greedy", "--split", "validation", *FEW)
+    record = record_of(run, "validation_first3_greedy")
+    assert record["scores"]["n"] == 3
+    assert record["search"]["kind"] == "greedy"
+    assert record["scores"]["char_bleu"] is None
+    assert record_of(run, "test_beam")["scores"]["n"] == SPLIT
+
+
+def test_the_loss_is_the_one_in_the_name_of_the_checkpoint(run: Path) -> None:
+    score("--model_path", run, "--split", "validation", "--search", "greedy", *FEW)
+    record = record_of(run, "validation_greedy")
+    assert f"_loss=-{record['loss']:.4f}.pt" in record["checkpoint"]
+    assert 0 <= record["accuracy"] <= 1
+
+
+def test_a_scored_search_has_a_name_and_an_identity_of_its_own(run: Path) -> None:
+    def search_of(args: str, name: str) -> dict[str, Any]:
+        score("--model_path", run, "--limit", "2", *FEW, *args.split())
+        return record_of(run, f"test_first2_{name}")["search"]
+
+    found = search_of("--search sample --mbr chrf --set decode.n_best=6", "sample_mbr_chrf")
+    assert (found["n_best"], found["mbr"]) == (6, "chrf")
+    found = search_of("--search sample --set decode.search.temperature=0.5", "sample")
+    assert (found["kind"], found["temperature"], found["seed"]) == ("sample", 0.5, 0)
+    assert found["n_best"] == 1  # only one is scored
+    assert search_of("--search diverse", "diverse")["strength"] == 0.5
+
+
+def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_reused(
+    run: Path, printed: str, tmp_path: Path
+) -> None:
+    other = copy_run(run, tmp_path)
+    against = ("--model_path", run, "--compare", other)
+    # Other stored lines are taken as they are: nothing has said that they are stale.
+    references = (other / "results" / "test_beam.ref.txt").read_text("utf-8")
+    (other / "results" / "test_beam.hyp.txt").write_text(references, "utf-8")
+    line = score(*against).splitlines()[-1]
+    assert line.startswith(f"test_beam: {run.name} ")
+    assert f"{other.name} 100.00: second minus first +" in line
+    assert float(re.findall(r"p = ([\d.]+)", line)[0]) < 0.01
+    # Another search makes them stale: the model translates anew, and is its own equal again.
+    line = score(*against, "--set", "decode.beam_size=2").splitlines()[-1]
+    assert "second minus first +0.00, 95% interval +0.00 to +0.00, p = 1.000" in line
+
+
+def test_scores_do_not_depend_on_the_batch(run: Path) -> None:
+    found = []
+    for decode, evaluate in ((3, 7), (32, 64)):
+        batches = f"--set decode.batch_size={decode} --set evaluate.batch_size={evaluate}".split()
+        score("--model_path", run, "--split", "validation", *batches, *FEW)
+        record = record_of(run, "validation_beam")
+        lines = (run / "results" / "validation_beam.hyp.txt").read_text("utf-8")
+        found.append((record["scores"], round(record["loss"], 5), lines))
+    assert found[0] == found[1]
+
+
+# ------------------------------------------------------------------------------------------- tuning
+
+
+def test_the_best_is_the_highest_and_of_equals_the_cheapest() -> None:
+    grid = Grid("valid", 9, (1, 4), (0.0, 1.0), ((30.0, 30.0), (30.0, 31.5)))
+    assert grid.best() == (4, 1.0)
+    assert Grid("valid", 9, (1, 4), (0.0, 1.0), ((30.0, 30.0), (30.0, 29.0))).best() == (1, 0.0)
+    assert grid.markdown().splitlines() == [
+        "| beam | penalty 0 | penalty 1 |",
+        "| ---: | --------: | --------: |",
+        "|    1 |     30.00 |     30.00 |",
+        "|    4 |     30.00 | **31.50** |",
+    ]
+    assert "python inference.py --beam_size 4 --length_penalty 1\n" in grid.flags()
+
+
+def test_every_cell_of_the_grid_is_the_score_of_test_py_and_the_flags_name_the_best(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "grid.md"
+    args = ("--beam", "3", "1", "--length_penalty", "0", "1.5", "--limit", "4", "--markdown", table)
+    ended = Scripts(tune.main, capsys, monkeypatch)("--model_path", run, *args)
+    assert ended.code == 0, ended
+    assert ended.err.count("length penalty") == 3  # a beam of 1 is searched once
+    rows = [line for line in ended.out.splitlines() if line.startswith("|")]
+    assert table.read_text("utf-8").splitlines() == rows
+    figures = [[float(cell.strip(" *")) for cell in row.strip("|").split("|")] for row in rows[2:]]
+    assert [row[0] for row in figures] == [1, 3]
+    found = {}
+    for beam, *scores in figures:
+        for penalty, shown in zip((0, 1.5), scores):
+            flags = f"--set decode.beam_size={beam:g} --set decode.length_penalty={penalty:g}"
+            score("--model_path", run, *f"--split validation --limit 4 {flags}".split(), *FEW)
+            record = record_of(run, "validation_first4_beam")
+            assert shown == pytest.approx(record["scores"]["sacrebleu"], abs=0.00501)
+            found[f"python test.py {flags}"] = record["scores"]["sacrebleu"]
+    [best] = [line for line in ended.out.splitlines() if line.startswith("python test.py")]
+    assert found[best] == max(found.values())
