@@ -103,6 +103,8 @@ def ours(weights: Weights, precision: str) -> Translate:
     tokenizer, device = weights.tokenizer, weights.device
     model = copy.deepcopy(weights.model).to(device, _torch_type(precision)).eval()
 
+    ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
+
     def translate(batch: Sentences, beam_size: int, max_tokens: int) -> list[list[int]]:
         decode = DecodeConfig(
             beam_size=beam_size,
@@ -112,8 +114,8 @@ def ours(weights: Weights, precision: str) -> Translate:
             max_len_ratio=NO_RATIO,
         )
         src = pad_sources(batch, tokenizer.pad_id).to(device)
-        greedy, numbers = beam_size == 1, range(len(batch))
-        found = search_batch(model, src, decode, tokenizer, numbers=numbers, greedy=greedy)
+        numbers = range(len(batch))
+        found = search_batch(model, src, decode, **ids, numbers=numbers, greedy=beam_size == 1)
         return [list(best.ids) for [best] in found]
 
     return translate

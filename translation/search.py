@@ -14,7 +14,6 @@ from models.decoding.greedy import greedy_search
 from models.decoding.hypothesis import Hypothesis
 from models.decoding.protocol import SearchModel
 from models.decoding.sampling import sample_search
-from tokenizer.base import BaseTokenizer
 
 
 def search_name(decode: DecodeConfig, *, greedy: bool) -> str:
@@ -28,8 +27,9 @@ def search_batch(
     model: SearchModel,
     src: Tensor,
     decode: DecodeConfig,
-    tokenizer: BaseTokenizer,
     *,
+    bos_id: int,
+    eos_id: int,
     numbers: Sequence[int],
     greedy: bool,
 ) -> list[list[Hypothesis]]:
@@ -42,8 +42,8 @@ def search_batch(
             it does not matter.
     """
     limits: dict[str, Any] = {
-        "bos_id": tokenizer.bos_id,
-        "eos_id": tokenizer.eos_id,
+        "bos_id": bos_id,
+        "eos_id": eos_id,
         "max_len": decode.max_len,
         "max_len_ratio": decode.max_len_ratio,
         "alpha": decode.length_penalty,

@@ -188,11 +188,8 @@ class Translator:
             if batch is None:
                 release_memory(self.device)
                 most = max(1, len(rows) // 2)
-                logger.warning(
-                    "not enough memory to translate %d sentences at once: going on with %d",
-                    len(rows),
-                    most,
-                )
+                message = "not enough memory to translate %d sentences at once: going on with %d"
+                logger.warning(message, len(rows), most)
                 continue
             for row, hypotheses in zip(rows, batch):
                 found[row] = hypotheses if greedy else self._ranked(hypotheses)
@@ -206,9 +203,8 @@ class Translator:
         """None where the memory does not suffice for so many sentences; UserError: nor for one."""
         try:
             src = pad_sources(sources, self.tokenizer.pad_id).to(self.device)
-            return search_batch(
-                self.model, src, self.decode, self.tokenizer, numbers=numbers, greedy=greedy
-            )
+            ids = {"bos_id": self.tokenizer.bos_id, "eos_id": self.tokenizer.eos_id}
+            return search_batch(self.model, src, self.decode, **ids, numbers=numbers, greedy=greedy)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
