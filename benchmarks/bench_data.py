@@ -4,7 +4,7 @@ Written into --output_dir as bench_data.md and bench_data.json, three tables:
 
 data: training the tokenizer, tokenising, the token cache, forming and collating batches
 padding: the share of padding in our batches and in those of simpler recipes with the same budget
-start-up: seconds of each script to its first useful output, and the heavy packages imported by then
+start-up: seconds of each script to its first useful output
 
 Each part of the data runs in a process of its own: the most memory that a process ever held is
 known, that of one of its parts is not. A sentence is one side of a pair. Start-up is measured on a
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import multiprocessing
 import os
 import re
@@ -338,17 +337,11 @@ TINY = {
     "decode.max_len": 24,
     "train.log_every": 1,
 }
-# fmt: off
-HEAVY = (
-    "torch", "torch._dynamo", "transformers", "datasets", "sklearn", "matplotlib", "tensorboard",
-    "ignite", "nltk", "sacrebleu", "pyarrow", "pandas", "scipy", "sympy",
-)
-# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A command, what its first useful output is, and the heavy packages that it needs.
+    """A command, and what its first useful output is.
 
     `seen`: a pattern of a line on standard output, or the folder and pattern of a file that fills.
     """
@@ -357,7 +350,6 @@ class Script:
     args: tuple[str, ...]
     until: str
     seen: str | tuple[Path, str]
-    needs: frozenset[str]
 
 
 def scripts(run: Path, work: Path, device: torch.device, threads: int | None) -> list[Script]:
@@ -370,35 +362,16 @@ def scripts(run: Path, work: Path, device: torch.device, threads: int | None) ->
     train = tiny_arguments(work, device, *small)
     drawn = ("--output_dir", str(work / "pictures"))
     log = (began, "*/logs/metrics.jsonl")
-    rows: list[tuple[tuple[str, ...], str, str | tuple[Path, str], str]] = [
-        (("train.py", *limit, *train), "first logged update", log, "torch ignite tensorboard"),
-        (
-            ("inference.py", "--src_text", SENTENCE, *use, *limit),
-            "first translation",
-            "^=== greedy search ===$",
-            "torch",
-        ),
-        (
-            ("test.py", "--limit", "8", *use, *limit),
-            "first score",
-            "^BLEU",
-            "torch ignite nltk sacrebleu",
-        ),
-        (
-            ("visualize.py", "encoding", *use, *limit, *drawn),
-            "first picture",
-            r"\.png$",
-            "torch matplotlib",
-        ),
-    ]
-    torch_alone = ("-c", "import torch; print(1)")
+    translate = ("inference.py", "--src_text", SENTENCE, *use, *limit)
+    score = ("test.py", "--limit", "8", *use, *limit)
+    draw = ("visualize.py", "encoding", *use, *limit, *drawn)
     return [
-        Script("python", ("-c", "print(1)"), "first line", "^1$", frozenset()),
-        Script("import torch", torch_alone, "first line", "^1$", frozenset({"torch"})),
-        *(
-            Script(args[0], args, until, seen, frozenset(needs.split()))
-            for args, until, seen, needs in rows
-        ),
+        Script("python", ("-c", "print(1)"), "first line", "^1$"),
+        Script("import torch", ("-c", "import torch; print(1)"), "first line", "^1$"),
+        Script("train.py", ("train.py", *limit, *train), "first logged update", log),
+        Script("inference.py", translate, "first translation", "^=== greedy search ===$"),
+        Script("test.py", score, "first score", "^BLEU"),
+        Script("visualize.py", draw, "first picture", r"\.png$"),
     ]
 
 
@@ -420,13 +393,12 @@ def make_tiny_run(work: Path, device: torch.device) -> Path:
     return Path(last_line(done.stdout))
 
 
-def first_output(script: Script, *, profile: bool = False) -> tuple[float, str]:
-    """Seconds from the start of a process to its first output, and its standard error until then.
+def first_output(script: Script) -> float:
+    """Seconds from the start of a process to its first output, where the process is ended.
 
-    The process is ended there. profile: Python writes on standard error what it imports. Raises
-    UserError where the process ends before.
+    Raises UserError where it ends before.
     """
-    command = [sys.executable, *(["-X", "importtime"] if profile else []), *script.args]
+    command = [sys.executable, *script.args]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}  # as at a terminal: a line is out when printed
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         start = time.perf_counter()
@@ -446,7 +418,7 @@ def first_output(script: Script, *, profile: bool = False) -> tuple[float, str]:
         said = errors.read()
     if not found:
         raise UserError(f"{script.name} ended without its {script.until}: {last_line(said)}")
-    return seconds, said
+    return seconds
 
 
 def useful_output(process: subprocess.Popen[str], seen: str | tuple[Path, str]) -> Iterator[bool]:
@@ -462,70 +434,39 @@ def useful_output(process: subprocess.Popen[str], seen: str | tuple[Path, str]) 
         time.sleep(0.002)
 
 
-def imported(said: str) -> dict[str, float]:
-    """Seconds spent in the modules of each heavy package, from what `-X importtime` wrote.
-
-    Python names also what it looked for in vain: a package that is not installed is left out.
-    """
-    seconds: dict[str, float] = {}
-    pattern = r"^import time:\s*(\d+) \|\s*\d+ \|\s*(\S+)$"
-    for own, module in re.findall(pattern, said, re.MULTILINE):
-        for name in HEAVY:
-            if module == name or module.startswith(f"{name}."):
-                seconds[name] = seconds.get(name, 0.0) + int(own) / 1e6
-    there = {name for name in seconds if importlib.util.find_spec(name.split(".")[0])}
-    return {name: taken for name, taken in seconds.items() if name in there}
-
-
 def last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("import time:")]
     return lines[-1] if lines else "it said nothing"
-
-
-def measure_starts(found: Sequence[Script], starts: int) -> list[dict[str, Any]]:
-    """Each script once under Python's profile of imports, which warms up; then in turn."""
-    packages = {script.name: imported(first_output(script, profile=True)[1]) for script in found}
-    seconds: dict[str, list[float]] = {script.name: [] for script in found}
-    for _ in range(starts):
-        for script in found:
-            seconds[script.name].append(first_output(script)[0])
-    return [
-        {
-            "script": script.name,
-            "until": script.until,
-            "seconds": seconds[script.name],
-            "imported": packages[script.name],
-            "not_needed": sorted(packages[script.name].keys() - script.needs),
-        }
-        for script in found
-    ]
 
 
 def report_start(
     report: Report, work: Path, starts: int, device: torch.device, threads: int | None
 ) -> None:
     """The third table."""
-    run = make_tiny_run(work, device)
-    rows = measure_starts(scripts(run, work, device, threads), starts)
-    about = (
-        f"Median of {starts} starts in turn, quartiles in brackets. Imports: heavy packages in "
-        "memory at that moment, with the seconds spent in their own modules, from one start under "
-        "Python's profile of imports, which slows it."
-    )
+    found = scripts(make_tiny_run(work, device), work, device, threads)
+    for script in found:  # warms up
+        first_output(script)
+    rounds = [[first_output(script) for script in found] for _ in range(starts)]
+    rows = [
+        {"script": script.name, "until": script.until, "seconds": list(seconds)}
+        for script, seconds in zip(found, zip(*rounds))
+    ]
+    about = f"Median of {starts} starts in turn, quartiles in brackets."
     report.add("Start-up", f"{about}\n\n{start_table(rows)}", {"rows": rows})
 
 
 def start_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    floor = next((row["seconds"] for row in rows if row["script"] == "import torch"), None)
-    cells = []
-    for row in rows:
-        packages = [f"{name} {seconds:.2f}" for name, seconds in sorted(row["imported"].items())]
-        beyond = f"{ratio(row['seconds'], floor).median:.2f}" if floor else NOTHING
-        lists = [", ".join(names) or NOTHING for names in (packages, row["not_needed"])]
-        cells.append([row["script"], row["until"], spread(row["seconds"]), beyond, *lists])
-    header = ("", "until", "seconds", "/ import torch", "imports, s", "not needed")
-    return markdown_table(header, cells)
+    [floor] = [row["seconds"] for row in rows if row["script"] == "import torch"]
+    cells = [
+        [
+            row["script"],
+            row["until"],
+            spread(row["seconds"]),
+            figure(ratio(row["seconds"], floor).median),
+        ]
+        for row in rows
+    ]
+    return markdown_table(("", "until", "seconds", "/ import torch"), cells)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from configs.positions import POSITIONS
 from configs.schema import DecodeConfig
 from data.batching import Batch, collate
 from data.cache import TokenizedSplit
-from pictures.panels import panel_figure, panel_title, save_figure
+from pictures.panels import Curve, curve_panels, save_figure
 from translation.search import search_batch
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
@@ -297,40 +297,37 @@ def growth_table(measured: Measured) -> str:
 
 
 def draw(measured: Measured, *, title: str) -> Figure:
-    """A row of panels for each kind, a column for each axis: quartiles, medians, fits."""
+    """A panel for each kind and axis: medians with quartiles, and the two fits."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    side = 3.1
-    picture, axes = panel_figure(
-        len(KINDS),
-        len(measured),
-        size=(side, 2.7),
-        title=f"{title}; exponents of all points (dotted) and of the upper half (solid)",
-        x_label="",
-        y_label="milliseconds",
-        room=0.4,
-        sharey="row",
-    )
-    for column, (axis, kinds) in enumerate(measured.items()):
-        for place, (kind, found) in zip(axes[:, column], kinds.items()):
+    panels, ticks = {}, []
+    for kind, name in KINDS.items():
+        for axis, kinds in measured.items():
+            found = kinds[kind]
             xs = [getattr(row["at"], axis) for row in found["rows"]]
             spreads = [spread([1e3 * s for s in row["seconds"]]) for row in found["rows"]]
             low, high = [s.low for s in spreads], [s.high for s in spreads]
-            place.fill_between(xs, low, high, alpha=0.25, linewidth=0)
-            place.plot(xs, [s.median for s in spreads], marker="o", markersize=3.5, linewidth=0)
-            upper = upper_half(xs, xs)[0]
-            for part, among, style in (("growth", xs, ":"), ("upper_half", upper, "-")):
+            lines = {"median": Curve(xs, [s.median for s in spreads], low, high)}
+            for part, among in (("growth", xs), ("upper_half", upper_half(xs, xs)[0])):
                 if found[part] is not None:
-                    line = [1e3 * found[part](x) for x in among]
-                    place.plot(among, line, style, color="C3", linewidth=1.2)
-            place.set(xscale="log", yscale="log", xlabel=AXES[axis])
-            place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            place.yaxis.set_major_formatter(FuncFormatter(lambda y, _: figure(y)))
-            place.set_xticks(xs, [f"{x:,}" for x in xs], rotation=45, fontsize=8)
-            place.minorticks_off()
-            place.grid(alpha=0.3)
-            name = f"{KINDS[kind]}: {exponent(found['growth'])}, {exponent(found['upper_half'])}"
-            panel_title(place, name, side - 0.3)
+                    ys = [1e3 * found[part](x) for x in among]
+                    lines[f"fit, {part.replace('growth', 'all points').replace('_', ' ')}"] = Curve(
+                        among, ys
+                    )
+            exponents = f"{exponent(found['growth'])}, {exponent(found['upper_half'])}"
+            panels[f"{name} by {AXES[axis]}: {exponents}"] = lines
+            ticks.append(xs)
+    words = f"{title}; exponents of all points, of the upper half"
+    size = (3.4, 2.6)
+    picture = curve_panels(
+        panels, title=words, x_label="", y_label="milliseconds", columns=len(measured), size=size
+    )
+    for place, xs in zip(picture.axes, ticks):
+        place.set(xscale="log", yscale="log")
+        place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        place.yaxis.set_major_formatter(FuncFormatter(lambda y, _: figure(y)))
+        place.set_xticks(xs, [f"{x:,}" for x in xs], rotation=45, fontsize=8)
+        place.minorticks_off()
     return picture
 
 

@@ -23,7 +23,7 @@ import inference
 import test as test_script
 import visualize
 from benchmarks import bench_data
-from benchmarks.bench_data import Script, Task, first_output, imported, in_own_process, orders
+from benchmarks.bench_data import Script, Task, first_output, in_own_process, orders
 from configs.load import load_config
 from configs.schema import Config
 from configs.serialize import apply_overrides
@@ -167,13 +167,13 @@ def test_the_script_writes_both_tables_of_the_data(tmp_path: Path) -> None:
 
 
 def command(code: str, seen: str | tuple[Path, str]) -> Script:
-    return Script("made up", ("-c", code), "first word", seen, frozenset())
+    return Script("made up", ("-c", code), "first word", seen)
 
 
 def test_a_start_ends_with_the_first_line_that_counts() -> None:
     code = "import time; print('not yet'); time.sleep(0.3); print('word'); time.sleep(60)"
     began = time.perf_counter()
-    seconds, _ = first_output(command(code, "^word$"))
+    seconds = first_output(command(code, "^word$"))
     assert 0.3 <= seconds <= time.perf_counter() - began < 30
 
 
@@ -184,54 +184,22 @@ def test_a_start_ends_when_a_new_file_has_content(tmp_path: Path) -> None:
         f"import pathlib, time; new = pathlib.Path({str(tmp_path / 'new')!r}); new.mkdir(); file = "
         "open(new / 'log', 'w'); time.sleep(0.3); file.write('x'); file.flush(); time.sleep(60)"
     )
-    seconds, _ = first_output(command(code, (tmp_path, "*/log")))
+    seconds = first_output(command(code, (tmp_path, "*/log")))
     assert 0.3 <= seconds < 30
 
 
 def test_a_script_that_fails_is_named_with_its_last_words() -> None:
     with pytest.raises(UserError, match="made up ended without its first word: ValueError: alas"):
-        first_output(command("raise ValueError('alas')", "^word$"), profile=True)
+        first_output(command("raise ValueError('alas')", "^word$"))
 
 
-def test_imports_are_those_before_the_output_and_none_of_packages_that_are_not_there() -> None:
-    code = "import sqlite3, time; print('word', flush=True); time.sleep(60); import ignite"
-    said = first_output(command(code, "^word$"), profile=True)[1]
-    assert "sqlite3" in said
-    assert imported(said) == {}
-
-
-def test_the_seconds_of_a_package_are_those_of_its_own_modules(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lines = [
-        ("1500", "torch._dynamo.eval"),
-        ("250", "torch"),
-        ("9", "torchmetrics"),
-        ("70", "nltk"),
-        ("5", "sklearn"),
+def test_the_table_has_each_start_beside_that_of_torch() -> None:
+    rows = [
+        {"script": "import torch", "until": "first line", "seconds": [1.0, 2.0, 1.0]},
+        {"script": "inference.py", "until": "first translation", "seconds": [2.0, 4.0, 3.0]},
     ]
-    said = "".join(f"import time: {own:>9} | {99999:>10} | {module}\n" for own, module in lines)
-    monkeypatch.setattr(
-        bench_data.importlib.util, "find_spec", lambda name: None if name == "sklearn" else object()
-    )
-    assert imported(said) == pytest.approx(
-        {"torch": 0.00175, "torch._dynamo": 0.0015, "nltk": 0.00007}
-    )
-
-
-def test_the_table_says_what_was_imported_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        bench_data, "first_output", lambda script, profile=False: (2.0, script.name)
-    )
-    monkeypatch.setattr(bench_data, "imported", lambda said: {"torch": 1.25, "scipy": 0.5})
-    floor = Script("import torch", (), "first line", "", frozenset({"torch", "scipy"}))
-    wasteful = Script("inference.py", (), "first translation", "", frozenset({"torch"}))
-    rows = bench_data.measure_starts([floor, wasteful], 3)
-    assert [row["seconds"] for row in rows] == [[2.0] * 3] * 2
-    assert [row["not_needed"] for row in rows] == [[], ["scipy"]]
     line = bench_data.start_table(rows).splitlines()[-1]
-    figures = "2.00 (2.00–2.00) | 1.00 | scipy 0.50, torch 1.25 | scipy"
-    assert line == f"| inference.py | first translation | {figures} |"
+    assert line == "| inference.py | first translation | 3.00 (2.50–3.50) | 2.00 |"
 
 
 @pytest.fixture
@@ -241,17 +209,10 @@ def real(trained_run: Path, tmp_path: Path) -> dict[str, Script]:
 
 
 def test_training_is_seen_to_begin(real: dict[str, Script], tmp_path: Path) -> None:
-    seconds, _ = first_output(real["train.py"])
+    seconds = first_output(real["train.py"])
     assert 0 < seconds < bench_data.LIMIT_S
     [log] = (tmp_path / "work/began").glob("*/logs/metrics.jsonl")
     assert json.loads(log.read_text("utf-8").splitlines()[0])["step"] == 1
-
-
-def test_a_translation_is_seen_and_so_are_its_imports(real: dict[str, Script]) -> None:
-    seconds, said = first_output(real["inference.py"], profile=True)
-    packages = imported(said)
-    assert 0 < sum(packages.values()) < seconds * 2
-    assert set(packages) == {"torch"}
 
 
 @pytest.mark.parametrize(
