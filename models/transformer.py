@@ -5,7 +5,7 @@ decoding.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -16,17 +16,6 @@ from models.masks import key_padding_mask
 from models.positional_encodings.base import PositionScheme, Side
 from models.transformer_backend import Memory
 from utils.errors import UserError
-
-
-class SearchState(Protocol):
-    """What a search may do with a decoding state."""
-
-    @property
-    def length(self) -> int: ...
-
-    def reorder(self, beam_index: Tensor) -> None: ...
-
-    def select(self, alive: Tensor) -> None: ...
 
 
 class TranslationTransformer(nn.Module):
@@ -161,19 +150,16 @@ class TranslationTransformer(nn.Module):
             hidden = hidden[select]
         return self.project(hidden) if project else hidden
 
-    def init_state(self, memory: Memory, *, beam_size: int, max_len: int) -> SearchState:
-        """An empty decoding state of beam_size hypotheses for each sentence, at most max_len tokens
-        long.
-        """
-        decoder = cast(Any, self.decoder)
-        state: SearchState = decoder.init_state(
+    def init_state(self, memory: Memory, *, beam_size: int, max_len: int) -> Any:
+        """An empty decoding state of beam_size hypotheses a sentence, at most max_len tokens long."""
+        return cast(Any, self.decoder).init_state(
             memory, scheme=self.scheme, beam_size=beam_size, max_len=max_len
         )
-        return state
 
-    def decode_step(self, tokens: Tensor, state: SearchState) -> Tensor:
-        """The next token of every hypothesis, tokens [B,K], or the next T, [B,K,T] -> logits
-        [B,K,V] or [B,K,T,V].
+    def decode_step(self, tokens: Tensor, state: Any) -> Tensor:
+        """The next token of every hypothesis, tokens [B,K] -> logits [B,K,V].
+
+        Or the next T tokens, [B,K,T] -> [B,K,T,V]. The state grows by as many.
         """
         batch, beams = tokens.shape[:2]
         y, positions = self._embed(tokens.reshape(batch * beams, -1), "target", start=state.length)

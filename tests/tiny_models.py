@@ -37,6 +37,7 @@ from configs.schema import (
     YarnScaling,
 )
 from models.build import build_model
+from models.decoding.hypothesis import Hypothesis, Limits
 from models.positional_encodings.base import (
     AttentionPosition,
     InputPosition,
@@ -51,6 +52,7 @@ from models.transformer import TranslationTransformer
 # Marian's habits: EOS is id 0, UNK 1, padding the last id, and decoding starts from padding.
 EOS, UNK, VOCAB, PAD = 0, 1, 11, 10
 BOS = PAD
+LIMITS = Limits(bos_id=BOS, eos_id=EOS, max_len=9, max_len_ratio=1.0, alpha=0.6)
 D_MODEL, N_HEADS, N_LAYERS, D_FF = 16, 2, 2, 24
 NO_POSITION = NoPosition()
 
@@ -286,6 +288,11 @@ def model_with(name: str, **changes: Any) -> TranslationTransformer:
     return model
 
 
+def lively(name: str = "rope", seed: int = 0, **changes: Any) -> TranslationTransformer:
+    """A model that neither stops at once nor never: EOS is as likely as chance has it."""
+    return model_with(name, seed=seed, gain=1.2, **changes)
+
+
 # ------------------------------------------------------------------------------------------ batches
 
 
@@ -305,3 +312,11 @@ def targets(batch: int, length: int, *, seed: int = 0) -> Tensor:
     tgt_in = torch.randint(1, PAD, (batch, length), generator=generator)
     tgt_in[:, 0] = BOS
     return tgt_in
+
+
+@torch.no_grad()
+def forced_log_prob(model: nn.Module, sentence: Tensor, hypothesis: Hypothesis) -> float:
+    """The log-probability of a translation of one sentence, from whole prefixes."""
+    ids = [*hypothesis.ids, EOS] if hypothesis.finished else list(hypothesis.ids)
+    logits = model(sentence[sentence != PAD][None], torch.tensor([[BOS, *ids[:-1]]]))
+    return logits[0].log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).sum().item()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 from torch import Tensor
 
 from configs.schema import Beam, DecodeConfig, DiverseBeam, Sampling
 from models.decoding.beam import beam_search
-from models.decoding.diverse_beam import diverse_beam_search
-from models.decoding.greedy import greedy_search
-from models.decoding.hypothesis import Hypothesis
+from models.decoding.hypothesis import Hypothesis, Limits
 from models.decoding.protocol import SearchModel
-from models.decoding.sampling import sample_search
+from models.decoding.stepwise import greedy_search, sample_search
 
 
 def search_name(decode: DecodeConfig, *, greedy: bool) -> str:
@@ -41,40 +39,24 @@ def search_batch(
         numbers: for each sentence the number from which sampling draws, so that the batch around
             it does not matter.
     """
-    limits: dict[str, Any] = {
-        "bos_id": bos_id,
-        "eos_id": eos_id,
-        "max_len": decode.max_len,
-        "max_len_ratio": decode.max_len_ratio,
-        "alpha": decode.length_penalty,
-    }
+    limits = Limits(
+        bos_id=bos_id,
+        eos_id=eos_id,
+        max_len=decode.max_len,
+        max_len_ratio=decode.max_len_ratio,
+        alpha=decode.length_penalty,
+    )
     if greedy:
-        return [[best] for best in greedy_search(model, src, **limits)]
+        return greedy_search(model, src, limits)
+    sizes = {"beam_size": decode.beam_size, "n_best": decode.n_best}
     match decode.search:
         case Beam():
-            return beam_search(
-                model, src, **limits, beam_size=decode.beam_size, n_best=decode.n_best
-            )
+            return beam_search(model, src, limits, **sizes)
         case DiverseBeam(groups=groups, strength=strength):
-            return diverse_beam_search(
-                model,
-                src,
-                **limits,
-                beam_size=decode.beam_size,
-                groups=groups or decode.beam_size,
-                strength=strength,
-                n_best=decode.n_best,
-            )
-        case Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed):
+            groups = groups or decode.beam_size
+            return beam_search(model, src, limits, **sizes, groups=groups, strength=strength)
+        case Sampling() as sampling:
             return sample_search(
-                model,
-                src,
-                **limits,
-                n_samples=decode.n_best,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                seed=seed,
-                numbers=numbers,
+                model, src, limits, sampling, n_samples=decode.n_best, numbers=numbers
             )
     assert_never(decode.search)

@@ -1,3 +1,1 @@
-"""Search over a model's protocol (encode, init_state, decode_step): knows ids and
-log-probabilities, nothing else.
-"""
+"""Search over a model's protocol: knows ids and log-probabilities, nothing else."""

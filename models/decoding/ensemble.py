@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from models.transformer import SearchState, TranslationTransformer
+from models.decoding.protocol import SearchState
+from models.transformer import TranslationTransformer
 from models.transformer_backend import Memory
 
 
-@dataclass(frozen=True, slots=True)
 class EnsembleState:
     """The decoding state of each model; all of them follow the same hypotheses."""
 
-    states: tuple[SearchState, ...]
-
-    @property
-    def length(self) -> int:
-        return self.states[0].length
+    def __init__(self, states: Sequence[SearchState]) -> None:
+        self.states = states
 
     def reorder(self, beam_index: Tensor) -> None:
-        """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
         for state in self.states:
             state.reorder(beam_index)
 
     def select(self, alive: Tensor) -> None:
-        """Keep the given sentences ([B'] indices) with all their beams."""
         for state in self.states:
             state.select(alive)
 
@@ -50,12 +44,12 @@ class Ensemble(nn.Module):
         }
         if len(vocabularies) != 1:
             raise ValueError(
-                f"an ensemble needs models of one vocabulary (source, target, padding): {vocabularies}"
+                "an ensemble needs models of one vocabulary (source, target, padding): "
+                f"{vocabularies}"
             )
         self.pad_id = models[0].pad_id
         self.members = nn.ModuleList(models)
-        # The mean of the logits as one projection of the models' hidden states side by side, for
-        # `forward`.
+        # The mean of the logits as one projection of the models' hidden states side by side.
         weight = torch.cat([model.output.weight.detach() for model in models], dim=1) / len(models)
         self.output = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
         self.output.weight = nn.Parameter(weight, requires_grad=False)
@@ -64,22 +58,14 @@ class Ensemble(nn.Module):
     def models(self) -> list[TranslationTransformer]:
         return [cast(TranslationTransformer, member) for member in self.members]
 
-    def encode(self, src: Tensor) -> tuple[Memory, ...]:
+    def encode(self, src: Tensor) -> list[Memory]:
         """src [B,S] -> the Memory of each model."""
-        return tuple(model.encode(src) for model in self.models)
+        return [model.encode(src) for model in self.models]
 
-    def init_state(
-        self, memory: tuple[Memory, ...], *, beam_size: int, max_len: int
-    ) -> EnsembleState:
-        """An empty state of each model, for beam_size hypotheses of at most max_len tokens a
-        sentence.
-        """
-        return EnsembleState(
-            tuple(
-                model.init_state(m, beam_size=beam_size, max_len=max_len)
-                for model, m in zip(self.models, memory)
-            )
-        )
+    def init_state(self, memory: list[Memory], *, beam_size: int, max_len: int) -> EnsembleState:
+        """An empty state of each model."""
+        room = {"beam_size": beam_size, "max_len": max_len}
+        return EnsembleState([m.init_state(mem, **room) for m, mem in zip(self.models, memory)])
 
     def decode_step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """tokens [B,K] -> the mean of the models' logits [B,K,V], in float32 or better."""
@@ -92,10 +78,9 @@ class Ensemble(nn.Module):
     def forward(
         self, src: Tensor, tgt_in: Tensor, *, select: Tensor | None = None, project: bool = True
     ) -> Tensor:
-        """src [B,S], tgt_in [B,T] -> mean logits [B,T,V]; `select` and `project` as in
-        TranslationTransformer.
+        """Mean logits; with project=False the hidden states [...,D_1+...+D_M], for `output`.
 
-        project=False gives the hidden states of all models, [..., D_1 + ... + D_M], for `output`.
+        src, tgt_in, `select` and shapes as in TranslationTransformer.forward.
         """
         hidden = torch.cat(
             [model(src, tgt_in, select=select, project=False) for model in self.models], dim=-1

@@ -1,4 +1,4 @@
-"""What a search returns, and what every search needs: length limits and the length penalty."""
+"""What every search takes and returns: limits, log-probabilities and hypotheses."""
 
 from __future__ import annotations
 
@@ -24,19 +24,34 @@ class Hypothesis:
     finished: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Where translations begin and end, and the length penalty (alpha) of their scores."""
+
+    bos_id: int
+    eos_id: int
+    max_len: int
+    max_len_ratio: float
+    alpha: float = 0.0
+
+    def max_lengths(self, src: Tensor, pad_id: int) -> Tensor:
+        """How many tokens (EOS included) a translation of each sentence of src [B,S] may have, [B].
+
+        min(max_len, max_len_ratio * source tokens + 10), for each sentence by itself: what is
+        translated beside it does not change it.
+        """
+        n_source = (src != pad_id).sum(dim=1)
+        return (n_source * self.max_len_ratio).long().add(10).clamp(max=self.max_len)
+
+
 def length_penalty(length: Tensor, alpha: float) -> Tensor:
-    """((5 + length) / 6)^alpha for lengths with EOS (Wu et al. 2016, equation 14); 1 for alpha = 0."""
+    """((5 + length) / 6)^alpha for lengths with EOS (Wu et al. 2016, equation 14)."""
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def length_limits(src: Tensor, *, pad_id: int, ratio: float, max_len: int) -> Tensor:
-    """How many tokens (EOS included) each hypothesis may have, [B]: min(max_len, ratio * source
-    tokens + 10).
-
-    A limit of its own for each sentence: what is translated beside it does not change it.
-    """
-    n_source = (src != pad_id).sum(dim=1)
-    return (n_source * ratio).long().add(10).clamp(max=max_len)
+def never_generated(*, pad_id: int, bos_id: int, eos_id: int) -> tuple[int, ...]:
+    """Ids that no translation holds: padding and the start id, unless one of them is EOS."""
+    return tuple(sorted({pad_id, bos_id} - {eos_id}))
 
 
 def allowed_log_probs(logits: Tensor, never: tuple[int, ...]) -> Tensor:
@@ -45,11 +60,6 @@ def allowed_log_probs(logits: Tensor, never: tuple[int, ...]) -> Tensor:
     log_probs = exact.log_softmax(dim=-1)
     log_probs[..., list(never)] = -torch.inf
     return log_probs
-
-
-def never_generated(*, pad_id: int, bos_id: int, eos_id: int) -> tuple[int, ...]:
-    """Ids that no translation holds: padding and the start id, unless one of them is EOS."""
-    return tuple(sorted({pad_id, bos_id} - {eos_id}))
 
 
 def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -65,9 +75,8 @@ def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:
         return log_probs.topk(n, dim=-1)
     whole = n_parts * _WIDTH
     _, part = log_probs[..., :whole].unflatten(-1, (n_parts, _WIDTH)).amax(dim=-1).topk(n, dim=-1)
+    in_parts = (part[..., None] * _WIDTH + torch.arange(_WIDTH)).flatten(-2)
     left_over = torch.arange(whole, vocab_size).expand(*part.shape[:-1], -1)
-    ids = torch.cat(
-        ((part[..., None] * _WIDTH + torch.arange(_WIDTH)).flatten(-2), left_over), dim=-1
-    )
+    ids = torch.cat((in_parts, left_over), dim=-1)
     values, index = log_probs.gather(-1, ids).topk(n, dim=-1)
     return values, ids.gather(-1, index)

@@ -6,15 +6,19 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from models.transformer import SearchState
+
+class SearchState(Protocol):
+    """What a model remembers of the hypotheses so far. To a search it can be changed, not read."""
+
+    def reorder(self, beam_index: Tensor) -> None:
+        """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
+
+    def select(self, alive: Tensor) -> None:
+        """Keep the given sentences ([B'] indices) with all their beams."""
 
 
 class SearchModel(Protocol):
-    """Encodes a source once, then answers for the next token of every hypothesis.
-
-    Memory and state are the model's own: a search hands them back to it and reads nothing in them,
-    save what `SearchState` offers.
-    """
+    """Encodes a source once, then answers for the next token of every hypothesis."""
 
     @property
     def pad_id(self) -> int: ...

@@ -37,8 +37,8 @@ from configs.schema import (
 from configs.serialize import to_dict
 from models.build import build_model
 from models.decoding import beam
-from models.decoding.greedy import greedy_search
-from models.decoding.hypothesis import never_generated
+from models.decoding.hypothesis import Limits, never_generated
+from models.decoding.stepwise import greedy_search
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import load_tokenizer
@@ -177,15 +177,11 @@ class Exported:
         ]
 
     def ours(self) -> list[tuple[int, ...]]:
-        found = greedy_search(
-            self.model,
-            self.src,
-            bos_id=self.tokenizer.bos_id,
-            eos_id=self.tokenizer.eos_id,
-            max_len=MAX_LEN,
-            max_len_ratio=1e6,
-        )
-        return [hypothesis.ids for hypothesis in found]
+        return [best.ids for [best] in greedy_search(self.model, self.src, self.limits())]
+
+    def limits(self) -> Limits:
+        bos_id, eos_id = self.tokenizer.bos_id, self.tokenizer.eos_id
+        return Limits(bos_id=bos_id, eos_id=eos_id, max_len=MAX_LEN, max_len_ratio=1e6)
 
     def theirs(self, beam_size: int = 1) -> list[tuple[tuple[int, ...], float]]:
         results = self.translator.translate_batch(
@@ -281,17 +277,7 @@ def test_beam_search_without_length_penalty_finds_the_same(
     # An untrained model gives those ids a few percent, which we leave in the sum and CTranslate2
     # does not.
     monkeypatch.setattr(beam, "allowed_log_probs", ruled_out_first)
-    ours = beam.beam_search(
-        exported.model,
-        exported.src,
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
-        beam_size=4,
-        n_best=1,
-        alpha=0.0,
-        max_len=MAX_LEN,
-        max_len_ratio=1e6,
-    )
+    ours = beam.beam_search(exported.model, exported.src, exported.limits(), beam_size=4, n_best=1)
     assert [best.ids for [best] in ours] == [ids for ids, _ in exported.theirs(beam_size=4)]
     assert [best.ids for [best] in ours] != exported.ours()
 

@@ -14,6 +14,7 @@ from tiny_models import (
     BOS,
     D_MODEL,
     EOS,
+    LIMITS,
     N_HEADS,
     PAD,
     POSITIONS,
@@ -34,7 +35,7 @@ from configs.schema import POSITIONS as NAMED, Position, Sinusoidal
 from configs.section import members
 from models.attention.tap import AttentionTap
 from models.build import build_model
-from models.decoding.greedy import greedy_search
+from models.decoding.stepwise import greedy_search
 from models.positional_encodings.base import Places, PositionScheme
 from models.schemes import POSITION_SCHEMES, build_scheme
 from models.transformer import TranslationTransformer
@@ -464,12 +465,9 @@ def test_torchs_transformer_translates_alike(norm: Any, activation: Any) -> None
     for seed in range(3):
         scratch, original = twins(Sinusoidal(), norm=norm, activation=activation)
         src = sources(6, 3, 5, 8, seed=seed)
-        ours, theirs = (
-            greedy_search(model, src, bos_id=BOS, eos_id=EOS, max_len=12, max_len_ratio=2.0)
-            for model in (scratch, original)
-        )
-        assert [h.ids for h in ours] == [h.ids for h in theirs]
-        assert [h.log_prob for h in ours] == pytest.approx([h.log_prob for h in theirs], abs=1e-9)
+        for [ours], [theirs] in zip(*(greedy_search(m, src, LIMITS) for m in (scratch, original))):
+            assert ours.ids == theirs.ids
+            assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-9)
 
 
 def test_torchs_transformer_without_biases_agrees() -> None:

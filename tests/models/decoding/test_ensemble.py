@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from made_runs import Scripts, best_of, copy_run, untrained_run
-from tiny_models import BOS, EOS, PAD, model_with, sources, targets, tiny_model, vocabulary
+from tiny_models import BOS, EOS, LIMITS, PAD, lively, sources, targets, tiny_model, vocabulary
 from torch import Tensor
 
 import inference
@@ -17,22 +17,19 @@ import test as test_script
 from configs.schema import Learnable, Subword
 from models.decoding.beam import beam_search
 from models.decoding.ensemble import Ensemble
-from models.decoding.greedy import greedy_search
-from models.decoding.hypothesis import Hypothesis
+from models.decoding.stepwise import greedy_search
 from models.loss import token_sums
 from models.transformer import TranslationTransformer
 from tokenizer.subword import SubwordTokenizer
-
-LIMITS = {"bos_id": BOS, "eos_id": EOS, "max_len": 9, "max_len_ratio": 1.0}
 
 
 @pytest.fixture(scope="module")
 def three() -> list[TranslationTransformer]:
     """Models of three position schemes and two widths, one of them without a cache."""
     return [
-        model_with("rope", gain=1.2),
-        model_with("torch", gain=1.2, seed=1),
-        model_with("t5", gain=1.2, seed=2, d_model=24, n_decoder_layers=1),
+        lively("rope"),
+        lively("torch", seed=1),
+        lively("t5", seed=2, d_model=24, n_decoder_layers=1),
     ]
 
 
@@ -61,8 +58,7 @@ def naive_greedy(
 
 def test_the_search_sees_the_normalised_geometric_mean(three: list[TranslationTransformer]) -> None:
     src = sources(5, 3, 7)
-    found = greedy_search(Ensemble(three), src, **LIMITS)
-    for sentence, hypothesis in zip(src, found):
+    for sentence, [hypothesis] in zip(src, greedy_search(Ensemble(three), src, LIMITS)):
         ids, log_prob = naive_greedy(three, sentence[sentence != PAD], 9)
         assert hypothesis.ids == ids
         # The search normalises over all ids and then rules out padding, as it does for one model.
@@ -80,7 +76,6 @@ def test_a_step_after_reordering_and_selecting_is_the_whole_prefix_of_every_mode
         ensemble.decode_step(first, state)
         state.reorder(torch.tensor([[1, 0], [1, 1]]))
         state.select(torch.tensor([1]))
-        assert state.length == 2
         step = ensemble.decode_step(torch.tensor([[7, 8]]), state).log_softmax(-1)
         prefixes = torch.tensor([[BOS, 6, 7], [BOS, 6, 8]])
         expected = mean_log_probs(three, src[1:].expand(2, -1)[:, :3], prefixes)[:, -1]
@@ -89,15 +84,11 @@ def test_a_step_after_reordering_and_selecting_is_the_whole_prefix_of_every_mode
 
 @pytest.mark.parametrize("name", ["rope", "shaw", "torch"])
 def test_one_model_twice_is_the_model_to_the_last_bit(name: str) -> None:
-    model, src = model_with(name, gain=1.2), sources(5, 3, 7)
-
-    def searched(
-        one: TranslationTransformer | Ensemble,
-    ) -> tuple[list[Hypothesis], list[list[Hypothesis]]]:
-        beams = beam_search(one, src, **LIMITS, beam_size=4, n_best=4, alpha=0.6)
-        return greedy_search(one, src, **LIMITS), beams
-
-    assert searched(Ensemble([model, model])) == searched(model)
+    model, src = lively(name), sources(5, 3, 7)
+    twice = Ensemble([model, model])
+    assert greedy_search(twice, src, LIMITS) == greedy_search(model, src, LIMITS)
+    four = {"beam_size": 4, "n_best": 4}
+    assert beam_search(twice, src, LIMITS, **four) == beam_search(model, src, LIMITS, **four)
 
 
 def test_the_loss_is_that_of_the_mean(three: list[TranslationTransformer]) -> None:

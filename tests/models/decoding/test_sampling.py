@@ -1,50 +1,39 @@
-"""Sampling: what is drawn from against its definition, how often, and that only seed and number
-decide.
-"""
+"""Sampling: what is drawn from, how often, and that only seed and number decide."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import BOS, EOS, PAD, model_with, sources
+from tiny_models import BOS, EOS, LIMITS, PAD, forced_log_prob, lively, sources
 from torch import Tensor
 
-from models.decoding.greedy import greedy_search
+from configs.schema import Sampling
 from models.decoding.hypothesis import Hypothesis
-from models.decoding.sampling import draw, sample_search, truncated
-from models.decoding.scoring import score_targets
+from models.decoding.stepwise import draw, greedy_search, sample_search, truncated
 from models.transformer import TranslationTransformer
 
-LIMITS = {"bos_id": BOS, "eos_id": EOS, "max_len": 9, "max_len_ratio": 1.0}
+
+def sample(
+    model: TranslationTransformer, src: Tensor, numbers: list[int] | None = None, **how
+) -> list[list[Hypothesis]]:
+    sampling = Sampling(**{"seed": 3, **how})
+    numbers = list(range(len(src))) if numbers is None else numbers
+    return sample_search(model, src, LIMITS, sampling, n_samples=6, numbers=numbers)
 
 
-def sample(model: TranslationTransformer, src: Tensor, **changes) -> list[list[Hypothesis]]:
-    settings = {
-        "n_samples": 6,
-        "temperature": 1.0,
-        "top_k": None,
-        "top_p": None,
-        "seed": 3,
-        "alpha": 0.6,
-    }
-    numbers = changes.pop("numbers", range(len(src)))
-    return sample_search(model, src, **LIMITS, **{**settings, **changes}, numbers=numbers)
-
-
-def by_definition(
-    log_probs: list[float], temperature: float, top_k: int | None, top_p: float | None
-) -> list[float]:
+def by_definition(log_probs: list[float], sampling: Sampling) -> list[float]:
     """The distribution that is drawn from, with lists and loops."""
-    powers = [math.exp(value / temperature) for value in log_probs]
+    powers = [math.exp(value / sampling.temperature) for value in log_probs]
     probs = [power / sum(powers) for power in powers]
-    kept = sorted(range(len(probs)), key=lambda i: (-probs[i], i))[: top_k or len(probs)]
+    kept = sorted(range(len(probs)), key=lambda i: (-probs[i], i))[: sampling.top_k or len(probs)]
     mass = sum(probs[i] for i in kept)
-    if top_p is not None:
+    if sampling.top_p is not None:
         nucleus: list[int] = []
-        while sum(probs[i] for i in nucleus) / mass < top_p:
+        while sum(probs[i] for i in nucleus) / mass < sampling.top_p:
             nucleus.append(kept[len(nucleus)])
         kept, mass = nucleus, sum(probs[i] for i in nucleus)
     return [probs[i] / mass if i in kept else 0.0 for i in range(len(probs))]
@@ -58,16 +47,14 @@ def by_definition(
 def test_what_is_drawn_from_is_the_definition(
     temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
-    log_probs = torch.randn(
-        2, 3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    ).log_softmax(-1)
-    log_probs[..., 5] = -torch.inf  # a token that is never generated
-    probs, ids = truncated(log_probs, temperature=temperature, top_k=top_k, top_p=top_p)
-    found = torch.zeros_like(log_probs).scatter_(-1, ids, probs)
-    for row, expected in zip(found.flatten(0, 1), log_probs.flatten(0, 1)):
-        assert row.tolist() == pytest.approx(
-            by_definition(expected.tolist(), temperature, top_k, top_p), abs=1e-12
-        )
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    generator = torch.Generator().manual_seed(0)
+    log_probs = torch.randn(6, 12, dtype=torch.float64, generator=generator).log_softmax(-1)
+    log_probs[:, 5] = -torch.inf  # a token that is never generated
+    probs, ids = truncated(log_probs[None], sampling)
+    [found] = torch.zeros_like(log_probs[None]).scatter_(-1, ids, probs)
+    for row, of_row in zip(found, log_probs):
+        assert row.tolist() == pytest.approx(by_definition(of_row.tolist(), sampling), abs=1e-12)
 
 
 def test_a_draw_inverts_the_distribution_function_and_never_takes_the_impossible() -> None:
@@ -77,37 +64,21 @@ def test_a_draw_inverts_the_distribution_function_and_never_takes_the_impossible
 
 
 def test_the_first_tokens_come_as_often_as_they_are_probable() -> None:
-    model, src, n = model_with("rope", gain=1.2), sources(4), 20_000
+    model, src, n = lively(), sources(4), 20_000
     with torch.no_grad():
-        probs = (
-            model(src, torch.tensor([[BOS]]))[0, -1]
-            .double()
-            .index_fill(0, torch.tensor([PAD]), -torch.inf)
-        )
-    found = sample_search(
-        model,
-        src,
-        bos_id=BOS,
-        eos_id=EOS,
-        max_len=1,
-        max_len_ratio=1.0,
-        n_samples=n,
-        temperature=1.3,
-        top_k=None,
-        top_p=None,
-        seed=0,
-        numbers=[0],
-        alpha=0.0,
+        logits = model(src, torch.tensor([[BOS]]))[0, -1].index_fill(0, torch.tensor([PAD]), -1e9)
+    [found] = sample_search(
+        model, src, replace(LIMITS, max_len=1), Sampling(temperature=1.3), n_samples=n, numbers=[0]
     )
-    counts = Counter(h.ids[0] if h.ids else EOS for h in found[0])
-    for token, probability in enumerate((probs / 1.3).softmax(-1).tolist()):
+    counts = Counter(h.ids[0] if h.ids else EOS for h in found)
+    for token, probability in enumerate((logits / 1.3).softmax(-1).tolist()):
         deviation = math.sqrt(probability * (1 - probability) / n)
         assert abs(counts[token] / n - probability) <= 4.5 * deviation, token
 
 
 @pytest.mark.parametrize("name", ["rope", "torch", "fox"])
 def test_samples_depend_on_seed_and_number_alone(name: str) -> None:
-    model, src = model_with(name, gain=1.2), sources(5, 3, 7, 4)
+    model, src = lively(name), sources(5, 3, 7, 4)
     together = sample(model, src)
     for number, sentence in enumerate(src):
         alone = sample(model, sentence[sentence != PAD][None], numbers=[number])[0]
@@ -123,24 +94,20 @@ def test_samples_depend_on_seed_and_number_alone(name: str) -> None:
 
 
 def test_scores_are_the_models_own_and_sorted() -> None:
-    model, src = model_with("rope", gain=1.2), sources(5, 7)
+    model, src = lively(), sources(5, 7)
     for sentence, found in zip(src, sample(model, src, temperature=2.0, top_k=4)):
         assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
         assert len({h.ids for h in found}) > 1
         for h in found:
-            ids = [*h.ids, *([EOS] if h.finished else [])]
-            tgt = torch.tensor([[BOS, *ids]])
-            log_prob = score_targets(
-                model, sentence[sentence != PAD][None], tgt[:, :-1], tgt[:, 1:]
-            ).item()
-            assert h.log_prob == pytest.approx(log_prob, abs=1e-10)
-            assert h.score == pytest.approx(log_prob / ((5 + len(ids)) / 6) ** 0.6, abs=1e-10)
+            forced, length = forced_log_prob(model, sentence, h), len(h.ids) + h.finished
+            assert h.log_prob == pytest.approx(forced, abs=1e-10)
+            assert h.score == pytest.approx(forced / ((5 + length) / 6) ** 0.6, abs=1e-10)
 
 
 def test_one_token_to_choose_from_is_greedy_search() -> None:
-    model, src = model_with("rope", gain=1.2), sources(5, 3, 7)
-    greedy = greedy_search(model, src, **LIMITS, alpha=0.6)
+    model, src = lively(), sources(5, 3, 7)
+    greedy = greedy_search(model, src, LIMITS)
     for only in ({"top_k": 1}, {"top_p": 1e-9}):
-        for best, found in zip(greedy, sample(model, src, **only)):
+        for [best], found in zip(greedy, sample(model, src, **only)):
             assert {h.ids for h in found} == {best.ids}
             assert found[0].log_prob == pytest.approx(best.log_prob, abs=1e-10)
