@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from argparse import Namespace
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from configs.load import load_config
 from configs.positions import POSITIONS
 from configs.schema import Config
 from configs.serialize import parse_override
+from data.corpora.build import build_corpus
 from experiments.trials import Runner, Trial, say
+from translation.arguments import add_set_argument
 from utils.cli import Parser, positive
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
@@ -56,54 +60,24 @@ def add_trial_arguments(parser: Parser, *, config: str | None, output_dir: Path 
     """The options of every experiment over trials. None: the default is the experiment's affair."""
     add = parser.add_argument
     add("--config", metavar="FILE", default=config, help="the config that all runs share")
-    add(
-        "--seeds",
-        metavar="N,...",
-        type=chosen_seeds,
-        default="0",
-        help="one training of each variant for each (default: 0)",
-    )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="SECTION.FIELD=VALUE",
-        help="change one field of the config for all runs; repeatable",
-    )
-    add(
-        "--search",
-        choices=("greedy", "beam"),
-        default="beam",
-        help="what the scored translations are from",
-    )
+    each = "one training of each variant for each (default: 0)"
+    add("--seeds", metavar="N,...", type=chosen_seeds, default="0", help=each)
+    add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config for all runs")
+    what = "what the scored translations are from"
+    add("--search", choices=("greedy", "beam"), default="beam", help=what)
     add("--output_dir", metavar="DIR", type=Path, default=output_dir)
-    add(
-        "--jobs",
-        metavar="N",
-        type=positive,
-        default=1,
-        help="runs at once; they share the cores (and disturb tokens/s)",
-    )
-    add(
-        "--threads",
-        metavar="N",
-        type=positive,
-        help="CPU threads of each run (default: cores / jobs)",
-    )
-    add(
-        "--report_only", action="store_true", help="table and plots of what is done; nothing is run"
-    )
+    at_once = "runs at once; they share the cores (and disturb tokens/s)"
+    add("--jobs", metavar="N", type=positive, default=1, help=at_once)
+    threads = "CPU threads of each run (default: cores / jobs)"
+    add("--threads", metavar="N", type=positive, help=threads)
+    nothing = "table and plots of what is done; nothing is run"
+    add("--report_only", action="store_true", help=nothing)
 
 
 def add_positions_argument(parser: Parser, default: str) -> None:
-    parser.add_argument(
-        "--positions",
-        metavar="NAME,...",
-        type=chosen_positions,
-        default=default,
-        help="position schemes, separated by commas (names as for --position)",
-    )
+    names = "position schemes, separated by commas (names as for --position)"
+    add = parser.add_argument
+    add("--positions", metavar="NAME,...", type=chosen_positions, default=default, help=names)
 
 
 def position_config(args: Namespace, name: str, more: list[str]) -> Config:
@@ -111,26 +85,34 @@ def position_config(args: Namespace, name: str, more: list[str]) -> Config:
     return load_config(args.config, [*args.overrides, *more], name)
 
 
-def resolve_configs(
-    load: Callable[[str, list[str]], Config], variants: Iterable[str], seeds: Sequence[int]
-) -> tuple[dict[tuple[str, int], Config], dict[str, str]]:
-    """The config of each (variant, seed), seeds outermost; and why other variants are refused.
+def make_trials(
+    args: Namespace,
+    load: Callable[[str, list[str]], Config],
+    variants: Iterable[str],
+    *,
+    validation: bool = False,
+) -> tuple[list[Trial], dict[str, str]]:
+    """A trial of each variant and seed, seeds outermost; and why other variants are refused.
 
-    load: the config of a variant with more `--set` texts. Raises ConfigError where it refuses all
-    of them: then the fault lies with the config or the changes.
+    load: the config of a variant with more `--set` texts. validation: that split is scored too.
+    Raises ConfigError where all are refused: then the fault lies with the config or the changes.
     """
-    configs: dict[tuple[str, int], Config] = {}
+    trials: list[Trial] = []
     refused: dict[str, ConfigError] = {}
-    for seed in seeds:
-        for name in variants:
-            if name not in refused:
-                try:
-                    configs[name, seed] = load(name, [f"train.seed={seed}"])
-                except ConfigError as error:
-                    refused[name] = error
-    if not configs:
+    for seed, name in itertools.product(args.seeds, variants):
+        if name in refused:
+            continue
+        try:
+            config = load(name, [f"train.seed={seed}"])
+        except ConfigError as error:
+            refused[name] = error
+            continue
+        corpus = build_corpus(config.data)
+        more = (corpus.validation,) if validation else ()
+        trials.append(Trial(name, seed, config, args.output_dir, corpus.test, more, args.search))
+    if not trials:
         raise next(reversed(refused.values()))
-    return configs, {name: " ".join(str(error).split()) for name, error in refused.items()}
+    return trials, {name: " ".join(str(error).split()) for name, error in refused.items()}
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -229,17 +211,15 @@ def length_figure(
 # -------------------------------------------------------------------------------------- experiments
 
 
+@dataclass
 class Experiment:
-    """Trials, what became of them, and the files in --output_dir that tell it.
+    """Trials, what became of them, and the files in --output_dir that tell it."""
 
-    failures: the reasons, by the titles of trials and by the names of variants that are refused.
-    """
-
-    stem: str  # of the files' names
+    args: Namespace
+    trials: list[Trial]
+    failures: dict[str, str]  # the reasons, by the titles of trials and by variants refused
     noun: str  # what a variant is: a column of the CSV file
-
-    def __init__(self, args: Namespace, trials: list[Trial], failures: dict[str, str]) -> None:
-        self.args, self.trials, self.failures = args, trials, failures
+    stem: ClassVar[str]  # of the files' names
 
     def rows(self, trial: Trial) -> list[dict[str, Any]]:
         """What the CSV file says of a trial that is done, after the first columns."""

@@ -57,11 +57,10 @@ METHODS: dict[str, tuple[str, ...]] = {
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(
-        description="Train one config with each of several methods and compare the scores."
+        description="Train one config with each of several methods, compare the scores."
     )
-    add_trial_arguments(
-        parser, config="configs/multi30k_compare.py", output_dir=Path("runs/compare_methods")
-    )
+    config, folder = "configs/multi30k_compare.py", Path("runs/compare_methods")
+    add_trial_arguments(parser, config=config, output_dir=folder)
     parser.add_argument(
         "--methods",
         metavar="NAME,...",
@@ -70,12 +69,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         help="methods, separated by commas; A+B: both together (default: each alone). There are "
         + ", ".join(METHODS),
     )
-    parser.add_argument(
-        "--curves",
-        metavar="NAME,...",
-        type=chosen_methods,
-        help="methods in the plot by length (default: best and plain)",
-    )
+    curves = "methods in the plot by length (default: best and plain)"
+    parser.add_argument("--curves", metavar="NAME,...", type=chosen_methods, help=curves)
     return parser.parse_args(argv)
 
 

@@ -26,12 +26,9 @@ from utils.cli import Parser, run_main
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
-    parser = Parser(
-        description="Train one config with every position scheme and compare the scores."
-    )
-    add_trial_arguments(
-        parser, config="configs/multi30k_small_rope.py", output_dir=Path("runs/compare")
-    )
+    parser = Parser(description="Train one config with every position scheme, compare the scores.")
+    config, folder = "configs/multi30k_small_rope.py", Path("runs/compare")
+    add_trial_arguments(parser, config=config, output_dir=folder)
     add_positions_argument(parser, ",".join(POSITIONS))
     parser.add_argument(
         "--baseline",
@@ -40,12 +37,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         default="sinusoidal",
         help="what the others are compared with (it is run too)",
     )
-    parser.add_argument(
-        "--curves",
-        metavar="NAME,...",
-        type=chosen_positions,
-        help="schemes in the plot by length (default: best and baseline)",
-    )
+    curves = "schemes in the plot by length (default: best and baseline)"
+    parser.add_argument("--curves", metavar="NAME,...", type=chosen_positions, help=curves)
     return parser.parse_args(argv)
 
 

@@ -19,20 +19,20 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from configs.schema import Config
-from data.corpora.build import build_corpus
 from experiments.common import (
     Experiment,
     Rows,
     bleu_by_length,
     bucket_names,
     length_figure,
+    make_trials,
     mean_plus_minus,
-    resolve_configs,
 )
 from experiments.trials import Trial
 from utils.errors import UserError
@@ -52,35 +52,27 @@ def compare(
 ) -> int:
     """Train and compare the variants, the baseline first; the exit code, see Experiment.main.
 
-    args: of the command line, with `curves`. noun: what a variant is. load: see resolve_configs.
+    args: of the command line, with `curves`. noun: what a variant is. load: see make_trials.
     """
-    configs, failures = resolve_configs(load, variants, args.seeds)
-    trials = []
-    for (name, seed), config in configs.items():
-        tests = build_corpus(config.data).test
-        trials.append(Trial(name, seed, config, args.output_dir, tests, search=args.search))
-    return Comparison(args, noun, variants[0], trials, failures).main()
+    trials, refused = make_trials(args, load, variants)
+    return Comparison(args, trials, refused, noun, baseline=variants[0]).main()
 
 
+@dataclass
 class Comparison(Experiment):
     """The rows of its CSV file hold every figure that the Markdown and the first picture show."""
 
     stem = "comparison"
+    baseline: str
+    _paired: dict[tuple[Path, Path, str], PairedResult] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        args: Namespace,
-        noun: str,
-        baseline: str,
-        trials: list[Trial],
-        failures: dict[str, str],
-    ) -> None:
-        super().__init__(args, trials, failures)
-        self.noun = noun
-        self.baseline = baseline
-        self.tests = trials[0].tests
-        self.edges = trials[0].config.evaluate.length_buckets
-        self._paired: dict[tuple[Path, Path, str], PairedResult] = {}
+    @property
+    def tests(self) -> tuple[str, ...]:
+        return self.trials[0].tests
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        return self.trials[0].config.evaluate.length_buckets
 
     def paired(self, trial: Trial, split: str) -> PairedResult | None:
         """Against the baseline of the same seed; None for itself and where that is not done."""

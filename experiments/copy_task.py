@@ -13,7 +13,6 @@ their partner instead.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -21,7 +20,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,25 +31,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from configs.positions import (
-    POSITIONS,
-    Alibi,
-    Combined,
-    Cope,
-    Deberta,
-    DynamicNtkScaling,
-    Fox,
-    Learnable,
-    NoPosition,
-    Position,
-    Randomized,
-    Rope,
-    Shaw,
-    Sinusoidal,
-    TransformerXl,
-    XPos,
-    YarnScaling,
-)
+from configs import positions as config
+from configs.positions import POSITIONS
 from configs.schema import Cosine, ModelConfig
 from configs.serialize import to_dict
 from experiments.common import (
@@ -151,56 +133,47 @@ class Variant:
     slopes: a bias -slope |i - j| for each head instead of the scheme, ALiBi's with other slopes.
     """
 
-    position: Position
+    position: config.Position
     n_heads: int = 4
     slopes: tuple[float, ...] | None = None
     causal: bool = False
-
-    def settings(self, task: Task) -> dict[str, Any]:
-        """What decides the outcome, as JSON can hold it."""
-        own = {"n_heads": self.n_heads, "slopes": self.slopes, "causal": self.causal}
-        return {"position": to_dict(fit_to_task(self.position, task)), **own}
 
 
 # xPos, CoPE and FoX have another scheme in the encoder, which stands here under its own name.
 SCHEMES = {
     name: Variant(position=position)
     for name, position in POSITIONS.items()
-    if not isinstance(position, (XPos, Cope, Fox))
+    if not isinstance(position, (config.XPos, config.Cope, config.Fox))
 }
 # Do heads, slopes, symmetry or the causal mask make ALiBi fail or succeed here?
 ALIBI_VARIANTS = {
-    "alibi_1_head": Variant(position=Alibi(), n_heads=1),
-    "alibi_2_heads": Variant(position=Alibi(), n_heads=2),
+    "alibi_1_head": Variant(position=config.Alibi(), n_heads=1),
+    "alibi_2_heads": Variant(position=config.Alibi(), n_heads=2),
     "alibi": SCHEMES["alibi"],
-    "alibi_8_heads": Variant(position=Alibi(), n_heads=8),
-    "alibi_1_head_slope_half": Variant(position=Alibi(), n_heads=1, slopes=(0.5,)),
+    "alibi_8_heads": Variant(position=config.Alibi(), n_heads=8),
+    "alibi_1_head_slope_half": Variant(position=config.Alibi(), n_heads=1, slopes=(0.5,)),
     "alibi_asymmetric": SCHEMES["alibi_asymmetric"],
-    "alibi_causal": Variant(position=Alibi(), causal=True),
-    "none_causal": Variant(position=NoPosition(), causal=True),
-    "rope_1_head": Variant(position=Rope(), n_heads=1),
+    "alibi_causal": Variant(position=config.Alibi(), causal=True),
+    "none_causal": Variant(position=config.NoPosition(), causal=True),
+    "rope_1_head": Variant(position=config.Rope(), n_heads=1),
 }
 VARIANTS = {**SCHEMES, **ALIBI_VARIANTS}
 FAST_SCHEMES = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "alibi_1_head")
 FAST_TASK = Task(steps=500)
 
 
-def fit_to_task(position: Position, task: Task) -> Position:
+def fit_to_task(position: config.Position, task: Task) -> config.Position:
     """The scheme with its lengths set to those of the task, where it has any."""
     match position:
-        case Learnable():
-            return dataclasses.replace(position, max_positions=task.length)
-        case Rope(scaling=DynamicNtkScaling() | YarnScaling() as scaling):
-            return dataclasses.replace(
-                position, scaling=dataclasses.replace(scaling, trained_length=task.length)
-            )
-        case Combined(input=Learnable() as rows):
-            return dataclasses.replace(
-                position, input=dataclasses.replace(rows, max_positions=task.length)
-            )
-        case Randomized():
+        case config.Learnable():
+            return replace(position, max_positions=task.length)
+        case config.Rope(scaling=config.DynamicNtkScaling() | config.YarnScaling() as scaling):
+            return replace(position, scaling=replace(scaling, trained_length=task.length))
+        case config.Combined(input=config.Learnable() as rows):
+            return replace(position, input=replace(rows, max_positions=task.length))
+        case config.Randomized():
             longest = max(task.test_lengths)
-            return dataclasses.replace(position, spread=2 * longest, max_positions=longest)
+            return replace(position, spread=2 * longest, max_positions=longest)
     return position
 
 
@@ -209,13 +182,13 @@ def family(variant: Variant) -> str:
     if variant not in SCHEMES.values():
         return "ALiBi and its controls"
     match variant.position:
-        case NoPosition() | Sinusoidal() | Learnable():
+        case config.NoPosition() | config.Sinusoidal() | config.Learnable():
             return "none, added to the embeddings"
-        case Rope():
+        case config.Rope():
             return "rotation"
-        case Shaw() | TransformerXl() | Deberta():
+        case config.Shaw() | config.TransformerXl() | config.Deberta():
             return "relative terms with content"
-        case Combined() | Randomized():
+        case config.Combined() | config.Randomized():
             return "combined, randomized"
     return "bias by distance"
 
@@ -289,18 +262,16 @@ class Copier(nn.Module):
         positions = self.scheme.positions("source", 0, rows.shape[1], rows.device)
         x = self.embedding(rows) * math.sqrt(self.embedding.embedding_dim)
         x = self.scheme.input("source")(x, positions)
-        no_padding = torch.zeros_like(rows, dtype=torch.bool)
-        return self.out(
-            self.encoder(x, scheme=self.scheme, positions=positions, padding=no_padding)
-        )
+        padding = torch.zeros_like(rows, dtype=torch.bool)
+        return self.out(self.encoder(x, scheme=self.scheme, positions=positions, padding=padding))
 
     def n_position_parameters(self) -> int:
         """Trained numbers that the scheme adds to the encoder."""
-        modules: list[nn.Module] = [self.scheme.input("source")]
-        modules += [
-            self.scheme.attention("encoder", layer) for layer in range(len(self.encoder.layers))
-        ]
-        return sum(p.numel() for p in {p for module in modules for p in module.parameters()})
+        layers = range(len(self.encoder.layers))
+        modules: list[nn.Module] = [self.scheme.attention("encoder", layer) for layer in layers]
+        modules.append(self.scheme.input("source"))
+        shared = {tensor for module in modules for tensor in module.parameters()}
+        return sum(tensor.numel() for tensor in shared)
 
 
 # -------------------------------------------------------------------------------------------- a run
@@ -318,25 +289,23 @@ def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
     model = Copier(variant, task)
     optimizer = torch.optim.Adam(model.parameters(), lr=task.lr, fused=True)
     schedule = Cosine(lr=task.lr, warmup_steps=math.ceil(task.steps / 10))
-    factor = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lr_factor(schedule, total_steps=task.steps)
-    )
+    factor = lr_factor(schedule, total_steps=task.steps)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     for _ in range(task.steps):
         rows, targets = make_rows(task.batch_size, task.length, task, generator)
         loss = F.cross_entropy(model(rows).flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        factor.step()
+        scheduler.step()
 
     model.eval()
     limit = model.scheme.max_length("source")
     exact, token = {}, {}
     for length in task.test_lengths:
         if limit is None or length <= limit:
-            rows, targets = make_rows(
-                task.n_test, length, task, torch.Generator().manual_seed(length)
-            )
+            generator = torch.Generator().manual_seed(length)
+            rows, targets = make_rows(task.n_test, length, task, generator)
             with torch.inference_mode():
                 predicted = model(rows).argmax(dim=-1)
             exact[str(length)], token[str(length)] = accuracies(predicted, rows, targets, task)
@@ -355,8 +324,9 @@ def stored_result(name: str, seed: int, task: Task, folder: Path) -> tuple[dict[
     A run that was cut short leaves no file. Raises UserError for a broken file.
     """
     variant, label = VARIANTS[name], f"{name}_seed{seed}"
-    settings = {"version": VERSION, "task": dataclasses.asdict(task)}
-    settings |= {**variant.settings(task), "seed": seed}
+    settings = {"version": VERSION, "task": asdict(task), "seed": seed}
+    settings |= {"n_heads": variant.n_heads, "slopes": variant.slopes, "causal": variant.causal}
+    settings["position"] = to_dict(fit_to_task(variant.position, task))
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     path = folder / f"{label}_{digest}.json"
     known = path.exists()
@@ -540,41 +510,26 @@ def write_report(results: Results, task: Task, folder: Path) -> list[Path]:
 
 def chosen_schemes(text: str) -> list[str]:
     """The names in `text`. Raises UserError for one that is not known or not for an encoder."""
-    causal = [
-        name for name in map(str.strip, text.split(",")) if name in {*POSITIONS} - {*VARIANTS}
-    ]
-    if causal:
-        raise UserError(
-            f"--schemes {causal[0]}: serves causal attention alone, and this task has an encoder"
-        )
+    for name in map(str.strip, text.split(",")):
+        if name in POSITIONS and name not in VARIANTS:
+            raise UserError(
+                f"--schemes {name}: serves causal attention alone, and this task has encoders only"
+            )
     return chosen(text, VARIANTS, "scheme")
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(
-        description="The copy task over position schemes, at the trained length and on."
+        description="Position schemes on the copy task, at the trained length and beyond."
     )
-    parser.add_argument(
-        "--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps"
-    )
-    parser.add_argument(
-        "--schemes",
-        metavar="NAME,...",
-        type=chosen_schemes,
-        help=f"default: all of {', '.join(VARIANTS)}",
-    )
-    parser.add_argument(
-        "--seeds", metavar="N,...", type=chosen_seeds, help="default: 0,1,2,3,4; fast: 0,1"
-    )
-    parser.add_argument(
-        "--steps", type=positive, metavar="N", help="training steps (default: 2000; fast: 500)"
-    )
-    parser.add_argument(
-        "--output_dir",
-        type=Path,
-        metavar="DIR",
-        help="default: runs/copy_task; fast: runs/copy_task_fast",
-    )
+    add = parser.add_argument
+    add("--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps")
+    every = f"default: all of {', '.join(VARIANTS)}"
+    add("--schemes", metavar="NAME,...", type=chosen_schemes, help=every)
+    add("--seeds", metavar="N,...", type=chosen_seeds, help="default: 0,1,2,3,4; fast: 0,1")
+    add("--steps", type=positive, metavar="N", help="training steps (default: 2000; fast: 500)")
+    folders = "default: runs/copy_task; fast: runs/copy_task_fast"
+    add("--output_dir", type=Path, metavar="DIR", help=folders)
     return parser.parse_args(argv)
 
 
@@ -584,7 +539,7 @@ def main(argv: list[str] | None = None) -> None:
     seeds = args.seeds or list(range(2 if args.fast else 5))
     task = FAST_TASK if args.fast else Task()
     if args.steps:
-        task = dataclasses.replace(task, steps=args.steps)
+        task = replace(task, steps=args.steps)
     folder = args.output_dir or Path("runs/copy_task_fast" if args.fast else "runs/copy_task")
     # A model this small has nothing to share out, and the last bits stay the same.
     torch.set_num_threads(1)

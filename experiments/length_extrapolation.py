@@ -29,7 +29,8 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
 
@@ -51,9 +52,9 @@ from experiments.common import (
     bucket_names,
     chosen_positions,
     length_figure,
+    make_trials,
     mean_plus_minus,
     position_config,
-    resolve_configs,
     rows_by_length,
 )
 from experiments.trials import Runner, Trial
@@ -63,7 +64,6 @@ from utils.files import write_text
 from utils.tables import markdown_table
 
 SCHEMES = "sinusoidal,learnable,rope,alibi,t5,kerple_log,none,randomized_rope"
-SCALED = "rope_linear,rope_ntk,rope_yarn"
 CONFIGS = {"phrasebook": "configs/demo.py", "files": "configs/multi30k_small_rope.py"}
 MAX_WORDS = {"phrasebook": 10, "files": 12}
 FEWEST = 25  # sentences beyond the last edge: BLEU of fewer says little
@@ -72,22 +72,16 @@ AT_TEST = "_at_test"
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(description="Train on sentences up to a length, score position schemes beyond.")
-    parser.add_argument("--corpus", choices=tuple(CONFIGS), default="phrasebook")
-    parser.add_argument(
-        "--max_words",
-        metavar="N",
-        type=positive,
-        help="training limit (default: 10 for phrasebook, 12 for files); the phrasebook has 30,000 "
-        "pairs, of which those within the limit serve training: for 8 words or fewer also give "
-        "--set data.corpus.n_train=N below 19,600",
+    add = parser.add_argument
+    add("--corpus", choices=tuple(CONFIGS), default="phrasebook")
+    limit = (
+        "training limit (default: 10 for phrasebook, 12 for files); the phrasebook has 30,000 "
+        "pairs: for fewer than 9 words lower data.corpus.n_train too"
     )
-    parser.add_argument(
-        "--scaled_at_test",
-        metavar="NAME,...",
-        type=chosen_scalings,
-        default=SCALED,
-        help="scalings of RoPE applied to the trained rope runs; '' for none",
-    )
+    add("--max_words", metavar="N", type=positive, help=limit)
+    scaled = "scalings of RoPE applied to the trained rope runs; '' for none"
+    scalings = "rope_linear,rope_ntk,rope_yarn"
+    add("--scaled_at_test", metavar="NAME,...", type=chosen_scalings, default=scalings, help=scaled)
     add_positions_argument(parser, SCHEMES)
     add_trial_arguments(parser, config=None, output_dir=None)
     args = parser.parse_args(argv)
@@ -211,10 +205,7 @@ def copy_run(source: Trial, trial: Trial) -> None:
     trial.write_config()
     copy = Run(trial.folder / run.name)
     shutil.rmtree(copy.path, ignore_errors=True)
-    copy.checkpoints.mkdir(parents=True)
-    shutil.copytree(run / "tokenizer", copy.tokenizer)
-    copy.logs.mkdir()
-    shutil.copy(run / "logs" / "metrics.jsonl", copy.logs)
+    shutil.copytree(run, copy.path, ignore=shutil.ignore_patterns("*.pt", "results"))
     write_config_json(trial.config, copy.config_file)
     write_checkpoint(copy.checkpoints / best.name, payload)
     shutil.copy(source.folder / "train.log", trial.folder)
@@ -225,27 +216,22 @@ def copy_run(source: Trial, trial: Trial) -> None:
 # ------------------------------------------------------------------------------------------- script
 
 
+@dataclass
 class Extrapolation(Experiment):
-    """Trials that are trained, and (trained, scaled) pairs of which the second copies the first."""
+    """sources: of all splits that are scored. pairs: of a trial and of its copy that is scaled."""
 
     stem = "extrapolation"
-    noun = "position"
+    sources: list[str]
+    pairs: list[tuple[Trial, Trial]]
+    _bleu: dict[Path, list[float | None]] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        args: Namespace,
-        trained: list[Trial],
-        pairs: list[tuple[Trial, Trial]],
-        sources: list[str],
-        failures: dict[str, str],
-    ) -> None:
-        super().__init__(args, [*trained, *(scaled for _, scaled in pairs)], failures)
-        self.trained, self.pairs, self.sources = trained, pairs, sources
-        self.edges = length_edges(sources, args.max_words)
-        self._bleu: dict[Path, list[float | None]] = {}
+    @cached_property
+    def edges(self) -> tuple[int, ...]:
+        return length_edges(self.sources, self.args.max_words)
 
     def run(self, runner: Runner) -> None:
-        runner.run(self.trained)
+        copies = {scaled.title for _, scaled in self.pairs}
+        runner.run([trial for trial in self.trials if trial.title not in copies])
         ready = []
         for source, scaled in self.pairs if runner.stopped is None else []:
             try:
@@ -342,22 +328,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     limits = limited_overrides(args)
     shared = Namespace(**{**vars(args), "overrides": [*args.overrides, *limits]})
-    load = partial(position_config, shared)
-    configs, refused = resolve_configs(load, args.positions, args.seeds)
-    corpus = build_corpus(next(iter(configs.values())).data)
-    more = (corpus.validation,) if args.corpus == "phrasebook" else ()
-    sources = [line for split in (*corpus.test, *more) for line in corpus.load(split).src]
-    trained = [
-        Trial(name, seed, config, args.output_dir, corpus.test, more, args.search)
-        for (name, seed), config in configs.items()
-    ]
+    load, validation = partial(position_config, shared), args.corpus == "phrasebook"
+    trials, refused = make_trials(args, load, args.positions, validation=validation)
+    corpus = build_corpus(trials[0].config.data)
+    sources = [line for split in trials[0].splits for line in corpus.load(split).src]
     pairs = [
         (trial, scaled_trial(trial, name, args.max_words))
-        for trial in trained
+        for trial in trials
         if trial.variant == "rope"
         for name in args.scaled_at_test
     ]
-    return Extrapolation(args, trained, pairs, sources, refused).main()
+    trials += [scaled for _, scaled in pairs]
+    return Extrapolation(args, trials, refused, "position", sources, pairs).main()
 
 
 if __name__ == "__main__":

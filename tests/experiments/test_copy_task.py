@@ -1,10 +1,9 @@
-"""`python experiments/copy_task.py`: the rows are what the task says, the schemes act as they
-should, runs resume.
-"""
+"""`python experiments/copy_task.py`: its rows, its schemes, and that its runs resume."""
 
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from experiments.copy_task import (
     Task,
     Variant,
     accuracies,
+    accuracy_figure,
     family,
     make_rows,
     train_and_test,
@@ -31,7 +31,7 @@ from utils.tables import markdown_table
 TASK = Task()
 TINY = Task(steps=2, n_test=20)
 NAMES = ["none", "learnable", "alibi_1_head_slope_half", "none_causal"]
-ARGS = ("--fast", "--schemes", ",".join(NAMES), "--seeds", "0,1")
+FILES = ["copy_task.md", "copy_task.csv", "copy_task_accuracy.png", "copy_task_lengths.png"]
 
 
 @pytest.fixture
@@ -41,12 +41,17 @@ def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     return Scripts(copy_task.main, capsys, monkeypatch)
 
 
+def fast(folder: Path, names: str, seeds: str = "0", *more: str) -> list[str]:
+    places = ["--output_dir", str(folder)]
+    return ["--fast", "--schemes", names, "--seeds", seeds, *places, *more]
+
+
 def rows_of(n: int, length: int = TASK.length, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return make_rows(n, length, TASK, torch.Generator().manual_seed(seed))
 
 
-def model_of(name: str, seed: int = 0) -> Copier:
-    torch.manual_seed(seed)
+def model_of(name: str) -> Copier:
+    torch.manual_seed(0)
     return Copier(VARIANTS[name], TASK).eval()
 
 
@@ -79,12 +84,11 @@ def test_exact_counts_whole_rows_and_token_the_repeated_symbols_alone() -> None:
     mark, blank = TASK.mark, TASK.blank
     rows = torch.tensor([[1, 2, mark, blank, blank, blank], [3, mark, blank, blank, blank, blank]])
     targets = torch.tensor([[1, 2, mark, 1, 2, blank], [3, mark, 3, blank, blank, blank]])
-    assert accuracies(targets, rows, targets, TASK) == (1.0, 1.0)
-    wrong_symbol = targets.clone()
+    wrong_symbol, wrong_elsewhere = targets.clone(), targets.clone()
     wrong_symbol[0, 4] = 7
-    assert accuracies(wrong_symbol, rows, targets, TASK) == (0.5, pytest.approx(2 / 3))
-    wrong_elsewhere = targets.clone()
     wrong_elsewhere[0, 0], wrong_elsewhere[1, 5] = 5, 5
+    assert accuracies(targets, rows, targets, TASK) == (1.0, 1.0)
+    assert accuracies(wrong_symbol, rows, targets, TASK) == (0.5, pytest.approx(2 / 3))
     assert accuracies(wrong_elsewhere, rows, targets, TASK) == (0.0, 1.0)
     assert accuracies(rows, rows, targets, TASK) == (0.0, 0.0)
 
@@ -112,15 +116,14 @@ def test_only_schemes_differ_between_models_of_one_seed() -> None:
             assert all(torch.equal(first[key], other[key]) for key in first)
 
 
-def test_the_scheme_is_what_tells_the_order() -> None:
+@pytest.mark.parametrize(("name", "moves"), [("none", False), ("sinusoidal", True)])
+def test_the_scheme_is_what_tells_the_order(name: str, moves: bool) -> None:
     rows, _ = rows_of(8)
-    turned = torch.roll(rows, 3, dims=1)
+    model = model_of(name)
     with torch.no_grad():
-        without, with_order = model_of("none"), model_of("sinusoidal")
-        torch.testing.assert_close(
-            without(turned), torch.roll(without(rows), 3, dims=1), atol=1e-5, rtol=0
-        )
-        assert (with_order(turned) - torch.roll(with_order(rows), 3, dims=1)).abs().max() > 0.1
+        turned = model(torch.roll(rows, 3, dims=1))
+        difference = (turned - torch.roll(model(rows), 3, dims=1)).abs().max()
+    assert difference > 0.1 if moves else difference < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -144,12 +147,13 @@ def test_given_slopes_are_those_of_the_bias() -> None:
     assert torch.equal(bias, torch.stack([-0.5 * distance, -0.25 * distance]))
 
 
-def test_position_parameters_are_those_of_the_encoder() -> None:
-    assert model_of("none").n_position_parameters() == model_of("rope").n_position_parameters() == 0
-    assert model_of("learnable").n_position_parameters() == TASK.length * TASK.d_model
-    assert (
-        model_of("t5").n_position_parameters() == 32 * 4
-    )  # one table for both layers, none for a decoder
+@pytest.mark.parametrize(
+    ("name", "n"),
+    # t5: one table for both layers, none for a decoder
+    [("none", 0), ("rope", 0), ("learnable", TASK.length * TASK.d_model), ("t5", 32 * 4)],
+)
+def test_position_parameters_are_those_of_the_encoder(name: str, n: int) -> None:
+    assert model_of(name).n_position_parameters() == n
 
 
 def test_positions_are_learned_from_and_nothing_is_learned_without_them() -> None:
@@ -174,81 +178,70 @@ def test_the_seed_decides_the_outcome() -> None:
 def test_the_script_writes_table_csv_and_plots_and_does_not_run_again_what_is_done(
     script: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = script(*ARGS, "--output_dir", tmp_path)
+    arguments = fast(tmp_path, ",".join(NAMES), "0,1")
+    first = script(*arguments)
     assert first.code == 0, first
-    text = (tmp_path / "copy_task.md").read_text("utf-8")
+    written = {name: (tmp_path / name).read_bytes() for name in FILES}
+    text = written["copy_task.md"].decode()
     assert all(f"| {name} |" in text for name in NAMES)
     assert text in first.out
-    with (tmp_path / "copy_task.csv").open() as lines:
-        table = list(csv.DictReader(lines))
+    assert first.out.splitlines()[-4:] == [str(tmp_path / name) for name in FILES]
+    table = list(csv.DictReader(written["copy_task.csv"].decode().splitlines()))
     of_none = [(row["seed"], row["length"]) for row in table if row["scheme"] == "none"]
     assert of_none == [(seed, str(length)) for seed in "01" for length in TASK.test_lengths]
     assert {row["length"] for row in table if row["scheme"] == "learnable"} == {"10"}
     assert all(0 <= float(row["exact"]) <= float(row["token"]) <= 1 for row in table)
-    pictures = {
-        name: (tmp_path / f"copy_task_{name}.png").read_bytes() for name in ("accuracy", "lengths")
-    }
-    assert all(picture.startswith(b"\x89PNG") for picture in pictures.values())
+    assert all(written[name].startswith(b"\x89PNG") for name in FILES[2:])
 
-    def never(*_: Any) -> dict[str, Any]:
-        raise AssertionError("a finished run was run again")
-
-    monkeypatch.setattr(copy_task, "train_and_test", never)
-    again = script(*ARGS, "--output_dir", tmp_path)
+    monkeypatch.setattr(copy_task, "train_and_test", None)  # a finished run is not run again
+    again = script(*arguments)
     assert again.code == 0, again
     assert again.out.count("done before") == 2 * len(NAMES)
-    assert (tmp_path / "copy_task.md").read_text("utf-8") == text
-    assert pictures == {
-        name: (tmp_path / f"copy_task_{name}.png").read_bytes() for name in pictures
-    }
+    assert written == {name: (tmp_path / name).read_bytes() for name in FILES}
 
 
 def test_an_interrupted_experiment_goes_on_where_it_was(
     script: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[int] = []
+    last = 0
 
     def interrupted(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
-        if len(trained) == 1:
+        if seed > last:
             raise KeyboardInterrupt
         trained.append(seed)
         return train_and_test(variant, seed, task)
 
     monkeypatch.setattr(copy_task, "train_and_test", interrupted)
-    args = ("--fast", "--schemes", "none", "--seeds", "0,1,2", "--output_dir", tmp_path)
-    assert script(*args).code == 130
+    assert script(*fast(tmp_path, "none", "0,1,2")).code == 130
     assert len(list((tmp_path / "results").iterdir())) == 1
     assert not (tmp_path / "copy_task.md").exists()
-    trained.clear()
-    monkeypatch.setattr(
-        copy_task, "train_and_test", lambda v, s, t: trained.append(s) or train_and_test(v, s, t)
-    )
-    assert script(*args).code == 0
-    assert trained == [1, 2]
+    last = 2
+    assert script(*fast(tmp_path, "none", "0,1,2")).code == 0
+    assert trained == [0, 1, 2]
 
 
-def test_other_settings_are_another_run(script: Scripts, tmp_path: Path) -> None:
-    for steps in (1, 2, 1):
-        args = (
-            "--fast",
-            "--schemes",
-            "none",
-            "--seeds",
-            "0",
-            "--steps",
-            str(steps),
-            "--output_dir",
-            tmp_path,
-        )
-        assert script(*args).code == 0
-    assert len(list((tmp_path / "results").iterdir())) == 2
+def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
+    script: Scripts, tmp_path: Path
+) -> None:
+    for steps in ("1", "2", "1"):
+        assert script(*fast(tmp_path, "none", "0", "--steps", steps)).code == 0
+    one, two = (tmp_path / "results").iterdir()
+    stored = [json.loads(path.read_text("utf-8")) for path in (one, two)]
+    assert {record["settings"]["task"]["steps"] for record in stored} == {1, 2}
+    assert set(stored[0]["result"]["provenance"]) >= {"commit", "torch", "hardware"}
+    for path in (one, two):
+        path.write_text("{}")
+    message = script(*fast(tmp_path, "none", "0", "--steps", "1"))
+    assert message.code == 2
+    assert "not a result (KeyError('result')); delete it to run it again" in message.err
 
 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
         (("--schemes", "ropee"), ["no scheme 'ropee'", "rope_yarn"]),
-        (("--schemes", "rope,cope"), ["cope", "causal"]),
+        (("--schemes", "rope,cope"), ["--schemes cope", "causal"]),
         (("--schemes", ","), ["','", "at least one"]),
         (("--seeds", "0,x"), ["'0,x'"]),
         (("--seeds", "-1"), ["-1"]),
@@ -264,36 +257,32 @@ def test_a_mistake_gets_one_line_and_runs_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_command_works_as_a_user_types_it(tmp_path: Path) -> None:
     args = ("--schemes", "none", "--seeds", "0", "--steps", "1", "--output_dir", tmp_path)
     done = run_script("experiments/copy_task.py", *args)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-4:] == [
-        str(tmp_path / name)
-        for name in (
-            "copy_task.md",
-            "copy_task.csv",
-            "copy_task_accuracy.png",
-            "copy_task_lengths.png",
-        )
-    ]
-
-
-# ------------------------------------------------------------------------------------------- common
-
-
-def test_a_broken_result_is_named(script: Scripts, tmp_path: Path) -> None:
-    args = ("--fast", "--schemes", "none", "--seeds", "0", "--output_dir", tmp_path)
-    assert script(*args).code == 0
-    [path] = (tmp_path / "results").iterdir()
-    path.write_text("{}")
-    ended = script(*args)
-    assert ended.code == 2
-    assert str(path) in ended.err
 
 
 def test_tables_say_mean_and_spread() -> None:
-    assert mean_plus_minus([0.5, 0.7]) == "0.600 ± 0.141"
+    assert mean_plus_minus([0.5, None, 0.7]) == "0.600 ± 0.141"
     assert mean_plus_minus([0.5]) == "0.500"
-    assert mean_plus_minus([]) == "–"
+    assert mean_plus_minus([None]) == "–"
     assert markdown_table(["a", "b"], [["x|y", 1]]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 |\n"
+
+
+def test_bars_show_mean_spread_and_every_seed() -> None:
+    results = {
+        name: [{"exact": {"10": value}} for value in seeds]
+        for name, seeds in {"rope": [0.2, 0.4], "alibi_1_head": [1.0], "t5": [0.3]}.items()
+    }
+    schemes, alibi = accuracy_figure(results, TASK).axes
+    assert [bar.get_width() for bar in schemes.patches] == pytest.approx([0.3, 0.3])
+    assert [bar.get_width() for bar in alibi.patches] == [1.0]
+    labels = [label.get_text() for label in schemes.get_yticklabels()]
+    assert labels == ["rope (H=4)", "t5 (H=4)"]
+    dots = [point for group in schemes.collections for point in group.get_offsets().tolist()]
+    assert [x for x, _ in dots] == [0.2, 0.4, 0.3]
+    assert len({y for _, y in dots}) == 3
+    spread = 0.02**0.5
+    assert schemes.lines[0].get_xdata() == pytest.approx([0.3 - spread, 0.3 + spread])

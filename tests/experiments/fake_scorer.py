@@ -1,0 +1,42 @@
+"""Writes what test.py writes, in no time: the references as translations but for the first few."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+from data.corpora.build import build_corpus
+
+arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+config = runpy.run_path(arguments["--config"])["config"]
+run = Path(arguments["--model_path"])
+with Path(__file__).with_name("calls").open("a") as file:
+    print("test", run.parent.name.split("_seed")[0], file=file)
+spoilt = 3 if config.model.position.kind == "sinusoidal" else 1
+bleu = 90.0 - spoilt
+edges = config.evaluate.length_buckets
+corpus = build_corpus(config.data)
+(run / "results").mkdir(exist_ok=True)
+for split in [arguments["--split"]] if "--split" in arguments else corpus.test:
+    text = corpus.load(split)
+    name = f"{split}_{arguments['--search']}"
+    found = ["nothing of the kind"] * spoilt + list(text.tgt[spoilt:])
+    for suffix, lines in (("src", text.src), ("ref", text.tgt), ("hyp", found)):
+        path = run / "results" / f"{name}.{suffix}.txt"
+        path.write_text("".join(f"{line}\n" for line in lines))
+    record = {
+        "scores": {
+            "bleu4": bleu / 100,
+            "sacrebleu": bleu,
+            "interval": [bleu - 2, bleu + 1],
+            "chrf": 80.0,
+            "n": len(found),
+            "signature": "made",
+            "buckets": [{"low": 0, "high": end, "n": 2, "bleu": bleu} for end in [*edges, None]],
+        },
+        "loss": 1.5,
+        "accuracy": 0.5,
+        "checkpoint": "best_checkpoint_1_loss=-1.5000.pt",
+        "provenance": {"commit": "abc", "python": "3", "torch": "2", "hardware": "none"},
+    }
+    (run / "results" / f"{name}_scores.json").write_text(json.dumps(record))

@@ -1,0 +1,71 @@
+"""Scripts that stand in for train.py and test.py: they make the same files in no time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from toy_runs import toy_settings
+
+from experiments import compare_positions, trials
+
+
+class StandIn:
+    """The scripts in `folder`, and what became of them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.output = folder / "out"
+        here = Path(__file__).parent
+        shutil.copy(here / "fake_train.py", folder / "train.py")
+        shutil.copy(here / "fake_scorer.py", folder / "test.py")
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        monkeypatch.setattr(trials, "ROOT", folder)
+        monkeypatch.setattr(trials, "POLL_S", 0.02)
+        self.fates()
+
+    def fates(self, **fates: str) -> None:
+        """What becomes of the training of a scheme: error, killed (once), slow, refused (if it goes
+        on); or it ends.
+        """
+        (self.folder / "fates.json").write_text(json.dumps(fates))
+
+    def calls(self) -> list[str]:
+        """The scripts that were run since the last time, in order."""
+        path = self.folder / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return lines
+
+    def arguments(self, *more: str) -> list[str]:
+        file = self.folder / "toy.py"
+        file.write_text("from configs.schema import Config\n\nconfig = Config(name='toy')\n")
+        settings = [part for text in toy_settings(self.folder) for part in ("--set", text)]
+        places = ["--config", str(file), "--output_dir", str(self.output)]
+        return [*places, *settings, "--threads", "1", *more]
+
+    def compare(self, positions: str, *more: str) -> int:
+        return compare_positions.main(self.arguments("--positions", positions, *more))
+
+    def table(self, name: str = "comparison.csv") -> list[dict[str, str]]:
+        return read_csv(self.output / name)
+
+    def text(self, name: str = "comparison.md") -> str:
+        return (self.output / name).read_text("utf-8")
+
+    def trial_folder(self, name: str) -> Path:
+        [folder] = (self.output / "runs").glob(f"{name}_seed0_*")
+        return folder
+
+    def config(self, name: str) -> dict[str, Any]:
+        return json.loads((self.trial_folder(name) / "config.json").read_text("utf-8"))
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,174 @@
+"""What the comparisons of position schemes and of methods write, and which configs they train."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import run_script, tiny_args
+from stand_in import StandIn, read_csv
+
+from configs.schema import Config, InverseSqrt, RDrop, Subword
+from configs.serialize import diff, from_dict
+from experiments import compare_methods, compare_positions, length_extrapolation
+from translation.metrics import paired_bootstrap
+from translation.loading import load_run
+from utils.errors import UserError
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return StandIn(tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_a_real_comparison_holds_what_was_measured(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    small = ["train.max_epochs=1", "train.precision=fp32", "train.log_every=1", "decode.max_len=8"]
+    small += ["data.corpus.n_train=300", "data.corpus.n_test=12", "evaluate.bleu_every_epochs=0"]
+    arguments = ["--positions", "rope", "--baseline", "rope", "--config", "configs/demo.py"]
+    arguments += [*tiny_args(tmp_path, *small), "--threads", "1", "--search", "greedy"]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = compare_positions.main([*arguments, "--output_dir", str(output)])
+    assert code == 0, err.getvalue()
+    assert re.search(r"^\[1/1\] .* min \| rope, seed 0: done in", err.getvalue(), re.MULTILINE)
+    assert out.getvalue() == (output / "comparison.md").read_text("utf-8")
+
+    [row] = read_csv(output / "comparison.csv")
+    first = [row[key] for key in ("scheme", "seed", "split", "status")]
+    assert first == ["rope", "0", "test", "done"]
+    run = output / row["run"]
+    record = json.loads((run / "results" / "test_greedy_scores.json").read_text("utf-8"))
+    scores = record["scores"]
+    measured = [record["loss"], record["accuracy"], scores["bleu4"], scores["sacrebleu"]]
+    columns = ["test_loss", "token_accuracy", "bleu4", "sacrebleu"]
+    columns += ["interval_low", "interval_high"]
+    assert [float(row[column]) for column in columns] == [*measured, *scores["interval"]]
+    by_length = sum(int(row[name]) for name in row if name.startswith("n "))
+    assert int(row["sentences"]) == scores["n"] == by_length
+    loaded = load_run(run, runs_dir=output)
+    assert int(row["parameters"]) == sum(p.numel() for p in loaded.model.parameters())
+    log = (run / "logs" / "metrics.jsonl").read_text("utf-8").splitlines()
+    losses = [line["loss"] for line in map(json.loads, log) if line["kind"] == "validation"]
+    assert float(row["validation_loss"]) == min(losses)
+    assert 100 < float(row["tokens_per_second"]) < 1e7
+    assert 100 < float(row["peak_memory_mb"]) < 10_000  # torch alone takes more than 100 MB
+    assert 0.01 < float(row["train_minutes"]) < 10
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [record["checkpoint"]]
+
+
+def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(stand_in: StandIn) -> None:
+    assert stand_in.compare("rope") == 0
+    sinusoidal, rope = stand_in.table()  # the baseline first, although it was not named
+    assert [row["scheme"] for row in (sinusoidal, rope)] == ["sinusoidal", "rope"]
+    assert rope["tokens_per_second"] == "200.0"  # the median without the first update
+    assert (rope["validation_loss"], rope["parameters"]) == ("1.5", "12345")
+    assert (sinusoidal["baseline"], sinusoidal["p_value"]) == ("", "")
+    assert rope["baseline"] == "sinusoidal"
+    lines = {}
+    for name in ("sinusoidal", "rope"):
+        [run] = stand_in.trial_folder(name).glob("toy_*")
+        for what in ("hyp", "ref"):
+            path = run / "results" / f"test_beam.{what}.txt"
+            lines[name, what] = path.read_text("utf-8").splitlines()
+    found = lines["sinusoidal", "hyp"], lines["rope", "hyp"], lines["rope", "ref"]
+    paired = paired_bootstrap(*found, samples=1000, seed=0)
+    assert paired.difference > 0
+    columns = ("difference", "difference_low", "difference_high", "p_value")
+    measured = [paired.difference, *paired.interval, paired.p_value]
+    assert [float(rope[key]) for key in columns] == measured
+    kept = [path.name for path in run.glob("checkpoints/*")]
+    assert kept == ["best_checkpoint_1_loss=-1.5000.pt"]
+
+    text = stand_in.text()
+    names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
+    assert names == ["| scheme", "| ---", "| rope", "| sinusoidal"] * 2  # the best first
+    for line in (
+        "| scheme | seeds | parameters | validation loss | tokens/s | peak memory (MB) | minutes |",
+        "| scheme | loss | token accuracy | BLEU-4 | sacreBLEU | 95% interval | difference | p "
+        "| 1–10 words (n=2) |",
+        "| rope | 1.500 | 0.5000 | 0.8900 | 89.00 | 87.00 to 90.00 "
+        f"| {paired.difference:+.2f} | {paired.p_value:.3f} |",
+    ):
+        assert line in text
+    assert str(stand_in.folder) not in text  # no place of this machine
+    for name in ("comparison_bleu.png", "comparison_lengths.png"):
+        assert (stand_in.output / name).read_bytes().startswith(b"\x89PNG")
+
+
+METHODS = "plain_twice,r_drop+bpe_dropout,moving_average"
+
+
+def test_methods_are_changes_of_the_config_alone_and_together(stand_in: StandIn) -> None:
+    arguments = stand_in.arguments("--methods", METHODS, "--set", "train.max_epochs=2")
+    assert compare_methods.main(arguments) == 0
+    assert [row["method"] for row in stand_in.table()] == ["plain", *METHODS.split(",")]
+    assert {row["baseline"] for row in stand_in.table()} == {"", "plain"}
+    plain = from_dict(stand_in.config("plain"))
+
+    def changes(name: str) -> dict[str, object]:
+        found = diff(plain, from_dict(stand_in.config(name)))
+        return {key: new for key, _, new in found if key != "train.runs_dir"}
+
+    assert plain.train.max_epochs == 2
+    assert changes("plain_twice") == {"train.max_epochs": 4}
+    assert changes("moving_average") == {"train.ema_decay": 0.999}
+    both: Config = from_dict(stand_in.config("r_drop+bpe_dropout"))
+    assert isinstance(both.tokenizer, Subword)
+    assert (both.optim.objective, both.tokenizer.sampling) == (RDrop(alpha=5.0), 0.1)
+    assert replace(both.optim, objective=plain.optim.objective) == plain.optim
+
+
+def test_the_inverse_square_root_keeps_the_peak_and_the_warm_up_of_the_config() -> None:
+    args = compare_methods.parse_args(["--set", "optim.schedule.lr=0.002"])
+    schedule = compare_methods.method_config(args, "inverse_sqrt", []).optim.schedule
+    assert schedule == InverseSqrt(lr=0.002, warmup_steps=200)
+
+
+def test_every_method_fits_the_default_config_and_changes_it() -> None:
+    args = compare_methods.parse_args([])
+    configs = {n: compare_methods.method_config(args, n, []) for n in compare_methods.METHODS}
+    assert [name for name, config in configs.items() if config == configs["plain"]] == ["plain"]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "words"),
+    [
+        (compare_positions, "--positions rope,rpoe", "no position scheme 'rpoe': there are none, "),
+        (compare_positions, "--positions ,", "name at least one position scheme"),
+        (compare_positions, "--baseline best", "no position scheme 'best'"),
+        (compare_positions, "--curves wavy", "no position scheme 'wavy'"),
+        (compare_positions, "--seeds 0,x", "--seeds '0,x'"),
+        (compare_positions, "--seeds -1", "--seeds '-1'"),
+        (compare_positions, "--set model.d_modell=4", "unknown key 'model.d_modell'"),
+        (compare_positions, "--report_only", "nothing of this is done yet"),
+        (compare_positions, "--jobs 0", "an integer >= 1"),
+        (compare_methods, "--methods plain,r_drop+luck", "no method 'luck': there are plain, "),
+        (compare_methods, "--methods ,", "name at least one method"),
+        (length_extrapolation, "--corpus phrasebook", "has the files corpus"),
+        (length_extrapolation, "--positions rope,x", "no position scheme 'x'"),
+        (length_extrapolation, "--scaled_at_test alibi", "alibi: not a scaling of RoPE"),
+        (length_extrapolation, "--corpus files --max_words 1", "no pair of train is so short"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_runs_nothing(
+    stand_in: StandIn, script: object, arguments: str, words: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        script.main(stand_in.arguments(*arguments.split()))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert stand_in.calls() == []
+
+
+@pytest.mark.parametrize("name", ["compare_positions", "compare_methods", "length_extrapolation"])
+def test_a_script_is_run_as_a_file_and_a_mistake_ends_with_exit_code_2(name: str) -> None:
+    done = run_script(f"experiments/{name}.py", "--seeds", "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --seeds 'x': integers >= 0, separated by commas\n"

@@ -1,0 +1,147 @@
+"""The extrapolation in length: the sentences of training, RoPE scaled at test, what is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from stand_in import StandIn
+from toy_runs import toy_config
+
+from configs.load import read_config_json
+from configs.positions import YarnScaling
+from data.corpora.base import ParallelText
+from data.corpora.build import build_corpus
+from experiments import length_extrapolation
+from experiments.common import bucket_names, rows_by_length
+from experiments.trials import Trial
+from translation.loading import load_run
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return StandIn(tmp_path, monkeypatch)
+
+
+def words(lines: Iterable[str]) -> list[int]:
+    return [len(line.split()) for line in lines]
+
+
+def test_training_files_hold_no_longer_sentences_and_test_files_all(tmp_path: Path) -> None:
+    config = toy_config(tmp_path)
+    before = {split: build_corpus(config.data).load(split) for split in ("train", "valid", "test")}
+    short = length_extrapolation.write_short_corpus(config, 6, tmp_path / "out")
+    corpus = build_corpus(dataclasses.replace(config.data, corpus=short))
+    for split in ("train", "valid"):
+        pairs = list(zip(before[split].src, before[split].tgt))
+        wanted = [pair for pair in pairs if max(words(pair)) <= 6]
+        text = corpus.load(split)
+        assert list(zip(text.src, text.tgt)) == wanted
+        assert 0 < len(wanted) < len(pairs)
+    assert corpus.test == ("test",)
+    assert corpus.load("test") == before["test"]
+    other = length_extrapolation.write_short_corpus(config, 8, tmp_path / "out")
+    assert other.root != short.root
+
+
+def test_a_pair_with_one_long_side_is_left_out() -> None:
+    text = ParallelText(["a b", "a b c", "a b"], ["a b", "a", "a b c"])
+    short = length_extrapolation.short_pairs(text, 2)
+    assert (short.src, short.tgt) == (["a b"], ["a b"])
+
+
+def test_buckets_meet_at_the_limit_and_end_where_sentences_are_few() -> None:
+    few = length_extrapolation.FEWEST
+    lines = ["w " * 5] * 100 + ["w " * 17] * few + ["w " * 40] * (few - 1)
+    # Beyond 15 there are those of 17 and of 40 words; beyond 18 those of 40.
+    assert length_extrapolation.length_edges(lines, 12) == (6, 9, 12, 15)
+    assert bucket_names((6, 9, 12)) == ["1–6", "7–9", "10–12", "≥13"]
+    assert bucket_names((1, 2)) == ["1", "2", "≥3"]
+    assert rows_by_length(["a", "a b", "a b c", "a b c d"], (1, 3)) == [[0], [1, 2], [3]]
+
+
+def test_a_scaled_copy_has_the_trained_weights_and_another_rotation(
+    tmp_path: Path, trained_run: Path
+) -> None:
+    config = read_config_json(trained_run / "config.json")
+    source = Trial("rope", 0, config, tmp_path, ("test",), search="greedy")
+    source.write_config()
+    run = shutil.copytree(trained_run, source.folder / trained_run.name)
+    (source.folder / "train.log").touch()
+    (source.folder / "train.out").write_text(f"{run}\n")
+    trial = length_extrapolation.scaled_trial(source, "rope_yarn", max_words=10)
+    position = dataclasses.replace(config.model.position, scaling=YarnScaling(trained_length=20))
+    assert trial.config.model.position == position
+    length_extrapolation.copy_run(source, trial)
+    old, new = (load_run(each.run, runs_dir=tmp_path) for each in (source, trial))
+    assert new.config.model.position == position
+    states = old.model.state_dict().values(), new.model.state_dict().values()
+    assert all(torch.equal(a, b) for a, b in zip(*states))
+    src, tgt = torch.arange(5, 35)[None], torch.arange(5, 11)[None]
+    with torch.inference_mode():
+        assert not torch.allclose(old.model(src, tgt), new.model(src, tgt), atol=1e-4)
+    assert not trial.is_scored()  # it is trained, so that scoring is what is left to do
+
+
+def test_a_table_curves_and_counts_are_written(stand_in: StandIn) -> None:
+    arguments = stand_in.arguments("--corpus", "files", "--max_words", "6")
+    arguments += ["--positions", "sinusoidal,learnable"]
+    calls = ["train sinusoidal", "test sinusoidal", "train learnable", "test learnable"]
+    for expected in (calls, []):
+        assert length_extrapolation.main(arguments) == 0
+        assert stand_in.calls() == expected
+    rows = stand_in.table("extrapolation.csv")
+    for name in ("sinusoidal", "learnable"):
+        own = [row for row in rows if row["position"] == name]
+        spans = [(row["from_words"], row["to_words"], row["beyond"]) for row in own]
+        assert spans == [("1", "4", "0"), ("5", "5", "0"), ("6", "6", "0"), ("7", "", "1")]
+        assert sum(int(row["sentences"]) for row in own) == 12  # the whole test split
+        assert [row["sacrebleu"] != "" for row in own] == [row["sentences"] != "0" for row in own]
+    text = stand_in.text("extrapolation.md")
+    assert "| scheme | seeds | up to 6 words | beyond 6 | 1–4 words (n=" in text
+    assert (stand_in.output / "extrapolation.png").read_bytes().startswith(b"\x89PNG")
+    [root] = stand_in.output.glob("text_max6_*")
+    assert stand_in.config("learnable")["data"]["corpus"]["root"] == str(root)
+
+
+def test_a_rotation_that_cannot_be_scaled_is_named_and_the_rest_is_written(
+    stand_in: StandIn,
+) -> None:
+    stand_in.fates(rope="error")
+    arguments = stand_in.arguments("--corpus", "files", "--max_words", "6")
+    arguments += ["--positions", "rope,none", "--scaled_at_test", "rope_ntk"]
+    assert length_extrapolation.main(arguments) == 1
+    assert stand_in.calls() == ["train rope", "train none", "test none"]
+    reasons = {row["position"]: row["reason"] for row in stand_in.table("extrapolation.csv")}
+    copied = {"rope_ntk_at_test": "rope, seed 0 is not trained"}
+    assert reasons == {"none": "", "rope": "no such luck", **copied}
+
+
+def test_the_phrasebook_is_scored_on_both_sides_of_the_limit(stand_in: StandIn) -> None:
+    arguments = ["--config", str(ROOT / "configs/demo.py"), "--output_dir", str(stand_in.output)]
+    arguments += ["--positions", "none", "--max_words", "8", "--threads", "1"]
+    for size in ("n_train=60", "n_validation=30", "n_test=40"):
+        arguments += ["--set", f"data.corpus.{size}"]
+    assert length_extrapolation.main(arguments) == 0
+    assert stand_in.calls() == ["train none", "test none", "test none"]  # test and validation
+    rows = stand_in.table("extrapolation.csv")
+    sides = [[int(row["sentences"]) for row in rows if row["beyond"] == side] for side in "01"]
+    assert list(map(sum, sides)) == [30, 40]
+
+
+def test_the_default_sizes_are_in_the_phrasebook_and_defaults_follow_the_corpus() -> None:
+    args = length_extrapolation.parse_args([])
+    config = length_extrapolation.load_config(
+        args.config, length_extrapolation.limited_overrides(args)
+    )
+    splits = [build_corpus(config.data).load(split) for split in ("train", "validation", "test")]
+    assert list(map(len, splits)) == [20_000, 500, 500]
+    assert max(words(splits[0].src)) == 10 < min(words(splits[2].src))
+    args = length_extrapolation.parse_args(["--corpus", "files"])
+    assert (args.config, args.max_words) == ("configs/multi30k_small_rope.py", 12)
+    assert args.output_dir == Path("runs/extrapolation_files")

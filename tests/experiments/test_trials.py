@@ -1,0 +1,181 @@
+"""Which trainings and scorings are run, in which order, and what becomes of the others."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from stand_in import StandIn
+
+from experiments import comparison, trials
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    monkeypatch.setattr(comparison.Comparison, "draw", lambda *_: None)  # slow, and no matter here
+    return StandIn(tmp_path, monkeypatch)
+
+
+def both(*names: str) -> list[str]:
+    return [f"{script} {name}" for name in names for script in ("train", "test")]
+
+
+def test_what_is_done_is_not_run_again(stand_in: StandIn) -> None:
+    assert stand_in.compare("rope", "--seeds", "0,1") == 0
+    # All schemes with one seed before the next; the baseline first.
+    assert stand_in.calls() == both("sinusoidal", "rope", "sinusoidal", "rope")
+    table = stand_in.table()
+    assert stand_in.compare("rope", "--seeds", "0,1") == 0
+    assert stand_in.table() == table
+    assert stand_in.compare("rope", "--seeds", "0,1,2", "--report_only") == 0
+    assert [row["status"] for row in stand_in.table()] == ["done"] * 4 + ["not run"] * 2
+    assert "Not run yet: sinusoidal, seed 2; rope, seed 2" in stand_in.text()
+    assert stand_in.calls() == []
+
+
+def test_what_changes_the_training_is_another_run_and_what_changes_the_search_another_score(
+    stand_in: StandIn,
+) -> None:
+    train, test = both("sinusoidal")
+    for more, calls in (
+        ([], [train, test]),
+        (["--set", "data.cache_dir=elsewhere", "--set", "train.log_every=7"], []),
+        (["--set", "decode.length_penalty=0.9"], [test]),
+        (["--search", "greedy"], [test]),
+        (["--set", "optim.schedule.lr=0.1"], [train, test]),
+    ):
+        assert stand_in.compare("sinusoidal", *more) == 0
+        assert stand_in.calls() == calls
+    assert len(list((stand_in.output / "runs").iterdir())) == 2
+
+
+def test_a_run_is_found_again_when_the_schema_has_grown(stand_in: StandIn) -> None:
+    assert stand_in.compare("sinusoidal") == 0
+    folder, stored = stand_in.trial_folder("sinusoidal"), stand_in.config("sinusoidal")
+    del stored["model"]["bias"]  # as it was before there was such a field
+    (folder / "config.json").write_text(json.dumps(stored), "utf-8")
+    folder.rename(folder.with_name("sinusoidal_seed0_0123456789"))  # and the digest was another
+    stand_in.calls()
+    assert stand_in.compare("sinusoidal") == 0
+    assert stand_in.calls() == []
+
+
+def test_a_failing_scheme_does_not_stop_the_others(stand_in: StandIn) -> None:
+    stand_in.fates(alibi="error")
+    assert stand_in.compare("alibi,rope") == 1
+    assert stand_in.calls() == [*both("sinusoidal"), "train alibi", *both("rope")]
+    status = [(row["scheme"], row["status"], row["reason"]) for row in stand_in.table()]
+    failed = ("alibi", "failed", "no such luck")
+    assert status == [("sinusoidal", "done", ""), failed, ("rope", "done", "")]
+    assert "| alibi, seed 0 | failed: no such luck |" in stand_in.text()
+    stand_in.fates()
+    assert stand_in.compare("alibi,rope") == 0
+    assert stand_in.calls() == both("alibi")
+
+
+def test_a_scheme_that_the_config_refuses_is_named_and_the_others_go_on(stand_in: StandIn) -> None:
+    assert stand_in.compare("rope,alibi", "--set", "model.d_model=18") == 1  # of 2 heads
+    assert stand_in.calls() == both("sinusoidal", "alibi")
+    [refused] = [row for row in stand_in.table() if row["status"] == "failed"]
+    assert (refused["scheme"], refused["seed"]) == ("rope", "")
+    assert "even head size" in refused["reason"]
+
+
+def test_a_run_that_was_cut_short_goes_on(stand_in: StandIn) -> None:
+    stand_in.fates(rope="killed")
+    assert stand_in.compare("rope") == 1
+    assert [row["reason"] for row in stand_in.table()] == ["", "ended by SIGKILL (out of memory?)"]
+    assert stand_in.compare("rope") == 0
+    assert stand_in.calls()[-2:] == ["resume rope", "test rope"]
+    folder = stand_in.trial_folder("rope")
+    assert len(list(folder.glob("toy_*"))) == 1
+    attempts = json.loads((folder / "attempts.json").read_text("utf-8"))
+    assert len(attempts) == 2
+    assert all(attempt["peak_mb"] > 1 for attempt in attempts)
+    minutes = float(stand_in.table()[1]["train_minutes"])
+    assert minutes == pytest.approx(sum(attempt["seconds"] for attempt in attempts) / 60)
+
+
+def test_a_run_that_cannot_go_on_starts_again(stand_in: StandIn) -> None:
+    for fate in ("killed", "refused"):
+        stand_in.fates(rope=fate)
+        code = stand_in.compare("rope")
+    assert code == 0
+    assert stand_in.calls()[-3:] == ["resume rope", "train rope", "test rope"]
+    folder = stand_in.trial_folder("rope")
+    assert len(list(folder.glob("toy_*"))) == len(list(folder.glob("left_toy_*"))) == 1
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        threading.Event().wait(0.02)
+
+
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)])
+def test_a_signal_reaches_the_trainings_and_the_next_call_goes_on(
+    stand_in: StandIn, number: signal.Signals, jobs: int
+) -> None:
+    running = ["sinusoidal", "rope"][:jobs]
+    stand_in.fates(**dict.fromkeys(running, "slow"))
+    handler = signal.getsignal(number)
+
+    def send() -> None:
+        for name in running:
+            wait_for(stand_in.folder / f"waiting_{name}")
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert stand_in.compare("rope,alibi", "--jobs", str(jobs)) == 128 + number
+    thread.join()
+    assert signal.getsignal(number) is handler
+    for name in running:
+        assert (stand_in.folder / f"ended_{name}").read_text() == number.name
+    assert sorted(stand_in.calls()) == sorted(f"train {name}" for name in running)
+    assert {row["status"] for row in stand_in.table()} == {"not run"}
+    assert stand_in.compare("rope,alibi") == 0
+    first = [call for name in running for call in (f"resume {name}", f"test {name}")]
+    assert stand_in.calls() == [*first, *both(*["rope", "alibi"][jobs - 1 :])]
+
+
+def test_an_error_of_the_program_ends_the_trainings(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in.fates(sinusoidal="slow")
+    write_config = trials.Trial.write_config
+
+    def fail_beside(trial: trials.Trial) -> None:
+        if trial.variant == "rope":
+            wait_for(stand_in.folder / "waiting_sinusoidal")
+            raise OSError("the disk is full")
+        write_config(trial)
+
+    monkeypatch.setattr(trials.Trial, "write_config", fail_beside)
+    with pytest.raises(OSError, match="the disk is full"):
+        stand_in.compare("rope,alibi", "--jobs", "2")
+    assert (stand_in.folder / "ended_sinusoidal").read_text() == "SIGTERM"
+    assert stand_in.calls() == ["train sinusoidal"]
+
+
+def test_a_run_that_another_process_is_at_is_left_alone(stand_in: StandIn) -> None:
+    assert stand_in.compare("rope") == 0
+    stand_in.calls()
+    folder = stand_in.trial_folder("rope")
+    (folder / "scored.json").unlink()
+    with (folder / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert stand_in.compare("rope") == 1
+    assert stand_in.calls() == []
+    assert "another process is at work" in stand_in.table()[1]["reason"]
+
+
+def test_several_runs_at_once_are_said_to_disturb_each_other(stand_in: StandIn) -> None:
+    assert stand_in.compare("rope", "--jobs", "2") == 0
+    assert sorted(stand_in.calls()) == sorted(both("sinusoidal", "rope"))
+    assert "up to 2 runs at once" in stand_in.text()
+    assert {row["jobs"] for row in stand_in.table()} == {"2"}
