@@ -18,7 +18,7 @@ what is tested. The scalings of RoPE named by --scaled_at_test are not trained: 
 stretch a model that was trained with plain RoPE, so the trained rope run is scored with its
 rotation scaled, without a further update. Their trained length is put at two tokens a word: in both
 corpora fewer than one sentence in a hundred of N words has more than 2N tokens. A scheme with a
-scaling can be named under --positions too; it is then trained as it stands in configs/positions.py.
+scaling can be named under --positions too; it is then trained, for data.max_len tokens.
 """
 
 from __future__ import annotations

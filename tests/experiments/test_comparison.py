@@ -16,8 +16,8 @@ from stand_in import StandIn, read_csv
 from configs.schema import Config, InverseSqrt, RDrop, Subword
 from configs.serialize import diff, from_dict
 from experiments import compare_methods, compare_positions, length_extrapolation
-from translation.metrics import paired_bootstrap
 from translation.loading import load_run
+from translation.metrics import paired_bootstrap
 from utils.errors import UserError
 
 
