@@ -1,8 +1,6 @@
-"""The original experiment's setting, from which its four configs derive: a base Transformer on
-IWSLT2017.
+"""The original experiment: a base Transformer on IWSLT2017; its four configs derive from here.
 
-Plain cross-entropy and no gradient clipping, as in the original; layers are post-norm, as in the
-paper.
+Cross-entropy alone and no gradient clipping, as in the original; post-norm, as in the paper.
 """
 
 from configs.schema import (

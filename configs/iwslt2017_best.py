@@ -5,21 +5,17 @@
     python tune.py --model_path AVERAGED --beam 4 5 8 --length_penalty 0.6 1.0 1.4
     python test.py --model_path AVERAGED
 
-Why each choice, from published work on corpora of this size; here it has been started, and not
-trained to its end.
-- 6+6 layers, d_model 512, 4 heads and d_ff 1024: the size that from-scratch work on IWSLT has
-  settled on.
+Each choice is from published work on corpora of this size; here it was started, not trained to its
+end.
+- 6+6 layers, d_model 512, 4 heads and d_ff 1024: what from-scratch work on IWSLT has settled on.
 - pre-norm: trains without a delicate warm-up at this depth. RoPE: the best of the encodings without
-  parameters on
-  Multi30k (report.md), and there is no bound on the length of a talk's sentences.
+  parameters on Multi30k (report.md), and the length of a talk's sentences has no bound.
 - a joint BPE of 10,000 and one embedding matrix for source, target and output: rare words are split
-  where the corpus is
-  too small to learn them whole, and 5 million weights replace 15 million.
-- dropout 0.3, label smoothing 0.1, R-Drop with alpha 5: the corpus is seen sixty times and would be
-  learnt by heart.
+  where the corpus is too small to learn them whole; 5 million weights replace 15 million.
+- dropout 0.3, label smoothing 0.1, R-Drop with alpha 5: the corpus is seen sixty times, and would
+  be learnt by heart.
 - inverse square root to 5e-4 after 4,000 updates, then the last ten checkpoints averaged: at a rate
-  that is still high
-  the weights wander about a minimum, and their mean lies closer to it.
+  still high the weights wander about a minimum, and their mean lies closer to it.
 - cleaning: the talks hold a few untranslated and misaligned segments.
 """
 

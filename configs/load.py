@@ -77,7 +77,7 @@ def write_config_json(config: Config, path: str | Path) -> None:
 
 
 def read_config_json(path: str | Path) -> Config:
-    """Read what `write_config_json` wrote; nothing is executed. Raises ConfigError naming the file."""
+    """What `write_config_json` wrote; nothing is executed. Raises ConfigError naming the file."""
     path = Path(path)
     try:
         return from_dict(json.loads(path.read_text("utf-8")))

@@ -1,5 +1,4 @@
-r"""The best that was reached here with Multi30k's own 29,000 pairs: XLNet's encoding and long
-training, three times.
+r"""The best from Multi30k's own 29,000 pairs: XLNet's encoding and long training, three times.
 
     python train.py --config configs/multi30k_best.py
     python train.py --config configs/multi30k_best.py --set train.seed=1 --set train.max_epochs=16
@@ -12,13 +11,11 @@ sacreBLEU on the three tests (report.md, "The best system from 29,000 pairs"): t
 54.9 / 49.3 / 45.0. Why each choice, measured there:
 - XLNet's encoding: the best of the twenty-seven in report.md, and on a CPU with AVX-512 nearly as
   fast as RoPE.
-- twenty-four epochs: the validation loss has its lowest point in the twenty-second, and moves by
-  0.003 from the
-  nineteenth on. On the training text the loss is then 0.54 (validation: 1.29): more epochs would
-  want more dropout.
+- twenty-four epochs: the validation loss is lowest in the twenty-second, and moves by 0.003 from
+  the nineteenth on. On the training text it is then 0.54 (validation: 1.29): more epochs would want
+  more dropout.
 - several models: they share the tokenizer, which the same text and settings make anew in each run,
-  and differ by seed.
-  Shorter trainings of the others were what an afternoon had left.
+  and differ by seed. Shorter trainings of the others were what an afternoon had left.
 """
 
 from dataclasses import replace

@@ -1,9 +1,9 @@
-"""Back-translation: Multi30k's pairs, and English text with the French that a reverse model made of
-it.
+r"""Back-translation: Multi30k's pairs, and English text with a reverse model's French.
 
-    python train.py --config configs/multi30k_small_rope.py --set data.src_lang=en --set
-    data.tgt_lang=fr python back_translate.py --src_file mono.en --output data/bt/train --tag python
-    train.py --config configs/multi30k_bt.py
+    python train.py --config configs/multi30k_small_rope.py \
+        --set data.src_lang=en --set data.tgt_lang=fr
+    python back_translate.py --src_file mono.en --output data/bt/train --tag
+    python train.py --config configs/multi30k_bt.py
 
 Not trained in this size; what the method gains for a smaller model is in report.md, "Methods of
 training". Why each choice:

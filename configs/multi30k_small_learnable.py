@@ -1,6 +1,4 @@
-"""Real text on a CPU: the small Multi30k model of multi30k_small_rope.py with learned position
-tables.
-"""
+"""Real text on a CPU: the model of multi30k_small_rope.py with learned position tables."""
 
 from dataclasses import replace
 

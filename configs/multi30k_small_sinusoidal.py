@@ -1,6 +1,4 @@
-"""Real text on a CPU: the small Multi30k model of multi30k_small_rope.py with sinusoids added to
-the embeddings.
-"""
+"""Real text on a CPU: the model of multi30k_small_rope.py with sinusoids."""
 
 from dataclasses import replace
 

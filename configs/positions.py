@@ -1,5 +1,4 @@
-"""Every positional encoding as a config section, and the named ones that `--position` and the
-experiments know.
+"""Every positional encoding as a config section, and the names that `--position` knows.
 
 What each scheme is stands in docs/positional_encodings.md; `models/schemes.py` builds it.
 """
@@ -18,7 +17,7 @@ FLOAT32_MAX = 3.4e38
 
 
 class Bound(NamedTuple):
-    """The most tokens that a scheme can place, and the field below model.position that decides it."""
+    """The most tokens that a scheme can place, and the field of model.position that decides it."""
 
     field: str
     length: int
@@ -38,9 +37,7 @@ class PositionSection(Section, section="model.position"):
         return None
 
     def longest(self) -> int | None:
-        """The longest sequence in tokens that the scheme can place on both sides; None where there
-        is no bound.
-        """
+        """The longest sequence in tokens that both sides can place; None: there is no bound."""
         bounds = (self.bound("source"), self.bound("target"))
         return min((bound.length for bound in bounds if bound is not None), default=None)
 
@@ -71,8 +68,8 @@ class Sinusoidal(PositionSection, kind="sinusoidal"):
     layout: Literal["interleaved", "half", "t2t"] = "interleaved"
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
-        if self.layout == "t2t" and d_model < 4:
-            self._fail("layout", f"needs a d_model of 4 or more; it is {d_model}")
+        rule = f"needs a d_model of 4 or more; it is {d_model}"
+        self._require(self.layout != "t2t" or d_model >= 4, "layout", rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,25 +93,21 @@ class NoScaling(Section, kind="none", section="model.position.scaling"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearScaling(Section, kind="linear", section="model.position.scaling"):
-    """Position interpolation: position s*m behaves as m did (Peng et al. 2023, "YaRN", equation
-    10).
-    """
+    """Position interpolation: s*m behaves as m did (Peng et al. 2023, "YaRN", equation 10)."""
 
     factor: float = number(4.0, ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NtkScaling(Section, kind="ntk", section="model.position.scaling"):
-    """NTK-aware: a larger base that keeps the fastest frequency and slows the slowest by `factor`."""
+    """NTK-aware: a larger base keeps the fastest frequency and slows the slowest by `factor`."""
 
     factor: float = number(4.0, ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicNtkScaling(Section, kind="dynamic_ntk", section="model.position.scaling"):
-    """NTK-aware with a base that grows with the sequence once it is longer than trained_length, and
-    not before.
-    """
+    """NTK-aware with a base that grows with the sequence beyond trained_length, and not before."""
 
     factor: float = number(4.0, ge=1)
     trained_length: int = number(128, ge=1)
@@ -122,9 +115,7 @@ class DynamicNtkScaling(Section, kind="dynamic_ntk", section="model.position.sca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YarnScaling(Section, kind="yarn", section="model.position.scaling"):
-    """YaRN: fast frequencies kept, slow ones interpolated, logits a little sharper (Peng et al.
-    2023).
-    """
+    """YaRN (Peng et al. 2023): fast frequencies kept, slow ones interpolated, sharper logits."""
 
     factor: float = number(4.0, ge=1)
     trained_length: int = number(128, ge=1)
@@ -132,8 +123,8 @@ class YarnScaling(Section, kind="yarn", section="model.position.scaling"):
     beta_slow: float = number(1.0, gt=0)
 
     def _check(self) -> None:
-        if self.beta_fast <= self.beta_slow:
-            self._fail("beta_fast", f"must be greater than beta_slow = {self.beta_slow}")
+        rule = f"must be greater than beta_slow = {self.beta_slow}"
+        self._require(self.beta_fast > self.beta_slow, "beta_fast", rule)
 
 
 Scaling = NoScaling | LinearScaling | NtkScaling | DynamicNtkScaling | YarnScaling
@@ -141,50 +132,46 @@ Scaling = NoScaling | LinearScaling | NtkScaling | DynamicNtkScaling | YarnScali
 
 def _check_head(kind: str, d_model: int, n_heads: int) -> None:
     if (d_model // n_heads) % 2:
-        raise ConfigError(
-            f"model.n_heads = {n_heads}: {kind} needs an even head size; {d_model} / {n_heads} is odd"
-        )
+        odd = f"{d_model} / {n_heads} is odd"
+        raise ConfigError(f"model.n_heads = {n_heads}: {kind} needs an even head size; {odd}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope(PositionSection, kind="rope"):
     """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
 
-    layout: which two numbers make a pair, (2i, 2i+1) as in the paper or (i, i + Dh/2) as in Llama.
-    rope_dim="model" spreads the frequencies over d_model, as if the rotation came before the head
-    split: this is what the original project did, and is wrong by the paper (wavelengths then differ
-    by head). cross=True also rotates in cross-attention. Both are kept as labelled experiments.
+    form: how it is computed; "auto" is the faster way here. layout: which two numbers make a pair,
+    (2i, 2i+1) as in the paper or (i, i + Dh/2) as in Llama. rope_dim="model" spreads the
+    frequencies over d_model, as if the rotation came before the head split: this is what the
+    original project did, and is wrong by the paper (wavelengths then differ by head). cross=True
+    also rotates in cross-attention. Both are kept as labelled experiments.
     """
 
     base: float = number(10000.0, gt=1)
-    form: Literal["auto", "real", "complex"] = (
-        "auto"  # how it is computed; auto: the faster way here
-    )
+    form: Literal["auto", "real", "complex"] = "auto"
     layout: Literal["interleaved", "half"] = "interleaved"
     rope_dim: Literal["head", "model"] = "head"
     cross: bool = False
     scaling: Scaling = NoScaling()
 
     def _check(self) -> None:
-        if self.rope_dim == "model" and not isinstance(self.scaling, NoScaling):
-            self._fail(
-                "rope_dim", f"the {self.scaling.kind} scaling is defined for rope_dim = 'head'"
-            )
-        if self.cross and isinstance(self.scaling, DynamicNtkScaling):
-            self._fail("cross", "dynamic_ntk has a length of its own on each side; allowed: False")
+        by_head = self.rope_dim == "head" or isinstance(self.scaling, NoScaling)
+        rule = f"the {self.scaling.kind} scaling is defined for rope_dim = 'head'"
+        self._require(by_head, "rope_dim", rule)
+        one_length = not (self.cross and isinstance(self.scaling, DynamicNtkScaling))
+        rule = "dynamic_ntk has a length of its own on each side; allowed: False"
+        self._require(one_length, "cross", rule)
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         _check_head(self.kind, d_model, n_heads)
-        if isinstance(self.scaling, (NtkScaling, DynamicNtkScaling)) and d_model // n_heads < 4:
-            self._fail(
-                "scaling.kind", f"needs a head size of 4 or more; it is {d_model // n_heads}"
-            )
+        if isinstance(self.scaling, (NtkScaling, DynamicNtkScaling)):
+            rule = f"needs a head size of 4 or more; it is {d_model // n_heads}"
+            self._require(d_model // n_heads >= 4, "scaling.kind", rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XPos(PositionSection, kind="xpos"):
-    """Rotation with a decay by distance (Sun et al. 2022) in the decoder; plain RoPE in the
-    encoder.
+    """Rotation with a decay by distance (Sun et al. 2022) in the decoder; RoPE in the encoder.
 
     The decay turns into growth for keys ahead of the query, so it serves causal attention alone.
     """
@@ -192,19 +179,15 @@ class XPos(PositionSection, kind="xpos"):
     base: float = number(10000.0, gt=1)
     gamma: float = number(0.4, gt=0)
     scale_base: float = number(512.0, gt=0)
-    form: Literal["auto", "real", "complex"] = (
-        "auto"  # how it is computed; auto: the faster way here
-    )
+    form: Literal["auto", "real", "complex"] = "auto"
 
     def bound(self, side: Side) -> Bound | None:
+        if side == "source":
+            return None
         # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most; four digits are left to the
         # key itself.
         growth = math.log((1 + self.gamma) / self.gamma) / self.scale_base
-        return (
-            None
-            if side == "source"
-            else Bound("scale_base", int(math.log(FLOAT32_MAX / 1e4) / growth))
-        )
+        return Bound("scale_base", int(math.log(FLOAT32_MAX / 1e4) / growth))
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         _check_head(self.kind, d_model, n_heads)
@@ -215,8 +198,7 @@ class XPos(PositionSection, kind="xpos"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alibi(PositionSection, kind="alibi"):
-    """A penalty proportional to the distance, with one slope for each head (Press et al. 2022,
-    section 3).
+    """A penalty proportional to the distance, one slope for each head (Press et al. 2022, 3).
 
     The encoder's is |i - j| to both sides; asymmetric (asymmetry > 0) also tells left from right.
     """
@@ -226,10 +208,10 @@ class Alibi(PositionSection, kind="alibi"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class T5(PositionSection, kind="t5"):
-    """A trained number for each head and bucket of distances, one table for each stack (Raffel et
-    al. 2020, 2.1).
+    """A trained number for each head and bucket of distances (Raffel et al. 2020, 2.1).
 
-    scaled=False leaves q.k undivided by sqrt(Dh), as T5 does together with its own initialisation.
+    There is one table for each stack. scaled=False leaves q.k undivided by sqrt(Dh), as T5 does
+    together with its own initialisation.
     """
 
     n_buckets: int = number(32, ge=4)
@@ -237,20 +219,15 @@ class T5(PositionSection, kind="t5"):
     scaled: bool = True
 
     def _check(self) -> None:
-        if self.n_buckets % 4:
-            self._fail(
-                "n_buckets",
-                "must be a multiple of 4: two sides, each half exact and half logarithmic",
-            )
-        if self.max_distance <= self.n_buckets // 2:
-            self._fail(
-                "max_distance", f"must be greater than n_buckets / 2 = {self.n_buckets // 2}"
-            )
+        rule = "must be a multiple of 4: two sides, each half exact and half logarithmic"
+        self._require(self.n_buckets % 4 == 0, "n_buckets", rule)
+        rule = f"must be greater than n_buckets / 2 = {self.n_buckets // 2}"
+        self._require(self.max_distance > self.n_buckets // 2, "max_distance", rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kerple(PositionSection, kind="kerple"):
-    """A trained kernel of the distance for each head (Chi et al. 2022): -p ln(1 + a d), or -a d^p."""
+    """A trained kernel of the distance by head: -p ln(1 + a d), or -a d^p (Chi et al. 2022)."""
 
     form: Literal["log", "power"] = "log"
 
@@ -272,8 +249,7 @@ class Sandwich(PositionSection, kind="sandwich"):
     base: float = number(10000.0, gt=1)
 
     def _check(self) -> None:
-        if self.width % 2:
-            self._fail("width", "must be even")
+        self._require(self.width % 2 == 0, "width", "must be even")
 
 
 # ----------------------------------------------------------------- terms that depend on the content
@@ -281,8 +257,9 @@ class Sandwich(PositionSection, kind="sandwich"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaw(PositionSection, kind="shaw"):
-    """A trained vector for each distance up to clip, added to keys and values (Shaw et al. 2018,
-    equations 3-5).
+    """A trained vector for each distance up to clip, added to keys and values.
+
+    Shaw et al. 2018, equations 3-5.
     """
 
     clip: int = number(16, ge=1)
@@ -291,10 +268,10 @@ class Shaw(PositionSection, kind="shaw"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerXl(PositionSection, kind="transformer_xl"):
-    """Sinusoids of the distance under a trained projection, with trained biases u and v (Dai et al.
-    2019, 3.3).
+    """Sinusoids of the distance under a trained projection (Dai et al. 2019, 3.3).
 
-    reading: "xl" shares u and v between the layers of a stack, "xlnet" gives each layer its own.
+    reading: "xl" shares the trained biases u and v between the layers of a stack, "xlnet" gives
+    each layer its own.
     """
 
     reading: Literal["xl", "xlnet"] = "xl"
@@ -303,12 +280,11 @@ class TransformerXl(PositionSection, kind="transformer_xl"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deberta(PositionSection, kind="deberta"):
-    """Disentangled attention: content to position and position to content (He et al. 2021,
-    equations 3-4).
+    """Disentangled attention: content to position (c2p), position to content (p2c).
 
-    Distances beyond max_distance fall together. log_buckets=N (version 2 of the model) has N
-    buckets on each side, the nearer half of them one distance wide and the others logarithmic up to
-    max_distance.
+    He et al. 2021, equations 3-4. Distances beyond max_distance fall together. log_buckets=N
+    (version 2 of the model) has N buckets on each side, the nearer half of them one distance wide
+    and the others logarithmic up to max_distance.
     """
 
     max_distance: int = number(64, ge=2)
@@ -317,14 +293,10 @@ class Deberta(PositionSection, kind="deberta"):
     p2c: bool = True
 
     def _check(self) -> None:
-        if not (self.c2p or self.p2c):
-            self._fail("c2p", "switch on c2p, p2c or both")
-        if self.log_buckets is not None and (
-            self.log_buckets % 2 or self.log_buckets >= self.max_distance
-        ):
-            self._fail(
-                "log_buckets", f"must be even and less than max_distance = {self.max_distance}"
-            )
+        self._require(self.c2p or self.p2c, "c2p", "switch on c2p, p2c or both")
+        n = self.log_buckets or 0
+        rule = f"must be even and less than max_distance = {self.max_distance}"
+        self._require(n % 2 == 0 and n < self.max_distance, "log_buckets", rule)
 
 
 # What may stand in an encoder: everything that is defined for keys on both sides of a query.
@@ -346,16 +318,14 @@ EncoderPosition = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CausalOnly(PositionSection):
-    """Defined in a causal attention alone, and therefore paired with another scheme in the encoder."""
+    """Defined in causal attention alone, and therefore paired with another in the encoder."""
 
     encoder: EncoderPosition = Rope()
 
     def _check(self) -> None:
-        if isinstance(self.encoder, Rope) and self.encoder.cross:
-            self._fail(
-                "encoder.cross",
-                f"{self.kind} leaves cross-attention without positions; allowed: False",
-            )
+        plain = not (isinstance(self.encoder, Rope) and self.encoder.cross)
+        rule = f"{self.kind} leaves cross-attention without positions; allowed: False"
+        self._require(plain, "encoder.cross", rule)
 
     def bound(self, side: Side) -> Bound | None:
         bound = self.encoder.bound("source") if side == "source" else None
@@ -367,18 +337,14 @@ class _CausalOnly(PositionSection):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cope(_CausalOnly, kind="cope"):
-    """Positions counted by what the query finds worth counting (Golovneva et al. 2024), in the
-    decoder.
-    """
+    """Positions counted by what the query finds worth counting (Golovneva et al. 2024)."""
 
     n_positions: int = number(64, ge=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fox(_CausalOnly, kind="fox"):
-    """Forgetting attention: a gate of every token fades what lies before it (Lin et al. 2025), in
-    the decoder.
-    """
+    """Forgetting attention: a gate of every token fades what lies before it (Lin et al. 2025)."""
 
 
 # -------------------------------------------------------------------- schemes made of other schemes
@@ -408,17 +374,13 @@ class Combined(PositionSection, kind="combined"):
     attention: InsideAttention = T5()
 
     def _check(self) -> None:
-        if isinstance(self.attention, _CausalOnly) and isinstance(
-            self.attention.encoder, InputScheme
-        ):
-            self._fail(
-                "attention.encoder",
-                "the embeddings have a scheme already (input); name one inside attention",
-            )
+        one = not isinstance(getattr(self.attention, "encoder", None), InputScheme)
+        rule = "the embeddings have a scheme already (input); name one inside attention"
+        self._require(one, "attention.encoder", rule)
 
     def bound(self, side: Side) -> Bound | None:
-        bounds = ((name, getattr(self, name).bound(side)) for name in ("input", "attention"))
-        found = [bound.below(name) for name, bound in bounds if bound is not None]
+        bounds = {"input": self.input.bound(side), "attention": self.attention.bound(side)}
+        found = [bound.below(name) for name, bound in bounds.items() if bound is not None]
         return min(found, key=lambda bound: bound.length, default=None)
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
@@ -428,11 +390,10 @@ class Combined(PositionSection, kind="combined"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Randomized(PositionSection, kind="randomized"):
-    """Increasing positions drawn at random from 0 .. spread-1, fed to any scheme (Ruoss et al.
-    2023).
+    """Increasing positions drawn at random from 0 .. spread-1, fed to any scheme.
 
-    max_positions is the longest sequence in tokens: evaluation and decoding use one draw of so many
-    positions.
+    Ruoss et al. 2023. max_positions is the longest sequence in tokens: evaluation and decoding use
+    one draw of so many positions.
     """
 
     scheme: NoPosition | InputScheme | InsideAttention | Combined = Rope()
@@ -440,22 +401,14 @@ class Randomized(PositionSection, kind="randomized"):
     max_positions: int = number(256, ge=1)
 
     def _check(self) -> None:
-        if self.spread < self.max_positions:
-            self._fail("spread", f"must be at least max_positions = {self.max_positions}")
+        rule = f"must be at least max_positions = {self.max_positions}"
+        self._require(self.spread >= self.max_positions, "spread", rule)
         inner = self.scheme.longest()
-        if inner is not None and inner < self.spread:
-            self._fail(
-                "spread",
-                f"{self.scheme.kind} knows {inner} positions: make its max_positions as large",
-            )
-        if (
-            isinstance(self.scheme, NoPosition)
-            or getattr(self.scheme, "encoder", None) == NoPosition()
-        ):
-            self._fail(
-                "scheme",
-                f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does",
-            )
+        rule = f"{self.scheme.kind} knows {inner} positions: make its max_positions as large"
+        self._require(inner is None or inner >= self.spread, "spread", rule)
+        used = NoPosition() not in (self.scheme, getattr(self.scheme, "encoder", None))
+        rule = f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does"
+        self._require(used, "scheme", rule)
 
     def bound(self, side: Side) -> Bound | None:
         return Bound("max_positions", self.max_positions)
@@ -466,8 +419,7 @@ class Randomized(PositionSection, kind="randomized"):
 
 Position = NoPosition | InputScheme | InsideAttention | Combined | Randomized
 
-# Names for `--position` and the experiments. A name that is also a kind stands for that kind's
-# defaults.
+# Names for `--position` and the experiments. A name that is also a kind stands for its defaults.
 POSITIONS: dict[str, Position] = {
     "none": NoPosition(),
     "sinusoidal": Sinusoidal(),
@@ -510,19 +462,20 @@ def choose_position(config: dict[str, Any], name: str, max_len: int, decode_max_
     present = config["model"]["position"]["kind"]
     if name == present:
         return
-    schemes: dict[str, Any] = {kind: cls() for kind, cls in kinds(Position).items()} | POSITIONS
+    schemes: dict[str, Any] = POSITIONS | {k: cls() for k, cls in kinds(Position).items()}
     if name not in schemes:
-        allowed = closest_first(name, [*POSITIONS, *(schemes.keys() - POSITIONS.keys())])
-        raise ConfigError(f"model.position = {name!r}: allowed: {', '.join(allowed)}")
+        allowed = ", ".join(closest_first(name, schemes))
+        raise ConfigError(f"model.position = {name!r}: allowed: {allowed}")
     scheme = to_dict(schemes[name])
     if "max_positions" in scheme:
         scheme["max_positions"] = max(scheme["max_positions"], max_len, decode_max_len)
     if "trained_length" in scheme.get("scaling", {}):
         scheme["scaling"]["trained_length"] = max_len
     config["model"]["position"] = scheme
-    alike = [other for other, section in schemes.items() if section.kind == present]
-    ending = next(
-        (f"_{e}" for e in sorted(alike, key=len, reverse=True) if config["name"].endswith(f"_{e}")),
-        "",
-    )
-    config["name"] = f"{config['name'].removesuffix(ending)}_{name}"
+    config["name"] = f"{_without_ending(config['name'], present, schemes)}_{name}"
+
+
+def _without_ending(run: str, kind: str, schemes: dict[str, Any]) -> str:
+    """The name of a run without that of its scheme, where it ends in one of this kind."""
+    endings = [f"_{name}" for name, scheme in schemes.items() if scheme.kind == kind]
+    return run.removesuffix(max(filter(run.endswith, endings), key=len, default=""))

@@ -50,6 +50,11 @@ class Section:
     def _check(self) -> None:
         """Rules between the fields of one section."""
 
+    def _require(self, holds: bool, name: str, rule: str) -> None:
+        """Raises ConfigError naming the field (or one below: `clean.language`) and the rule."""
+        if not holds:
+            self._fail(name, rule)
+
     def _fail(self, name: str, rule: str) -> NoReturn:
         value: Any = self
         for part in name.split("."):
@@ -58,7 +63,7 @@ class Section:
 
 
 def to_dict(section: Section) -> dict[str, Any]:
-    """Nested dict of JSON values; a member of a union begins with its "kind", tuples become lists."""
+    """Nested dict of JSON values; a union's member begins with its kind, tuples become lists."""
     data: dict[str, Any] = {"kind": section.kind} if section.kind else {}
     return data | {f.name: _plain(getattr(section, f.name)) for f in dataclasses.fields(section)}
 

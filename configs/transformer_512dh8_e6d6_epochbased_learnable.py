@@ -1,4 +1,4 @@
-"""The original experiment with learned position tables, one for each side; learning rate by epoch."""
+"""The original experiment with learned position tables; learning rate by epoch."""
 
 from dataclasses import replace
 

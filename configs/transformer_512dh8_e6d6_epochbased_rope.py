@@ -1,8 +1,8 @@
 """The original experiment with rotary positions; learning rate by epoch.
 
 Rotation is per head and in self-attention alone, as in the paper. The original rotated d_model
-before the head split: `--set model.position.rope_dim=model`; and cross-attention too: `--set
-model.position.cross=true`.
+before the head split (`--set model.position.rope_dim=model`), and cross-attention too
+(`--set model.position.cross=true`).
 """
 
 from dataclasses import replace

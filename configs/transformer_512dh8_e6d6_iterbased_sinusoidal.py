@@ -1,6 +1,4 @@
-"""The original experiment with sinusoids; learning rate by update: Noam's schedule times the
-original's 0.075.
-"""
+"""The original experiment with sinusoids; Noam's learning rate by update, times 0.075."""
 
 from dataclasses import replace
 
