@@ -1,11 +1,8 @@
-"""Draw attention maps and position schemes: `python visualize.py attention --src_text "Le chat
-dort."`.
-"""
+"""Draw attention and positions: `python visualize.py attention --src_text "Le chat dort."`."""
 
 from __future__ import annotations
 
 import argparse
-import copy
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
     from models.positional_encodings.base import Kind
     from pictures.attention import AttentionMaps
 
-KINDS = ("encoder", "decoder", "cross")
-
 
 def numbers(text: str) -> list[int] | None:
     """ "1,3" -> [1, 3]; "all" -> None."""
@@ -36,30 +31,22 @@ def numbers(text: str) -> list[int] | None:
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(description="Draw attention maps, or what a position scheme does.")
-    commands = parser.add_subparsers(
-        dest="command", required=True, metavar=" | ".join(("attention", *PICTURES))
-    )
+    names = " | ".join(("attention", *PICTURES))
+    commands = parser.add_subparsers(dest="command", required=True, metavar=names)
 
     shows = "attention maps of one sentence and its translation, of one run or of two side by side"
-    attention = commands.add_parser("attention", help=shows, description=f"Draws {shows}.")
-    attention.add_argument("--src_text", required=True, metavar="TEXT", help="the sentence")
-    attention.add_argument(
-        "--tgt_text", metavar="TEXT", help="a translation to show (default: the greedy one)"
-    )
-    attention.add_argument(
-        "--kind", choices=(*KINDS, "all"), default="all", help="which attention (default: all)"
-    )
-    attention.add_argument(
-        "--layers", type=numbers, metavar="1,2,...|all", help="layers, from 1 (default: all)"
-    )
-    attention.add_argument(
-        "--heads", type=numbers, metavar="1,2,...|all", help="heads, from 1 (default: all)"
-    )
-    attention.add_argument(
-        "--compare", type=Path, metavar="RUN_OR_CHECKPOINT", help="draw this one at the right"
-    )
-    add_picture_commands(commands)
+    command = commands.add_parser("attention", help=shows, description=f"Draws {shows}.")
+    add = command.add_argument
+    add("--src_text", required=True, metavar="TEXT", help="the sentence")
+    add("--tgt_text", metavar="TEXT", help="a translation to show (default: the greedy one)")
+    kinds = ("encoder", "decoder", "cross", "all")
+    add("--kind", choices=kinds, default="all", help="which attention (default: all)")
+    for what in ("layers", "heads"):
+        help_ = f"{what}, from 1 (default: all)"
+        add(f"--{what}", type=numbers, metavar="1,2,...|all", help=help_)
+    add("--compare", type=Path, metavar="RUN_OR_CHECKPOINT", help="draw this one at the right")
 
+    add_picture_commands(commands)
     for command in commands.choices.values():
         add_model_arguments(command)
         command.add_argument(
@@ -79,30 +66,34 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def attention(args: argparse.Namespace) -> None:
-    from pictures.attention_maps import draw_attention
+def draw_attention(args: argparse.Namespace) -> None:
+    from pictures.attention import attention_grid
 
-    translation, maps, folder = attention_of(args)
-    translations, runs, suffix = [translation], [maps], ""
+    shown = [attention_of(args, args.model_path)]
     if args.compare:
-        other = copy.copy(args)
-        other.model_path = args.compare
-        translation, maps, _ = attention_of(other)
-        translations, runs, suffix = [*translations, translation], [*runs, maps], "_compared"
-    figures = {
-        f"attention_{kind}{suffix}": figure for kind, figure in draw_attention(*runs).items()
-    }
-    print(*translations, *save(figures.items(), args.output_dir or folder, args.format), sep="\n")
+        shown.append(attention_of(args, args.compare))
+    translations, runs, folders = zip(*shown)
+    suffix = "_compared" if args.compare else ""
+    figures = (
+        (f"attention_{kind}{suffix}", attention_grid(*(run[kind] for run in runs)))
+        for kind in runs[0]
+    )
+    print(*translations, *save(figures, args.output_dir or folders[0], args.format), sep="\n")
 
 
-def attention_of(args: argparse.Namespace) -> tuple[str, dict[Kind, AttentionMaps], Path]:
+def attention_of(
+    args: argparse.Namespace, model: Path | None
+) -> tuple[str, dict[Kind, AttentionMaps], Path]:
     """The translation whose attention is shown, its maps, and the folder for the pictures."""
-    from pictures.attention_maps import attention_maps, target_tokens
+    from pictures.attention import KINDS, attention_maps, target_tokens
 
-    loaded, translator = load_from_arguments(args)
-    if loaded.config.model.backend != "scratch":
+    loaded, translator = load_from_arguments(
+        argparse.Namespace(**{**vars(args), "model_path": model})
+    )
+    backend = loaded.config.model.backend
+    if backend != "scratch":
         raise UserError(
-            f'{loaded.run.path}: a model of backend "{loaded.config.model.backend}" does not show its attention; '
+            f'{loaded.run.path}: a model of backend "{backend}" does not show its attention; '
             "train one with model.backend=scratch"
         )
     source = translator.encode([args.src_text])[0]
@@ -119,30 +110,27 @@ def attention_of(args: argparse.Namespace) -> tuple[str, dict[Kind, AttentionMap
     return translator.tokenizer.decode(target), maps, loaded.run.results / "attention"
 
 
-def positions(args: argparse.Namespace) -> None:
+def draw_schemes(args: argparse.Namespace) -> None:
     asked = asked_configs(args)
 
     from pictures.maps import map_frames
     from pictures.panels import save_animation
-    from pictures.positions import draw
-    from pictures.schemes import fresh_subject, trained_subject
+    from pictures.schemes import fresh_scheme, trained_scheme
 
     loaded = None
     if asked:
-        subjects = [fresh_subject(name, config.model) for name, config in asked]
+        schemes = [fresh_scheme(name, config.model) for name, config in asked]
         folder = args.runs_dir / "pictures" / (asked[0][1].name if args.config else "")
     else:
         loaded, _ = load_from_arguments(args)
-        subjects = [trained_subject(loaded)]
+        schemes = [trained_scheme(loaded)]
         folder = loaded.run.results / args.command
     folder = args.output_dir or folder
-    figures = draw(args.command, subjects, args.positions, loaded.model.encoder if loaded else None)
-    paths = save(
-        ((f"{args.command}_{name}", figure) for name, figure in figures), folder, args.format
-    )
+    figures = PICTURES[args.command].draw(schemes, args.positions)
+    paths = save(figures, folder, args.format)
     if loaded and args.command == "embedding_map" and args.gif:
         frames = map_frames(loaded.run, args.positions)
-        paths.append(save_animation(frames, folder / f"{args.command}_{subjects[0].name}.gif"))
+        paths.append(save_animation(frames, folder / f"{args.command}_{schemes[0].name}.gif"))
     print(*paths, sep="\n")
 
 
@@ -154,7 +142,7 @@ def save(figures: Iterable[tuple[str, Figure]], folder: Path, suffix: str) -> li
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    (attention if args.command == "attention" else positions)(args)
+    (draw_attention if args.command == "attention" else draw_schemes)(args)
 
 
 if __name__ == "__main__":

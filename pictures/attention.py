@@ -1,4 +1,8 @@
-"""Figures of attention weights: grids of heat-maps with the tokens at their edges."""
+"""Pictures of what the attention of a model looks at: grids of heat-maps, tokens at their edges.
+
+The grids are laid out in inches from measured text and not by matplotlib's layout engine: every
+token has a line of its own, maps have one size, and rows of grids beside each other are level.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,38 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from data.corpora.text import normalize_whitespace
+from models.positional_encodings.base import Kind
 from pictures.panels import DPI, MARGIN
 from pictures.text import font_of, visible, width_of, wrap
+from translation.translator import Translator
+from utils.errors import UserError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
 
-MAX_LABEL = 20  # characters of a token that are shown
-
-# Lengths in inches.
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_MAX_LABEL = 20  # characters of a token that are shown
+# Lengths in inches, font sizes in points.
 _GAP = 0.12  # between two maps
+_BAR_GAP = 0.2  # between the maps and the colour bar
 _LINE = 1.3  # line height / font size
-_TOKEN_LINE = 1.25  # the same where lines are dense
-_SMALLEST_MAP = 1.0
-_LARGEST_GRID = (
-    32.0  # token labels are thinned beyond this, so that the picture stays within bounds
-)
-_LARGEST_MAP = 12.0
+_TOKEN_SIZE = 7
+_TOKEN_LINE = 1.25 * _TOKEN_SIZE / 72
+_SMALLEST_MAP, _LARGEST_MAP = 1.0, 12.0
+_LARGEST_GRID = 32.0  # beyond it labels are thinned
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionMaps:
-    """Attention weights [L, H, Tq, Tk] of one sentence pair with what is written around them.
+    """Attention weights [L,H,Tq,Tk] of one sentence pair with what is written around them.
 
     layers and heads are the numbers to print, from 1; query_name and key_name say what stands on
-    the axes. Raises ValueError where maps, labels and numbers do not fit.
+    the axes. Raises ValueError where maps, labels and numbers do not fit, or a weight is no number.
     """
 
     maps: np.ndarray
@@ -43,288 +50,260 @@ class AttentionMaps:
     title: str
     layers: Sequence[int]
     heads: Sequence[int]
-    query_name: str = "query"
-    key_name: str = "key"
+    query_name: str
+    key_name: str
 
     def __post_init__(self) -> None:
-        shape = np.shape(self.maps)
-        expected = (len(self.layers), len(self.heads), len(self.query_labels), len(self.key_labels))
-        if shape != expected:
+        expected = tuple(map(len, (self.layers, self.heads, self.query_labels, self.key_labels)))
+        if self.maps.shape != expected:
             raise ValueError(
-                f"attention maps are {shape}, but layers, heads, queries and keys number {expected}"
+                f"attention maps are {self.maps.shape}, but layers, heads, queries and keys "
+                f"number {expected}"
             )
+        if not self.maps.size or not np.isfinite(self.maps).all():
+            raise ValueError(f"attention maps {self.maps.shape} must be finite and not empty")
+
+
+# ------------------------------------------------------------------------------------ what is shown
+
+
+def target_tokens(translator: Translator, source: Sequence[int], tgt_text: str | None) -> list[int]:
+    """The target whose attention is shown: a text, or (None) the greedy translation."""
+    if tgt_text is not None:
+        return translator.tokenizer.encode_tgt(normalize_whitespace(tgt_text))
+    [[best]] = translator.search_ids([source], greedy=True)
+    return [*best.ids, translator.tokenizer.eos_id] if best.finished else list(best.ids)
+
+
+def attention_maps(
+    translator: Translator,
+    source: Sequence[int],
+    target: Sequence[int],
+    *,
+    kinds: Sequence[Kind] = KINDS,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    about: str = "",
+) -> dict[Kind, AttentionMaps]:
+    """The attention of one sentence pair by kind.
+
+    The rows of a self-attention are the tokens that it updates. The rows of the cross-attention are
+    the tokens that come out: row t shows where the model looked when it predicted token t.
+
+    Args:
+        source: token ids that end in EOS.
+        target: token ids without a start token.
+        layers, heads: numbers from 1, or from -1 for the last (None: all).
+        about: ends the titles (which run, which epoch).
+
+    Raises UserError for layers and heads that are not there.
+    """
+    tokenizer = translator.tokenizer
+    src, tgt = tokenizer.src_pieces(source), tokenizer.tgt_pieces(target)
+    # Marian starts from its padding token, and a label "<pad>" would look like an error.
+    marian = tokenizer.bos_id == tokenizer.pad_id
+    read = ["<start>" if marian else tokenizer.tgt_pieces([tokenizer.bos_id])[0], *tgt[:-1]]
+    sides = {
+        "encoder": ("encoder self-attention", src, "source token", src, "source token"),
+        "decoder": ("decoder self-attention", read, "target token read", read, "target token read"),
+        "cross": ("cross-attention", tgt, "target token predicted", src, "source token"),
+    }
+    weights = translator.attention_maps(source, [tokenizer.bos_id, *target[:-1]])
+    found = {}
+    for kind in kinds:
+        title, queries, query_name, keys, key_name = sides[kind]
+        n_layers, n_heads = weights[kind].shape[:2]
+        stack = "encoder" if kind == "encoder" else "decoder"
+        rows = _choose(layers, n_layers, f"{stack} layer")
+        columns = _choose(heads, n_heads, "head")
+        found[kind] = AttentionMaps(
+            weights[kind][np.ix_(np.array(rows) - 1, np.array(columns) - 1)],
+            queries,
+            keys,
+            title=title + about,
+            layers=rows,
+            heads=columns,
+            query_name=f"{query_name} (query)",
+            key_name=f"{key_name} (key)",
+        )
+    return found
+
+
+def _choose(wanted: Sequence[int] | None, there_are: int, what: str) -> list[int]:
+    """The wanted numbers from 1, or all. Raises UserError for one that is not there."""
+    for number in wanted or ():
+        if not 1 <= abs(number) <= there_are:
+            raise UserError(f"there is no {what} {number}: it has {what}s 1 to {there_are}")
+    numbers = range(1, there_are + 1)
+    return [numbers[n - 1 if n > 0 else n] for n in wanted] if wanted else list(numbers)
+
+
+def attention_figures(
+    translator: Translator, source: Sequence[int], target: Sequence[int], **options: Any
+) -> dict[Kind, Figure]:
+    """The pictures of `attention_maps`, which takes the same options."""
+    maps = attention_maps(translator, source, target, **options)
+    return {kind: attention_grid(of_kind) for kind, of_kind in maps.items()}
+
+
+# ------------------------------------------------------------------------------------- how it looks
 
 
 def attention_grid(*runs: AttentionMaps) -> Figure:
-    """Attention weights as a grid of heat-maps: a row for each layer, a column for each head; grids
-    side by side.
+    """A grid of heat-maps for each run, side by side: a row for each layer, a column for each head.
 
     All maps share one colour scale from 0 to the largest weight. Tokens stand at the left column
-    and the bottom row. Side by side, layers begin level and a query token is equally high in every
-    grid. The figure grows with maps and tokens; labels are thinned only where there is no room, and
-    the picture says so.
+    and the bottom row. Layers begin level, and a query token is equally high in every grid. The
+    figure grows with maps and tokens; labels are thinned only where there is no room, and the
+    picture says so.
     """
-    sizes = (max(len(run.query_labels) for run in runs), max(len(run.layers) for run in runs))
-    return _draw_side_by_side(
-        [
-            _Grid(
-                np.asarray(run.maps),
-                run.query_labels,
-                run.key_labels,
-                (run.query_name, run.key_name),
-                title=run.title,
-                rows=[f"layer {number}" for number in run.layers],
-                columns=[f"head {number}" for number in run.heads],
-                token_size=7,
-                largest=sizes,
-            )
-            for run in runs
-        ]
-    )
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    most_queries = max(len(run.query_labels) for run in runs)
+    most_layers = max(len(run.layers) for run in runs)
+    grids = [_Grid(run, most_queries, most_layers) for run in runs]
+    above, below = max(grid.above for grid in grids), max(grid.below for grid in grids)
+    figure = Figure(figsize=(sum(grid.width for grid in grids), above + below), dpi=DPI)
+    scale = Normalize(0.0, max(float(run.maps.max()) for run in runs) or 1.0)
+    left = 0.0
+    for grid in grids:
+        grid.draw(figure, left, below, scale)
+        left += grid.width
+    return figure
 
 
-def attention_map(
-    weights: np.ndarray, query_labels: Sequence[str], key_labels: Sequence[str], *, title: str
-) -> Figure:
-    """One map of attention weights [Tq, Tk] with tokens on both axes. Raises ValueError as
-    AttentionMaps.
-    """
-    weights = np.asarray(weights)
-    expected = (len(query_labels), len(key_labels))
-    if weights.shape != expected:
-        raise ValueError(
-            f"the attention map is {weights.shape}, but queries and keys number {expected}"
-        )
-    names = ("query", "key")
-    grid = _Grid(
-        weights[None, None],
-        query_labels,
-        key_labels,
-        names,
-        title=title,
-        rows=[],
-        columns=[],
-        token_size=10,
-        largest=(len(query_labels), 1),
-    )
-    return _draw_side_by_side([grid])
-
-
-def _map_side(n_tokens: int, n_maps: int, token_size: float) -> tuple[float, int]:
-    """Inches of a map's side with n_maps of them in a line, and k where only every k-th token has
-    room for a label.
-    """
-    wanted = n_tokens * token_size * _TOKEN_LINE / 72
+def _map_side(n_tokens: int, n_maps: int) -> tuple[float, int]:
+    """Inches of a map's side where n_maps stand in a line, and k: every k-th token has a label."""
+    wanted = n_tokens * _TOKEN_LINE
     smallest = max(_SMALLEST_MAP, min(3.0 / n_maps, 0.6 * n_tokens))
     largest = max(smallest, min(_LARGEST_MAP, _LARGEST_GRID / n_maps - _GAP))
     side = min(max(wanted, smallest), largest)
     return side, math.ceil(wanted / side - 1e-9)
 
 
-def _token_ticks(
-    axis: Any, labels: Sequence[str], step: int, size: float, rotation: float = 0
-) -> None:
-    """A tick at every step-th token, with the token."""
-    positions = range(0, len(labels), step)
-    axis.set_ticks(
-        positions,
-        labels=labels[::step],
-        fontproperties=font_of(size),
-        rotation=rotation,
-        parse_math=False,
-    )
-
-
-def _thinning_note(query_step: int, key_step: int) -> str:
-    parts = [
-        f"1 in {step} {name}"
-        for step, name in ((query_step, "queries"), (key_step, "keys"))
-        if step > 1
-    ]
-    return f"labelled: {' and '.join(parts)}" if parts else ""
-
-
 class _Grid:
-    """Heat-maps [R, C, Tq, Tk]. Everything is placed in inches from measured text, so that nothing
-    overlaps or is cut.
+    """The maps of one run, and the room that they and the text around them take, in inches.
 
-    Every row of maps has a band of height `band`. That is what the longest of the grids beside each
-    other needs (largest: the most queries and the most rows among them); fewer queries fill a part
-    of it, from the top. `width`, and the heights above the maps and from there down, are known
-    before anything is drawn.
+    Every row of maps has a band of height `band`: what the longest of the grids beside each other
+    needs. Fewer queries fill a part of it, from the top.
     """
 
-    def __init__(
-        self,
-        maps: np.ndarray,
-        query_labels: Sequence[str],
-        key_labels: Sequence[str],
-        names: tuple[str, str],
-        *,
-        title: str,
-        rows: Sequence[str],
-        columns: Sequence[str],
-        token_size: float,
-        largest: tuple[int, int],
-    ) -> None:
-        if not maps.size or not np.isfinite(maps).all():
-            raise ValueError(
-                f"attention maps must be finite and not empty; their shape is {maps.shape}"
-            )
-        self.maps, self.names, self.rows, self.columns, self.token_size = (
-            maps,
-            names,
-            rows,
-            columns,
-            token_size,
-        )
-        n_rows, n_columns, n_queries, n_keys = maps.shape
-        self.queries = [visible(label, MAX_LABEL) for label in query_labels]
-        self.keys = [visible(label, MAX_LABEL) for label in key_labels]
+    def __init__(self, run: AttentionMaps, most_queries: int, most_layers: int) -> None:
+        self.run = run
+        n_rows, n_columns, n_queries, n_keys = run.maps.shape
+        self.queries = [visible(label, _MAX_LABEL) for label in run.query_labels]
+        self.keys = [visible(label, _MAX_LABEL) for label in run.key_labels]
+        self.rows = [f"layer {number}" for number in run.layers]
+        self.columns = [f"head {number}" for number in run.heads]
 
         # The maps: a token takes one line of text, unless the picture would then grow too large.
-        self.map_w, self.key_step = _map_side(n_keys, n_columns, token_size)
-        self.band, self.query_step = _map_side(*largest, token_size)
-        self.map_h = self.band * n_queries / largest[0]
+        self.map_w, self.key_step = _map_side(n_keys, n_columns)
+        self.band, self.query_step = _map_side(most_queries, most_layers)
+        self.map_h = self.band * n_queries / most_queries
         self.grid_w = n_columns * (self.map_w + _GAP) - _GAP
         self.bands_h = n_rows * (self.band + _GAP) - _GAP
         self.grid_h = self.bands_h - self.band + self.map_h
 
         # Names and title grow with the picture, which is looked at from further away.
         size = min(9 + 0.3 * max(self.grid_w, self.bands_h), 20.0)
-        widest = max((width_of(text, size) for text in (*rows, *columns)), default=0.0)
-        self.name_size = size * (
-            min(1.0, 0.95 * min(self.map_w, self.band) / widest) if widest else 1.0
-        )
-        self.title_size = 1.25 * self.name_size
-        self.name, title_line = self.name_size * _LINE / 72, self.title_size * _LINE / 72
+        widest = max(width_of(name, size) for name in (*self.rows, *self.columns))
+        self.size = size * min(1.0, 0.95 * min(self.map_w, self.band) / widest)
+        self.line = self.size * _LINE / 72
 
-        # The bands around the grid. Left: axis name, layers, tokens. Below: tokens, axis name,
-        # note. Right: colour bar.
-        self.token_w, self.token_h = (
-            max(width_of(label, token_size) for label in labels) + 0.1
-            for labels in (self.queries, self.keys)
-        )
+        # Left: axis name, layers, tokens. Below: tokens, axis name, note. Right: colour bar.
+        self.query_room = max(width_of(label, _TOKEN_SIZE) for label in self.queries) + 0.1
+        self.key_room = max(width_of(label, _TOKEN_SIZE) for label in self.keys) + 0.1
         self.bar_w = min(0.12 + 0.01 * self.grid_w, 0.3)
-        self.left = MARGIN + self.name + (self.name if rows else 0) + self.token_w
+        left = MARGIN + 2 * self.line + self.query_room
         self.right = (
-            0.2 + self.bar_w + 0.15 + width_of("0.000", self.name_size) + self.name + MARGIN
+            _BAR_GAP + self.bar_w + 0.15 + width_of("0.000", self.size) + self.line + MARGIN
         )
-        self.width = max(self.left + self.grid_w + self.right, 5.0)
-        self.note = _thinning_note(self.query_step, self.key_step)
-        self.bottom = MARGIN + (self.name if self.note else 0) + self.name + self.token_h
-        self.title_lines = wrap(title, self.title_size, self.width - 2 * MARGIN)
-        self.above = (
-            (self.name + 0.04 if columns else 0)
-            + 0.08
-            + len(self.title_lines) * title_line
-            + MARGIN
-        )
-        self.below = self.bands_h + self.bottom
+        self.width = max(left + self.grid_w + self.right, 5.0)
+        self.x = left + (self.width - left - self.grid_w - self.right) / 2  # left edge of the maps
+        steps = {"queries": self.query_step, "keys": self.key_step}
+        thinned = " and ".join(f"1 in {step} {name}" for name, step in steps.items() if step > 1)
+        self.note = thinned and f"labelled: {thinned}"
+        self.title = wrap(run.title, 1.25 * self.size, self.width - 2 * MARGIN)
+        self.above = self.line + 0.12 + 1.25 * self.line * len(self.title) + MARGIN
+        self.below = self.bands_h + self.key_room + self.line * (2 if self.note else 1) + MARGIN
 
-    def draw(self, figure: Figure | SubFigure, height: float, above: float, top: float) -> None:
-        """Draw onto a figure of self.width x `height` inches; colours go from 0 to `top`.
+    def draw(self, figure: Figure, left: float, y: float, scale: Any) -> None:
+        """Draw `left` inches from the left edge of the figure; the maps begin y inches from below.
 
-        The title begins at the upper edge of the figure, the maps `above` inches below that.
+        The title stands at the upper edge of the figure.
         """
-        from matplotlib.colors import Normalize
         from matplotlib.ticker import MaxNLocator
 
-        width, name, map_w, map_h = self.width, self.name, self.map_w, self.map_h
-        n_rows, n_columns = self.maps.shape[:2]
-        # The grid: its left, upper and lower edge.
-        x0, y1 = self.left + (width - self.left - self.grid_w - self.right) / 2, height - above
-        y0, middle_x = y1 - self.grid_h, x0 + self.grid_w / 2
+        figure_w, figure_h = figure.get_size_inches()
+        x, line = left + self.x, self.line
+        middle = x + self.grid_w / 2
+        bottom = y - self.grid_h
 
-        def middle_y(length: float) -> float:
-            """The middle of what stands beside the grid: that of the grid, or lower for what is
-            longer than it.
-            """
-            return y1 - max(self.grid_h, min(length, self.bands_h)) / 2
+        def write(x: float, y: float, text: str, size: float = self.size, **how: Any) -> None:
+            how = {"ha": "center", "va": "center", "transform": figure.dpi_scale_trans, **how}
+            figure.text(x, y, text, fontproperties=font_of(size), parse_math=False, **how)
 
-        def write(
-            x: float, y: float, content: str, size: float = self.name_size, **how: Any
-        ) -> None:
-            how = {"ha": "center", "va": "center", **how}
-            figure.text(
-                x / width,
-                y / height,
-                content,
-                fontproperties=font_of(size),
-                parse_math=False,
-                **how,
+        def add_axes(x: float, y: float, width: float, height: float) -> Any:
+            return figure.add_axes(
+                (x / figure_w, y / figure_h, width / figure_w, height / figure_h)
             )
 
-        write(width / 2, height - MARGIN, "\n".join(self.title_lines), self.title_size, va="top")
-        # Axis names reach a little beyond a small grid.
-        query_w, key_w = (width_of(axis_name, self.name_size) for axis_name in self.names)
-        x = x0 - self.token_w - (name if self.rows else 0) - name / 2
-        size = self.name_size * min(1.0, (self.bands_h + 0.6) / query_w)
-        write(x, middle_y(query_w), self.names[0], size, rotation=90)
-        size = self.name_size * min(1.0, (self.grid_w + 0.6) / key_w)
-        write(middle_x, y0 - self.token_h - name / 2, self.names[1], size)
-        if self.note:
-            write(middle_x, y0 - self.bottom + MARGIN + name / 2, self.note, color="0.35")
+        def middle_y(length: float) -> float:
+            """Of what stands beside the grid: the grid's, or lower where it is longer than that."""
+            return y - max(self.grid_h, min(length, self.bands_h)) / 2
 
-        scale = Normalize(0.0, top if top > 0 else 1.0)
+        title_y = figure_h - MARGIN
+        write(left + self.width / 2, title_y, "\n".join(self.title), 1.25 * self.size, va="top")
+        # Axis names reach a little beyond a small grid.
+        length = width_of(self.run.query_name, self.size)
+        size = self.size * min(1.0, (self.bands_h + 0.6) / length)
+        query_x = x - self.query_room - 1.5 * line
+        write(query_x, middle_y(length), self.run.query_name, size, rotation=90)
+        size = self.size * min(1.0, (self.grid_w + 0.6) / width_of(self.run.key_name, self.size))
+        write(middle, bottom - self.key_room - line / 2, self.run.key_name, size)
+        if self.note:
+            write(middle, bottom - self.key_room - 1.5 * line, self.note, color="0.35")
+
+        n_rows, n_columns = self.run.maps.shape[:2]
         for row, column in itertools.product(range(n_rows), range(n_columns)):
-            x = x0 + column * (map_w + _GAP)
-            y = y1 - row * (self.band + _GAP)  # the upper edge
-            axes = figure.add_axes((x / width, (y - map_h) / height, map_w / width, map_h / height))
+            map_x = x + column * (self.map_w + _GAP)
+            map_y = y - row * (self.band + _GAP)  # the upper edge
+            axes = add_axes(map_x, map_y - self.map_h, self.map_w, self.map_h)
             image = axes.imshow(
-                self.maps[row, column],
+                self.run.maps[row, column],
                 cmap="viridis",
                 aspect="auto",
                 interpolation="nearest",
                 norm=scale,
             )
             axes.tick_params(length=2, pad=2)
-            _token_ticks(
-                axes.yaxis, self.queries if column == 0 else [], self.query_step, self.token_size
-            )
+            _label_tokens(axes.yaxis, self.queries if column == 0 else [], self.query_step)
             keys = self.keys if row == n_rows - 1 else []
-            _token_ticks(axes.xaxis, keys, self.key_step, self.token_size, rotation=90)
-            if self.rows and column == 0:
-                taken = max(map_h, width_of(self.rows[row], self.name_size))
-                write(x0 - self.token_w - name / 2, y - taken / 2, self.rows[row], rotation=90)
-            if self.columns and row == 0:
-                write(x + map_w / 2, y + 0.04, self.columns[column], va="bottom")
+            _label_tokens(axes.xaxis, keys, self.key_step, rotation=90)
+            if column == 0:
+                taken = max(self.map_h, width_of(self.rows[row], self.size))
+                row_x = x - self.query_room - line / 2
+                write(row_x, map_y - taken / 2, self.rows[row], rotation=90)
+            if row == 0:
+                write(map_x + self.map_w / 2, map_y + 0.04, self.columns[column], va="bottom")
 
-        bar_x, bar_h = x0 + self.grid_w + 0.2, min(self.bands_h, max(3.0, 0.5 * self.bands_h))
+        bar_h = min(self.bands_h, max(3.0, 0.5 * self.bands_h))
         bar_y = middle_y(bar_h)
-        bar_place = (
-            bar_x / width,
-            (bar_y - bar_h / 2) / height,
-            self.bar_w / width,
-            bar_h / height,
-        )
-        bar_axes = figure.add_axes(bar_place)
+        bar_axes = add_axes(x + self.grid_w + _BAR_GAP, bar_y - bar_h / 2, self.bar_w, bar_h)
         bar_axes.set_label("<colorbar>")
         bar = figure.colorbar(image, cax=bar_axes, ticks=MaxNLocator(5 if bar_h > 1.5 else 3))
-        bar.ax.tick_params(labelsize=self.name_size)
-        write(
-            x0 + self.grid_w + self.right - MARGIN - name / 2,
-            bar_y,
-            "attention weight",
-            rotation=90,
-        )
+        bar.ax.tick_params(labelsize=self.size)
+        bar_text_x = x + self.grid_w + self.right - MARGIN - line / 2
+        write(bar_text_x, bar_y, "attention weight", rotation=90)
 
 
-def _draw_side_by_side(grids: Sequence[_Grid]) -> Figure:
-    """One figure of all grids from left to right, titles and upper edges of maps level, with one
-    colour scale.
-    """
-    from matplotlib.figure import Figure
-
-    widths, above = [grid.width for grid in grids], max(grid.above for grid in grids)
-    height = above + max(grid.below for grid in grids)
-    top = max(float(grid.maps.max()) for grid in grids)
-    figure = Figure(figsize=(sum(widths), height), dpi=DPI)
-    places: Any = (
-        [figure]
-        if len(grids) == 1
-        else figure.subfigures(1, len(grids), wspace=0, width_ratios=widths)
+def _label_tokens(axis: Any, labels: Sequence[str], step: int, rotation: float = 0) -> None:
+    """A tick at every step-th token, with the token."""
+    axis.set_ticks(
+        range(0, len(labels), step),
+        labels=labels[::step],
+        fontproperties=font_of(_TOKEN_SIZE),
+        rotation=rotation,
+        parse_math=False,
     )
-    for grid, place in zip(grids, places):
-        grid.draw(place, height, above, top)
-    return figure

@@ -1,242 +1,217 @@
-"""Pictures of what distance does: how alike two positions are, how products decay, and what
-projections leave of it.
-
-Each function yields (file name without suffix, figure). What is drawn is computed in
-`position_arrays.py`.
-"""
+"""Pictures of what distance does to position vectors and to turned queries and keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import nn
 
-from configs.positions import Sinusoidal
-from configs.schema import ModelConfig
-from models.positional_encodings.base import Kind
-from pictures import arrays as arrays
 from pictures.panels import Curve, curve_panels, matrix_panels
-from pictures.schemes import Subject, file_name, fresh_subject, need_tables, place_of
+from pictures.registry import Figures, picture, where
 from utils.errors import UserError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Figures = Iterator[tuple[str, "Figure"]]
+    from pictures.schemes import Scheme
 
 
-def similarity_figures(subjects: Sequence[Subject], n_positions: int | None = None) -> Figures:
-    """How alike the vectors of two positions are: dot product and cosine by offset, and the cosine
-    of every pair.
+@picture(
+    "how alike positions are: dot product and cosine of the position vectors t and t+k by offset k "
+    "(mean over t, and range), and the cosine of every pair; a learned table stands beside itself "
+    "before training and beside sinusoids",
+    n_positions=64,
+    together=True,
+)
+def similarity(schemes: Sequence[Scheme], n: int) -> Figures:
+    """Where only the offset counts, as with sinusoids, the range from smallest to largest is empty.
 
-    n_positions None: 64. A line is the mean over all pairs of positions t and t+k, the band reaches
-    from the smallest to the largest of them; where only the offset counts, as with sinusoids, the
-    band has no width. Beside a learned table stand the same table before any training and the
-    sinusoids of as many dimensions. Raises UserError for a scheme that adds nothing to embeddings.
+    Raises UserError for a scheme that adds nothing to embeddings.
     """
-    tables: dict[str, np.ndarray] = {}
-    for subject in subjects:
-        n = subject.n_positions(n_positions, 64)
-        for side, table in need_tables(subject, n).items():
-            tables[f"{subject.label}{place_of(side, ' side')}{_by_token(subject, n)}"] = table
-    for subject in subjects:
-        n = subject.n_positions(n_positions, 64)
-        references = []
-        if subject.state == "trained":
-            references.append(fresh_subject(subject.name, subject.model))
-        if subject.state != "fixed":
-            references.append(fresh_subject("sinusoidal", _with_sinusoids(subject.model)))
-        for reference in references:
+    tables = {
+        _title(scheme, side, n): table
+        for scheme in schemes
+        for side, table in scheme.need_tables(n).items()
+    }
+    for scheme in schemes:
+        for reference in scheme.references():
             side, table = next(iter(reference.tables(n).items()))
-            tables.setdefault(f"{reference.label}{place_of(side, ' side')}", table)
-    about = subjects[0].about if len(subjects) == 1 else ""
-    name = file_name(*(subject.name for subject in subjects))
+            tables.setdefault(_title(reference, side, n), table)
     panels = {}
     for label, table in tables.items():
-        for what, products in (
-            ("dot product", arrays.dot_products(table)),
-            ("cosine", arrays.cosines(table)),
-        ):
-            mean, low, high = arrays.by_offset(products)
-            panels[f"{label}: {what}"] = {"mean": Curve(np.arange(len(mean)), mean, low, high)}
-    yield (
-        file_name(name, "by_offset"),
-        curve_panels(
-            panels,
-            title=f"Similarity of positions t and t+k (line: mean over t, band: smallest to largest){about}",
-            x_label="offset k",
-            columns=2,
-            size=(4.6, 2.4),
-            legend=False,
-        ),
+        for what, products in (("dot product", table @ table.T), ("cosine", cosines(table))):
+            mean, low, high = by_offset(products)
+            panels[f"{label}: {what}"] = {"mean": Curve(np.arange(n), mean, low, high)}
+    about = schemes[0].about if len(schemes) == 1 else ""
+    curves = curve_panels(
+        panels,
+        title="Similarity of positions t and t+k "
+        f"(line: mean over t, band: smallest to largest){about}",
+        x_label="offset k",
+        columns=2,
+        size=(4.6, 2.4),
+        legend=False,
     )
-    yield (
-        file_name(name, "matrices"),
-        matrix_panels(
-            np.array([[arrays.cosines(table) for table in tables.values()]]),
-            title=f"Cosine of the vectors of every two positions{about}",
-            columns=list(tables),
-            x_label="position",
-            y_label="position",
-            bar_label="cosine",
-        ),
+    yield "by_offset", curves
+    matrices = matrix_panels(
+        np.array([[cosines(table) for table in tables.values()]]),
+        title=f"Cosine of the vectors of every two positions{about}",
+        columns=list(tables),
+        x_label="position",
+        y_label="position",
+        bar_label="cosine",
     )
+    yield "matrices", matrices
 
 
-def _by_token(subject: Subject, n: int) -> str:
-    """The end of a label where distances are numbers of tokens, since these stand at drawn
-    positions.
-    """
-    return "" if arrays.token_axis(subject.scheme, n) == "position" else ", by token"
+@picture(
+    "what distance does to a product: the mean of cos(k w) over the frequencies w of sinusoids and "
+    "of RoPE (q.k of equal vectors), and RoFormer's upper bound",
+    n_positions=256,
+    schemes=("sinusoidal", "rope"),
+    together=True,
+)
+def decay(schemes: Sequence[Scheme], n: int) -> Figures:
+    """How a product falls with the distance k, of what is added to embeddings and what turns q, k.
 
-
-def _with_sinusoids(model: ModelConfig) -> ModelConfig:
-    return ModelConfig(position=Sinusoidal(), d_model=model.d_model, n_heads=model.n_heads)
-
-
-# -------------------------------------------------------------------------------------------- decay
-
-
-def decay_figures(subjects: Sequence[Subject], n_positions: int | None = None) -> Figures:
-    """How a product falls with the distance k, for what is added to embeddings and for what turns q
-    and k.
-
-    n_positions None: 256. First panel: for sinusoids PE(t).PE(t+k) over d/2, which is the mean of
-    cos(k w_i), for a learned table the mean cosine over t; for a rotation, q.k of vectors of ones
-    (of any q = k with equally strong pairs) over Dh, again the mean of cos(k w_i), with the
-    magnitudes of YaRN and xPos and the decoder's query as the later one. It is no monotone decay.
-    Second panel, for pure rotations: RoFormer's bound, the mean of
-    |exp(i k w_1) + ... + exp(i k w_j)| over j, to be multiplied by Dh/2 times the largest step between the products of
-    neighbouring pairs.
-    Raises UserError for a scheme that does neither.
+    First panel: for sinusoids PE(t).PE(t+k) over d/2, which is the mean of cos(k w_i), for a
+    learned table the mean cosine over t; for a rotation, q.k of vectors of ones (of any q = k with
+    equally strong pairs) over Dh, again the mean of cos(k w_i), with the magnitudes of YaRN and
+    xPos and the decoder's query as the later one. It is no monotone decay. Second panel, for pure
+    rotations: `decay_bound`. Raises UserError for a scheme that does neither.
     """
     products: dict[str, Curve] = {}
     shown: dict[str, None] = {}  # what the products are, each once
     bounds: dict[str, Curve] = {}
-    for subject in subjects:
-        n = subject.n_positions(n_positions, 256)
-        head_dim = subject.model.d_model // subject.model.n_heads
-        for side in subject.tables(n):
-            # By distance, wherever the scheme puts its tokens.
-            table = arrays.input_table(
-                subject.scheme,
-                "target" if side == "target" else "source",
-                subject.model.d_model,
-                n,
-                positions=torch.arange(n),
+    k = np.arange(n)
+    for scheme in schemes:
+        tables, turns = scheme.tables(n, by_position=True), scheme.turns(n)
+        if not tables and not turns:
+            raise UserError(
+                f"the position scheme {scheme.name!r} adds nothing to embeddings and turns "
+                "nothing, so nothing decays there; `bias` draws a bias by distance"
             )
-            assert table is not None  # `tables` has it
-            mean, _, _ = arrays.by_offset(arrays.cosines(table))
-            products[
-                f"{subject.label}{place_of(side, '')} ({subject.model.d_model} dimensions)"
-            ] = Curve(np.arange(n), mean)
+        for side, table in tables.items():
+            label = f"{scheme.label}{where(side)} ({scheme.model.d_model} dimensions)"
+            products[label] = Curve(k, by_offset(cosines(table))[0])
             shown["mean cosine of position vectors (of sinusoids: the mean of cos(k w))"] = None
-        turns = subject.turns(n)
-        if turns:
-            stack = list(turns)[-1]  # the decoder, where the stacks differ and it turns at all
-            kind: Kind = "encoder" if stack == "encoder" else "decoder"
-            module = subject.scheme.attention(kind, 0)
-            logits = arrays.equal_vector_logits(
-                module, n, n_heads=subject.model.n_heads, head_dim=head_dim
-            )
-            label = f"{subject.label} (heads of {head_dim}{place_of(stack, '')})"
-            products[label] = Curve(np.arange(n), logits)
+        for stack in list(turns)[-1:]:  # the decoder, where the stacks differ and it turns at all
+            label = f"{scheme.label} (heads of {scheme.head_dim}{where(stack)})"
+            products[label] = Curve(k, scheme.equal_vector_logits(stack, n))
             shown[
                 "q.k of unit vectors of equal entries (without magnitudes: the mean of cos(k w))"
             ] = None
-            turned = arrays.rotation(
-                module, torch.arange(n), n_heads=subject.model.n_heads, head_dim=head_dim
-            )
-            if (
-                turned is not None
-                and np.allclose(np.abs(turned), 1.0)
-                and not arrays.depends_on_content(module)
-            ):
-                bounds[label] = Curve(np.arange(n), arrays.decay_bound(turned[0]))
-        if not subject.tables(n) and not turns:
-            raise UserError(
-                f"the position scheme {subject.name!r} adds nothing to embeddings and turns nothing, so nothing decays "
-                "there; `bias` draws a bias by distance"
-            )
+            turned = scheme.rotation(stack, n, by_position=True)
+            if np.allclose(np.abs(turned), 1.0) and not scheme.depends_on_content(stack):
+                bounds[label] = Curve(k, decay_bound(turned[0]))
     panels = {"; ".join(shown): products}
     if bounds:
         panels[
-            "RoFormer's upper bound of |q.k|, relative: the mean of |exp(i k w_1) + ... + exp(i k w_j)| over j"
+            "RoFormer's upper bound of |q.k|, relative: the mean of "
+            "|exp(i k w_1) + ... + exp(i k w_j)| over j"
         ] = bounds
-    about = subjects[0].about if len(subjects) == 1 else ""
-    yield (
-        file_name(*(subject.name for subject in subjects)),
-        curve_panels(
-            panels, title=f"Decay with the distance{about}", x_label="distance k", size=(7.6, 2.9)
-        ),
+    figure = curve_panels(
+        panels,
+        title=f"Decay with the distance{schemes[0].about if len(schemes) == 1 else ''}",
+        x_label="distance k",
+        size=(7.6, 2.9),
     )
+    yield "", figure
 
 
-# -------------------------------------------------------------------------------------- projections
+@picture(
+    "how projections blur the distance pattern of position vectors: (W_q p_t).(W_k p_s) without "
+    "projections, with random ones, and with those of a trained run's first encoder layer",
+    n_positions=64,
+)
+def projections(scheme: Scheme, n: int) -> Figures:
+    """Curves: the sum over heads for three queries t; sinusoids unprojected give the same curve.
 
-
-def projection_figures(
-    subject: Subject, encoder: nn.Module | None, n_positions: int | None = None
-) -> Figures:
-    """What projections do to a distance pattern: (W_q p_t).(W_k p_s) over sqrt(Dh), for the
-    position vectors p.
-
-    n_positions None: 64. Three rows: no projection (each head takes its slice of the dimensions),
-    random ones (Xavier-uniform, seed 0), and the trained ones of the first layer of `encoder`, if
-    there is one. Curves: the sum over heads for three queries t, by offset s - t; without
-    projections sinusoids give one and the same curve. Matrices: by head, each divided by its
-    largest magnitude. Raises UserError for a scheme that adds nothing.
+    Matrices: by head, each divided by its largest magnitude. Without projections each head takes
+    its slice of the dimensions. Raises UserError for a scheme that adds nothing.
     """
-    n = subject.n_positions(n_positions, 64)
-    side, table = next(iter(need_tables(subject, n).items()))
-    model = subject.model
-    identity = np.eye(model.d_model)
-    weights = {
-        "no projection": (identity, identity),
-        "random": arrays.random_projections(model.d_model),
-    }
-    if encoder is not None:
-        weights["trained"] = arrays.encoder_projections(encoder)
+    side, table = next(iter(scheme.need_tables(n).items()))
+    n_heads = scheme.model.n_heads
     products = {
-        name: arrays.projected_products(table, *pair, model.n_heads)
-        for name, pair in weights.items()
+        name: projected_products(table, *pair, n_heads)
+        for name, pair in scheme.projections().items()
     }
-    of = f"{subject.label}{place_of(side, ' side')}{_by_token(subject, n)}{subject.about}"
+    of = f"for the positions t and s of {_title(scheme, side, n)}{scheme.about}"
     titles = {
         "no projection": "no projection",
         "random": "random W_q, W_k (Xavier-uniform)",
         "trained": "trained W_q, W_k of the first encoder layer",
     }
-    queries = [n // 4, n // 2, 3 * n // 4]
-    panels = {
-        titles[name]: {f"t = {t}": Curve(np.arange(n) - t, by_head.sum(0)[t]) for t in queries}
-        for name, by_head in products.items()
-    }
-    yield (
-        file_name(subject.name, "curves"),
-        curve_panels(
-            panels,
-            title=f"(W_q p_t).(W_k p_s) summed over heads, for the positions t and s of {of}",
-            x_label="offset s - t of the key from the query",
-            y_label="share in the logits",
-        ),
+    curves = curve_panels(
+        {
+            titles[name]: {
+                f"t = {t}": Curve(np.arange(n) - t, by_head.sum(0)[t])
+                for t in (n // 4, n // 2, 3 * n // 4)
+            }
+            for name, by_head in products.items()
+        },
+        title=f"(W_q p_t).(W_k p_s) summed over heads, {of}",
+        x_label="offset s - t of the key from the query",
+        y_label="share in the logits",
     )
-    scaled = [
-        [matrix / (np.abs(matrix).max() or 1.0) for matrix in by_head]
-        for by_head in products.values()
-    ]
-    yield (
-        file_name(subject.name, "matrices"),
-        matrix_panels(
-            np.array(scaled),
-            title=f"(W_q p_t).(W_k p_s) by head, for the positions t and s of {of}",
-            rows=list(products),
-            columns=[f"head {number}" for number in range(1, model.n_heads + 1)],
-            x_label="key position s",
-            y_label="query position t",
-            bar_label="as a share of the largest in the panel",
-        ),
+    yield "curves", curves
+    by_head = np.array(list(products.values()))
+    largest = np.abs(by_head).max((2, 3), keepdims=True)
+    matrices = matrix_panels(
+        by_head / np.where(largest > 0, largest, 1.0),
+        title=f"(W_q p_t).(W_k p_s) by head, {of}",
+        rows=list(products),
+        columns=[f"head {number}" for number in range(1, n_heads + 1)],
+        x_label="key position s",
+        y_label="query position t",
+        bar_label="as a share of the largest in the panel",
     )
+    yield "matrices", matrices
+
+
+def _title(scheme: Scheme, side: str, n: int) -> str:
+    """The name of a table, which says where distances are numbers of tokens at drawn positions."""
+    by_token = ", by token" if scheme.moves_tokens(n) else ""
+    return f"{scheme.label}{where(side, 'side')}{by_token}"
+
+
+# -------------------------------------------------------------------------------------- the numbers
+
+
+def cosines(table: np.ndarray) -> np.ndarray:
+    """[T,D] -> the cosines of the angles between all pairs of rows, [T,T]; 0 for a row of zeros."""
+    norms = np.linalg.norm(table, axis=1, keepdims=True)
+    unit = table / np.where(norms > 0, norms, 1.0)
+    return unit @ unit.T
+
+
+def by_offset(products: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, smallest and largest of products[t,t+k] over t, for k = 0 .. T-1: [T,T] -> 3 x [T]."""
+    diagonals = [np.diagonal(products, k) for k in range(len(products))]
+    mean, low, high = (
+        np.array([reduce(diagonal) for diagonal in diagonals])
+        for reduce in (np.mean, np.min, np.max)
+    )
+    return mean, low, high
+
+
+def decay_bound(turned: np.ndarray) -> np.ndarray:
+    """RoFormer's bound (Su et al. 2021, section 3.4.3) by distance k = 0 .. T-1: mean |S_j|, [T].
+
+    turned [T,P] holds exp(i k w_0), exp(i k w_1), ...; S_j is the sum of the first j = 1 .. P of
+    them. By Abel's summation the product of q and k at distance k is at most
+    P max_i |h_(i+1) - h_i| times this, where h_i is the complex product of their planes i, and the
+    last of all is followed by 0.
+    """
+    return np.abs(np.cumsum(turned, axis=1)).mean(axis=1)
+
+
+def projected_products(
+    table: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, n_heads: int
+) -> np.ndarray:
+    """(W_q p_t).(W_k p_s) / sqrt(Dh) within each head, of all rows of a table [T,D]: [H,T,T].
+
+    What the positions of query and key alone put into a logit. Biases, norms and embeddings are
+    left out.
+    """
+    q, k = (np.stack(np.split(table @ w.T, n_heads, axis=1)) for w in (w_q, w_k))  # [H,T,Dh]
+    return q @ k.transpose(0, 2, 1) / q.shape[-1] ** 0.5

@@ -1,14 +1,14 @@
 """Figures from arrays: heat-maps, curves, points; and how they are written to files.
 
-Figures are matplotlib objects without pyplot, so that nothing is kept open and no display is
-needed.
+Figures are matplotlib objects without pyplot: nothing is kept open, and no display is needed.
+`labels` of a function are the title, x_label and y_label of `panel_figure`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,37 +17,28 @@ import numpy as np
 
 from pictures.text import font_of, visible, width_of, wrap, write_text
 from utils.errors import UserError
-from utils.files import atomic_path
+from utils.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".pdf", ".svg")
 DPI = 120
 MARGIN = 0.15  # inches
 _LONGEST_NAME = 40  # characters of a name in a legend
+# By suffix: dates and program versions would make equal pictures differ.
+_METADATA: dict[str, dict[str, None]] = {
+    ".png": {"Software": None},
+    ".pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+    ".svg": {"Creator": None, "Date": None},
+}
 
 
-def encoding_heatmap(
-    table: np.ndarray,
-    *,
-    title: str,
-    x_label: str = "embedding dimension",
-    y_label: str = "position",
-    centre: float = 0.0,
-) -> Figure:
-    """A table of encodings [T, D]: position 0 at the top, colours symmetric around `centre`
-    (white).
-    """
-    table = np.asarray(table)
+def encoding_heatmap(table: np.ndarray, *, centre: float = 0.0, **labels: str) -> Figure:
+    """A table [T,D] with position 0 at the top and colours symmetric around `centre` (white)."""
     if table.ndim != 2 or not table.size or not np.isfinite(table).all():
-        raise ValueError(
-            f"an encoding table must be [T, D], not empty and finite, not {table.shape}"
-        )
-    figure, [[axes]] = panel_figure(
-        1, 1, size=(8.0, 4.5), title=title, x_label=x_label, y_label=y_label
-    )
+        raise ValueError(f"an encoding table is [T,D], finite and not empty, not {table.shape}")
+    figure, [axes] = _panels(1, 1, size=(8.0, 4.5), **labels)
     limit = float(np.abs(table - centre).max()) or 1.0
     image = axes.imshow(
         table,
@@ -57,21 +48,9 @@ def encoding_heatmap(
         aspect="auto",
         origin="upper",
     )
-    integer_ticks(axes)
+    _integer_ticks(axes, 9)
     figure.colorbar(image, ax=axes, label="value", pad=0.02)
     return figure
-
-
-def curves(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    *,
-    title: str,
-    x_label: str,
-    y_label: str,
-) -> Figure:
-    """Lines y over x, one for each name, with a legend beside the axes. NaN leaves a gap."""
-    lines = {name: Curve(xs, ys) for name, (xs, ys) in series.items()}
-    return curve_panels({"": lines}, title=title, x_label=x_label, y_label=y_label, size=(6.5, 4.5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,54 +66,40 @@ class Curve:
 def curve_panels(
     panels: Mapping[str, Mapping[str, Curve]],
     *,
-    title: str,
-    x_label: str,
-    y_label: str = "",
     columns: int = 1,
     size: tuple[float, float] = (6.5, 2.4),
     legend: bool = True,
+    **labels: str,
 ) -> Figure:
-    """Panels of lines, each under its name; a line's name has one colour in all of them and one
-    legend beside them.
+    """Panels of lines {panel: {name: curve}}.
 
-    Raises ValueError where a curve's values do not fit each other, and where there is nothing to
-    draw.
+    A name has one colour in all panels, and one legend beside them says which. Raises ValueError
+    for no curve, and for a curve whose x and y differ in length.
     """
     from matplotlib import colormaps
 
-    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    if not names:
-        raise ValueError("no curve to draw: series is empty")
-    room = (
-        max(width_of(visible(name, _LONGEST_NAME), 10) for name in names) + 0.7 if legend else 0.4
-    )
-    rows = math.ceil(len(panels) / columns)
-    figure, axes = panel_figure(
-        rows, columns, size=size, title=title, x_label=x_label, y_label=y_label, room=room
-    )
-    drawn: dict[str, Any] = {}
-    many = colormaps["turbo"](np.linspace(0.05, 0.95, len(names)))
-    colours = [f"C{i}" for i in range(len(names))] if len(names) <= 10 else list(many)
-    for place, (panel, lines) in zip(axes.flat, panels.items()):
-        for name, curve in lines.items():
-            if len(curve.x) != len(curve.y):
-                raise ValueError(
-                    f"curve {name!r} has {len(curve.x)} x values and {len(curve.y)} y values"
-                )
-            colour = colours[names.index(name)]
-            markers = {"marker": "o" if len(curve.x) < 30 else None, "markersize": 3.5}
-            [drawn[name]] = place.plot(curve.x, curve.y, linewidth=1.6, color=colour, **markers)
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    widest = max(width_of(visible(name, _LONGEST_NAME), 10) for name in names)
+    room = widest + 0.7 if legend else 0.4
+    figure, axes = _panels(len(panels), columns, size=size, room=room, **labels)
+    many = list(colormaps["turbo"](np.linspace(0.05, 0.95, len(names))))
+    colours = dict(zip(names, many if len(names) > 10 else (f"C{i}" for i in range(10))))
+    lines: dict[str, Any] = {}
+    for place, (panel, curves) in zip(axes, panels.items()):
+        for name, curve in curves.items():
+            marker, colour = "o" if len(curve.x) < 30 else None, colours[name]
+            [lines[name]] = place.plot(
+                curve.x, curve.y, color=colour, marker=marker, markersize=3.5, linewidth=1.6
+            )
             if curve.low is not None and curve.high is not None:
                 place.fill_between(
                     curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0
                 )
         place.grid(alpha=0.3)
         panel_title(place, panel, size[0] - 0.5)
-    for place in axes.flat[len(panels) :]:
-        place.set_axis_off()
     if legend:
         # Names are set afterwards: matplotlib drops labels that begin with an underscore.
-        handles, numbers = [drawn[name] for name in names], [str(i) for i in range(len(names))]
+        handles, numbers = [lines[name] for name in names], [str(i) for i in range(len(names))]
         box = figure.legend(handles, numbers, loc="outside right center", frameon=False)
         for text, name in zip(box.get_texts(), names):
             write_text(text, name, limit=_LONGEST_NAME)
@@ -144,207 +109,102 @@ def curve_panels(
 def matrix_panels(
     matrices: np.ndarray,
     *,
-    title: str,
     rows: Sequence[str] = (),
     columns: Sequence[str],
-    x_label: str,
-    y_label: str,
     bar_label: str,
     first_row: int = 0,
+    **labels: str,
 ) -> Figure:
-    """Matrices [R, C, Tq, Tk] as heat-maps with one colour scale in which 0 is white; NaN is grey.
+    """Matrices [R,C,Tq,Tk] as heat-maps with one colour scale in which 0 is white and NaN grey.
 
-    rows and columns name them; without rows there is one row, and the panels are wrapped to four in
-    a line. The first row of a matrix stands at y = first_row. Raises ValueError where the names do
-    not fit.
+    Args:
+        rows, columns: the names of R and C; without rows, R is 1 and four panels stand in a line.
+        first_row: y of the first row of a matrix.
+
+    Raises ValueError where the names do not fit, or no number is there.
     """
     from matplotlib import colormaps
 
-    matrices = np.asarray(matrices)
     expected = (len(rows) or 1, len(columns))
-    if matrices.ndim != 4 or matrices.shape[:2] != expected or not np.isfinite(matrices).any():
+    if matrices.shape[:-2] != expected or not np.isfinite(matrices).any():
         raise ValueError(
-            f"matrices [R, C, Tq, Tk] for {expected} names must hold numbers; their shape is {matrices.shape}"
+            f"matrices [R,C,Tq,Tk] of {expected} names must hold numbers, not {matrices.shape}"
         )
     n_columns = len(columns) if rows else min(len(columns), 4)
-    n_rows = len(rows) or math.ceil(len(columns) / n_columns)
     side = {1: 4.2, 2: 3.2, 3: 2.6, 4: 2.2}.get(n_columns, 1.7)
-    lines = max(len(wrap(name, 10, side - 0.5)) for name in columns)
-    figure, axes = panel_figure(
-        n_rows,
-        n_columns,
-        size=(side, side + 0.2 * lines),
-        title=title,
-        x_label=x_label,
-        y_label=y_label,
-        sharex=True,
-        sharey=True,
-    )
+    title_lines = max(len(wrap(name, 10, side - 0.5)) for name in columns)
+    flat = matrices.reshape(-1, *matrices.shape[2:])
+    size = (side, side + 0.2 * title_lines)
+    figure, axes = _panels(len(flat), n_columns, size=size, sharex=True, sharey=True, **labels)
     low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
     limit = max(-low, high) or 1.0
-    # Numbers of one sign take the whole scale.
-    scale, bottom, top = (
-        ("Blues_r", -limit, 0.0)
-        if high <= 0
-        else ("Reds", 0.0, limit)
-        if low >= 0
-        else ("RdBu_r", -limit, limit)
-    )
+    if high <= 0:  # numbers of one sign take the whole scale
+        scale, low, high = "Blues_r", -limit, 0.0
+    elif low >= 0:
+        scale, low, high = "Reds", 0.0, limit
+    else:
+        scale, low, high = "RdBu_r", -limit, limit
     colours = colormaps[scale].with_extremes(bad="0.82")
-    n_queries, n_keys = matrices.shape[2:]
+    n_queries, n_keys = flat.shape[1:]
     extent = (-0.5, n_keys - 0.5, first_row + n_queries - 0.5, first_row - 0.5)
-    flat = matrices.reshape(-1, *matrices.shape[2:])
-    for number, (place, matrix) in enumerate(zip(axes.flat, flat)):
+    for number, (place, matrix) in enumerate(zip(axes, flat)):
         image = place.imshow(
             np.ma.masked_invalid(matrix),
             cmap=colours,
-            vmin=bottom,
-            vmax=top,
+            vmin=low,
+            vmax=high,
             extent=extent,
             aspect="auto",
         )
-        integer_ticks(place, 4)
+        _integer_ticks(place, 4)
         if not rows or number < n_columns:
             panel_title(place, columns[number], side - 0.5)
         if rows and number % n_columns == 0:
             write_text(place.yaxis.label, rows[number // n_columns])
-    for place in axes.flat[len(flat) :]:
-        place.set_axis_off()
-    bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=30)
-    write_text(bar.ax.yaxis.label, bar_label)
+    _colour_bar(figure, image, bar_label)
     return figure
 
 
 def point_panels(
     panels: Mapping[str, np.ndarray],
     *,
-    title: str,
-    x_label: str,
-    y_label: str,
     columns: int,
     side: float = 3.4,
     limit: float | None = None,
     circle: bool = False,
     bar_label: str = "position",
+    **labels: str,
 ) -> Figure:
-    """Points [T, 2] of the positions 0 .. T-1, one panel for each name: joined by a line, coloured
-    by position.
+    """Points [T,2] of the positions 0 .. T-1, a panel for each name: joined, coloured by position.
 
-    Every panel is square and centred at 0; `limit` is the length of its half axes (None: what its
-    points need). circle: the unit circle is drawn behind the points, and position 0 is joined to
-    the centre. bar_label: what the numbers 0 .. T-1 are, where they are not positions.
+    Args:
+        side: inches of a panel, which is square and centred at 0.
+        limit: the length of half an axis (None: what the points of the panel need).
+        circle: draw the unit circle behind the points, and join position 0 alone, to the centre.
+        bar_label: what the numbers 0 .. T-1 are, where they are not positions.
     """
     from matplotlib.colors import Normalize
     from matplotlib.patches import Circle
 
-    n_rows = math.ceil(len(panels) / columns)
-    figure, axes = panel_figure(
-        n_rows, columns, size=(side, side + 0.2), title=title, x_label=x_label, y_label=y_label
-    )
-    scale = Normalize(0, max(len(points) for points in panels.values()) - 1)
-    for place, (name, points) in zip(axes.flat, panels.items()):
+    figure, axes = _panels(len(panels), columns, size=(side, side + 0.2), **labels)
+    scale = Normalize(0, max(map(len, panels.values())) - 1)
+    for place, (name, points) in zip(axes, panels.items()):
+        x, y = points.T
         if circle:
             place.add_patch(Circle((0, 0), 1, fill=False, color="0.8"))
-            place.plot([0, points[0, 0]], [0, points[0, 1]], color="0.5", linewidth=1)
+            place.plot([0, x[0]], [0, y[0]], color="0.5", linewidth=1)
         else:
-            place.plot(points[:, 0], points[:, 1], color="0.75", linewidth=0.8, zorder=1)
-        dots = place.scatter(
-            points[:, 0],
-            points[:, 1],
-            c=range(len(points)),
-            cmap="viridis",
-            norm=scale,
-            s=22,
-            zorder=2,
-        )
+            place.plot(x, y, color="0.75", linewidth=0.8, zorder=1)
+        numbers = range(len(points))
+        dots = place.scatter(x, y, c=numbers, cmap="viridis", norm=scale, s=22, zorder=2)
         half = limit or 1.08 * float(np.abs(points).max()) or 1.0
         place.set(xlim=(-half, half), ylim=(-half, half), aspect="equal")
         place.locator_params(nbins=5)
         place.tick_params(labelsize=8)
         place.grid(alpha=0.3)
         panel_title(place, name, side - 0.3)
-    for place in axes.flat[len(panels) :]:
-        place.set_axis_off()
-    bar = figure.colorbar(dots, ax=axes, pad=0.02, aspect=30)
-    write_text(bar.ax.yaxis.label, bar_label)
+    _colour_bar(figure, dots, bar_label)
     return figure
-
-
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write the figure as .png, .pdf or .svg, as the suffix says; the same figure gives the same
-    bytes.
-
-    The folder is made. The file is written aside and then renamed, so that it is never seen
-    half-written. Raises UserError for another suffix or where the file cannot be written.
-    """
-    import matplotlib
-
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise UserError(
-            f"cannot draw to {str(path)!r}: the suffix {path.suffix!r} is not one of {', '.join(SUFFIXES)}"
-        )
-    # Dates and program versions would make equal pictures differ.
-    metadata = {
-        ".png": {"Software": None},
-        ".pdf": {"Creator": None, "Producer": None, "CreationDate": None},
-        ".svg": {"Creator": None, "Date": None},
-    }[suffix]
-    with _written_aside(path) as aside, matplotlib.rc_context({"svg.hashsalt": "figure"}):
-        figure.savefig(aside, format=suffix[1:], metadata=metadata)
-    return path
-
-
-def save_animation(figures: Sequence[Figure], path: str | Path, *, seconds: float = 0.8) -> Path:
-    """Write figures of one size as the frames of an endless GIF, `seconds` each and three times
-    that for the last.
-
-    Equal figures give equal bytes. Written aside as in save_figure. Raises UserError where the file
-    cannot be written, ValueError for no figure or figures of several sizes.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
-
-    frames = []
-    for figure in figures:
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        frames.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
-    sizes = {frame.shape[:2] for frame in frames}
-    if len(sizes) != 1:
-        raise ValueError(f"the frames of an animation have one size, not {sorted(sizes)}")
-    [(height, width)] = sizes
-    # One palette for all: with one for each frame equal colours would flicker.
-    film = Image.fromarray(np.concatenate(frames)).quantize(256, dither=Image.Dither.NONE)
-    indexed = [film.crop((0, n * height, width, (n + 1) * height)) for n in range(len(frames))]
-    path = Path(path)
-    durations = [*[round(1000 * seconds)] * (len(frames) - 1), round(3000 * seconds)]
-    with _written_aside(path) as aside:
-        indexed[0].save(
-            aside,
-            format="GIF",
-            save_all=True,
-            append_images=indexed[1:],
-            duration=durations,
-            loop=0,
-        )
-    return path
-
-
-@contextlib.contextmanager
-def _written_aside(path: Path) -> Iterator[Path]:
-    """A name beside `path` that is renamed to it at the end; the folder is made. Raises UserError
-    where that fails.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path) as aside:
-            yield aside
-    except OSError as error:
-        raise UserError(
-            f"cannot write {str(path)!r}: {error.strerror or error}; choose another path"
-        ) from error
 
 
 # ------------------------------------------------------------------------------------------- layout
@@ -356,15 +216,15 @@ def panel_figure(
     *,
     size: tuple[float, float],
     title: str,
-    x_label: str,
-    y_label: str,
+    x_label: str = "",
+    y_label: str = "",
     room: float = 1.0,
     **subplots: Any,
 ) -> tuple[Figure, Any]:
-    """An empty figure of n_rows x n_columns axes of about `size` inches, and the array of them.
+    """An empty figure and its array [n_rows,n_columns] of axes of about `size` inches.
 
     The title stands above all, the axis names below and at the left of all; `room` inches are left
-    for a legend or a colour bar at the right.
+    for a legend or a colour bar at the right. `subplots` is for matplotlib's function of the name.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -390,9 +250,74 @@ def panel_title(axes: Axes, title: str, width: float) -> None:
     axes.set_title("\n".join(wrap(title, 10, width)), fontproperties=font_of(10), parse_math=False)
 
 
-def integer_ticks(axes: Axes, n: int = 9) -> None:
+def _panels(n: int, columns: int, **how: Any) -> tuple[Figure, list[Axes]]:
+    """`panel_figure` of n panels, `columns` in a line; places that are left over stay empty."""
+    figure, axes = panel_figure(math.ceil(n / columns), columns, **how)
+    for place in axes.flat[n:]:
+        place.set_axis_off()
+    return figure, list(axes.flat[:n])
+
+
+def _integer_ticks(axes: Axes, n: int) -> None:
     """At most n ticks on either axis, at whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(nbins=n, integer=True, min_n_ticks=1))
+
+
+def _colour_bar(figure: Figure, drawn: Any, label: str) -> None:
+    """One bar for all panels."""
+    bar = figure.colorbar(drawn, ax=figure.axes, pad=0.02, aspect=30)
+    write_text(bar.ax.yaxis.label, label)
+
+
+# ------------------------------------------------------------------------------------------- saving
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write the figure as .png, .pdf or .svg, as the suffix says; equal figures give equal bytes.
+
+    Raises UserError for another suffix, or where the file cannot be written.
+    """
+    import matplotlib
+
+    suffix = path.suffix.lower()
+    if suffix not in _METADATA:
+        raise UserError(
+            f"cannot draw to {str(path)!r}: the suffix {path.suffix!r} is not one of "
+            f"{', '.join(_METADATA)}"
+        )
+    content = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "figure"}):
+        figure.savefig(content, format=suffix[1:], metadata=_METADATA[suffix])
+    return write_bytes(path, content.getvalue())
+
+
+def save_animation(figures: Sequence[Figure], path: Path) -> Path:
+    """Write figures of one size as the frames of an endless GIF; equal figures give equal bytes.
+
+    A frame stays for 0.8 seconds, the last for three times that. Raises ValueError for no figure or
+    figures of several sizes, UserError where the file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    frames = []
+    for figure in figures:
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        frames.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+    sizes = {frame.shape[:2] for frame in frames}
+    if len(sizes) != 1:
+        raise ValueError(f"the frames of an animation have one size, not {sorted(sizes)}")
+    [(height, width)] = sizes
+    # One palette for all: with one for each frame equal colours would flicker.
+    film = Image.fromarray(np.concatenate(frames)).quantize(256, dither=Image.Dither.NONE)
+    first, *others = [
+        film.crop((0, n * height, width, (n + 1) * height)) for n in range(len(frames))
+    ]
+    content = io.BytesIO()
+    duration = [800] * len(others) + [2400]
+    first.save(content, "GIF", save_all=True, append_images=others, duration=duration, loop=0)
+    return write_bytes(path, content.getvalue())

@@ -1,41 +1,58 @@
-"""The schemes that are drawn: fixed, before any training, or of a trained run; with what their
-pictures are called.
+"""What a position scheme does, as arrays to draw: measured through the two contracts of `base.py`.
+
+So every scheme, layout and scaling is drawn as it is used; Shaw's tables and the correction of
+dynamic NTK alone have lines of their own. Arrays are float64.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, cast, get_args
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
+from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.run import Run
+from configs.positions import Sinusoidal
 from configs.schema import ModelConfig
-from models.positional_encodings.base import Kind, PositionScheme, Role, Side
-from pictures import arrays as arrays
+from models.positional_encodings.base import (
+    AttentionPosition,
+    InputPosition,
+    Places,
+    PositionScheme,
+    Role,
+    Side,
+)
+from models.positional_encodings.rope_scaling import DynamicNtkRotary
+from models.positional_encodings.shaw import Shaw
+from models.schemes import build_scheme
+from translation.loading import LoadedRun
 from utils.errors import UserError
 
-if TYPE_CHECKING:
-    from translation.loading import LoadedRun
-
-State = Literal["fixed", "untrained", "trained"]
 SIDES: tuple[Side, ...] = get_args(Side)
-STACKS: tuple[Kind, ...] = ("encoder", "decoder")
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A scheme to draw, in a model of this shape; `about` ends its titles (which run, which epoch)."""
+class Scheme:
+    """A position scheme to draw, in a model of this shape; `about` ends titles (run and epoch).
+
+    Arrays come by side or by stack, once under "" where both have the same; none where nothing is.
+    `by_position`: tokens stand at 0 .. n-1, wherever the scheme would put them.
+    """
 
     name: str
-    scheme: PositionScheme
+    module: PositionScheme
     model: ModelConfig
-    trained: bool
+    trained: bool = False
     about: str = ""
+    encoder: nn.Module | None = None  # of a trained run
 
     @property
-    def state(self) -> State:
+    def state(self) -> Literal["fixed", "untrained", "trained"]:
         """A scheme without parameters is fixed, whether its model was trained or not."""
-        if not any(True for _ in self.scheme.parameters()):
+        if not any(True for _ in self.module.parameters()):
             return "fixed"
         return "trained" if self.trained else "untrained"
 
@@ -43,85 +60,238 @@ class Subject:
     def label(self) -> str:
         return self.name if self.state == "fixed" else f"{self.name}, {self.state}"
 
+    @property
+    def head_dim(self) -> int:
+        return self.model.d_model // self.model.n_heads
+
+    def references(self) -> list[Scheme]:
+        """What trained vectors are compared with: the same before training, and sinusoids."""
+        found = []
+        if self.state == "trained":
+            found.append(fresh_scheme(self.name, self.model))
+        if self.state != "fixed":
+            d_model, n_heads = self.model.d_model, self.model.n_heads
+            sinusoids = ModelConfig(position=Sinusoidal(), d_model=d_model, n_heads=n_heads)
+            found.append(fresh_scheme("sinusoidal", sinusoids))
+        return found
+
+    # --------------------------------------------------------------------------- where tokens stand
+
     def n_positions(self, wanted: int | None, default: int) -> int:
-        """`wanted`, or `default` as far as the scheme knows positions. Raises UserError for more
-        than it knows.
-        """
-        bounds = [self.scheme.max_length(side) for side in SIDES]
+        """`wanted`, or `default` as far as positions are known. Raises UserError for too many."""
+        bounds = [self.module.max_length(side) for side in SIDES]
         known = min((bound for bound in bounds if bound is not None), default=None)
         if known is not None and wanted is not None and wanted > known:
             raise UserError(f"--positions {wanted}: the {self.name} encoding has {known}")
         return wanted or min(default, known or default)
 
-    def tables(self, n: int) -> dict[str, np.ndarray]:
-        """What is added to the embeddings of n tokens, by side, or once under "" where the sides
-        have one.
-        """
-        one = self.scheme.input("source") is self.scheme.input("target")
-        made = {
-            side: arrays.input_table(self.scheme, side, self.model.d_model, n)
-            for side in SIDES[: 1 if one else 2]
-        }
-        return {"" if one else side: table for side, table in made.items() if table is not None}
+    def positions(self, place: str, n: int) -> Tensor:
+        """The positions [n] of the tokens 0 .. n-1 of a side, or of what a stack reads."""
+        side: Side = "target" if place in ("target", "decoder") else "source"
+        return self.module.positions(side, 0, n, torch.device("cpu"))
+
+    def moves_tokens(self, n: int) -> bool:
+        """Whether tokens stand elsewhere than at 0 .. n-1."""
+        return not torch.equal(self.positions("source", n), torch.arange(n))
+
+    def token_axis(self, n: int) -> str:
+        """What the numbers 0 .. n-1 of tokens are on an axis."""
+        return "token (at a drawn position)" if self.moves_tokens(n) else "position"
+
+    # ---------------------------------------------------------------------- added to the embeddings
+
+    @torch.inference_mode()
+    def tables(self, n: int, *, by_position: bool = False) -> dict[str, np.ndarray]:
+        """What is added to the embeddings of n tokens, [n,D] by side."""
+        zeros = torch.zeros(1, n, self.model.d_model, dtype=torch.float64)
+        found: dict[str, np.ndarray] = {}
+        for side in SIDES:
+            module = self.module.input(side)
+            if type(module).forward is not InputPosition.forward:
+                positions = torch.arange(n) if by_position else self.positions(side, n)
+                found[side] = module(zeros, positions)[0].numpy()
+        one = self.module.input("source") is self.module.input("target")
+        return {"": found["source"]} if found and one else found
+
+    def need_tables(self, n: int) -> dict[str, np.ndarray]:
+        """`tables`; raises UserError where there are none."""
+        tables = self.tables(n)
+        if not tables:
+            raise UserError(
+                f"the position scheme {self.name!r} adds nothing to embeddings, so there is no "
+                "table to draw; choose one that does, as in --position sinusoidal or "
+                "--position learnable"
+            )
+        return tables
+
+    # ----------------------------------------------------------------------------- inside attention
+
+    def attention(self, stack: str, layer: int = 0) -> AttentionPosition:
+        """The module of a self-attention; the encoder's for the stack ""."""
+        return self.module.attention("decoder" if stack == "decoder" else "encoder", layer)
+
+    def layers(self, stack: str) -> list[AttentionPosition]:
+        """The modules of a stack, each once."""
+        model = self.model
+        n = model.n_decoder_layers if stack == "decoder" else model.n_encoder_layers
+        return list(dict.fromkeys(self.attention(stack, layer) for layer in range(n)))
+
+    def depends_on_content(self, stack: str) -> bool:
+        """Whether the logits have a term that no picture of positions alone can show."""
+        module = self.attention(stack)
+        own_term = type(module).logit_term is not AttentionPosition.logit_term
+        return own_term or module.needs_weights
 
     def turns(self, n: int, role: Role = "query") -> dict[str, np.ndarray]:
-        """The rotations [H,n,P] of n tokens by stack, or once under "" where the stacks have the
-        same.
+        """`rotation` by stack."""
+        found = {stack: self.rotation(stack, n, role) for stack in ("encoder", "decoder")}
+        if np.array_equal(found["encoder"], found["decoder"]):
+            found = {"": found["encoder"]}
+        return {stack: turned for stack, turned in found.items() if turned.size}
+
+    @torch.inference_mode()
+    def rotation(
+        self, stack: str, n: int, role: Role = "query", *, by_position: bool = False
+    ) -> np.ndarray:
+        """How each plane of a head turns at n tokens: complex [H,n,P], magnitude * exp(i angle).
+
+        Planes are found by trying, so that any layout of pairs will do: dimension a turns into
+        dimension b. They are ordered by their first dimension, which is from fast to slow.
         """
-        made: dict[str, np.ndarray] = {}
-        for kind, side in zip(STACKS, SIDES):
-            turned = arrays.rotation(
-                self.scheme.attention(kind, 0),
-                arrays.positions_of(self.scheme, side, n),
-                n_heads=self.model.n_heads,
-                head_dim=self.model.d_model // self.model.n_heads,
-                role=role,
+        module, size = self.attention(stack), self.head_dim
+        basis = torch.eye(size, dtype=torch.float64)[:, None, None, :]
+        basis = basis.expand(-1, self.model.n_heads, 1, -1)
+        # One position on from 0: no frequency of a RoPE makes this a whole or half turn.
+        images = module.rotate(basis, torch.tensor([1]), role)[:, :, 0].abs().sum(1)  # [from,to]
+        strength, partner = images.fill_diagonal_(0).max(1)
+        first = [a for a in range(size) if strength[a] > 0 and a < partner[a]]
+        x = torch.zeros(1, self.model.n_heads, n, size, dtype=torch.float64)
+        x[..., first] = 1.0
+        positions = torch.arange(n) if by_position else self.positions(stack, n)
+        turned = module.rotate(x, positions, role)[0]
+        return torch.complex(turned[..., first], turned[..., partner[first]]).numpy()
+
+    def need_turns(self, n: int) -> dict[str, np.ndarray]:
+        """`turns`; raises UserError where there are none."""
+        turns = self.turns(n)
+        if not turns:
+            raise UserError(
+                f"the position scheme {self.name!r} turns no queries and keys; choose one that "
+                "does, as in --position rope"
             )
-            if turned is not None:
-                made[kind] = turned
-        same = len(made) == 2 and np.array_equal(made["encoder"], made["decoder"])
-        return {"": made["encoder"]} if same else made
+        return turns
+
+    def correction(self, stack: str) -> str:
+        """The end of a title of rotations that say too little: a longer sequence changes logits."""
+        module = self.attention(stack)
+        if not isinstance(module, DynamicNtkRotary):
+            return ""
+        return f"; frequencies up to L={module.trained_length}; beyond, the logits are corrected"
+
+    @torch.inference_mode()
+    def equal_vector_logits(self, stack: str, n: int) -> np.ndarray:
+        """q.k / Dh of a query of ones at n-1 and keys of ones at distance k = 0 .. n-1: [n].
+
+        For a rotation by frequencies w_i this is the mean of cos(k w_i). Terms that the scheme adds
+        to the logits because of q and k count too; a bias does not.
+        """
+        module, positions = self.attention(stack), torch.arange(n)
+        ones = torch.ones(1, self.model.n_heads, n, self.head_dim, dtype=torch.float64)
+        q = module.rotate(ones, positions, "query")[:, :, -1:]
+        k = module.rotate(ones, positions, "key")
+        logits = q @ k.mT
+        term = module.logit_term(q, k, Places(positions[-1:], positions, causal=True), None)
+        if term is not None:
+            logits = logits + term / module.logit_scale(self.head_dim)
+        return logits[0, 0, 0].flip(0).numpy() / self.head_dim
+
+    @torch.inference_mode()
+    def bias(self, stack: str, n: int) -> np.ndarray | None:
+        """What positions alone add to the scaled logits of n tokens, [L,H,n,n].
+
+        NaN where the mask forbids. L is 1 where all layers share one module.
+        """
+        causal = stack == "decoder"
+        positions = self.positions(stack, n)
+        end = None if causal else positions[-1:] + 1
+        places = Places(positions, positions, causal=causal, k_end=end)
+        biases = [module.bias(places) for module in self.layers(stack)]
+        if any(bias is None for bias in biases):
+            return None
+        shape = (1, self.model.n_heads, n, n)
+        matrices = torch.cat([cast(Tensor, bias).double().expand(shape) for bias in biases])
+        if places.mask is not None:
+            matrices = matrices.masked_fill(~places.mask, float("nan"))
+        return matrices.numpy()
+
+    def shaw_tables(self, stack: str) -> dict[str, np.ndarray]:
+        """Shaw's vectors of the distances -clip .. clip, [L,2*clip+1,Dh], of keys and of values."""
+        shaw = [module for module in self.layers(stack) if isinstance(module, Shaw)]
+        tables: dict[str, list[Tensor]] = {}
+        if shaw:
+            tables["keys"] = [module.key_table for module in shaw]
+        if shaw and shaw[0].needs_weights:
+            tables["values"] = [module.value_table for module in shaw]
+        return {name: torch.stack(of).detach().double().numpy() for name, of in tables.items()}
+
+    # ---------------------------------------------------------------------------------- projections
+
+    def projections(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """W_q and W_k [D,D] (q = W_q x): none, random, and those of the encoder's first layer."""
+        size = self.model.d_model
+        generator = torch.Generator().manual_seed(0)
+        drawn = [torch.empty(size, size, dtype=torch.float64) for _ in range(2)]
+        w_q, w_k = (nn.init.xavier_uniform_(w, generator=generator).numpy() for w in drawn)
+        found = {"no projection": (np.eye(size), np.eye(size)), "random": (w_q, w_k)}
+        if self.encoder is not None:
+            weights = self.encoder.state_dict()
+            names = [
+                "layers.0.self_attention.qkv_proj.weight",
+                "stack.layers.0.self_attn.in_proj_weight",
+            ]
+            [joint] = [weights[name] for name in names if name in weights]
+            w_q, w_k, _ = (weight.numpy() for weight in joint.double().cpu().chunk(3))
+            found["trained"] = (w_q, w_k)
+        return found
 
 
-def fresh_subject(name: str, model: ModelConfig, about: str = "") -> Subject:
-    """The scheme of model.position as a training begins with it."""
-    return Subject(name, arrays.fresh_scheme(model), model, trained=False, about=about)
+def fresh_scheme(name: str, model: ModelConfig) -> Scheme:
+    """The scheme of model.position as a training begins with it, the same each time.
+
+    The caller's random state stays as it is.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Scheme(name, build_scheme(model).eval(), model)
 
 
-def trained_subject(loaded: LoadedRun) -> Subject:
+def trained_scheme(loaded: LoadedRun) -> Scheme:
     """The scheme of a run's model."""
     model = loaded.config.model
-    about = f" ({loaded.run.path.name}, epoch {loaded.epoch})"
-    return Subject(model.position.kind, loaded.model.scheme.cpu(), model, trained=True, about=about)
+    return Scheme(
+        model.position.kind,
+        loaded.model.scheme.cpu(),
+        model,
+        trained=True,
+        about=f" ({loaded.run.path.name}, epoch {loaded.epoch})",
+        encoder=loaded.model.encoder,
+    )
 
 
-def need_tables(subject: Subject, n: int) -> dict[str, np.ndarray]:
-    """`Subject.tables`; raises UserError where there are none."""
-    tables = subject.tables(n)
-    if not tables:
-        raise UserError(
-            f"the position scheme {subject.name!r} adds nothing to embeddings, so there is no table to draw; "
-            "choose one that does, as in --position sinusoidal or --position learnable"
-        )
-    return tables
-
-
-def need_turns(subject: Subject, n: int) -> dict[str, np.ndarray]:
-    """`Subject.turns`; raises UserError where there are none."""
-    turns = subject.turns(n)
-    if not turns:
-        raise UserError(
-            f"the position scheme {subject.name!r} turns no queries and keys; choose one that does, as in "
-            "--position rope"
-        )
-    return turns
-
-
-def file_name(*parts: str) -> str:
-    """The parts that are not empty, joined."""
-    return "_".join(part for part in parts if part)
-
-
-def place_of(place: str, kind: str) -> str:
-    """ ", source side" or ", encoder"; nothing for what is the same in both places."""
-    return f", {place}{kind}" if place else ""
+def schemes_of_checkpoints(run: Run) -> dict[str, Scheme]:
+    """{"epoch 3, update 70": scheme} of every update with a checkpoint, in order."""
+    found: dict[int, tuple[str, Scheme]] = {}
+    for path in run.by_age():
+        payload = read_checkpoint(path)
+        progress = payload.get("progress", {})
+        epoch, step = progress.get("epoch", 0), progress.get("step", 0)
+        if step not in found:
+            model = checkpoint_config(payload).model
+            scheme = replace(fresh_scheme(model.position.kind, model), trained=True)
+            weights = payload["model"].items()
+            own = {
+                name.removeprefix("scheme."): w for name, w in weights if name.startswith("scheme.")
+            }
+            scheme.module.load_state_dict(own)
+            found[step] = (f"epoch {epoch}, update {step}", scheme)
+    return dict(found[step] for step in sorted(found))

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from matplotlib.font_manager import FontProperties
     from matplotlib.text import Text
 
-# Fonts for the scripts that DejaVu Sans (which comes with matplotlib) lacks, used where they are
-# installed.
-_FALLBACK_FONTS = (
+# DejaVu Sans comes with matplotlib. The others have the scripts that it lacks, where installed.
+_FONTS = [
+    "DejaVu Sans",
     "Noto Sans CJK JP",
     "Noto Sans CJK SC",
     "WenQuanYi Micro Hei",
@@ -22,15 +22,15 @@ _FALLBACK_FONTS = (
     "Noto Sans Symbols2",
     "Noto Emoji",
     "Symbola",
-)
+]
 
 
 @cache
-def _families() -> tuple[str, ...]:
+def _families() -> list[str]:
     from matplotlib.font_manager import fontManager
 
     installed = set(fontManager.get_font_names())
-    return ("DejaVu Sans", *(name for name in _FALLBACK_FONTS if name in installed))
+    return [name for name in _FONTS if name in installed]
 
 
 @cache
@@ -44,16 +44,15 @@ def _has_glyph(character: str) -> bool:
 def font_of(size: float) -> FontProperties:
     from matplotlib.font_manager import FontProperties
 
-    return FontProperties(family=list(_families()), size=size)
+    return FontProperties(family=_families(), size=size)
 
 
 def visible(text: str, limit: int | None = None) -> str:
-    """The text as it can be drawn: on one line, lone spaces visible, U+XXXX for a character that no
-    font has.
+    """The text as it can be drawn: on one line, with U+XXXX where no font has a glyph.
 
-    Such a character would otherwise be a box like any other, and a warning. SentencePiece's ▁
-    becomes _, since in DejaVu Sans it hangs far below the line and pushes upright labels out of
-    their column.
+    A missing glyph would be a box like any other, and a warning. SentencePiece's ▁ becomes _: in
+    DejaVu Sans it hangs below the line and pushes upright labels out of their column. Spaces
+    alone become visible. limit: the most characters; an ellipsis ends what is longer.
     """
     escapes = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "▁": "_"}
     if text.isspace():
@@ -62,17 +61,16 @@ def visible(text: str, limit: int | None = None) -> str:
         escapes.get(c) or (c if c.isprintable() and _has_glyph(c) else f"U+{ord(c):04X}")
         for c in text
     ]
-    if limit is None or sum(map(len, pieces)) <= limit:
+    ends = list(itertools.accumulate(map(len, pieces)))
+    if limit is None or not ends or ends[-1] <= limit:
         return "".join(pieces)
-    ends = itertools.accumulate(map(len, pieces))
     return "".join(piece for piece, end in zip(pieces, ends) if end < limit) + "…"
 
 
 def write_text(text: Text, content: str, limit: int | None = None) -> None:
-    """Put the content into a text object: `$` is a character there, not the start of mathematics."""
+    """Put the content into a text object, where `$` is a character and starts no mathematics."""
     text.set_parse_math(False)
-    size = text.get_fontsize()
-    text.set_fontproperties(font_of(size))
+    text.set_fontproperties(font_of(text.get_fontsize()))
     text.set_text(visible(content, limit))
 
 

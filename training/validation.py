@@ -83,19 +83,12 @@ def validate(
     if log is not None:
         log.scalars("validation", figures, step=step, epoch=epoch)
         if config.train.log_attention and config.model.backend == "scratch":
-            from pictures.attention_maps import KINDS, attention_figures, target_tokens
+            from pictures.attention import attention_figures, target_tokens
 
             source = ids.src(0).tolist()
             target = target_tokens(translator, source, None)
-            for kind in KINDS:
-                top = [
-                    config.model.n_encoder_layers
-                    if kind == "encoder"
-                    else config.model.n_decoder_layers
-                ]
-                [figure] = attention_figures(
-                    translator, source, target, kinds=[kind], layers=top
-                ).values()
+            pictures = attention_figures(translator, source, target, layers=[-1])
+            for kind, figure in pictures.items():
                 log.figure(f"attention/{kind}", figure, step)
     return line
 

@@ -1,0 +1,257 @@
+"""Pictures of attention: every map in its place with its tokens, and nothing overlaps."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from drawn import assert_legible, colour_bars, images, panels, texts_of
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from pictures.attention import (
+    KINDS,
+    AttentionMaps,
+    attention_figures,
+    attention_grid,
+    attention_maps,
+    target_tokens,
+)
+from pictures.panels import save_figure
+from translation.loading import load_run
+from translation.translator import Translator
+
+PIECES = ["▁une", "▁fenêtre", "▁ouverte", "▁sur", ",", "▁où", "▁dort", ".", "▁aujourd", "'", "hui"]
+
+
+def pieces(n: int) -> list[str]:
+    return [*(PIECES[i % len(PIECES)] for i in range(n - 1)), "</s>"]
+
+
+def made(
+    *shape: int, queries: Sequence[str] = (), keys: Sequence[str] = (), **changes: Any
+) -> AttentionMaps:
+    """Maps [L,H,Tq,Tk] of random weights."""
+    values = np.random.default_rng(0).gamma(0.3, size=shape) + 1e-6
+    given = {
+        "maps": values / values.sum(-1, keepdims=True),
+        "query_labels": queries or pieces(shape[2]),
+        "key_labels": keys or pieces(shape[3]),
+        "title": "Cross-attention",
+        "layers": range(1, shape[0] + 1),
+        "heads": range(1, shape[1] + 1),
+        "query_name": "query",
+        "key_name": "key",
+    }
+    return AttentionMaps(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1, 1, 1), (1, 8, 5, 30), (6, 1, 30, 4), (2, 3, 1, 7), (1, 1, 40, 40), (6, 8, 30, 30)],
+    ids=str,
+)
+def test_a_grid_has_all_its_labels_and_none_overlap(shape: tuple[int, ...]) -> None:
+    run = made(*shape)
+    figure = attention_grid(run)
+    texts = assert_legible(figure)
+    names = {*(f"layer {n}" for n in run.layers), *(f"head {n}" for n in run.heads)}
+    assert {"Cross-attention", "query", "key", "attention weight", *names} <= set(texts)
+    assert texts.count("</s>") == shape[0] + shape[1]  # once a row at the left, once a column below
+    assert not any(text.startswith("labelled") for text in texts)
+    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 6
+    assert len(panels(figure)) == shape[0] * shape[1]
+    assert {axes.images[0].get_clim() for axes in panels(figure)} == {(0.0, run.maps.max())}
+    assert len(colour_bars(figure)) == 1
+
+
+def test_each_map_stands_in_its_place_under_its_number() -> None:
+    run = made(2, 2, 3, 5, layers=[2, 6], heads=[1, 8])
+    figure = attention_grid(run)
+    assert {"layer 2", "layer 6", "head 1", "head 8"} <= set(assert_legible(figure))
+    corners = [axes.get_position() for axes in panels(figure)]
+    left, top = min(box.x0 for box in corners), max(box.y0 for box in corners)
+    for axes, box in zip(panels(figure), corners):
+        row, column = int(box.y0 < top - 0.01), int(box.x0 > left + 0.01)
+        assert np.array_equal(axes.images[0].get_array(), run.maps[row, column])
+        assert axes.images[0].origin == "upper"
+
+
+def test_a_picture_grows_with_tokens_and_maps() -> None:
+    small, tokens, maps = (
+        attention_grid(made(*shape)).get_size_inches()
+        for shape in ((2, 2, 12, 12), (2, 2, 30, 30), (4, 4, 12, 12))
+    )
+    assert (tokens > small + 1).all()
+    assert (maps > small + 1).all()
+
+
+def test_labels_are_thinned_only_where_there_is_no_room_and_the_picture_says_so() -> None:
+    texts = assert_legible(attention_grid(made(1, 8, 10, 80, keys=[f"k{i}" for i in range(80)])))
+    [note] = [text for text in texts if text.startswith("labelled")]
+    step = int(note.split()[3])
+    assert note == f"labelled: 1 in {step} keys"
+    assert step > 1
+    assert texts.count(f"k{step}") == 8
+    assert "k1" not in texts
+
+
+def test_a_long_title_is_wrapped_inside_the_picture() -> None:
+    title = "A sentence that goes on: " + "and on " * 20 + "x" * 120
+    texts = assert_legible(attention_grid(made(1, 1, 4, 4, title=title)))
+    [wrapped] = [text for text in texts if text.startswith("A sentence")]
+    assert wrapped.count("\n") >= 3
+    assert wrapped.replace("\n", "").replace(" ", "") == title.replace(" ", "")
+
+
+def test_odd_tokens_are_drawn_as_they_are_without_mathtext_or_warnings(tmp_path: Path) -> None:
+    odd = [
+        "$x$",
+        "$\\frac{1}$",
+        "$",
+        "a\tb\n",
+        " ",
+        "",
+        "😀",
+        "你好",
+        "_a^b_",
+        "e\u0301",
+        "\ud83d",
+        "ع",
+    ]
+    long = "Donaudampfschifffahrtsgesellschaftskapitän"
+    n = len(odd) + 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = made(1, 1, n, n, queries=[*odd, long], keys=[*odd, long], title="$\\broken{ 🦄 你")
+        figure = attention_grid(run)
+        texts = assert_legible(figure)
+        for suffix in ("png", "pdf", "svg"):
+            save_figure(figure, tmp_path / f"odd.{suffix}")
+    assert {"$x$", "$\\frac{1}$", "$", "a\\tb\\n", "␣", "_a^b_", "U+D83D"} <= set(texts)
+    assert all(len(text) <= 20 for text in texts if text.startswith("Donau"))
+    assert not any(text.get_parse_math() for text in figure.findobj(Text) if "$" in text.get_text())
+
+
+def test_upright_labels_stand_straight_under_their_columns() -> None:
+    keys = ["▁pont", "pont", "▁"]
+    figure = attention_grid(made(1, 1, 3, 3, queries="abc", keys=keys))
+    boxes = {text.get_text(): box for text, box in texts_of(figure).items()}
+    widths = []
+    for column, label in enumerate(("_pont", "pont", "_")):
+        expected = figure.axes[0].transData.transform((column, 0))[0]
+        assert (boxes[label].x0 + boxes[label].x1) / 2 == pytest.approx(expected, abs=1.5)
+        widths.append(boxes[label].width)
+    assert max(widths) - min(widths) <= 1  # pixels: none hangs out sideways
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"keys": "abc"}, r"\(1, 2, 3, 4\).*\(1, 2, 3, 3\)"),
+        ({"heads": [1]}, r"\(1, 2, 3, 4\).*\(1, 1, 3, 4\)"),
+        ({"maps": np.full((1, 2, 3, 4), np.nan)}, "finite"),
+        ({"maps": np.ones((1, 0, 3, 4)), "heads": []}, "not empty"),
+    ],
+)
+def test_maps_that_do_not_fit_their_labels_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made(1, 2, 3, 4, **changes)
+
+
+# ------------------------------------------------------------------------------------- side by side
+
+
+@pytest.mark.parametrize(("n_queries", "lines"), [(12, 3), (1, 1), (40, 3)])
+def test_grids_side_by_side_begin_level_with_rows_of_one_height_and_one_scale(
+    n_queries: int, lines: int
+) -> None:
+    title = " ".join(["cross-attention (a run with quite a name, epoch 10)"] * lines)
+    name = "target token predicted (query)"
+    one = made(2, 2, n_queries, 5, title=title, query_name=name)
+    two = made(2, 3, 11, 4, title="right", query_name=name)
+    figure = attention_grid(one, two)
+    assert_legible(figure)
+    boxes = {text.get_text(): box for text, box in texts_of(figure).items()}
+    [left_title] = [text for text in boxes if text.startswith("cross")]
+    assert left_title.count("\n") >= lines - 1
+    assert boxes[left_title].y1 == pytest.approx(boxes["right"].y1, abs=0.1)
+    for drawn, maps in zip(images(figure), [*one.maps.reshape(-1, n_queries, 5), *two.maps[0]]):
+        np.testing.assert_array_equal(drawn, maps)
+    clims = {axes.images[0].get_clim() for axes in panels(figure)}
+    assert clims == {(0.0, max(one.maps.max(), two.maps.max()))}
+    places = np.array([axes.get_window_extent().extents for axes in panels(figure)])
+    left, right = places[:4], places[4:]
+    assert left[:, 2].max() < right[:, 0].min()
+    # Layers begin at one height.
+    np.testing.assert_allclose(left[[0, 2], 3], right[[0, 3], 3], atol=0.01)
+    counts = np.array([len(matrix) for matrix in images(figure)])
+    heights = (places[:, 3] - places[:, 1]) / counts
+    np.testing.assert_allclose(heights, heights[0])
+    assert heights[0] > 7 / 72 * figure.dpi  # a row has room for its token
+
+
+# --------------------------------------------------------------------------------------- of a model
+
+
+@pytest.fixture(scope="module")
+def translator(trained_run: Path) -> Translator:
+    return load_run(trained_run, runs_dir="runs").translator(torch.device("cpu"))
+
+
+def tick_labels(figure: Figure) -> tuple[list[str], list[str]]:
+    """(rows, columns) of the lower left map."""
+    maps = panels(figure)
+    rows, columns = (
+        next(labels for labels in all_labels if labels)
+        for all_labels in ([a.get_yticklabels() for a in maps], [a.get_xticklabels() for a in maps])
+    )
+    return [text.get_text() for text in rows], [text.get_text() for text in columns]
+
+
+def test_rows_are_read_tokens_in_self_attention_and_predicted_ones_in_cross_attention(
+    translator: Translator,
+) -> None:
+    tokenizer = translator.tokenizer
+    source = translator.encode(["Le chat dort."])[0]
+    target = target_tokens(translator, source, "The cat\u00a0sleeps.")
+    assert target == tokenizer.encode_tgt("The cat sleeps.")
+    figures = attention_figures(translator, source, target)
+    src, tgt = (
+        [piece.replace("▁", "_") for piece in pieces]
+        for pieces in (tokenizer.src_pieces(source), tokenizer.tgt_pieces(target))
+    )
+    assert src[-1] == tgt[-1] == "</s>"
+    read = ["<s>", *tgt[:-1]]
+    for kind, rows, columns, name in (
+        ("encoder", src, src, "source token (query)"),
+        ("decoder", read, read, "target token read (query)"),
+        ("cross", tgt, src, "target token predicted (query)"),
+    ):
+        assert tick_labels(figures[kind]) == (rows, columns)
+        assert name in {text.get_text() for text in figures[kind].texts}
+
+
+def test_the_drawn_weights_are_those_of_the_chosen_layers_and_heads(translator: Translator) -> None:
+    source = translator.encode(["Le chat dort."])[0]
+    target = target_tokens(translator, source, None)
+    weights = translator.attention_maps(source, [translator.tokenizer.bos_id, *target[:-1]])
+    figures = attention_figures(translator, source, target, layers=[-1], heads=[2, 1])
+    for kind, figure in figures.items():
+        drawn = images(figure)
+        np.testing.assert_array_equal(drawn, weights[kind][1, ::-1])
+        np.testing.assert_allclose(np.sum(drawn, axis=-1), 1, atol=1e-5)  # no padding takes a share
+    assert not np.triu(images(figures["decoder"]), 1).any()
+
+
+def test_labels_keep_apart_in_the_smallest_picture(translator: Translator) -> None:
+    eos = translator.tokenizer.eos_id
+    maps = attention_maps(translator, [eos], [eos], layers=[1], heads=[1], about=" (run, epoch 3)")
+    assert tuple(maps) == KINDS
+    for run in maps.values():
+        assert_legible(attention_grid(run))

@@ -1,0 +1,566 @@
+"""What the pictures of position schemes show, against formulas and models."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from drawn import assert_legible, colour_bars, curves, images, legend, points, suptitle, titles
+from matplotlib.figure import Figure
+from tiny_models import tiny_config, tiny_model
+
+from configs.positions import POSITIONS, Fire, Kerple
+from configs.schema import (
+    T5,
+    Alibi,
+    Combined,
+    Cope,
+    DynamicNtkScaling,
+    Learnable,
+    LinearScaling,
+    ModelConfig,
+    NoPosition,
+    Position,
+    Randomized,
+    Rope,
+    Shaw,
+    Sinusoidal,
+    XPos,
+    YarnScaling,
+)
+from models.positional_encodings.alibi import alibi_slopes
+from models.positional_encodings.base import AttentionPosition, Places, PositionScheme
+from models.positional_encodings.sinusoidal import sinusoid_table
+from pictures.arguments import PICTURES
+from pictures.distance import by_offset, cosines, decay_bound, projected_products
+from pictures.maps import principal_axes, scaled_map
+from pictures.schemes import Scheme, fresh_scheme
+from utils.errors import UserError
+
+SHAPE = {"d_model": 16, "n_heads": 2, "n_encoder_layers": 2, "n_decoder_layers": 2}
+K = np.arange(50)[:, None]
+ZETA = (2 * np.arange(4) / 8 + 0.4) / 1.4  # of xPos
+
+
+def scheme(position: Position, name: str = "") -> Scheme:
+    return fresh_scheme(name or position.kind, ModelConfig(position=position, **SHAPE))
+
+
+def draw(picture: str, *asked: Position | Scheme, n: int | None = None) -> dict[str, Figure]:
+    schemes = [made if isinstance(made, Scheme) else scheme(made) for made in asked]
+    return dict(PICTURES[picture].draw(schemes, n))
+
+
+def randomized(position: Position, max_positions: int) -> Scheme:
+    """Tokens at drawn positions, up to 300 apart."""
+    return scheme(Randomized(scheme=position, spread=300, max_positions=max_positions))
+
+
+def frequencies(n: int, base: float = 10000.0) -> np.ndarray:
+    return base ** (-np.arange(n) / n)
+
+
+# ------------------------------------------------------------------------------------- every scheme
+
+
+def test_every_scheme_gives_a_picture_or_says_which_other_would() -> None:
+    outcomes = {}
+    for name, picture in itertools.product(POSITIONS, ("encoding", "bias")):
+        try:
+            outcomes[name, picture] = list(draw(picture, scheme(POSITIONS[name], name), n=5))
+        except UserError as error:
+            outcomes[name, picture] = str(error)
+    encoding = {name for name in POSITIONS if isinstance(outcomes[name, "encoding"], list)}
+    bias = {name for name in POSITIONS if isinstance(outcomes[name, "bias"], list)}
+    content = {name for name in POSITIONS if "depends on content" in outcomes[name, "bias"]}
+    assert content >= {"shaw", "transformer_xl", "xlnet", "deberta", "deberta_log", "cope", "fox"}
+    linear = {"alibi", "alibi_asymmetric", "kerple_log", "kerple_power", "fire", "sandwich"}
+    assert bias == {"t5", "sinusoidal_t5", *linear}
+    assert set(POSITIONS) - encoding - bias - content == {"none"}
+
+
+@pytest.mark.parametrize(
+    ("picture", "position"),
+    [
+        ("encoding", Learnable()),
+        ("encoding", XPos()),
+        ("encoding", Shaw()),
+        ("bias", Alibi()),
+        ("bias", T5()),
+        ("similarity", Learnable()),
+        ("decay", Learnable()),
+        ("projections", Sinusoidal()),
+        ("rotation", Randomized(scheme=XPos())),
+        ("embedding_map", Learnable()),
+    ],
+)
+def test_every_picture_is_legible(picture: str, position: Position) -> None:
+    made = dataclasses.replace(scheme(position), about=" (a_run_with_a_name_20260101, epoch 12)")
+    for name, figure in draw(picture, made, n=12).items():
+        assert name.startswith(f"{picture}_{position.kind}")
+        assert_legible(figure)
+
+
+def test_a_scheme_is_labelled_by_what_has_become_of_it() -> None:
+    made = scheme(T5())
+    assert (made.state, made.label) == ("untrained", "t5, untrained")
+    assert dataclasses.replace(made, trained=True).label == "t5, trained"
+    assert scheme(Rope(), "rope_half").label == "rope_half"
+    assert dataclasses.replace(scheme(Rope()), trained=True).state == "fixed"
+
+
+def test_a_fresh_scheme_leaves_the_random_state_alone_and_is_the_same_each_time() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    first, second = (scheme(Learnable()).module.input("target").table.weight for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.parametrize(
+    ("picture", "position", "n", "said"),
+    [
+        ("encoding", NoPosition(), None, "'none' adds nothing to embeddings and turns nothing"),
+        ("encoding", Alibi(), None, "`bias` draws what it adds to the logits"),
+        ("encoding", Learnable(max_positions=20), 21, "21: the learnable encoding has 20"),
+        ("bias", Rope(), None, "'rope' adds no bias to the logits; choose one that does"),
+        ("bias", Shaw(), None, "depends on content; look at a trained run with `visualize.py atte"),
+        ("similarity", Rope(), None, "'rope' adds nothing to embeddings, so there is no table"),
+        ("projections", T5(), None, "'t5' adds nothing to embeddings, so there is no table"),
+        ("decay", T5(), None, "nothing decays there; `bias` draws a bias by distance"),
+        ("rotation", Sinusoidal(), None, "'sinusoidal' turns no queries and keys"),
+        ("embedding_map", Rope(), None, "'rope' adds nothing to embeddings"),
+        ("embedding_map", Sinusoidal(), 2, "--positions 2: a map in the plane needs 3 positions"),
+    ],
+)
+def test_a_scheme_without_such_a_picture_says_so(picture, position, n, said) -> None:
+    with pytest.raises(UserError) as error:
+        draw(picture, position, n=n)
+    assert said in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------- heat-maps
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half", "t2t"])
+def test_sinusoids_of_every_layout_are_drawn_as_they_are(layout: str) -> None:
+    figures = draw("encoding", Sinusoidal(base=500.0, layout=layout))
+    table = sinusoid_table(torch.arange(128), 16, base=500.0, layout=layout, dtype=torch.float64)
+    np.testing.assert_array_equal(images(figures["encoding_sinusoidal"])[0], table.numpy())
+
+
+@pytest.mark.parametrize(
+    ("position", "angles"),
+    [
+        (Rope(base=100.0, form="real"), K * frequencies(4, 100.0)),
+        (Rope(base=100.0, form="complex"), K * frequencies(4, 100.0)),
+        (Rope(base=100.0, layout="half"), K * frequencies(4, 100.0)),
+        (Rope(base=100.0, rope_dim="model"), K * frequencies(8, 100.0)),  # head by head
+        (Rope(scaling=LinearScaling(factor=4.0)), K / 4 * frequencies(4)),
+    ],
+)
+def test_rope_is_drawn_as_cosine_and_sine_of_its_angles(position: Rope, angles) -> None:
+    figures = draw("encoding", position, n=50)
+    assert list(figures) == ["encoding_rope_cos", "encoding_rope_sin"]
+    for figure, expected in zip(figures.values(), (np.cos(angles), np.sin(angles))):
+        np.testing.assert_allclose(images(figure)[0], expected, atol=1e-12)
+
+
+def test_magnitudes_are_drawn_where_they_vary_and_stated_where_they_do_not() -> None:
+    yarn = draw("encoding", Rope(scaling=YarnScaling(factor=4.0)), n=50)
+    factor = f"{0.1 * np.log(4) + 1:.3f}"
+    assert list(yarn) == ["encoding_rope_cos", "encoding_rope_sin"]
+    assert f"queries x {factor}; keys x {factor}" in suptitle(yarn["encoding_rope_cos"])
+    cosines_drawn = images(yarn["encoding_rope_cos"])[0]
+    assert np.abs(cosines_drawn).max() == pytest.approx(1.0, abs=1e-12)
+
+    xpos = draw("encoding", XPos(), n=50)
+    both = {
+        f"encoding_xpos_{stack}_{part}"
+        for stack in ("encoder", "decoder")
+        for part in ("cos", "sin")
+    }
+    magnitudes = [f"encoding_xpos_decoder_magnitude_{what}" for what in ("queries", "keys")]
+    assert xpos.keys() == {*both, *magnitudes}
+    queries, keys = (images(xpos[name])[0] for name in magnitudes)
+    np.testing.assert_allclose(queries, ZETA ** (K / 512), rtol=1e-12)
+    np.testing.assert_allclose(queries * keys, 1.0, rtol=1e-12)
+    image = xpos[magnitudes[1]].axes[0].images[0]
+    assert sum(image.get_clim()) == pytest.approx(2.0)  # centred at 1
+
+
+@pytest.mark.parametrize(("picture", "name"), [("encoding", "rope_cos"), ("rotation", "rope")])
+def test_a_length_dependent_scaling_says_that_it_is_more_than_the_picture(picture, name) -> None:
+    scaled = draw(picture, Rope(scaling=DynamicNtkScaling(trained_length=24)))[f"{picture}_{name}"]
+    assert suptitle(scaled).endswith("; frequencies up to L=24; beyond, the logits are corrected")
+    assert "L=" not in suptitle(draw(picture, Rope())[f"{picture}_{name}"])
+
+
+def test_shaws_tables_stand_by_distance_and_layer() -> None:
+    made = scheme(Shaw(clip=3))
+    figures = draw("encoding", made)
+    assert list(figures) == ["encoding_shaw_encoder_tables", "encoding_shaw_decoder_tables"]
+    figure = figures["encoding_shaw_decoder_tables"]
+    module = made.module.attention("decoder", 1)
+    _, keys, _, values = images(figure)
+    np.testing.assert_array_equal(keys, module.key_table.detach().numpy())
+    np.testing.assert_array_equal(values, module.value_table.detach().numpy())
+    # The distances -3 .. 3, downwards.
+    assert figure.axes[0].images[0].get_extent()[2:] == [3.5, -3.5]
+    without = draw("encoding", Shaw(values=False))["encoding_shaw_encoder_tables"]
+    assert len(images(without)) == 2
+
+
+# --------------------------------------------------------------------------------- drawn positions
+
+
+def test_tokens_at_drawn_positions_are_drawn_where_they_stand_and_named_so() -> None:
+    label = "token (at a drawn position)"
+    made = randomized(Sinusoidal(), 50)
+    fixed = made.module.positions("source", 0, 50, torch.device("cpu"))
+    assert not torch.equal(fixed, torch.arange(50))
+    [heatmap] = draw("encoding", made).values()
+    table = sinusoid_table(fixed, 16, dtype=torch.float64).numpy()
+    np.testing.assert_array_equal(images(heatmap)[0], table)
+    assert heatmap.axes[0].get_ylabel() == label
+    similarity = draw("similarity", made, n=9)["similarity_randomized_by_offset"]
+    names = [f"randomized, by token: {what}" for what in ("dot product", "cosine")]
+    assert list(curves(similarity)) == names
+    projections = draw("projections", made, n=9)["projections_randomized_curves"]
+    assert "of randomized, by token" in suptitle(projections)
+    for position, expected in ((Rope(), "position"), (Randomized(scheme=Rope()), label)):
+        figures = draw("encoding", position)
+        assert figures["encoding_" + position.kind + "_cos"].axes[0].get_ylabel() == expected
+        [rotation] = draw("rotation", position).values()
+        assert colour_bars(rotation)[0].get_ylabel() == expected
+
+
+def test_the_bias_of_drawn_positions_is_drawn_by_their_distance() -> None:
+    made = randomized(Alibi(), 12)
+    figures = draw("bias", made)
+    matrix = figures["bias_randomized_encoder_matrices"]
+    drawn = "token (at a drawn position)"
+    assert (matrix.get_supxlabel(), matrix.get_supylabel()) == (f"key {drawn}", f"query {drawn}")
+    fixed = made.module.positions("source", 0, 12, torch.device("cpu")).numpy()
+    slopes = alibi_slopes(2).double().numpy()
+    for stack, query in (("encoder", 6), ("decoder", 11)):
+        figure = figures[f"bias_randomized_{stack}_curves"]
+        x, y = curves(figure)[""]["head 1"]
+        np.testing.assert_array_equal(x, fixed - fixed[query])
+        np.testing.assert_allclose(y, -slopes[0] * np.abs(x), rtol=1e-6)
+        stands = f"(the query stands at {fixed[query]} of {fixed[0]} .. {fixed[-1]})"
+        assert figure.axes[0].get_xlabel().endswith(stands)
+
+
+@pytest.mark.parametrize(("spread", "max_positions"), [(40, 30), (3000, 20), (20, 1)])
+def test_periods_are_counted_in_positions_wherever_tokens_stand(spread, max_positions) -> None:
+    [plain] = draw("rotation", Rope(base=100.0)).values()
+    position = Randomized(scheme=Rope(base=100.0), spread=spread, max_positions=max_positions)
+    [figure] = draw("rotation", position).values()
+    assert titles(figure) == titles(plain)
+    assert len(points(figure.axes[0])) == min(32, max_positions)
+
+
+# ------------------------------------------------------------------------------------------- biases
+
+
+def test_alibis_matrices_and_curves_are_slopes_times_distance() -> None:
+    figures = draw("bias", Alibi(), n=12)
+    slopes = alibi_slopes(2).double().numpy()
+    distance = np.arange(12)[:, None] - np.arange(12)
+    whole = -slopes[:, None, None] * np.abs(distance)
+    for stack, expected, offsets in (
+        ("encoder", whole, np.arange(-6, 6)),
+        ("decoder", np.where(distance >= 0, whole, np.nan), np.arange(-11, 1)),
+    ):
+        matrices = figures.pop(f"bias_alibi_{stack}_matrices")
+        np.testing.assert_allclose(images(matrices), expected, atol=1e-7)
+        assert titles(matrices) == ["head 1", "head 2"]
+        [lines] = curves(figures.pop(f"bias_alibi_{stack}_curves")).values()
+        for slope, (x, y) in zip(slopes, lines.values()):
+            np.testing.assert_array_equal(x, offsets)
+            np.testing.assert_allclose(y, -slope * np.abs(offsets), atol=1e-7)
+    assert not figures
+
+
+@pytest.mark.parametrize(
+    "position", [T5(), Kerple(), Fire(), Combined(attention=T5())], ids=lambda p: p.kind
+)
+def test_a_trained_bias_is_drawn_as_the_model_asks_for_it(position: Position) -> None:
+    module, model = tiny_model(position).scheme.float(), tiny_config(position)
+    figures = draw("bias", Scheme(position.kind, module, model, trained=True), n=9)
+    ids = torch.arange(9)
+    for stack, causal in (("encoder", False), ("decoder", True)):
+        places = Places(ids, ids, causal=causal, k_end=None if causal else torch.tensor([9]))
+        expected = module.attention(stack, 0).bias(places).detach().double()
+        if causal:
+            expected = expected.masked_fill(ids[:, None] < ids, float("nan"))
+        drawn = images(figures[f"bias_{position.kind}_{stack}_matrices"])[: model.n_heads]
+        expected = expected.expand(1, model.n_heads, 9, 9)[0].numpy()
+        np.testing.assert_allclose(drawn, expected, rtol=1e-6, atol=1e-7)
+
+
+class LayerBias(AttentionPosition):
+    """A number for each layer."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def bias(self, places: Places) -> torch.Tensor:
+        return torch.full((len(places.q_positions), len(places.k_positions)), self.value)
+
+
+class LayerBiases(PositionScheme):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([LayerBias(1.0), LayerBias(2.0)])
+
+    def attention(self, kind, layer):
+        return self.layers[layer] if kind == "encoder" else self.no_attention
+
+
+def test_layers_with_a_bias_of_their_own_take_a_row_each() -> None:
+    figures = draw("bias", Scheme("own", LayerBiases(), ModelConfig(**SHAPE)), n=5)
+    assert list(figures) == ["bias_own_encoder_matrices", "bias_own_encoder_curves"]
+    matrices, lines = figures.values()
+    assert [matrix.mean() for matrix in images(matrices)] == [1, 1, 2, 2]
+    rows = [axes.get_ylabel() for axes in matrices.axes if axes.get_ylabel()]
+    assert rows == ["layer 1", "layer 2", "added to the logit"]
+    assert list(curves(lines)) == ["layer 1", "layer 2"]
+
+
+# --------------------------------------------------------------------------------------- similarity
+
+
+def test_the_similarity_of_sinusoids_is_a_sum_of_cosines_of_the_offset() -> None:
+    offsets, matrices = draw("similarity", Sinusoidal(), n=30).values()
+    expected = np.cos(K[:30] * frequencies(8)).sum(1)
+    panels = curves(offsets)
+    dot_product, cosine = (
+        panels[f"sinusoidal: {what}"][""][1] for what in ("dot product", "cosine")
+    )
+    np.testing.assert_allclose(dot_product, expected, atol=1e-12)
+    np.testing.assert_allclose(cosine, expected / 8, atol=1e-12)
+    distance = np.abs(K[:30] - K[:30].T)
+    np.testing.assert_allclose(images(matrices)[0], expected[distance] / 8, atol=1e-12)
+    # The band: every pair of one offset is equally alike.
+    table = scheme(Sinusoidal()).tables(30)[""]
+    _, low, high = by_offset(table @ table.T)
+    np.testing.assert_allclose(low, high, atol=1e-12)
+
+
+def test_by_offset_takes_mean_and_range_of_each_diagonal() -> None:
+    found = by_offset(np.array([[1.0, 2, 3], [2, 5, 6], [3, 6, 9]]))
+    np.testing.assert_array_equal(found, [[5, 4, 3], [1, 2, 3], [9, 6, 3]])
+    assert not cosines(np.zeros((2, 3))).any()
+    half = 0.5**0.5
+    np.testing.assert_allclose(cosines(np.array([[1.0, 0], [2, 2]])), [[1, half], [half, 1]])
+
+
+def test_a_trained_table_stands_beside_an_untrained_one_and_sinusoids() -> None:
+    position = Learnable(max_positions=20)
+    module = tiny_model(position).scheme
+    made = Scheme("learnable", module, tiny_config(position), trained=True)
+    offsets, matrices = draw("similarity", made).values()
+    sides = ["learnable, trained, source side", "learnable, trained, target side"]
+    assert titles(matrices) == [*sides, "learnable, untrained, source side", "sinusoidal"]
+    table = module.input("source").table.weight.detach().numpy()
+    mean = [np.diagonal(table @ table.T, k).mean() for k in range(20)]
+    np.testing.assert_allclose(curves(offsets)[f"{sides[0]}: dot product"][""][1], mean, atol=1e-12)
+    # Two schemes at once, and a table that is shown once.
+    both = draw("similarity", Sinusoidal(), Learnable(), n=10)[
+        "similarity_sinusoidal_learnable_matrices"
+    ]
+    assert titles(both) == ["sinusoidal", *(side.replace("trained", "untrained") for side in sides)]
+
+
+# -------------------------------------------------------------------------------------------- decay
+
+
+def test_the_decay_of_sinusoids_and_rope_is_a_mean_of_cosines() -> None:
+    [(name, figure)] = draw("decay", Sinusoidal(), Rope(layout="half"), n=50).items()
+    assert name == "decay_sinusoidal_rope"
+    product, bound = curves(figure).values()
+    expected = {
+        "sinusoidal (16 dimensions)": np.cos(K * frequencies(8)).mean(1),
+        "rope (heads of 8)": np.cos(K * frequencies(4)).mean(1),
+    }
+    sums = np.abs(np.cumsum(np.exp(1j * K * frequencies(4)), axis=1)).mean(1)
+    assert list(bound) == ["rope (heads of 8)"]
+    np.testing.assert_allclose(bound["rope (heads of 8)"][1], sums, atol=1e-12)
+    for label, mean in expected.items():
+        np.testing.assert_allclose(product[label][1], mean, atol=1e-12)
+    # By distance, wherever a scheme puts its tokens.
+    for position, (label, mean) in zip((Sinusoidal(), Rope()), expected.items()):
+        [figure] = draw("decay", randomized(position, 50)).values()
+        product, *bounds = curves(figure).values()
+        [(found, (_, y))] = product.items()
+        assert found == label.replace(position.kind, "randomized")
+        np.testing.assert_allclose(y, mean, atol=1e-12)
+        for bound in bounds:
+            np.testing.assert_allclose(bound["randomized (heads of 8)"][1], sums, atol=1e-12)
+        assert len(bounds) == (position.kind == "rope")
+
+
+def test_the_panel_of_products_is_titled_by_what_it_shows() -> None:
+    def title(*positions: Position) -> str:
+        [figure] = draw("decay", *positions, n=5).values()
+        return titles(figure)[0]
+
+    table = "mean cosine of position vectors (of sinusoids: the mean of cos(k w))"
+    rotation = "q.k of unit vectors of equal entries (without magnitudes: the mean of cos(k w))"
+    assert title(Learnable()) == title(Sinusoidal()) == table
+    assert title(Rope()) == title(XPos()) == rotation
+    assert title(Sinusoidal(), Rope(), Learnable(), XPos()) == f"{table}; {rotation}"
+
+
+def test_the_sides_of_a_table_keep_their_names_in_the_legend_of_decay() -> None:
+    made = fresh_scheme("learnable", ModelConfig(position=Learnable()))
+    [figure] = draw("decay", made, n=9).values()
+    source, target = legend(figure)
+    assert source.startswith("learnable, untrained, source")
+    assert target.startswith("learnable, untrained, target")
+
+
+def test_the_bound_holds_for_real_products_and_is_met() -> None:
+    rope = Scheme("rope", scheme(Rope()).module, ModelConfig(position=Rope(), d_model=8, n_heads=1))
+    module = rope.attention("")
+    bound = decay_bound(rope.rotation("", 60)[0])
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        q, k = torch.randn(2, 1, 1, 1, 8, generator=generator, dtype=torch.float64)
+        planes_q, planes_k = (torch.view_as_complex(v.unflatten(-1, (4, 2))) for v in (q, k))
+        h = (planes_q * planes_k.conj()).flatten().numpy()
+        steps = np.abs(np.diff(np.append(h, 0))).max()
+        # The query stands at distance d after the key at 0.
+        q_d = module.rotate(q.expand(1, 1, 60, 8), torch.arange(60), "query")
+        product = (q_d @ module.rotate(k, torch.tensor([0]), "key").mT).flatten().numpy()
+        assert (np.abs(product) <= 4 * steps * bound + 1e-12).all()
+    assert bound[0] == 2.5  # at distance 0 the sums are 1, 2, 3, 4
+
+
+def test_magnitudes_and_lengths_take_part_in_the_decay() -> None:
+    def decay(position: Position, n: int = 50) -> tuple[np.ndarray, int]:
+        [figure] = draw("decay", position, n=n).values()
+        panels = list(curves(figure).values())
+        return next(iter(panels[0].values()))[1], len(panels)
+
+    values, n_panels = decay(XPos())
+    expected = (ZETA ** (K / 512) * np.cos(K * frequencies(4))).mean(1)
+    np.testing.assert_allclose(values, expected, atol=1e-12)
+    assert n_panels == 1  # RoFormer's bound is one of pure rotations
+    yarn, _ = decay(Rope(scaling=YarnScaling(factor=4.0)))
+    assert yarn[0] == pytest.approx((0.1 * np.log(4) + 1) ** 2)
+    # Dynamic NTK: plain as long as trained, and another base beyond.
+    short = Rope(scaling=DynamicNtkScaling(factor=4.0, trained_length=50))
+    np.testing.assert_allclose(decay(short)[0], decay(Rope())[0], atol=1e-12)
+    base = 10000 * (4 * 100 / 50 - 3) ** (8 / 6)
+    expected = np.cos(np.arange(100)[:, None] * frequencies(4, base)).mean(1)
+    np.testing.assert_allclose(decay(short, 100)[0], expected, atol=1e-9)
+
+
+# -------------------------------------------------------------------------------------- projections
+
+
+@pytest.mark.parametrize("backend", ["scratch", "torch"])
+def test_projections_are_those_of_the_first_encoder_layer(backend: str) -> None:
+    off = {"attention_dropout": 0.0, "activation_dropout": 0.0} if backend == "torch" else {}
+    encoder = tiny_model(Sinusoidal(), backend=backend, **off).encoder
+    made = dataclasses.replace(scheme(Sinusoidal()), encoder=encoder)
+    if backend == "scratch":
+        joint = encoder.layers[0].self_attention.qkv_proj.weight
+    else:
+        joint = encoder.stack.layers[0].self_attn.in_proj_weight
+    np.testing.assert_array_equal(
+        np.concatenate(made.projections()["trained"]), joint[:32].detach()
+    )
+
+
+def test_projected_products_are_logits_of_positions_alone() -> None:
+    generator = np.random.default_rng(0)
+    table = generator.normal(size=(5, 16))
+    w_q, w_k = generator.normal(size=(2, 16, 16))
+    found = projected_products(table, w_q, w_k, 2)
+    for head, t, s in np.ndindex(2, 5, 5):
+        part = slice(8 * head, 8 * head + 8)
+        expected = (w_q @ table[t])[part] @ (w_k @ table[s])[part] / 8**0.5
+        assert found[head, t, s] == pytest.approx(expected)
+
+
+def test_without_projection_only_the_offset_counts_and_random_ones_lose_that() -> None:
+    made = dataclasses.replace(scheme(Sinusoidal()), encoder=tiny_model(Sinusoidal()).encoder)
+    lines, matrices = draw("projections", made, n=40).values()
+    # The same offset from the queries 10, 20 and 30.
+    plain, random, trained = (
+        [y[x == 5][0] for x, y in queries.values()] for queries in curves(lines).values()
+    )
+    assert list(curves(lines)) == [
+        "no projection",
+        "random W_q, W_k (Xavier-uniform)",
+        "trained W_q, W_k of the first encoder layer",
+    ]
+    assert plain == pytest.approx([np.cos(5 * frequencies(8)).sum() / 8**0.5] * 3)
+    assert np.ptp(random) > 0.1
+    products = projected_products(made.tables(40)[""], *made.projections()["trained"], 2)
+    assert trained == pytest.approx([products[:, t, t + 5].sum() for t in (10, 20, 30)])
+    assert len(images(matrices)) == 3 * 2
+    expected = products[0] / np.abs(products[0]).max()
+    np.testing.assert_allclose(images(matrices)[4], expected, atol=1e-12)
+    _, untrained = draw("projections", Sinusoidal(), n=40).values()
+    assert len(images(untrained)) == 2 * 2
+
+
+# ----------------------------------------------------------------------------------------- rotation
+
+
+def test_the_rotation_goes_round_the_circle_by_each_frequency() -> None:
+    figure = draw("rotation", Rope(base=100.0), n=20)["rotation_rope"]
+    periods = ["6.3", "19.9", "62.8", "199"]
+    assert titles(figure) == [f"pair {n}: period {period}" for n, period in enumerate(periods)]
+    for axes, omega in zip(figure.axes, frequencies(4, 100.0)):
+        angles = np.arange(20) * omega
+        expected = np.stack((np.cos(angles), np.sin(angles)), axis=1)
+        np.testing.assert_allclose(points(axes), expected, atol=1e-12)
+    encoder, decoder = draw("rotation", XPos(), n=20).values()
+    said = "; shown for queries, keys have the inverse magnitudes"
+    assert not suptitle(encoder).endswith(said)
+    assert suptitle(decoder).endswith(said)
+    [yarn] = draw("rotation", Rope(scaling=YarnScaling()), n=20).values()
+    assert "queries" not in suptitle(yarn)  # both have the same magnitude
+    assert list(draw("rotation", Cope(), n=20)) == ["rotation_cope_encoder"]
+
+
+# --------------------------------------------------------------------------------------------- maps
+
+
+def test_pca_and_mds_keep_what_a_plane_can_keep() -> None:
+    generator = np.random.default_rng(0)
+    flat = generator.normal(size=(12, 2)) * [3, 1]
+    turn, _ = np.linalg.qr(generator.normal(size=(16, 16)))
+    table = np.hstack((flat, np.zeros((12, 14)))) @ turn + 5.0
+    mean, axes, shares = principal_axes(table)
+    assert shares.sum() == pytest.approx(1.0)
+    assert shares[0] > shares[1]
+    mapped, stress = scaled_map(table)
+    distances = np.linalg.norm(table[:, None] - table, axis=-1)
+    for found in ((table - mean) @ axes.T, mapped):
+        kept = np.linalg.norm(found[:, None] - found, axis=-1)
+        np.testing.assert_allclose(kept, distances, atol=1e-6)
+    assert stress == pytest.approx(0.0, abs=1e-6)
+    assert scaled_map(np.eye(6))[1] > 0.1  # six equal distances do not fit in a plane
+
+
+def test_a_map_shows_both_sides_by_both_methods() -> None:
+    made = scheme(Learnable(max_positions=30))
+    figure = draw("embedding_map", made)["embedding_map_learnable"]
+    assert [title.split(" (")[0] for title in titles(figure)] == [
+        f"{method}, {side} side" for side in ("source", "target") for method in ("PCA", "MDS")
+    ]
+    table = made.module.input("target").table.weight.detach().double().numpy()
+    mean, axes, _ = principal_axes(table)
+    np.testing.assert_allclose(points(figure.axes[2]), (table - mean) @ axes.T, atol=1e-12)
