@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -27,11 +27,9 @@ BANDS = (2, 3, 4, 6, 8, 12, 16)  # widths, in batches, of the length bands that 
 
 @dataclass(slots=True)
 class Batch:
-    """Right-padded ids, int64. tgt_in is BOS and the target without its last id; tgt_out is the
-    target.
+    """Right-padded ids, int64: tgt_out is the target, tgt_in is BOS and the target without its end.
 
-    A process that got no row of a batch holds one row that counts for nothing: index -1, tgt_out
-    all padding.
+    A process without a row of a batch holds one that counts for nothing: index -1, tgt_out padding.
     """
 
     src: Tensor  # [B,S]
@@ -68,14 +66,9 @@ class Batch:
         )
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(
-            src=move(self.src),
-            tgt_in=move(self.tgt_in),
-            tgt_out=move(self.tgt_out),
-            indices=move(self.indices),
-            n_tokens=self.n_tokens,
-            n_src_tokens=self.n_src_tokens,
-        )
+        names = ("src", "tgt_in", "tgt_out", "indices")
+        moved: dict[str, Any] = {name: move(getattr(self, name)) for name in names}
+        return replace(self, **moved)
 
 
 # ---------------------------------------------------------------------------------- forming batches
@@ -105,9 +98,8 @@ def form_batches(
     def banded(first: np.ndarray, second: np.ndarray, width: int) -> np.ndarray:
         order = np.lexsort((tie, second, first))
         band = (np.cumsum(costs[order]) - 1) // (batch_size * width)
-        return order[
-            np.lexsort((tie[order], np.where(band % 2, -second[order], second[order]), band))
-        ]
+        within = np.where(band % 2, -second[order], second[order])
+        return order[np.lexsort((tie[order], within, band))]
 
     orders = [np.lexsort((tie, np.minimum(src_lengths, tgt_lengths), longest))]
     for width in BANDS:
@@ -145,8 +137,7 @@ def cut_batches(
 
 
 class GroupSampler(Sampler[list[list[int]]]):
-    """The groups of an epoch: for each batch of a group the rows of this rank, an empty list where
-    it has none.
+    """The groups of an epoch: for each batch of a group the rows of this rank, perhaps none.
 
     The order is drawn from (seed, epoch) alone. `set_position` says which epoch the next iteration
     runs through and how many groups of it are done already; it holds until it is set anew.
@@ -174,9 +165,7 @@ class GroupSampler(Sampler[list[list[int]]]):
         self.start = 0
 
     def __len__(self) -> int:
-        """Groups in a whole epoch, wherever the next iteration starts; the last may have fewer
-        batches.
-        """
+        """Groups in a whole epoch, wherever the next iteration starts."""
         return -(-len(self.batches) // self.accumulate)
 
     def set_position(self, epoch: int, start: int = 0) -> None:
@@ -195,9 +184,7 @@ class GroupSampler(Sampler[list[list[int]]]):
 
 
 class EpochGroupSampler(GroupSampler):
-    """The same groups, each with the number of its epoch: for data that are drawn anew in every
-    epoch.
-    """
+    """The same groups, each with its epoch: for data that are drawn anew in every epoch."""
 
     def __iter__(self) -> Iterator[Any]:
         epoch = self.epoch
@@ -241,9 +228,7 @@ def _padded(
     starts, lengths = offsets[index], offsets[index + 1] - offsets[index]
     columns = np.arange(lengths.max())
     real = columns < lengths[:, None]
-    flat = np.minimum(
-        starts[:, None] + columns, len(ids) - 1
-    )  # past the end of the last sequence: masked below
+    flat = np.minimum(starts[:, None] + columns, len(ids) - 1)  # beyond: masked below
     return np.where(real, ids[flat], pad_id).astype(np.int64), int(lengths.sum())
 
 
@@ -270,12 +255,10 @@ class _Groups(Dataset[list[Batch]]):
 
 
 class _ResampledGroups(Dataset[list[Batch]]):
-    """An epoch and a list of lists of rows to a list of batches, in the segmentation drawn for that
-    epoch.
+    """An epoch and a list of lists of rows to a list of batches, segmented for that epoch.
 
-    Drawn sequences are longer, and of uneven lengths within a batch: the rows of the group are cut
-    into batches anew, so that the budget holds and little is padding. What is learned from a group
-    is a sum over its rows.
+    Drawn sequences are longer and of uneven lengths: the rows of the group are cut into batches
+    anew, so that the budget holds. What is learned from a group is a sum over its rows.
     """
 
     def __init__(
@@ -284,9 +267,7 @@ class _ResampledGroups(Dataset[list[Batch]]):
         self.plain = plain
         self.resampler = resampler
         self.batch_by = config.batch_by
-        self.batch_size = -(
-            -config.batch_size // world_size
-        )  # a process has its share of every batch
+        self.batch_size = -(-config.batch_size // world_size)  # a process has its share
 
     def __getitem__(self, item: tuple[int, list[list[int]]]) -> list[Batch]:
         epoch, group = item
@@ -298,9 +279,8 @@ class _ResampledGroups(Dataset[list[Batch]]):
         parts = form_batches(*lengths, batch_by=self.batch_by, batch_size=self.batch_size, seed=0)
         batches = []
         for part in parts:
-            batch = collate(
-                drawn, part.tolist(), pad_id=self.plain.pad_id, bos_id=self.plain.bos_id
-            )
+            ids = {"pad_id": self.plain.pad_id, "bos_id": self.plain.bos_id}
+            batch = collate(drawn, part.tolist(), **ids)
             batch.indices = torch.tensor(rows)[batch.indices]
             batches.append(batch)
         return batches
@@ -319,8 +299,7 @@ def make_train_loader(
     pin_memory: bool = False,
     resampler: Resampler | None = None,
 ) -> DataLoader[list[Batch]]:
-    """A loader of groups of batches; `loader.sampler` is a GroupSampler. The batches do not depend
-    on num_workers.
+    """A loader of groups of batches, alike for any num_workers; `loader.sampler` is a GroupSampler.
 
     With a resampler a group has the same rows, and their ids are drawn anew in each epoch; it may
     then be of more batches, each within the budget.
@@ -333,14 +312,13 @@ def make_train_loader(
         seed=seed,
     )
     plain = _Batches(split, pad_id=pad_id, bos_id=bos_id)
-    sampler = GroupSampler if resampler is None else EpochGroupSampler
+    dataset: Dataset[list[Batch]] = _Groups(plain)
+    order = GroupSampler
+    if resampler is not None:
+        dataset, order = _ResampledGroups(plain, resampler, config, world_size), EpochGroupSampler
     return DataLoader(
-        _Groups(plain)
-        if resampler is None
-        else _ResampledGroups(plain, resampler, config, world_size),
-        sampler=sampler(
-            batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size
-        ),
+        dataset,
+        sampler=order(batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size),
         batch_size=None,  # the sampler yields whole groups
         num_workers=config.num_workers,
         persistent_workers=config.num_workers > 0,
@@ -350,22 +328,20 @@ def make_train_loader(
 
 
 def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
-    """This process's rows of the batches of `make_train_loader` that take the most memory: the one
-    with the most padded tokens, and the one with the most pairs of tokens, which attention looks
-    at. Often they are the same.
+    """This process's rows of the batches of `make_train_loader` that take the most memory.
+
+    These are the one with the most padded tokens, and the one with the most pairs of tokens, which
+    attention looks at; often they are the same.
     """
     sampler: Any = loader.sampler
     dataset: Any = loader.dataset
     split: TokenizedSplit = dataset.plain.split
     longest = np.maximum(split.src_lengths, split.tgt_lengths)
     sizes = [(len(rows), int(longest[rows].max())) for rows in sampler.batches]
-    most = {
-        max(range(len(sizes)), key=lambda i: sizes[i][0] * sizes[i][1] ** power) for power in (1, 2)
-    }
-    return [
-        dataset.plain[sampler.batches[i][sampler.rank :: sampler.world_size].tolist()]
-        for i in sorted(most)
-    ]
+    costs = [[rows * width**power for rows, width in sizes] for power in (1, 2)]
+    largest = sorted({cost.index(max(cost)) for cost in costs})
+    shards = [sampler.batches[i][sampler.rank :: sampler.world_size] for i in largest]
+    return [dataset.plain[rows.tolist()] for rows in shards]
 
 
 def make_eval_loader(
@@ -377,10 +353,9 @@ def make_eval_loader(
     rank: int = 0,
     world_size: int = 1,
 ) -> DataLoader[Batch]:
-    """A loader of batches of `batch_size` sentences, longest source first; over all ranks each row
-    comes once.
+    """A loader of batches of `batch_size` sentences, longest source first.
 
-    Ranks take whole batches in turn, so that one may have a batch less than another.
+    Ranks take whole batches in turn: each row comes once, and one may have a batch less.
     """
     order = np.lexsort((split.tgt_lengths, split.src_lengths))[::-1].tolist()
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
@@ -389,8 +364,7 @@ def make_eval_loader(
 
 
 def _leave_signals_to_the_parent(worker_id: int) -> None:
-    """Ctrl-C, and SIGTERM from `timeout` or a batch system, reach all processes; the training one
-    decides what follows.
+    """Ctrl-C and a batch system's SIGTERM reach all processes; the training one decides.
 
     It saves first, and a worker that died meanwhile would be an error there. Its own SIGTERM at
     exit comes twice (from torch, then from multiprocessing): the second one always ends the worker.

@@ -166,7 +166,7 @@ def cache_key(
 def _tokenize(
     text: ParallelText, tokenizer: BaseTokenizer, *, max_len: int, too_long: TooLong
 ) -> TokenizedSplit:
-    src, tgt = _Side(), _Side()
+    src, tgt = Side(), Side()
     kept: list[int] = []
     n_long = 0
     for start in range(0, len(text), CHUNK):
@@ -201,7 +201,7 @@ def _tokenize(
     )
 
 
-class _Side:
+class Side:
     """The ids of one side as they come, four bytes each; a list takes nine times that."""
 
     def __init__(self) -> None:

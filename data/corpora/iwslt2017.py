@@ -105,19 +105,8 @@ def _clean(text: str) -> str:
 
 
 # What the readers of archives raise on damaged bytes.
-_DAMAGE = (
-    OSError,
-    EOFError,
-    ArithmeticError,
-    LookupError,
-    RuntimeError,
-    ValueError,
-    struct.error,
-    lzma.LZMAError,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_ANY = (OSError, EOFError, ArithmeticError, LookupError, RuntimeError, ValueError)
+_DAMAGE = (*_ANY, struct.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
 def _read_split(path: Path, split: str, *, strict: bool) -> Pairs:
@@ -128,9 +117,8 @@ def _read_split(path: Path, split: str, *, strict: bool) -> Pairs:
         if pairs is None:
             pairs = _parquet_pairs(files, split, path)
     except _DAMAGE as error:
-        raise UserError(
-            f"{path}: damaged or unreadable ({one_line(error)}); fetch it anew"
-        ) from error
+        reason = one_line(error)
+        raise UserError(f"{path}: damaged or unreadable ({reason}); fetch it anew") from error
     if pairs is None:
         wanted = OFFICIAL[split][0].format(pair="fr-en", lang="{fr,en}")
         there = ", ".join(sorted(files)[:8]) + (", ..." if len(files) > 8 else "")
@@ -261,9 +249,8 @@ def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
         elif not closing:
             number = _SEG_ID.search(attributes)
             if document is None or number is None:
-                raise UserError(
-                    f"{name}: <seg{attributes}> has no id or stands outside of a <doc docid=...>"
-                )
+                where = f"{name}: <seg{attributes}>"
+                raise UserError(f"{where} has no id or stands outside of a <doc docid=...>")
             key, start = (document, int(number[1])), tag.end()
             if key in found:
                 raise UserError(f"{name}: segment {key[1]} comes twice in document {key[0]}")
@@ -271,9 +258,8 @@ def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
             found[key] = text[start : tag.start()]
             key = None
     if key is not None:
-        raise UserError(
-            f"{name}: segment {key[1]} of document {key[0]} is not closed; fetch the file anew"
-        )
+        where = f"{name}: segment {key[1]} of document {key[0]}"
+        raise UserError(f"{where} is not closed; fetch the file anew")
     return found
 
 
@@ -281,8 +267,7 @@ def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
 
 
 def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
-    """The split from parquet files laid out as on the hub ({split}/*.parquet) or by datasets
-    ({split}-*.parquet), in order of their names; None where there is none.
+    """The split from {split}/*.parquet or {split}-*.parquet, by name; None where there is none.
 
     Where pairs of languages have folders of their own, only French-English is taken: the hub's
     folders merged would be a corpus of another size and language.
@@ -293,11 +278,12 @@ def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
 
     of_split = re.compile(rf"(?:^|/){split}(?:[/.-][^/]*)?\.parquet$")
     names = sorted(name for name in files if of_split.search(name))
-    languages = {part for name in names for part in re.findall(r"iwslt2017-\w\w-\w\w(?=/)", name)}
+    parts = {part for name in names for part in name.split("/")}
+    languages = sorted(part for part in parts if re.fullmatch(r"iwslt2017-\w\w-\w\w", part))
     if languages:
-        names = [name for name in names if f"{CONFIG}/" in name]
-        if not names:
-            raise UserError(f"{path}: holds {', '.join(sorted(languages))} and not {CONFIG}")
+        names = [name for name in names if CONFIG in name.split("/")]
+    if languages and not names:
+        raise UserError(f"{path}: holds {', '.join(languages)} and not {CONFIG}")
     pairs: Pairs = []
     for name in names:
         try:
