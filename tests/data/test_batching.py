@@ -1,9 +1,8 @@
-"""Batches: within budget, little padding, every row once, the same after a resume and for any
-number of processes.
-"""
+"""Batches: within budget, little padding, every row once, whatever resumes or shares the work."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 
@@ -22,17 +21,17 @@ from data.batching import (
     make_train_loader,
     padded_tokens,
 )
-from data.cache import TokenizedSplit
+from data.cache import Side, TokenizedSplit
 
 PAD, BOS, EOS = 9, 8, 0  # not the usual order: 0 is a real id (Marian's EOS), padding is the last
 
 
 def split_of(pairs: list[tuple[list[int], list[int]]]) -> TokenizedSplit:
-    sides = []
-    for side in (0, 1):
-        offsets = np.cumsum([0, *(len(pair[side]) for pair in pairs)])
-        sides += [np.concatenate([pair[side] for pair in pairs]).astype(np.int32), offsets]
-    return TokenizedSplit(*sides, kept=np.arange(len(pairs)), n_skipped={})
+    src, tgt = Side(), Side()
+    for source, target in pairs:
+        src.add(source)
+        tgt.add(target)
+    return TokenizedSplit(*src.arrays(), *tgt.arrays(), kept=np.arange(len(pairs)), n_skipped={})
 
 
 def random_split(n: int, seed: int = 0) -> TokenizedSplit:
@@ -51,10 +50,19 @@ def caption_lengths(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def same(a: Batch, b: Batch) -> bool:
-    return (a.n_tokens, a.n_src_tokens) == (b.n_tokens, b.n_src_tokens) and all(
-        torch.equal(getattr(a, name), getattr(b, name))
-        for name in ("src", "tgt_in", "tgt_out", "indices")
+    """Whether all fields are equal."""
+    return all(
+        torch.equal(torch.as_tensor(x), torch.as_tensor(getattr(b, name)))
+        for name, x in dataclasses.asdict(a).items()
     )
+
+
+def train_loader(
+    split: TokenizedSplit, *, accumulate: int = 2, seed: int = 0, rank: int = 0, n: int = 1, **data
+) -> torch.utils.data.DataLoader:
+    config = DataConfig(**{"max_len": 16, "batch_size": 64, **data})
+    run = {"accumulate": accumulate, "seed": seed, "rank": rank, "world_size": n}
+    return make_train_loader(split, config, pad_id=PAD, bos_id=BOS, **run)
 
 
 # ------------------------------------------------------------------------------------------ forming
@@ -86,9 +94,8 @@ def test_the_budget_is_used_up() -> None:
     batches = form_batches(src, tgt, batch_by="tokens", batch_size=2048, seed=0)
     fewest = np.maximum(src, tgt).sum() / 2048
     assert fewest <= len(batches) <= 1.15 * fewest
-    assert len(form_batches(src, tgt, batch_by="sentences", batch_size=64, seed=0)) == -(
-        -5000 // 64
-    )
+    batches = form_batches(src, tgt, batch_by="sentences", batch_size=64, seed=0)
+    assert len(batches) == -(-5000 // 64)
 
 
 @pytest.mark.parametrize(("batch_by", "batch_size"), [("tokens", 4096), ("sentences", 64)])
@@ -96,10 +103,8 @@ def test_under_five_percent_is_padding_on_captions(batch_by, batch_size) -> None
     src, tgt = caption_lengths(29_000)
     batches = form_batches(src, tgt, batch_by=batch_by, batch_size=batch_size, seed=0)
     share = 1 - (src.sum() + tgt.sum()) / padded_tokens(batches, src, tgt)
-    by_chance = np.random.default_rng(0).permutation(len(src))
-    unsorted = 1 - (src.sum() + tgt.sum()) / padded_tokens(
-        np.array_split(by_chance, len(batches)), src, tgt
-    )
+    by_chance = np.array_split(np.random.default_rng(0).permutation(len(src)), len(batches))
+    unsorted = 1 - (src.sum() + tgt.sum()) / padded_tokens(by_chance, src, tgt)
     assert share < 0.05 < 0.3 < unsorted
 
 
@@ -181,33 +186,19 @@ def test_a_rank_without_a_row_gets_one_that_counts_for_nothing() -> None:
     split = random_split(3)
     assert [] in next(iter(sampler_of(1, rank=4, world_size=5)))
     batch = collate(split, [], pad_id=PAD, bos_id=BOS)
-    assert (
-        batch.src[0].tolist() == split.src(0).tolist()
-    )  # a real source: no row of all-masked keys
+    assert batch.src[0].tolist() == split.src(0).tolist()  # no row of all-masked keys
     assert (batch.tgt_out == PAD).all()
     assert batch.tgt_in[0, 0] == BOS
     assert (batch.n_tokens, batch.n_src_tokens, batch.indices.tolist()) == (0, 0, [-1])
 
 
 def test_tokens_of_all_ranks_add_up_to_those_of_one() -> None:
-    split, config = random_split(40), DataConfig(max_len=16, batch_size=64)
+    split = random_split(40)
     totals = []
-    for world_size in (1, 3):
-        steps: list[int] = []
-        for rank in range(world_size):
-            loader = make_train_loader(
-                split,
-                config,
-                pad_id=PAD,
-                bos_id=BOS,
-                accumulate=2,
-                seed=0,
-                rank=rank,
-                world_size=world_size,
-            )
-            counts = [sum(batch.n_tokens for batch in group) for group in loader]
-            steps = [a + b for a, b in zip(steps, counts, strict=True)] if steps else counts
-        totals.append(steps)
+    for n in (1, 3):
+        loaders = [train_loader(split, rank=rank, n=n) for rank in range(n)]
+        groups = zip(*loaders, strict=True)
+        totals.append([sum(batch.n_tokens for part in step for batch in part) for step in groups])
     assert totals[0] == totals[1]
     assert sum(totals[0]) == len(split.tgt_ids)
 
@@ -223,9 +214,8 @@ def test_padding_is_on_the_right_and_zero_is_an_ordinary_id() -> None:
     assert batch.tgt_out.tolist() == [[0, 7, 7, EOS], [6, EOS, PAD, PAD]]
     assert batch.indices.tolist() == [1, 0]
     assert (batch.n_tokens, batch.n_src_tokens) == (6, 6)
-    assert {x.dtype for x in (batch.src, batch.tgt_in, batch.tgt_out, batch.indices)} == {
-        torch.int64
-    }
+    for x in (batch.src, batch.tgt_in, batch.tgt_out, batch.indices):
+        assert x.dtype == torch.int64
 
 
 def test_decoding_may_start_from_the_pad_id() -> None:
@@ -237,9 +227,8 @@ def test_decoding_may_start_from_the_pad_id() -> None:
 def test_a_batch_moves_whole() -> None:
     batch = collate(random_split(4), [0, 2], pad_id=PAD, bos_id=BOS)
     moved = batch.to("meta")
-    assert {x.device.type for x in (moved.src, moved.tgt_in, moved.tgt_out, moved.indices)} == {
-        "meta"
-    }
+    for x in (moved.src, moved.tgt_in, moved.tgt_out, moved.indices):
+        assert x.device.type == "meta"
     assert moved.n_tokens == batch.n_tokens
     assert same(batch.to("cpu"), batch)
 
@@ -249,18 +238,7 @@ def test_a_batch_moves_whole() -> None:
 
 def test_workers_and_resume_change_no_batch() -> None:
     split = random_split(60)
-    loaders = [
-        make_train_loader(
-            split,
-            DataConfig(max_len=16, batch_size=64, num_workers=workers),
-            pad_id=PAD,
-            bos_id=BOS,
-            accumulate=2,
-            seed=3,
-        )
-        for workers in (0, 2)
-    ]
-    plain, parallel = loaders
+    plain, parallel = (train_loader(split, seed=3, num_workers=workers) for workers in (0, 2))
     plain.sampler.set_position(2)
     whole = list(plain)
     assert len(whole) == len(plain) > 4
@@ -268,11 +246,8 @@ def test_workers_and_resume_change_no_batch() -> None:
         parallel.sampler.set_position(2, start)
         groups = list(parallel)
         assert len(groups) == len(whole) - start
-        assert all(
-            same(a, b)
-            for ours, theirs in zip(groups, whole[start:])
-            for a, b in zip(ours, theirs, strict=True)
-        )
+        for ours, theirs in zip(groups, whole[start:]):
+            assert all(same(a, b) for a, b in zip(ours, theirs, strict=True))
     rows = torch.cat([batch.indices for group in whole for batch in group])
     assert sorted(rows.tolist()) == list(range(60))
 
@@ -285,47 +260,29 @@ def test_workers_leave_signals_to_the_training_process() -> None:
             if index == 0:
                 os.kill(os.getpid(), signal.SIGINT)
                 os.kill(os.getpid(), signal.SIGTERM)
-            return (
-                signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-            )  # a second one would end the worker
+            # A second one would end the worker.
+            return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
-    loader = make_train_loader(
-        random_split(4), DataConfig(num_workers=1), pad_id=PAD, bos_id=BOS, accumulate=1, seed=0
-    )
+    init = train_loader(random_split(4), num_workers=1).worker_init_fn
     probe = torch.utils.data.DataLoader(
-        Survivor(),
-        sampler=[0, 1],
-        batch_size=None,
-        num_workers=1,
-        worker_init_fn=loader.worker_init_fn,
+        Survivor(), sampler=[0, 1], batch_size=None, num_workers=1, worker_init_fn=init
     )
     assert list(probe) == [True, True]
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_evaluation_sees_each_row_once_over_all_ranks(world_size: int) -> None:
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_evaluation_sees_each_row_once_over_all_ranks(n: int) -> None:
     split = random_split(23)
     seen: list[int] = []
-    for rank in range(world_size):
+    for rank in range(n):
         loader = make_eval_loader(
-            split, batch_size=4, pad_id=PAD, bos_id=BOS, rank=rank, world_size=world_size
+            split, batch_size=4, pad_id=PAD, bos_id=BOS, rank=rank, world_size=n
         )
         batches = list(loader)
-        assert len(batches) == len(loader) in (6 // world_size, 6)
+        assert len(batches) == len(loader) == len(range(rank, 6, n))  # of 8 ranks two have none
         assert all(len(batch.indices) <= 4 for batch in batches)
         seen += [i for batch in batches for i in batch.indices.tolist()]
         widths = [batch.src.shape[1] for batch in batches]
         assert widths == sorted(widths, reverse=True)
     assert sorted(seen) == list(range(23))
-
-
-def test_a_rank_without_evaluation_batches_iterates_over_nothing() -> None:
-    assert (
-        list(
-            make_eval_loader(
-                random_split(3), batch_size=4, pad_id=PAD, bos_id=BOS, rank=1, world_size=2
-            )
-        )
-        == []
-    )
