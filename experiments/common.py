@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 from argparse import Namespace
 from bisect import bisect_left
@@ -276,9 +277,10 @@ class Experiment:
         args = self.args
         for name, reason in self.failures.items():
             say(f"{name}: failed: {reason}")
-        runner = Runner(
-            jobs=args.jobs, threads=args.threads, failures=self.failures, done=self.write
-        )
+        has_affinity = hasattr(os, "sched_getaffinity")
+        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+        threads = args.threads or max(1, cores // args.jobs)
+        runner = Runner(args.jobs, threads, self.failures, done=self.write)
         if not args.report_only:
             self.run(runner)
         elif not self.done():

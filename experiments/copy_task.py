@@ -74,7 +74,7 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]  # of each scheme, one for e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Sizes of the task, of the model and of its training."""
+    """Sizes of the task, of the model and of its training. `mark`: the id of <copy>."""
 
     length: int = 10  # tokens of a row, in training
     test_lengths: tuple[int, ...] = (10, 11, 12, 14, 16, 20)
@@ -89,7 +89,6 @@ class Task:
 
     @property
     def mark(self) -> int:
-        """The id of <copy>, after the symbols 0 .. n_symbols-1."""
         return self.n_symbols
 
     @property

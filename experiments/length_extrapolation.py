@@ -12,13 +12,11 @@ that limit and beyond it. Two corpora:
 Runs are separate processes, resumed where they were cut short and not repeated where they are done.
 Written into --output_dir: extrapolation.md, extrapolation.csv, extrapolation.png.
 
-How to read it. A learned table has rows for the longest test sentence (512 by default), but those
-beyond the trained length were never trained: they keep their random initial values, and that is
-what is tested. The scalings of RoPE named by --scaled_at_test are not trained: they are methods to
-stretch a model that was trained with plain RoPE, so the trained rope run is scored with its
-rotation scaled, without a further update. Their trained length is put at two tokens a word: in both
-corpora fewer than one sentence in a hundred of N words has more than 2N tokens. A scheme with a
-scaling can be named under --positions too; it is then trained, for data.max_len tokens.
+How to read it. A learned table has rows for the longest test sentence, but those beyond the trained
+length keep their random initial values: that is what is tested. The scalings of RoPE named by
+--scaled_at_test stretch the trained rope run for the test alone, without a further update. Their
+trained length is put at two tokens a word: in both corpora fewer than one sentence in a hundred of
+N words has more. A scaling named under --positions is trained, for data.max_len tokens.
 """
 
 from __future__ import annotations
@@ -146,12 +144,8 @@ def limited_overrides(args: Namespace) -> list[str]:
     if args.corpus == "phrasebook":
         return [f"data.corpus.train_max_words={args.max_words}"]
     short = write_short_corpus(config, args.max_words, args.output_dir)
-    return [
-        f"data.corpus.root={short.root}",
-        f"data.corpus.train={short.train}",
-        f"data.corpus.validation={short.validation}",
-        f"data.corpus.test={','.join(short.test)}",
-    ]
+    names = {"train": short.train, "validation": short.validation, "test": ",".join(short.test)}
+    return [f"data.corpus.{key}={value}" for key, value in {"root": short.root, **names}.items()]
 
 
 def length_edges(sources: Sequence[str], max_words: int) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import fnmatch
 import hashlib
 import json
 import os
@@ -53,22 +54,8 @@ RESULT_FILES = ("_scores.json", ".src.txt", ".ref.txt", ".hyp.txt")  # of test.p
 # Fields that change nothing of what a training learns, by section; nor do `name` and `decode`.
 NEUTRAL = {
     "data": ("cache_dir", "num_workers"),
-    "evaluate": (
-        "batch_size",
-        "bleu_every_epochs",
-        "bleu_sentences",
-        "bootstrap_samples",
-        "length_buckets",
-    ),
-    "train": (
-        "checkpoint_every_epochs",
-        "checkpoint_every_steps",
-        "keep_best",
-        "keep_regular",
-        "log_attention",
-        "log_every",
-        "runs_dir",
-    ),
+    "evaluate": ("batch_size", "bleu_*", "bootstrap_samples", "length_buckets"),
+    "train": ("checkpoint_every_*", "keep_*", "log_*", "runs_dir"),
 }
 
 CONFIG_FILE = '''"""The config of this trial, as data beside this file."""
@@ -86,9 +73,11 @@ def training_digest(config: Config) -> str:
     """A hash of all that decides what a training learns."""
     data = to_dict(config)
     del data["name"], data["decode"]
-    for section, fields in NEUTRAL.items():
-        for field in fields:
-            del data[section][field]
+    for section, patterns in NEUTRAL.items():
+        neutral = [
+            field for pattern in patterns for field in fnmatch.filter(data[section], pattern)
+        ]
+        data[section] = {key: data[section][key] for key in data[section].keys() - neutral}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -134,8 +123,9 @@ class Trial:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[int]:
-        """Lock the folder, which is made. The trial's processes inherit the descriptor, so that the
-        lock holds until all of them have gone, whatever became of us. Raises Failed.
+        """Lock the folder, which is made. Raises Failed where another process has locked it.
+
+        The trial's processes inherit the descriptor: the lock holds until all of them have gone.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("a") as file:
@@ -280,29 +270,21 @@ class Stopped(Exception):
     """A signal has ended the trials."""
 
 
+@dataclass
 class Runner:
     """Runs trials, `jobs` at once, each in a thread that waits for its processes.
 
-    A trial that fails is noted in `failures` (by its title) and the others go on. `done` is called
-    after each trial. SIGINT, SIGTERM and SIGHUP are passed on to the processes, which save and end;
-    `stopped` is then the signal.
+    SIGINT, SIGTERM and SIGHUP are passed on to the processes, which save and end; `stopped` is then
+    the signal.
     """
 
-    def __init__(
-        self,
-        *,
-        jobs: int,
-        threads: int | None,
-        failures: dict[str, str],
-        done: Callable[[], object],
-    ) -> None:
-        has_affinity = hasattr(os, "sched_getaffinity")
-        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-        self.jobs = jobs
-        self.threads = str(threads or max(1, cores // jobs))
-        self.failures = failures
-        self.done = done
-        self.stopped: int | None = None
+    jobs: int
+    threads: int  # of each process
+    failures: dict[str, str]  # by the titles of trials that failed; the others go on
+    done: Callable[[], object]  # called after each trial
+    stopped: int | None = None
+
+    def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._places: dict[str, str] = {}  # of the trials by their titles: "3/7"
         self._processes: set[subprocess.Popen[bytes]] = set()
@@ -391,8 +373,7 @@ class Runner:
 
     def _score(self, trial: Trial, lock: int) -> None:
         arguments = ["--model_path", str(trial.run), "--config", str(trial.folder / "config.py")]
-        arguments += ["--search", trial.search]
-        arguments += ["--device", trial.config.train.device]
+        arguments += ["--search", trial.search, "--device", trial.config.train.device]
         self._say(trial, "scoring")
         (trial.folder / "test.log").unlink(missing_ok=True)
         for split in ([], *(["--split", name] for name in trial.more_splits)):
@@ -408,7 +389,7 @@ class Runner:
 
     def _run(self, trial: Trial, lock: int, script: str, *arguments: str) -> Ended:
         """Wait for a script of the project. What it says goes to files in the trial's folder."""
-        limits = {"OMP_NUM_THREADS": self.threads, "MKL_NUM_THREADS": self.threads}
+        threads = str(self.threads)
         log_file = trial.folder / f"{script}.log"
         with (trial.folder / f"{script}.out").open("wb") as out, log_file.open("ab") as log:
             before = log.tell()
@@ -416,8 +397,8 @@ class Runner:
                 if self.stopped is not None:
                     raise Stopped
                 process = subprocess.Popen(
-                    [sys.executable, ROOT / f"{script}.py", *arguments, "--threads", self.threads],
-                    env={**os.environ, **limits},
+                    [sys.executable, ROOT / f"{script}.py", *arguments, "--threads", threads],
+                    env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=log,

@@ -46,8 +46,8 @@ def fast(folder: Path, names: str, seeds: str = "0", *more: str) -> list[str]:
     return ["--fast", "--schemes", names, "--seeds", seeds, *places, *more]
 
 
-def rows_of(n: int, length: int = TASK.length, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    return make_rows(n, length, TASK, torch.Generator().manual_seed(seed))
+def rows_of(n: int, length: int = TASK.length) -> tuple[torch.Tensor, torch.Tensor]:
+    return make_rows(n, length, TASK, torch.Generator().manual_seed(0))
 
 
 def model_of(name: str) -> Copier:
@@ -71,12 +71,6 @@ def test_the_target_repeats_the_symbols_after_the_mark_as_far_as_there_is_room(l
         assert row == [*symbols, TASK.mark, *[TASK.blank] * (length - n - 1)]
         assert target == [*symbols, TASK.mark, *symbols, *[TASK.blank] * length][:length]
     assert numbers == set(range(1, length - 2))
-
-
-def test_rows_are_fixed_by_the_seed_and_use_every_symbol() -> None:
-    rows, _ = rows_of(200)
-    assert torch.equal(rows, rows_of(200)[0])
-    assert not torch.equal(rows, rows_of(200, seed=1)[0])
     assert rows.unique().tolist() == list(range(TASK.n_symbols + 2))
 
 
