@@ -266,7 +266,7 @@ def test_mixed_lines_keep_their_order_whatever_is_translated_beside_them(
 
 
 def test_samples_do_not_depend_on_the_batch_and_stand_in_the_order_of_their_score(
-    infer: Scripts, trained_run: Path
+    infer: Scripts, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = b"Le chat dort.\n\nIl y a un livre sur la table.\nOui.\nLe chat dort.\n"
     args = ("--model_path", trained_run, "--search", "sample", "--json", "--n_best", "4")
@@ -277,6 +277,7 @@ def test_samples_do_not_depend_on_the_batch_and_stand_in_the_order_of_their_scor
 
     one, by_risk = drawn("--batch_size", "1"), drawn("--mbr", "chrf")
     texts = [[text for _, text in found] for found in one]
+    monkeypatch.setattr(inference, "CHUNK", 2)  # of the lines: their numbers go on
     assert texts == [[text for _, text in found] for found in drawn("--batch_size", "8")]
     assert texts[0] != texts[4]  # the same sentence elsewhere is drawn anew
     for found, ranked in zip(one, by_risk):

@@ -62,6 +62,9 @@ def test_every_promised_figure_is_printed_and_written(run: Path, printed: str) -
     assert f"loss {record['loss']:.4f}, token accuracy {record['accuracy']:.4f}" in printed
     assert sum(bucket["n"] for bucket in scores["buckets"]) == SPLIT
     assert {"commit", "python", "torch", "hardware"} <= record["provenance"].keys()
+    # All that decides the translations, by which stored ones are known again.
+    decisive = {"checkpoint_sha256", "data_fingerprint", "limit", "max_len", "eval_long", "search"}
+    assert decisive <= record.keys()
     assert record["config"]["model"]["position"]["kind"] == "rope"
     assert record["epoch"] == 2
 
