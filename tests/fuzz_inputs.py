@@ -1,6 +1,4 @@
-"""Bad input for the fuzzing tests: damaged bytes, odd text, values of the wrong kind in the wrong
-place.
-"""
+"""Bad input for the fuzzing tests: damaged bytes, odd text, values of the wrong kind."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from hypothesis import strategies as st
 
 # NUL, marks that turn the direction of writing, lone surrogates, a byte order mark, separators that
 # end no line, combining marks, and what XML and JSON take for their own.
-ODD = "\0\x0b\x0c\x85\u2028\u202e\u2066\u200f\ud800\udfff\ufeff\ufffd\U0010ffff\u0301\u0316\u200d\u00a0 \t\n\r"
-ODD += "<>&;\"'{}[]#%\\"
+ODD = "\0\x0b\x0c\x85\u2028\u202e\u2066\u200f\ud800\udfff\ufeff\ufffd\U0010ffff\u0301\u0316"
+ODD += "\u200d\u00a0 \t\n\r<>&;\"'{}[]#%\\"
 odd_characters = st.one_of(
     st.sampled_from(ODD), st.sampled_from(string.ascii_letters + "éàœ’«»"), st.characters()
 )
@@ -29,9 +27,7 @@ def odd_text(draw: st.DrawFn) -> str:
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-    """`whole` cut, with bits turned over, with a stretch replaced, left out or repeated, or
-    something else entirely.
-    """
+    """`whole` cut, bits turned over, a stretch replaced or repeated, or something else entirely."""
     how = draw(st.sampled_from(["cut", "flipped", "flipped", "replaced", "repeated", "other"]))
     if not whole:
         return draw(st.binary(max_size=200))
@@ -43,24 +39,17 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
         for bit in draw(st.lists(st.integers(0, 8 * len(whole) - 1), min_size=1, max_size=6)):
             flipped[bit // 8] ^= 1 << bit % 8
         return bytes(flipped)
+    first, last = sorted((draw(place), draw(place)))
     if how == "replaced":
-        first, last = sorted((draw(place), draw(place)))
         return whole[:first] + draw(st.binary(max_size=40)) + whole[last:]
     if how == "repeated":
-        first, last = sorted((draw(place), draw(place)))
         return whole[:last] + whole[first:last] * draw(st.integers(1, 20)) + whole[last:]
     return draw(st.binary(max_size=200))
 
 
+numbers = st.sampled_from([-1, 0, 1, 2**31, 2**63, 10**30, 10**400])
 odd_values: Any = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.sampled_from([-1, 0, 1, 2**31, 2**63, 10**30, 10**400]),
-        st.floats(),
-        short_text,
-    ),
+    st.one_of(st.none(), st.booleans(), st.integers(), numbers, st.floats(), short_text),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3), st.dictionaries(short_text, inner, max_size=3)
     ),
@@ -70,21 +59,17 @@ odd_values: Any = st.recursive(
 
 def _places(data: Any) -> list[list[Any]]:
     """The keys on the way to every value inside nested dicts and lists."""
-    items = (
-        data.items()
-        if isinstance(data, dict)
-        else enumerate(data)
-        if isinstance(data, (list, tuple))
-        else ()
-    )
+    items: Any = ()
+    if isinstance(data, dict):
+        items = data.items()
+    elif isinstance(data, (list, tuple)):
+        items = enumerate(data)
     return [[key, *rest] for key, value in items for rest in ([], *_places(value))]
 
 
 @st.composite
 def altered(draw: st.DrawFn, data: Any) -> Any:
-    """`data` with one to three of its values replaced, renamed or left out; nothing of `data`
-    itself is touched.
-    """
+    """A copy of `data` with one to three of its values replaced, renamed or left out."""
     data = copy.deepcopy(data)
     for _ in range(draw(st.integers(1, 3))):
         places = _places(data)
