@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from configs.schema import Sampling, Search
+from configs.schema import DecodeConfig, Sampling, Search
 from models.decoding.hypothesis import Hypothesis
 
 Metric = Literal["chrf", "bleu"]
 
 
 def least_risk_first(
-    hypotheses: Sequence[Hypothesis], texts: Sequence[str], search: Search, metric: Metric
+    hypotheses: Sequence[Hypothesis], texts: Sequence[str], decode: DecodeConfig
 ) -> list[Hypothesis]:
     """The candidates of one sentence by their expected utility, which becomes their score."""
-    ranked = minimum_bayes_risk(texts, candidate_weights(hypotheses, search), metric)
+    assert decode.mbr is not None
+    weights = candidate_weights(hypotheses, decode.search)
+    ranked = minimum_bayes_risk(texts, weights, decode.mbr)
     return [replace(hypotheses[index], score=utility) for index, utility in ranked]
 
 

@@ -109,15 +109,14 @@ class Translator:
             sources = self.encode(texts)
             for number, ids in enumerate(sources, start=done + 1):
                 watch(number, len(ids))
-            first: list[Translation | None] = [None] * len(texts)
+            best: list[Translation | None] = [None] * len(texts)
             beams: list[list[Translation]] = [[] for _ in texts]
             if greedy:
-                first = [best for [best] in self.translate(texts, sources=sources, greedy=True)]
+                best = [only for [only] in self.translate(texts, sources=sources, greedy=True)]
             if beam:
-                numbers = range(done, done + len(texts))
-                beams = self.translate(texts, sources=sources, numbers=numbers)
+                beams = self.translate(texts, sources=sources, first=done)
             done += len(texts)
-            yield [Translated(*found) for found in zip(texts, first, beams)]
+            yield [Translated(*found) for found in zip(texts, best, beams)]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Source ids, each with EOS, of texts whose white space is levelled as in training.
@@ -132,23 +131,18 @@ class Translator:
         *,
         greedy: bool = False,
         sources: Sequence[Sequence[int]] | None = None,
-        numbers: Sequence[int] | None = None,
+        first: int = 0,
         progress: Callable[[int], object] = lambda n: None,
     ) -> list[list[Translation]]:
         """Sentences -> for each its n-best translations, best first (one if greedy).
 
-        A blank text gives a blank one. `sources` are the ids of the texts where they are known;
-        `numbers` and `progress` as in `search_ids`.
+        A blank text gives a blank one. `sources` are the ids of the texts where they are known, and
+        `first` is the number of the first text; `progress` as in `search_ids`.
         """
         sources = self.encode(texts) if sources is None else sources
-        numbers = range(len(texts)) if numbers is None else numbers
         spoken = [i for i, text in enumerate(texts) if text.strip()]
-        found = self.search_ids(
-            [sources[i] for i in spoken],
-            greedy=greedy,
-            numbers=[numbers[i] for i in spoken],
-            progress=progress,
-        )
+        ids, numbers = [sources[i] for i in spoken], [first + i for i in spoken]
+        found = self.search_ids(ids, greedy=greedy, numbers=numbers, progress=progress)
         translations = [[NOTHING] for _ in texts]
         for i, hypotheses in zip(spoken, found):
             decoded = self.tokenizer.decode_batch([h.ids for h in hypotheses])
@@ -192,7 +186,8 @@ class Translator:
                 logger.warning(message, len(rows), most)
                 continue
             for row, hypotheses in zip(rows, batch):
-                found[row] = hypotheses if greedy else self._ranked(hypotheses)
+                by_risk = self.decode.mbr is not None and not greedy
+                found[row] = self._least_risk_first(hypotheses) if by_risk else hypotheses
             start += len(rows)
             progress(len(rows))
         return found
@@ -215,11 +210,9 @@ class Translator:
                 ) from error
         return None
 
-    def _ranked(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-        if self.decode.mbr is None:
-            return hypotheses
+    def _least_risk_first(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         texts = self.tokenizer.decode_batch([h.ids for h in hypotheses])
-        return least_risk_first(hypotheses, texts, self.decode.search, self.decode.mbr)
+        return least_risk_first(hypotheses, texts, self.decode)
 
     @torch.inference_mode()
     def attention_maps(

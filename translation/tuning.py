@@ -12,41 +12,29 @@ from translation.metrics import sacrebleu_score
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """sacreBLEU [beam][penalty] on `n` sentences of `split`; a beam of 1 is greedy search."""
+    """sacreBLEU of (beam size, length penalty) on `n` sentences of `split`."""
 
     split: str
     n: int
-    beams: tuple[int, ...]
-    penalties: tuple[float, ...]
-    bleu: tuple[tuple[float, ...], ...]
+    bleu: dict[tuple[int, float], float]
 
     def best(self) -> tuple[int, float]:
         """Beam size and penalty of the highest BLEU; of equals the smaller beam, then penalty."""
-        cells = [
-            (-score, beam, penalty)
-            for beam, row in zip(self.beams, self.bleu)
-            for penalty, score in zip(self.penalties, row)
-        ]
-        _, beam, penalty = min(cells)
-        return beam, penalty
+        return min(self.bleu, key=lambda cell: (-self.bleu[cell], *cell))
 
     def markdown(self) -> str:
         """A table with a row for each beam size, aligned for the terminal too, the best bold."""
-        best = self.best()
-        rows = [["beam", *(f"penalty {penalty:g}" for penalty in self.penalties)]]
-        for beam, scores in zip(self.beams, self.bleu):
-            cells = [
-                f"**{score:.2f}**" if (beam, penalty) == best else f"{score:.2f}"
-                for penalty, score in zip(self.penalties, scores)
-            ]
-            rows.append([str(beam), *cells])
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = [
-            "| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths)) + " |"
-            for row in rows
-        ]
-        lines.insert(1, "| " + " | ".join("-" * (width - 1) + ":" for width in widths) + " |")
-        return "\n".join(lines)
+        beams, penalties = (sorted(set(side)) for side in zip(*self.bleu))
+        rows = [["beam", *(f"penalty {penalty:g}" for penalty in penalties)]]
+        for beam in beams:
+            cells = {(beam, penalty): f"{self.bleu[beam, penalty]:.2f}" for penalty in penalties}
+            if self.best() in cells:
+                cells[self.best()] = f"**{cells[self.best()]}**"
+            rows.append([str(beam), *cells.values()])
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        rows.insert(1, ["-" * (width - 1) + ":" for width in widths])
+        lines = ([cell.rjust(width) for cell, width in zip(row, widths)] for row in rows)
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def flags(self) -> str:
         """How the best setting is used: by inference.py, by test.py, and in a config file."""
@@ -70,23 +58,21 @@ def tune(
 ) -> Grid:
     """Search and score every pair of beam size and length penalty; `progress` is told of each.
 
-    A beam of 1 ends with its first hypothesis whatever the penalty is, and is searched once. Larger
-    beams are searched for each penalty, since it decides when a search ends and which hypotheses
-    are kept.
+    A beam of 1 is greedy search: it ends with its first hypothesis whatever the penalty is, and is
+    searched once. Larger beams are searched for each penalty, since it decides when a search ends
+    and which hypotheses are kept.
     """
-    beams, penalties = sorted(set(beams)), sorted(set(penalties))
     plain = replace(pairs.translator.decode, search=Beam(), mbr=None, n_best=1)
-    rows = []
-    for beam in beams:
-        scores: list[float] = []
-        for penalty in penalties:
-            if beam == 1 and scores:
-                scores.append(scores[0])
+    first, *others = sorted(set(penalties))
+    bleu: dict[tuple[int, float], float] = {}
+    for beam in sorted(set(beams)):
+        for penalty in (first, *others):
+            if beam == 1 and penalty != first:
+                bleu[beam, penalty] = bleu[beam, first]
                 continue
             pairs.translator.decode = replace(plain, beam_size=beam, length_penalty=penalty)
             hypotheses, seconds = pairs.translate()
-            scores.append(sacrebleu_score(hypotheses, pairs.references))
-            found = f"BLEU {scores[-1]:.2f} ({seconds:.1f} s)"
+            score = bleu[beam, penalty] = sacrebleu_score(hypotheses, pairs.references)
+            found = f"BLEU {score:.2f} ({seconds:.1f} s)"
             progress(f"beam {beam}, length penalty {penalty:g}: {found}")
-        rows.append(tuple(scores))
-    return Grid(pairs.split, len(pairs.references), tuple(beams), tuple(penalties), tuple(rows))
+    return Grid(pairs.split, len(pairs.references), bleu)

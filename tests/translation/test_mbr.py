@@ -7,7 +7,7 @@ import math
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from configs.schema import Beam, DiverseBeam, Sampling
+from configs.schema import Beam, DecodeConfig, DiverseBeam, Sampling
 from models.decoding.hypothesis import Hypothesis
 from translation.mbr import Metric, candidate_weights, least_risk_first, minimum_bayes_risk
 
@@ -51,4 +51,5 @@ def test_the_candidates_are_ranked_by_their_utility_which_becomes_their_score() 
     found = [Hypothesis((i,), -1.0 - i, 0.0, True) for i in range(len(TEXTS))]
     ranked = minimum_bayes_risk(TEXTS, candidate_weights(found, Beam()), "chrf")
     expected = [((index,), utility) for index, utility in ranked]
-    assert [(h.ids, h.score) for h in least_risk_first(found, TEXTS, Beam(), "chrf")] == expected
+    best = least_risk_first(found, TEXTS, DecodeConfig(mbr="chrf"))
+    assert [(h.ids, h.score) for h in best] == expected
