@@ -6,7 +6,6 @@ What each scheme is stands in docs/positional_encodings.md; `models/schemes.py` 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from configs.section import Section, kinds, number, to_dict
@@ -26,7 +25,6 @@ class Bound(NamedTuple):
         return Bound(f"{name}.{self.field}", self.length)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PositionSection(Section, section="model.position"):
     """What the rest of the configuration may ask of a position scheme."""
 
@@ -45,7 +43,6 @@ class PositionSection(Section, section="model.position"):
         """Raises ConfigError where the scheme does not fit a model of this shape."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoPosition(PositionSection, kind="none"):
     """No position information (Haviv et al. 2022): the decoder still has its causal mask."""
 
@@ -55,7 +52,6 @@ class NoPosition(PositionSection, kind="none"):
 # -------------------------------------------------------------------------- added to the embeddings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sinusoidal(PositionSection, kind="sinusoidal"):
     """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5).
 
@@ -72,7 +68,6 @@ class Sinusoidal(PositionSection, kind="sinusoidal"):
         self._require(self.layout != "t2t" or d_model >= 4, "layout", rule)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Learnable(PositionSection, kind="learnable"):
     """A trained vector for each position, one table for the source and one for the target."""
 
@@ -86,26 +81,22 @@ class Learnable(PositionSection, kind="learnable"):
 # ---------------------------------------------------------------------------------------- rotations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoScaling(Section, kind="none", section="model.position.scaling"):
     """The frequencies of the paper, whatever the length."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LinearScaling(Section, kind="linear", section="model.position.scaling"):
     """Position interpolation: s*m behaves as m did (Peng et al. 2023, "YaRN", equation 10)."""
 
     factor: float = number(4.0, ge=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NtkScaling(Section, kind="ntk", section="model.position.scaling"):
     """NTK-aware: a larger base keeps the fastest frequency and slows the slowest by `factor`."""
 
     factor: float = number(4.0, ge=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicNtkScaling(Section, kind="dynamic_ntk", section="model.position.scaling"):
     """NTK-aware with a base that grows with the sequence beyond trained_length, and not before."""
 
@@ -113,7 +104,6 @@ class DynamicNtkScaling(Section, kind="dynamic_ntk", section="model.position.sca
     trained_length: int = number(128, ge=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class YarnScaling(Section, kind="yarn", section="model.position.scaling"):
     """YaRN (Peng et al. 2023): fast frequencies kept, slow ones interpolated, sharper logits."""
 
@@ -136,7 +126,6 @@ def _check_head(kind: str, d_model: int, n_heads: int) -> None:
         raise ConfigError(f"model.n_heads = {n_heads}: {kind} needs an even head size; {odd}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rope(PositionSection, kind="rope"):
     """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
 
@@ -169,7 +158,6 @@ class Rope(PositionSection, kind="rope"):
             self._require(d_model // n_heads >= 4, "scaling.kind", rule)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class XPos(PositionSection, kind="xpos"):
     """Rotation with a decay by distance (Sun et al. 2022) in the decoder; RoPE in the encoder.
 
@@ -196,7 +184,6 @@ class XPos(PositionSection, kind="xpos"):
 # ------------------------------------------------------------------------------- biases by distance
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Alibi(PositionSection, kind="alibi"):
     """A penalty proportional to the distance, one slope for each head (Press et al. 2022, 3).
 
@@ -206,7 +193,6 @@ class Alibi(PositionSection, kind="alibi"):
     asymmetry: float = number(0.0, ge=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class T5(PositionSection, kind="t5"):
     """A trained number for each head and bucket of distances (Raffel et al. 2020, 2.1).
 
@@ -225,14 +211,12 @@ class T5(PositionSection, kind="t5"):
         self._require(self.max_distance > self.n_buckets // 2, "max_distance", rule)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Kerple(PositionSection, kind="kerple"):
     """A trained kernel of the distance by head: -p ln(1 + a d), or -a d^p (Chi et al. 2022)."""
 
     form: Literal["log", "power"] = "log"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fire(PositionSection, kind="fire"):
     """A small network of the distance, interpolated by the query's position (Li et al. 2023)."""
 
@@ -241,7 +225,6 @@ class Fire(PositionSection, kind="fire"):
     threshold: float = number(512.0, gt=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sandwich(PositionSection, kind="sandwich"):
     """The dot product of two sinusoids as a bias (Chi et al. 2023), scaled by head."""
 
@@ -255,7 +238,6 @@ class Sandwich(PositionSection, kind="sandwich"):
 # ----------------------------------------------------------------- terms that depend on the content
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shaw(PositionSection, kind="shaw"):
     """A trained vector for each distance up to clip, added to keys and values.
 
@@ -266,7 +248,6 @@ class Shaw(PositionSection, kind="shaw"):
     values: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerXl(PositionSection, kind="transformer_xl"):
     """Sinusoids of the distance under a trained projection (Dai et al. 2019, 3.3).
 
@@ -278,7 +259,6 @@ class TransformerXl(PositionSection, kind="transformer_xl"):
     base: float = number(10000.0, gt=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Deberta(PositionSection, kind="deberta"):
     """Disentangled attention: content to position (c2p), position to content (p2c).
 
@@ -316,7 +296,6 @@ EncoderPosition = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _CausalOnly(PositionSection):
     """Defined in causal attention alone, and therefore paired with another in the encoder."""
 
@@ -335,14 +314,12 @@ class _CausalOnly(PositionSection):
         self.encoder.check_shape(d_model, n_heads)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cope(_CausalOnly, kind="cope"):
     """Positions counted by what the query finds worth counting (Golovneva et al. 2024)."""
 
     n_positions: int = number(64, ge=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fox(_CausalOnly, kind="fox"):
     """Forgetting attention: a gate of every token fades what lies before it (Lin et al. 2025)."""
 
@@ -366,7 +343,6 @@ InsideAttention = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Combined(PositionSection, kind="combined"):
     """A scheme added to the embeddings together with one inside attention."""
 
@@ -388,7 +364,6 @@ class Combined(PositionSection, kind="combined"):
         self.attention.check_shape(d_model, n_heads)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Randomized(PositionSection, kind="randomized"):
     """Increasing positions drawn at random from 0 .. spread-1, fed to any scheme.
 

@@ -7,7 +7,6 @@ a Config into JSON and back. The standard library is enough for all of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
@@ -20,7 +19,6 @@ from utils.errors import ConfigError
 # -------------------------------------------------------------------------------------------- model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(Section, section="model"):
     """Shape of the Transformer, and what it drops in training.
 
@@ -80,7 +78,6 @@ class ModelConfig(Section, section="model"):
 # ---------------------------------------------------------------------------------------- tokenizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Subword(Section, kind="subword", section="tokenizer"):
     """A joint subword vocabulary trained on both sides of the training split.
 
@@ -99,7 +96,6 @@ class Subword(Section, kind="subword", section="tokenizer"):
         self._require(self.algorithm != "bpe" or self.sampling < 1, "sampling", rule)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Marian(Section, kind="marian", section="tokenizer"):
     """A pretrained Marian tokenizer: a name on the Hugging Face hub or a local folder."""
 
@@ -116,7 +112,6 @@ def _is_name(text: str, signs: str = "_-") -> bool:
     return bool(text) and all(c.isalnum() or c in signs for c in text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Phrasebook(Section, kind="phrasebook", section="data.corpus"):
     """The embedded corpus: 30,000 sentence pairs that a grammar of the project's own made.
 
@@ -131,7 +126,6 @@ class Phrasebook(Section, kind="phrasebook", section="data.corpus"):
     train_max_words: int | None = number(None, ge=4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelFiles(Section, kind="files", section="data.corpus"):
     """Line-parallel text: `{root}/{split}.{language}`, plain or .gz. Splits are file stems."""
 
@@ -146,7 +140,6 @@ class ParallelFiles(Section, kind="files", section="data.corpus"):
         self._require(bool(self.test), "test", "name at least one split")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Iwslt2017(Section, kind="iwslt2017", section="data.corpus"):
     """IWSLT2017 (TED talks): from the hub, or from a folder or archive of the official files."""
 
@@ -157,7 +150,6 @@ class Iwslt2017(Section, kind="iwslt2017", section="data.corpus"):
 SingleCorpus = Phrasebook | ParallelFiles | Iwslt2017
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Weighted(Section, section="data.corpus.parts"):
     """A corpus in a mixture; `name` (None: its number) stands for it in messages and splits."""
 
@@ -170,7 +162,6 @@ class Weighted(Section, section="data.corpus.parts"):
         self._require(named, "name", "letters, digits, '_' and '-' alone")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture(Section, kind="mixture", section="data.corpus"):
     """The training pairs of several corpora together, each pair as often as its part's weight says.
 
@@ -203,12 +194,10 @@ class Mixture(Section, kind="mixture", section="data.corpus"):
 Corpus = SingleCorpus | Mixture
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoCleaning(Section, kind="none", section="data.clean"):
     """The training pairs as the corpus has them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning(Section, kind="rules", section="data.clean"):
     """What training pairs are left out: by length, as duplicates, as untranslated, by language.
 
@@ -232,7 +221,6 @@ class Cleaning(Section, kind="rules", section="data.clean"):
 Clean = NoCleaning | Cleaning
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig(Section, section="data"):
     """What is read, how long it may be, how it is batched.
 
@@ -279,14 +267,12 @@ class DataConfig(Section, section="data"):
 # -------------------------------------------------------------------------------------------- optim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Constant(Section, kind="constant", section="optim.schedule"):
     """The same learning rate throughout."""
 
     lr: float = number(3e-4, gt=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochDecay(Section, kind="epoch_decay", section="optim.schedule"):
     """The original's LambdaLR by epoch e from 0, with w = warmup_epochs.
 
@@ -298,7 +284,6 @@ class EpochDecay(Section, kind="epoch_decay", section="optim.schedule"):
     decay: float = number(0.35, ge=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Noam(Section, kind="noam", section="optim.schedule"):
     """noam_factor d_model^-0.5 min(s^-0.5, s warmup_steps^-1.5) at step s from 1.
 
@@ -309,7 +294,6 @@ class Noam(Section, kind="noam", section="optim.schedule"):
     warmup_steps: int = number(4000, ge=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InverseSqrt(Section, kind="inverse_sqrt", section="optim.schedule"):
     """Linear warm-up to lr at warmup_steps, then lr (warmup_steps / s)^0.5."""
 
@@ -317,7 +301,6 @@ class InverseSqrt(Section, kind="inverse_sqrt", section="optim.schedule"):
     warmup_steps: int = number(4000, ge=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cosine(Section, kind="cosine", section="optim.schedule"):
     """Linear warm-up to lr, then half a cosine down to final_fraction * lr at the last step."""
 
@@ -326,7 +309,6 @@ class Cosine(Section, kind="cosine", section="optim.schedule"):
     final_fraction: float = number(0.0, ge=0, lt=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau(Section, kind="plateau", section="optim.schedule"):
     """Linear warm-up to lr, then times `factor` whenever the validation loss no longer falls.
 
@@ -348,12 +330,10 @@ class Plateau(Section, kind="plateau", section="optim.schedule"):
 Schedule = Constant | EpochDecay | Noam | InverseSqrt | Cosine | Plateau
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CrossEntropy(Section, kind="cross_entropy", section="optim.objective"):
     """The cross-entropy of the target tokens, smoothed by optim.label_smoothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RDrop(Section, kind="r_drop", section="optim.objective"):
     """R-Drop: two passes with different dropout, and what their predictions differ by.
 
@@ -364,7 +344,6 @@ class RDrop(Section, kind="r_drop", section="optim.objective"):
     alpha: float = number(5.0, ge=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SimCut(Section, kind="sim_cut", section="optim.objective"):
     """SimCut (Gao et al. 2022): how far a second pass, with tokens cut out, departs from the first.
 
@@ -379,12 +358,10 @@ class SimCut(Section, kind="sim_cut", section="optim.objective"):
 Objective = CrossEntropy | RDrop | SimCut
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StopAtBadNumbers(Section, kind="stop", section="optim.bad_numbers"):
     """An update whose loss or gradient is no number ends the run, before it touches the weights."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SkipBadNumbers(Section, kind="skip", section="optim.bad_numbers"):
     """Such an update is left out and counted; the `in_a_row`th in a row ends the run."""
 
@@ -394,7 +371,6 @@ class SkipBadNumbers(Section, kind="skip", section="optim.bad_numbers"):
 BadNumbers = StopAtBadNumbers | SkipBadNumbers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OptimConfig(Section, section="optim"):
     """The optimizer, its learning rate, and what it minimises.
 
@@ -418,7 +394,6 @@ class OptimConfig(Section, section="optim"):
 # -------------------------------------------------------------------------- train, evaluate, decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(Section, section="train"):
     """How long, where, and what is kept.
 
@@ -447,7 +422,6 @@ class TrainConfig(Section, section="train"):
     log_attention: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateConfig(Section, section="evaluate"):
     """The validation split during training, and what test.py reports.
 
@@ -467,12 +441,10 @@ class EvaluateConfig(Section, section="evaluate"):
         self._require(increasing, "length_buckets", "must increase")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Beam(Section, kind="beam", section="decode.search"):
     """Beam search: the beam_size hypotheses that are most probable so far."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DiverseBeam(Section, kind="diverse", section="decode.search"):
     """Diverse beam search (Vijayakumar et al. 2016), for n-best lists that differ.
 
@@ -484,7 +456,6 @@ class DiverseBeam(Section, kind="diverse", section="decode.search"):
     strength: float = number(0.5, ge=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling(Section, kind="sample", section="decode.search"):
     """n_best translations drawn from the model.
 
@@ -505,7 +476,6 @@ class Sampling(Section, kind="sample", section="decode.search"):
 Search = Beam | DiverseBeam | Sampling
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig(Section, section="decode"):
     """Search, for hypotheses of at most min(max_len, max_len_ratio * source tokens + 10) tokens.
 
@@ -531,7 +501,6 @@ class DecodeConfig(Section, section="decode"):
             self._require(divides, "search.groups", rule)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Config(Section):
     """Everything that a run is made of. `name` begins the run folder's name."""
 

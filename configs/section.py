@@ -8,7 +8,17 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NoReturn,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from utils.errors import ConfigError
 
@@ -22,21 +32,22 @@ def number(
     return field(default=default, metadata={">=": ge, ">": gt, "<": lt})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Section:
     """A part of the configuration: checks types and bounds of all fields, then `_check`.
 
-    `class Noam(Section, kind="noam", section="optim.schedule")` names a member of a union and the
-    place of a section, which begins its messages. A base class gives its place to its subclasses.
+    Every subclass is made a frozen dataclass with keywords alone. `class Noam(Section, kind="noam",
+    section="optim.schedule")` names a member of a union, and its place, which begins its messages.
     """
 
     kind: ClassVar[str] = ""
-    section: ClassVar[str] = ""
+    section: ClassVar[str] = ""  # that of a base class is its subclasses' too
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls, *, kind: str = "", section: str = "") -> None:
-        # dataclass(slots=True) makes each class a second time, without these keywords.
         cls.kind = kind or cls.kind
         cls.section = section or cls.section
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
         cls: Any = type(self)

@@ -87,7 +87,7 @@ def test_what_is_no_config_gets_one_line(compared: Scripts, mine: Path, tmp_path
 
 def test_two_configs_are_compared_without_torch(mine: Path, tmp_path: Path) -> None:
     probe = (
-        f"import sys, train\ntrain.main(['--config', {str(mine)!r}, '--diff', {str(run_of(tmp_path))!r}])\n"
-        "print('torch' in sys.modules)"
+        f"import sys, train\ntrain.main(['--config', {str(mine)!r}, "
+        f"'--diff', {str(run_of(tmp_path))!r}])\nprint('torch' in sys.modules)"
     )
     assert run_script("-c", probe).stdout == f"{LINES}False\n"
