@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from configs.load import add_config_arguments, config_of, load_config
@@ -15,15 +15,6 @@ from configs.serialize import apply_overrides, diff
 from utils.cli import Parser, positive, run_main, threads
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs/demo.py"
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What every process is told."""
-
-    config: Config
-    resume: Path | None
-    threads: int | None
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -54,43 +45,36 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--diff",
         metavar="CONFIG_OR_RUN_OR_CHECKPOINT",
         type=Path,
-        help="train nothing: show each field in which this run's config (--config or --resume, with --set) and that of "
-        "another differ, as FIELD: HERE -> THERE",
+        help="train nothing: show each field in which this run's config (--config or --resume, "
+        "with --set) and that of another differ, as FIELD: HERE -> THERE",
     )
     return parser.parse_args(argv)
 
 
-def choose_job(args: argparse.Namespace) -> Job:
-    """The config file's training, or that of the run that goes on, with the changes of the command
-    line.
-    """
-    if args.resume is None:
-        return Job(
-            load_config(args.config or DEFAULT_CONFIG, args.overrides, args.position),
-            None,
-            args.threads,
-        )
-    from checkpoints.content import checkpoint_config
-    from training.start import find_checkpoint
+def choose_config(args: argparse.Namespace) -> tuple[Config, Path | None]:
+    """The training that is asked for, and the checkpoint that it goes on from."""
+    checkpoint, saved = None, None
+    if args.resume is not None:
+        from checkpoints.content import checkpoint_config
+        from training.start import find_checkpoint
 
-    checkpoint, _, payload = find_checkpoint(args.resume)
-    if args.config is not None:
-        config = load_config(args.config, args.overrides, args.position)
-    else:
-        config = apply_overrides(checkpoint_config(payload), args.overrides, position=args.position)
-    return Job(config, checkpoint, args.threads)
+        checkpoint, _, payload = find_checkpoint(args.resume)
+        saved = checkpoint_config(payload)
+    if saved is not None and args.config is None:
+        return apply_overrides(saved, args.overrides, position=args.position), checkpoint
+    file = args.config or DEFAULT_CONFIG
+    return load_config(file, args.overrides, args.position), checkpoint
 
 
-def config_at(checkpoint: Path) -> Config:
-    from checkpoints.content import checkpoint_config, read_checkpoint
-    from checkpoints.run import resolve_checkpoint
-
-    path, _ = resolve_checkpoint(checkpoint, runs_dir="runs", prefer="newest")
-    return checkpoint_config(read_checkpoint(path))
-
-
-def show_differences(here: Config, there: Config) -> None:
+def show_differences(here: Config, other: Path) -> None:
     """A line for each field in which the two differ; None for one that a config has not."""
+    there = config_of(other)
+    if there is None:
+        from checkpoints.content import checkpoint_config, read_checkpoint
+        from checkpoints.run import resolve_checkpoint
+
+        checkpoint, _ = resolve_checkpoint(other, runs_dir="runs", prefer="newest")
+        there = checkpoint_config(read_checkpoint(checkpoint))
     found = diff(here, there)
     for key, a, b in found:
         print(f"{key}: {a!r} -> {b!r}")
@@ -98,7 +82,7 @@ def show_differences(here: Config, there: Config) -> None:
         print("no difference", file=sys.stderr)
 
 
-def work(local_rank: int, job: Job) -> None:
+def work(local_rank: int, *, config: Config, resume: Path | None, threads: int | None) -> None:
     """One process of the training."""
     import ignite.distributed as idist
     import torch
@@ -109,40 +93,35 @@ def work(local_rank: int, job: Job) -> None:
     logging.basicConfig(level=logging.INFO if main else logging.ERROR, format="%(message)s")
     for name in ("httpx", "httpx2", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    if job.threads is not None:
-        torch.set_num_threads(job.threads)
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    result = train(job.config, resume=job.resume, say=say)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    result = train(config, resume=resume)
     if not main:
         return
     if result.signal is not None:
-        say(
-            f"stopped by {signal.Signals(result.signal).name}; go on with: python train.py --resume {result.run.path}"
-        )
+        name, path = signal.Signals(result.signal).name, result.run.path
+        logging.info(f"stopped by {name}; go on with: python train.py --resume {path}")
         raise SystemExit(128 + result.signal)
     if result.stopped_early:
-        say(f"stopped early: no better validation loss in {job.config.train.patience} evaluations")
-    best = (
-        f"best validation loss {result.best_loss:.4f}: {result.best}"
-        if result.best
-        else "no validation was run"
-    )
-    say(f"finished: {best}")
+        patience = config.train.patience
+        logging.info(f"stopped early: no better validation loss in {patience} evaluations")
+    if result.best is None:
+        logging.info("finished: no validation was run")
+    else:
+        logging.info(f"finished: best validation loss {result.best_loss:.4f}: {result.best}")
     print(result.run.path)
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    job = choose_job(args)
+    config, checkpoint = choose_config(args)
     if args.diff is not None:
-        show_differences(job.config, config_of(args.diff) or config_at(args.diff))
+        show_differences(config, args.diff)
         return
     from training.processes import run_processes
 
-    run_processes(work, job, nproc_per_node=args.nproc_per_node, device=job.config.train.device)
+    job = functools.partial(work, config=config, resume=checkpoint, threads=args.threads)
+    run_processes(job, nproc_per_node=args.nproc_per_node, device=config.train.device)
 
 
 if __name__ == "__main__":

@@ -342,7 +342,9 @@ def train_briefly(steps: int, size: str, folder: Path, device: torch.device, see
     config = Config(name="bench_decode", model=model_config(size))
     config = apply_overrides(config, [f"{key}={value}" for key, value in settings.items()])
     logging.getLogger("ignite").setLevel(logging.CRITICAL)
-    return train(config, say=common.say).run.path
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("training").setLevel(logging.INFO)
+    return train(config).run.path
 
 
 def in_batches(sources: Sentences, batch_size: int) -> list[Sentences]:

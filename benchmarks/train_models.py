@@ -11,7 +11,6 @@ import math
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
@@ -22,7 +21,6 @@ from torch import Tensor, nn
 
 from benchmarks import common
 from benchmarks.train_setup import BOS, EOS, LONGEST, PAD, UNK, Batches, Setup, Size
-from checkpoints.run import Run
 from configs.positions import Position, Sinusoidal
 from configs.schema import Config, Constant, ModelConfig, OptimConfig, TrainConfig
 from data.batching import Batch, collate
@@ -30,7 +28,6 @@ from tokenizer.base import BaseTokenizer
 from training.engine import create_trainer
 from training.prepare import build_learner
 from training.schedules import build_optimizer
-from training.start import Start
 from utils.errors import UserError
 from utils.machine import autocast
 
@@ -85,9 +82,8 @@ class Ours:
             model=model, optim=OPTIM, train=TrainConfig(compile=setup.compile, seed=setup.seed)
         )
         tokenizer = cast(BaseTokenizer, Vocabulary(size.vocab_size))
-        start = Start(Run(Path("unused")))
         self.learner = build_learner(
-            config, tokenizer, start, device=self.device, dtype=setup.dtype, total_steps=10**6
+            config, tokenizer, device=self.device, dtype=setup.dtype, total_steps=10**6
         )
         self.model: nn.Module = self.learner.model
         self.trainer = self._trainer(setup, self.learner.scaler)
@@ -96,12 +92,8 @@ class Ours:
 
     def _trainer(self, setup: Setup, scaler: torch.amp.GradScaler) -> Engine:
         trainer = create_trainer(
-            self.learner.shared,
-            self.learner.optimizer,
-            self.learner.scheduler,
-            config=OPTIM,
-            step_scheduler_each_update=True,
-            scaler=scaler,
+            dataclasses.replace(self.learner, scaler=scaler),
+            OPTIM,
             pad_id=PAD,
             device=self.device,
             dtype=setup.dtype,

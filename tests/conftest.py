@@ -111,7 +111,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from training.run import train
 
     settings = tiny_args(tmp_path_factory.mktemp("trained"))[1::2]
-    return train(load_config("configs/demo.py", settings), say=lambda line: None).run.path
+    return train(load_config("configs/demo.py", settings)).run.path
 
 
 @pytest.fixture(scope="session")

@@ -200,7 +200,7 @@ def test_the_demo_never_asks_for_the_network(
     ]
     changes += ["decode.max_len=5", "train.log_attention=false"]
     config = load_config(ROOT / "configs/demo.py", changes)
-    run = train(config, say=lambda line: None).run.path
+    run = train(config).run.path
     for main, args in (
         (inference.main, ["--src_text", "Le chat dort."]),
         (test_script.main, ["--limit", "3"]),

@@ -1,20 +1,24 @@
-"""Runs of a second: a toy corpus in files, a model of a few thousand weights, and what such a run
-wrote down.
-"""
+"""Runs of a second: a toy corpus, a model of a few thousand weights, and what a run wrote down."""
 
 from __future__ import annotations
 
 import json
 import random
+import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
+from ignite.engine import Engine, Events
 
 from checkpoints.run import Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
+from training.engine import create_trainer
+from training.prepare import Learner
 from training.run import Result, train
 
 NOUNS = [
@@ -25,9 +29,8 @@ NOUNS = [
     "jardin/garden",
     "pain/bread",
     "roi/king",
-    "vent/wind",
-    "lit/bed",
 ]
+NOUNS += ["vent/wind", "lit/bed"]
 VERBS = ["voit/sees", "prend/takes", "veut/wants", "cherche/seeks"]
 TOY = (
     "data.corpus=files",
@@ -97,9 +100,32 @@ def toy_command(folder: Path, *overrides: str) -> list[str]:
     return ["train.py", "--config", str(file), *settings]
 
 
-def run_here(config: Config, resume: Path | None = None) -> Result:
-    """A training in this process."""
-    return train(config, resume=resume, say=lambda line: None)
+Hook = Callable[[Engine, Learner], object]
+
+
+def run_here(config: Config, resume: Path | None = None, *, hook: Hook | None = None) -> Result:
+    """A training in this process; `hook` gets its engine before the run's own handlers do."""
+
+    def create(learner: Learner, *args: Any, **options: Any) -> Engine:
+        trainer = create_trainer(learner, *args, **options)
+        if hook is not None:
+            hook(trainer, learner)
+        return trainer
+
+    with mock.patch("training.run.create_trainer", create):
+        return train(config, resume=resume)
+
+
+def at_update(step: int, do: Callable[[Engine, Learner], object]) -> Hook:
+    """A hook: something happens after an update, before what the run itself does after it."""
+
+    def attach(trainer: Engine, learner: Learner) -> None:
+        trainer.add_event_handler(
+            Events.ITERATION_COMPLETED(event_filter=lambda engine, n: n == step),
+            lambda: do(trainer, learner),
+        )
+
+    return attach
 
 
 def log_of(run: Run | Path, kind: str = "train") -> dict[int, dict[str, Any]]:
@@ -128,3 +154,20 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     return a == b
+
+
+def assert_same(one: Run | Path, other: Run | Path, name: str) -> None:
+    """The checkpoints of that name hold the same state of two runs, to the last bit."""
+    files = [(run if isinstance(run, Run) else Run(run)).checkpoints / name for run in (one, other)]
+    assert_same_state(*files)
+
+
+def assert_same_state(one: Path, other: Path) -> None:
+    ours, theirs = content(one), content(other)
+    assert ours.keys() == theirs.keys()
+    for part in ours.keys() - {"format", "config"}:
+        assert same(ours[part], theirs[part]), (one, other, part)
+
+
+def copied(run: Run, folder: Path) -> Run:
+    return Run(Path(shutil.copytree(run.path, folder / run.path.name)))

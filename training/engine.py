@@ -5,28 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import cast
 
 import ignite.distributed as idist
 import torch
 from ignite.engine import Engine, Events
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
-from configs.schema import OptimConfig
+from configs.schema import EpochDecay, OptimConfig
 from data.batching import Batch
 from models.loss import TokenSums
-from models.transformer import TranslationTransformer
 from training.faults import BadUpdate, refuse
 from training.objectives import build_objective
+from training.prepare import Learner
 from utils.machine import autocast
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """The seed of an update's dropout. It depends on nothing that ran before, so any update can be
-    repeated exactly.
+    """The seed of an update's dropout.
+
+    It depends on nothing that ran before, so any update can be repeated exactly.
     """
     return int.from_bytes(torch.tensor([seed, step, rank]).numpy().tobytes(), "little") % (
         2**63 - 25
@@ -34,13 +31,9 @@ def step_seed(seed: int, step: int, rank: int) -> int:
 
 
 def create_trainer(
-    model: nn.Module,
-    optimizer: Optimizer,
-    scheduler: LambdaLR,
-    *,
+    learner: Learner,
     config: OptimConfig,
-    step_scheduler_each_update: bool,
-    scaler: torch.amp.GradScaler,
+    *,
     pad_id: int,
     device: torch.device,
     dtype: torch.dtype,
@@ -51,45 +44,51 @@ def create_trainer(
     """An engine whose iteration is one optimizer update over a group of micro-batches.
 
     The summed loss of the group is divided once by its number of target tokens, over all
-    micro-batches and processes. `model` is a TranslationTransformer or its DistributedDataParallel
-    wrapper. The output of an iteration is a dict: nll, n_correct, n_tokens (sums over the group),
-    grad_norm (before clipping), lr (of this update), skipped. Where the loss or the gradient is no
-    number, `on_bad_numbers(engine, group, loss, norm)` is asked, in all processes alike: the update
-    is left out, unless it raises. The `largest` batches are tried before the first update, forward
-    and backward: what does not fit into the memory shows at once. It leaves no trace.
+    micro-batches and processes. The output of an iteration is a dict: nll, n_correct, n_tokens
+    (sums over the group), grad_norm (before clipping), lr (of this update), skipped.
+
+    Args:
+        learner: What is updated. Its schedule is stepped with each update, unless it is by epoch.
+        config: Clipping, objective and label smoothing.
+        pad_id: Targets of this id do not count.
+        device: Where the batches go.
+        dtype: What is computed in, under autocast.
+        seed: Of the dropout; see `step_seed`.
+        on_bad_numbers: Asked as (engine, group, loss, norm) where loss or gradient is no number,
+            in all processes alike. The update is left out, unless it raises.
+        largest: Batches that are tried before the first update, forward and backward: what does
+            not fit into the memory shows at once. That leaves no trace.
     """
     rank, world_size = idist.get_rank(), idist.get_world_size()
+    model, optimizer, scaler = learner.shared, learner.optimizer, learner.scaler
     parameters = [p for p in model.parameters() if p.requires_grad]
-    plain = model.module if isinstance(model, DistributedDataParallel) else model
-    weight = cast(TranslationTransformer, plain).output.weight
     max_norm = config.grad_clip if config.grad_clip is not None else math.inf
     objective = build_objective(config.objective)
+    by_epoch = isinstance(config.schedule, EpochDecay)
 
     def backward(model: nn.Module, batch: Batch, factor: float) -> TokenSums:
         targets = batch.tgt_out != pad_id
         with autocast(device, dtype):
+            weight = learner.model.output.weight
             sums = objective(model, batch, targets, weight, config.label_smoothing)
         scaler.scale(sums.objective * factor).backward()
         return sums
 
     def rehearse(engine: Engine) -> None:
-        # Room for what the updates will hold: the optimizer's two moments, and the sum of
-        # gradients.
+        # Room for what updates will hold: the optimizer's two moments, and the sum of gradients.
         n_copies = (0 if optimizer.state else 2) + (1 if config.accumulate > 1 else 0)
         room = [torch.empty_like(p) for p in parameters for _ in range(n_copies)]
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for batch in largest:
-                plain.train()
-                backward(plain, batch.to(device), 1.0)
+                learner.model.train()
+                backward(learner.model, batch.to(device), 1.0)
                 optimizer.zero_grad(set_to_none=True)
         del room
 
     def update(engine: Engine, group: list[Batch]) -> dict[str, float]:
         model.train()
         torch.manual_seed(step_seed(seed, engine.state.iteration, rank))
-        n_tokens = sum(batch.n_tokens for batch in group)
-        if world_size > 1:
-            n_tokens = int(idist.all_reduce(n_tokens))
+        n_tokens = int(idist.all_reduce(sum(batch.n_tokens for batch in group)))
         nll = torch.zeros((), dtype=torch.float64, device=device)
         n_correct = torch.zeros((), dtype=torch.float64, device=device)
         for i, batch in enumerate(group):
@@ -97,18 +96,15 @@ def create_trainer(
             # Gradients travel between processes once, with the last micro-batch.
             wait = nullcontext() if last or world_size == 1 else model.no_sync()  # type: ignore[operator]
             with wait:
-                # DistributedDataParallel takes the mean over processes: the factor turns it back
-                # into the sum.
+                # DistributedDataParallel takes the mean over processes: the factor makes it a sum.
                 sums = backward(model, batch.to(device), world_size / n_tokens)
             nll += sums.nll
             n_correct += sums.n_correct
         scaler.unscale_(optimizer)
         grad_norm = nn.utils.clip_grad_norm_(parameters, max_norm)
-        if world_size > 1:
-            nll, n_correct = idist.all_reduce(nll), idist.all_reduce(n_correct)
+        nll, n_correct = idist.all_reduce(nll), idist.all_reduce(n_correct)
         total, correct, norm = torch.stack((nll, n_correct, grad_norm.double())).tolist()
-        # A scaler meets infinite gradients while it looks for its scale, and skips those updates
-        # itself.
+        # While a scaler looks for its scale it meets infinite gradients, and skips them itself.
         skipped = not math.isfinite(total) or not (math.isfinite(norm) or scaler.is_enabled())
         lr = optimizer.param_groups[0]["lr"]
         if not skipped:
@@ -117,8 +113,8 @@ def create_trainer(
             on_bad_numbers(engine, group, total / max(n_tokens, 1), norm)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        if step_scheduler_each_update:
-            scheduler.step()
+        if not by_epoch:
+            learner.scheduler.step()
         return {
             "nll": total,
             "n_correct": correct,

@@ -1,4 +1,4 @@
-"""What a run writes down while it trains: TensorBoard events, and metrics.jsonl for other programs."""
+"""What a run writes down: TensorBoard's events, and metrics.jsonl for other programs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import ignite.distributed as idist
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
 from checkpoints.run import Run
 from utils.errors import UserError
@@ -19,29 +23,26 @@ logger = logging.getLogger(__name__)
 
 
 class RunLog:
-    """`logs/` of a run: events for `tensorboard --logdir runs`, and metrics.jsonl with one JSON
-    object a line.
+    """`logs/` of a run: TensorBoard's events, and metrics.jsonl with one JSON object a line.
 
     A line has kind ("train", "validation" or "skipped"), step, epoch, and the figures that
     TensorBoard shows. A run that goes on from an earlier checkpoint drops what came after it from
-    both. One process writes.
+    both. The first process writes; in the others nothing happens.
     """
 
+    @idist.one_rank_only()
     def __init__(self, run: Run, *, first_step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         self.run = run
         self._excepthook, threading.excepthook = threading.excepthook, self._in_a_thread
         path = run.logs / "metrics.jsonl"
         with self._errors():
             run.logs.mkdir(exist_ok=True)
-            # purge_step is the first step to be forgotten.
-            self.writer = SummaryWriter(
-                str(run.logs), purge_step=first_step + 1 if first_step else None
-            )
+            forgotten_from = first_step + 1 if first_step else None
+            self.writer = SummaryWriter(str(run.logs), purge_step=forgotten_from)
             write_bytes(path, b"".join(_lines_until(path, first_step)))
             self.file = path.open("a", encoding="utf-8", buffering=1)  # a line at a time
 
+    @idist.one_rank_only()
     def scalars(self, kind: str, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         with self._errors():
             self.file.write(
@@ -50,47 +51,59 @@ class RunLog:
             for name, value in values.items():
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
 
+    @idist.one_rank_only()
     def flush(self) -> None:
         """Bring to the disk what has been logged; TensorBoard holds events back for minutes."""
         with self._errors():
             self.writer.flush()
             os.fsync(self.file.fileno())
 
+    @idist.one_rank_only()
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
         """The flattened configuration, under HPARAMS and as a table under TEXT."""
-        from torch.utils.tensorboard.summary import hparams
-
         plain = {
             k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in values.items()
         }
         for summary in hparams(plain, {"validation/loss": 0.0}):
             self.writer._get_file_writer().add_summary(summary)
-        rows = "\n".join(f"| {name} | {value} |" for name, value in values.items())
-        self.writer.add_text("config", f"| field | value |\n| --- | --- |\n{rows}", 0)
+        self._table("config", ("field", "value"), values.items(), 0)
 
-    def samples(self, rows: list[tuple[str, str, str]], step: int) -> None:
+    @idist.one_rank_only()
+    def samples(self, rows: Iterable[Sequence[str]], step: int) -> None:
         """(source, reference, hypothesis) of a few sentences."""
+        header = ("source", "reference", "hypothesis")
+        self._table("validation/translations", header, rows, step)
 
-        def cell(text: str) -> str:
-            return text.replace("|", "&#124;")
+    def _table(
+        self, tag: str, header: Sequence[str], rows: Iterable[Sequence[Any]], step: int
+    ) -> None:
+        cells = [[str(cell).replace("|", "&#124;") for cell in row] for row in rows]
+        lines = [header, ["---"] * len(header), *cells]
+        self.writer.add_text(tag, "\n".join(f"| {' | '.join(line)} |" for line in lines), step)
 
-        lines = "\n".join(f"| {cell(s)} | {cell(r)} | {cell(h)} |" for s, r, h in rows)
-        table = f"| source | reference | hypothesis |\n| --- | --- | --- |\n{lines}"
-        self.writer.add_text("validation/translations", table, step)
-
+    @idist.one_rank_only()
     def figure(self, tag: str, figure: Any, step: int) -> None:
         """A matplotlib figure as an image."""
         self.writer.add_figure(tag, figure, step, close=False)
 
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            self.close()
+        except UserError:
+            if error is None:  # the first error is the one to be reported
+                raise
+
+    @idist.one_rank_only()
     def close(self) -> None:
         threading.excepthook = self._excepthook
         with self._errors(), contextlib.closing(self.file), contextlib.closing(self.writer):
             pass
 
     def _in_a_thread(self, args: threading.ExceptHookArgs) -> None:
-        """TensorBoard writes in a thread of its own: what fails there is raised here with the next
-        event.
-        """
+        """What fails in TensorBoard's own thread is raised here with the next event."""
         if not type(args.thread).__module__.startswith("tensorboard"):
             self._excepthook(args)
 
@@ -100,15 +113,14 @@ class RunLog:
             yield
         except OSError as error:
             raise UserError(
-                f"cannot write the log in {self.run.logs}: {error.strerror or error}; see that the folder is there and "
-                f"has space, then go on with --resume {self.run.path}"
+                f"cannot write the log in {self.run.logs}: {error.strerror or error}; see that "
+                "the folder is there and has space, then go on with "
+                f"--resume {self.run.path}"
             ) from error
 
 
 def _lines_until(path: Path, last_step: int) -> list[bytes]:
-    """The lines of a metrics.jsonl up to a step. What a crash left of a line is dropped, with a
-    warning if whole lines follow it.
-    """
+    """The lines of a metrics.jsonl up to a step, without damaged ones, of which a warning tells."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     kept, damaged = [], []
     for number, line in enumerate(lines, start=1):

@@ -1,23 +1,24 @@
-"""What an update minimises: one callable for each section of `configs/schema.py`, all with one
-signature.
-"""
+"""What an update minimises: one callable for each section of `configs/schema.py`."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from configs import schema as config
 from data.batching import Batch
-from models.loss import TokenSums, token_sums
-from training.pair_loss import PairWeights, pair_sums
+from models.loss import TokenSums, product_dtype, token_sums
+
+# Rows of logits of each pass that stand at once, half a dozen times: logits, probabilities,
+# gradients.
+_ROWS_CPU, _ROWS = 256, 1024
 
 
 class Objective(Protocol):
-    """Sums over the N target tokens of a batch, to be divided by the number of tokens of the whole
-    update.
+    """Sums over the N target tokens of a batch, to be divided by those of the whole update.
 
     `targets` [B,T] bool says where the targets are, `weight` [V,D] is that of the output. The model
     is called exactly once, as DistributedDataParallel needs it. nll and n_correct are the plain
@@ -41,9 +42,9 @@ def build_objective(objective: config.Objective) -> Objective:
         case config.CrossEntropy():
             return cross_entropy
         case config.RDrop(alpha=alpha):
-            return RDrop(alpha)
+            return r_drop(alpha)
         case config.SimCut(alpha=alpha, cut=cut):
-            return SimCut(alpha, cut)
+            return sim_cut(alpha, cut)
 
 
 def cross_entropy(
@@ -54,20 +55,45 @@ def cross_entropy(
     return token_sums(hidden, weight, batch.tgt_out[targets], label_smoothing=label_smoothing)
 
 
-class RDrop:
-    """R-Drop (Liang et al. 2021): two passes with dropout of their own, over the batch joined to
-    itself.
+def r_drop(alpha: float) -> Objective:
+    """R-Drop (Liang et al. 2021): two passes with dropout of their own.
 
-    The paper minimises CE1 + CE2 + alpha (KL(P1||P2) + KL(P2||P1)) / 2 (equations 2 to 4). Here it is half of that,
-    (CE1 + CE2) / 2 + alpha (KL(P1||P2) + KL(P2||P1)) / 4: alpha is the paper's, and the cross-entropy has the scale
-    of a single pass, so that rates, clipping and weight decay mean what they mean without R-Drop. nll and n_correct
-    are the means of both passes. Without dropout the divergences are exactly 0, and so are their gradients.
+    The paper minimises CE1 + CE2 + alpha (KL(P1||P2) + KL(P2||P1)) / 2 (equations 2 to 4). Here it
+    is half of that: alpha is the paper's, and the cross-entropy has the scale of a single pass, so
+    that rates, clipping and weight decay mean what they mean without R-Drop. nll and n_correct are
+    the means of both passes. Without dropout the divergences and their gradients are exactly 0.
     """
+    weights = PairWeights((0.5, 0.5), first_from_second=alpha / 4, second_from_first=alpha / 4)
+    return TwoPasses(weights)
 
-    def __init__(self, alpha: float) -> None:
-        self.weights = PairWeights(
-            cross_entropy=(0.5, 0.5), first_from_second=alpha / 4, second_from_first=alpha / 4
-        )
+
+def sim_cut(alpha: float, cut: float) -> Objective:
+    """SimCut (Gao et al. 2022, section 3): CE(P) + alpha KL(P || Pcut).
+
+    Pcut is predicted from a source and a target input whose tokens lose their embedding, each with
+    probability `cut` and independently, special tokens included; positions stay, and what stays is
+    not scaled up. The gradient flows through both sides of the divergence, which the paper finds to
+    matter. Dropout is drawn for each pass anew. nll and n_correct are those of the whole sentences.
+    """
+    weights = PairWeights((1.0, 0.0), first_from_second=alpha, second_from_first=0.0)
+    return TwoPasses(weights, cut)
+
+
+@dataclass(frozen=True, slots=True)
+class PairWeights:
+    """What each part of the loss of two passes weighs. The cross-entropies' weights add up to 1."""
+
+    cross_entropy: tuple[float, float]
+    first_from_second: float  # of KL(first || second)
+    second_from_first: float  # of KL(second || first)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPasses:
+    """Two passes in one, over the batch joined to itself. With `cut` the second loses tokens."""
+
+    weights: PairWeights
+    cut: float | None = None
 
     def __call__(
         self,
@@ -77,9 +103,11 @@ class RDrop:
         weight: Tensor,
         label_smoothing: float,
     ) -> TokenSums:
-        hidden = model(
-            _twice(batch.src), _twice(batch.tgt_in), select=_twice(targets), project=False
-        )
+        src, tgt_in, select = (torch.cat((x, x)) for x in (batch.src, batch.tgt_in, targets))
+        keep = None
+        if self.cut is not None:
+            keep = _kept(batch.src, self.cut), _kept(batch.tgt_in, self.cut)
+        hidden = model(src, tgt_in, select=select, project=False, keep=keep)
         first, second = hidden.tensor_split(2)
         return pair_sums(
             first,
@@ -91,54 +119,104 @@ class RDrop:
         )
 
 
-class SimCut:
-    """SimCut (Gao et al. 2022, section 3): CE(P) + alpha KL(P || Pcut), in one pass over the batch joined to itself.
+def _kept(ids: Tensor, cut: float) -> Tensor:
+    """ids [B,T] -> [2B,T] bool: all of the first pass; of the second each token with 1 - cut."""
+    stays = torch.rand(ids.shape, device=ids.device) >= cut
+    return torch.cat((torch.ones_like(stays), stays))
 
-    Pcut is predicted from a source and a target input whose tokens lose their embedding, each with
-    probability `cut` and independently, special tokens included; positions stay, and what stays is
-    not scaled up. The gradient flows through both sides of the divergence, which the paper finds to
-    matter. Dropout is drawn for each pass anew. nll and n_correct are those of the whole sentences.
+
+def pair_sums(
+    first: Tensor,
+    second: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    label_smoothing: float,
+    weights: PairWeights,
+) -> TokenSums:
+    """Hidden states of two passes [N,D], output weight [V,D], targets [N] -> sums over N tokens.
+
+    The objective has the cross-entropies (as in `token_sums`) and divergences as `weights` says.
+    Both sides of a divergence have their gradient. nll and n_correct are of both passes, weighed
+    like their cross-entropies.
+    """
+    dtype = product_dtype(weight)
+    with torch.autocast(weight.device.type, enabled=False):
+        return TokenSums(
+            *_ProjectedPair.apply(first, second, weight, targets, label_smoothing, weights, dtype)
+        )
+
+
+class _ProjectedPair(torch.autograd.Function):
+    """Projection, losses and gradients of two passes, without a whole [N,V] matrix.
+
+    As in `models/loss.py` some rows at a time, and the gradient on the way forward; the logits of
+    both passes serve all four parts. Differentiable once.
     """
 
-    def __init__(self, alpha: float, cut: float) -> None:
-        self.weights = PairWeights(
-            cross_entropy=(1.0, 0.0), first_from_second=alpha, second_from_first=0.0
-        )
-        self.cut = cut
-
-    def __call__(
-        self,
-        model: nn.Module,
-        batch: Batch,
-        targets: Tensor,
+    @staticmethod
+    def forward(
+        ctx: Any,
+        first: Tensor,
+        second: Tensor,
         weight: Tensor,
+        targets: Tensor,
         label_smoothing: float,
-    ) -> TokenSums:
-        keep = self._keep(batch.src), self._keep(batch.tgt_in)
-        hidden = model(
-            _twice(batch.src),
-            _twice(batch.tgt_in),
-            select=_twice(targets),
-            project=False,
-            keep=keep,
+        weights: PairWeights,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        exact = torch.promote_types(dtype, torch.float32)
+        hidden, w = (first.to(dtype), second.to(dtype)), weight.to(dtype)
+        objective, nll, n_correct = (
+            torch.zeros((), dtype=exact, device=w.device) for _ in range(3)
         )
-        whole, cut = hidden.tensor_split(2)
-        return pair_sums(
-            whole,
-            cut,
-            weight,
-            batch.tgt_out[targets],
-            label_smoothing=label_smoothing,
-            weights=self.weights,
+        grad_hidden = [torch.empty(h.shape, dtype=exact, device=h.device) for h in hidden]
+        grad_weight = torch.zeros(w.shape, dtype=exact, device=w.device)
+        rows = _ROWS_CPU if w.device.type == "cpu" else _ROWS
+        for start in range(0, len(targets), rows):
+            part = slice(start, start + rows)
+            target = targets[part, None]
+            log_p, log_q = (torch.mm(h[part], w.t()).to(exact).log_softmax(dim=1) for h in hidden)
+            p, q = log_p.exp(), log_q.exp()
+            gradients = []
+            for share, log_probs, probs in zip(weights.cross_entropy, (log_p, log_q), (p, q)):
+                at_target = log_probs.gather(1, target).sum()
+                nll -= share * at_target
+                n_correct += share * (log_probs.argmax(dim=1, keepdim=True) == target).sum()
+                mean = log_probs.mean(dim=1).sum()
+                objective -= share * ((1 - label_smoothing) * at_target + label_smoothing * mean)
+                # d cross-entropy / d logits = probs - (1 - eps) onehot - eps / V
+                gradient = (probs - label_smoothing / len(w)).mul_(share)
+                gradient.scatter_add_(
+                    1, target, torch.full_like(target, -share * (1 - label_smoothing), dtype=exact)
+                )
+                gradients.append(gradient)
+            apart = log_p - log_q
+            # With KL = sum_v p (log p - log q):
+            # d KL / d logits of p = p (log p - log q - KL), of q = q - p
+            for share, near, far, near_p, far_p, log_ratio in (
+                (weights.first_from_second, gradients[0], gradients[1], p, q, apart),
+                (weights.second_from_first, gradients[1], gradients[0], q, p, -apart),
+            ):
+                if share:
+                    divergence = (near_p * log_ratio).sum(dim=1, keepdim=True)
+                    objective += share * divergence.sum()
+                    near.add_(near_p * (log_ratio - divergence), alpha=share)
+                    far.add_(far_p - near_p, alpha=share)
+            for h, gradient, grad in zip(hidden, gradients, grad_hidden):
+                short = gradient.to(dtype)
+                grad[part] = torch.mm(short, w)
+                grad_weight += torch.mm(short.t(), h[part])
+        ctx.save_for_backward(
+            grad_hidden[0].to(first.dtype),
+            grad_hidden[1].to(second.dtype),
+            grad_weight.to(weight.dtype),
         )
+        ctx.mark_non_differentiable(nll, n_correct)
+        return objective, nll, n_correct
 
-    def _keep(self, ids: Tensor) -> Tensor:
-        """ids [B,T] -> [2B,T] bool: all of the first B rows, of the others each token with
-        probability 1 - cut.
-        """
-        stays = torch.rand(ids.shape, device=ids.device) >= self.cut
-        return torch.cat((torch.ones_like(stays), stays))
-
-
-def _twice(x: Tensor) -> Tensor:
-    return torch.cat((x, x))
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_objective: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        first, second, weight = (gradient * grad_objective for gradient in ctx.saved_tensors)
+        return first, second, weight, None, None, None, None

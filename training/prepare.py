@@ -1,6 +1,4 @@
-"""What a run needs before its first update: the tokenizer, the batches, and the learner that they
-change.
-"""
+"""What a run needs before its first update: the batches, and the learner that they change."""
 
 from __future__ import annotations
 
@@ -13,9 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
-from checkpoints.run import LAST_WEIGHTS
 from configs.schema import Config
-from data.batching import Batch, make_train_loader
+from data.batching import Batch, make_eval_loader, make_train_loader
 from data.cache import TokenizedSplit, load_split
 from data.corpora.base import CorpusReader, ParallelText
 from data.resampling import Resampler
@@ -23,34 +20,32 @@ from models.build import build_model
 from models.positional_encodings.base import Side
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
-from tokenizer.build import build_sampler, build_tokenizer, load_tokenizer
+from tokenizer.build import build_sampler
 from training.ema import WeightAverage
 from training.muon import hidden_maps
-from training.parent import Parent
 from training.processes import share_gradients
 from training.schedules import build_optimizer, build_scheduler
-from training.start import Start
-from translation.loading import check_tokenizer, load_weights
 from utils.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """Training batches; validation text and ids; `fingerprint` of the training text."""
+    """Training batches; `fingerprint` of their text; validation batches, ids and text."""
 
     loader: DataLoader[list[Batch]]
     n_pairs: int
     fingerprint: str
-    validation_text: ParallelText
+    validation: DataLoader[Batch]
     validation_ids: TokenizedSplit
+    validation_text: ParallelText
 
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What the updates change. `shared` is the model with its gradients averaged over the
-    processes.
+    """What the updates change.
 
-    `average` is the moving average of its weights, where the config has one.
+    `shared` is the model with its gradients averaged over the processes; `average` is the moving
+    average of its weights, where the config has one.
     """
 
     model: TranslationTransformer
@@ -61,35 +56,9 @@ class Learner:
     average: WeightAverage | None
 
     @property
-    def product(self) -> TranslationTransformer:
+    def evaluated(self) -> TranslationTransformer:
         """The model that is evaluated, and saved to translate with."""
         return self.model if self.average is None else self.average.model
-
-
-def prepare_tokenizer(
-    config: Config, corpus: CorpusReader, start: Start, parent: Parent | None = None
-) -> BaseTokenizer:
-    """The run's tokenizer: made (or the parent's) and saved by the first process, then loaded by
-    all from the run.
-    """
-    folder = start.run.tokenizer
-    if start.payload is None and idist.get_rank() == 0:
-
-        def texts() -> list[str]:
-            text = corpus.load(corpus.train)
-            return [*text.src, *text.tgt]
-
-        languages = {"src_lang": config.data.src_lang, "tgt_lang": config.data.tgt_lang}
-        tokenizer = (
-            parent.tokenizer() if parent else build_tokenizer(config.tokenizer, texts, **languages)
-        )
-        tokenizer.save(folder)
-    if idist.get_world_size() > 1:
-        idist.barrier()
-    tokenizer = load_tokenizer(folder)
-    if start.payload is not None:
-        check_tokenizer(tokenizer, dict(start.payload), where=str(folder))
-    return tokenizer
 
 
 def prepare_data(
@@ -103,33 +72,55 @@ def prepare_data(
     validation_text, validation_ids = load_split(
         config.data, corpus, corpus.validation, tokenizer, training=False
     )
-    if rank == 0 and world_size > 1:
+    if rank == 0:
         idist.barrier()
-    sampler = build_sampler(config.tokenizer, tokenizer)
-    resampler = None
-    if sampler is not None:
-        resampler = Resampler(
-            text, ids, sampler, seed=config.train.seed, max_len=config.data.max_len
-        )
+    seed, resampler = config.train.seed, None
+    if (sampler := build_sampler(config.tokenizer, tokenizer)) is not None:
+        resampler = Resampler(text, ids, sampler, seed=seed, max_len=config.data.max_len)
     loader = make_train_loader(
         ids,
         config.data,
         pad_id=tokenizer.pad_id,
         bos_id=tokenizer.bos_id,
         accumulate=config.optim.accumulate,
-        seed=config.train.seed,
+        seed=seed,
         rank=rank,
         world_size=world_size,
         pin_memory=pin_memory,
         resampler=resampler,
     )
-    return TrainingData(loader, len(ids), text.fingerprint(), validation_text, validation_ids)
+    return TrainingData(
+        loader=loader,
+        n_pairs=len(ids),
+        fingerprint=text.fingerprint(),
+        validation=validation_loader(validation_ids, tokenizer, config.evaluate.batch_size),
+        validation_ids=validation_ids,
+        validation_text=validation_text,
+    )
 
 
-def check_lengths(model: TranslationTransformer, ids: TokenizedSplit, config: Config) -> None:
-    """Raises UserError where a validation pair outgrows a table of positions: better now than after
-    an epoch.
-    """
+def validation_loader(
+    ids: TokenizedSplit, tokenizer: BaseTokenizer, batch_size: int
+) -> DataLoader[Batch]:
+    """This process's share of the pairs. Raises UserError for fewer pairs than processes."""
+    rank, world_size = idist.get_rank(), idist.get_world_size()
+    if len(ids) < world_size:
+        raise UserError(
+            f"{len(ids)} validation pairs for {world_size} processes: each needs one; use fewer "
+            "processes"
+        )
+    return make_eval_loader(
+        ids,
+        batch_size=min(batch_size, len(ids) // world_size),  # no process without a batch
+        pad_id=tokenizer.pad_id,
+        bos_id=tokenizer.bos_id,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def check_lengths(model: TranslationTransformer, ids: TokenizedSplit) -> None:
+    """Raises UserError where a validation pair outgrows a table of positions: now, not later."""
     sides: tuple[tuple[Side, int], ...] = (
         ("source", ids.src_lengths.max()),
         ("target", ids.tgt_lengths.max()),
@@ -146,29 +137,16 @@ def check_lengths(model: TranslationTransformer, ids: TokenizedSplit, config: Co
 def build_learner(
     config: Config,
     tokenizer: BaseTokenizer,
-    start: Start,
-    parent: Parent | None = None,
     *,
     device: torch.device,
     dtype: torch.dtype,
     total_steps: int,
 ) -> Learner:
-    """Model (with the weights to go on from, or a parent's, if there are), optimizer and schedule
-    on the device.
-    """
+    """A model with random weights on the device, its optimizer and its schedule."""
     torch.manual_seed(config.train.seed)
-    model = build_model(config.model, tokenizer)
-    if start.payload is not None and start.checkpoint is not None:
-        load_weights(model, dict(start.payload), start.checkpoint)
-    elif parent is not None:
-        parent.give_weights(model, config)
-    model = model.to(device)
-    average = (
-        None if config.train.ema_decay is None else WeightAverage(model, config.train.ema_decay)
-    )
-    if average is not None and start.payload is not None and start.checkpoint is not None:
-        # What has just been loaded is the average; training goes on from the weights beside it.
-        load_weights(model, {"model": start.payload[LAST_WEIGHTS]}, start.checkpoint)
+    model = build_model(config.model, tokenizer).to(device)
+    decay = config.train.ema_decay
+    average = None if decay is None else WeightAverage(model, decay)
     if config.train.compile:
         # In place: the state_dict keeps its names.
         for each in (model,) if average is None else (model, average.model):

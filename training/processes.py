@@ -22,39 +22,30 @@ from utils.cli import report
 from utils.errors import UserError
 from utils.machine import resolve_device
 
-SPEAKS_FIRST_S = (
-    5.0  # how long other processes leave the first one time to report an error that all have
-)
+# How long other processes leave the first one time to report an error that all have.
+SPEAKS_FIRST_S = 5.0
 
 
-def run_processes(
-    work: Callable[[int, Any], None], args: Any, *, nproc_per_node: int, device: str
-) -> None:
-    """Run `work(local_rank, args)` in this process, in nproc_per_node spawned ones, or as one of
-    torchrun's.
+def run_processes(work: Callable[[int], None], *, nproc_per_node: int, device: str) -> None:
+    """Run `work(local_rank)` here, in nproc_per_node spawned processes, or as one of torchrun's.
 
-    `work` is a module's function. A UserError in any process ends all of them with one line and
-    exit code 2; signals reach all of them.
+    `work` can be pickled. A UserError in any process ends all of them with one line and exit code
+    2; signals reach all of them.
     """
     backend, spawn = choose_backend(nproc_per_node, device)
     for name in ("ignite.distributed.launcher.Parallel", "torch.multiprocessing.spawn"):
         logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
-    previous = {}
-    if spawn:
-        # A signal to the parent alone must reach those who work; they tell it from its copy out of
-        # the terminal.
-        previous = {
-            number: signal.signal(number, _pass_on) for number in (signal.SIGTERM, signal.SIGINT)
-        }
+    # A signal to the parent alone must reach those who work; they tell it from the terminal's copy.
+    passed_on = (signal.SIGTERM, signal.SIGINT) if spawn else ()
+    previous = {number: signal.signal(number, _pass_on) for number in passed_on}
     try:
         with idist.Parallel(backend=backend, **spawn) as parallel:
-            parallel.run(_guarded, work, args)
+            parallel.run(_guarded, work)
     except ProcessExitedException as error:
         if error.exit_code >= 0:  # it has said why
             sys.exit(error.exit_code)
-        print(
-            f"error: process {error.error_index} was ended by {error.signal_name}", file=sys.stderr
-        )
+        ended = f"process {error.error_index} was ended by {error.signal_name}"
+        print(f"error: {ended}", file=sys.stderr)
         sys.exit(128 - error.exit_code)
     finally:
         for number, handler in previous.items():
@@ -69,18 +60,17 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
     gloo on CPUs. Raises UserError where processes on GPUs are asked for and there are too few.
     """
     under_torchrun = "LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ
-    local = (
-        int(os.environ.get("LOCAL_WORLD_SIZE", nproc_per_node))
-        if under_torchrun
-        else nproc_per_node
-    )
-    if not under_torchrun and nproc_per_node == 1:
+    local = nproc_per_node
+    if under_torchrun:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", local))
+    elif nproc_per_node == 1:
         return None, {}
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.startswith("cuda") and (n_gpus < local or device != "cuda"):
         raise UserError(
-            f"train.device = {device!r} with {local} processes: they take one GPU each, and there are {n_gpus}; "
-            "use --set train.device=cuda with fewer processes, or --set train.device=cpu"
+            f"train.device = {device!r} with {local} processes: they take one GPU each, and there "
+            f"are {n_gpus}; use --set train.device=cuda with fewer processes, or "
+            "--set train.device=cpu"
         )
     backend = "nccl" if device != "cpu" and n_gpus >= local else "gloo"
     if under_torchrun:
@@ -106,28 +96,19 @@ def share_gradients(model: nn.Module, device: torch.device) -> nn.Module:
     return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
 
 
-def _guarded(local_rank: int, work: Callable[[int, Any], None], args: Any) -> None:
-    """Run `work` so that of an error that several processes meet one speaks: the first, the others
-    if it is silent.
+def _guarded(local_rank: int, work: Callable[[int], None]) -> None:
+    """Run `work` so that of an error that several processes meet one speaks.
+
+    That is the first one; the others speak if it is silent. Theirs may be but the echo of its end.
     """
     try:
-        work(local_rank, args)
-    except (UserError, KeyboardInterrupt) as error:
-        if idist.get_world_size() == 1:
-            raise
-        _wait_for_the_first()
-        sys.exit(report(error))
-    except Exception:
-        # It may be but the echo of the first process's end.
-        _wait_for_the_first()
+        work(local_rank)
+    except (Exception, KeyboardInterrupt) as error:
+        if idist.get_rank() > 0:
+            time.sleep(SPEAKS_FIRST_S)  # the launcher ends this process when the first has gone
+        if idist.get_world_size() > 1 and isinstance(error, (UserError, KeyboardInterrupt)):
+            sys.exit(report(error))
         raise
-
-
-def _wait_for_the_first() -> None:
-    if idist.get_rank() > 0:
-        time.sleep(
-            SPEAKS_FIRST_S
-        )  # the launcher ends this process as soon as the first one has gone
 
 
 def _pass_on(number: int, frame: Any) -> None:

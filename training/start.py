@@ -1,27 +1,32 @@
-"""Where a run begins: in a new folder, or at a checkpoint from which it goes on exactly."""
+"""How a run begins: anew, with the weights of another run, or where it was stopped."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import re
+import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import ignite.distributed as idist
 
 from checkpoints.content import checkpoint_config, read_checkpoint
-from checkpoints.run import DamagedError, Run, create_run, resolve_checkpoint
-from configs.schema import Config
+from checkpoints.run import LAST_WEIGHTS, DamagedError, Run, create_run, resolve_checkpoint
+from configs.schema import Config, Subword
 from configs.serialize import diff
+from data.corpora.base import CorpusReader
+from tokenizer.base import BaseTokenizer
+from tokenizer.build import build_tokenizer, load_tokenizer
+from translation.loading import check_tokenizer, load_weights
+from translation.settings import TRAINING_ONLY
 from utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# What a run that goes on may change: nothing that shapes the model, the data or the course of the
-# updates.
+# What a run that goes on may change: nothing that shapes the model, the data or the updates.
 MAY_CHANGE = (
     "train.",
     "evaluate.",
@@ -32,21 +37,18 @@ MAY_CHANGE = (
     "data.corpus.path",
     "data.corpus.root",
 )
-_PART = re.compile(
-    r"(?<=^data\.corpus\.)parts\.\d+\.corpus\."
-)  # of a mixture: its places may change as others do
 MAY_NOT_CHANGE = ("train.seed", "train.precision", "train.ema_decay", "train.init_from")
+# A part of a mixture: its places may change as others do.
+_PART = re.compile(r"(?<=^data\.corpus\.)parts\.\d+\.corpus\.")
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run is; part of every checkpoint. The place in the epoch follows from `step` and the
-    epoch's length.
-    """
+    """Where a run is, as every checkpoint has it. The place in the epoch follows from `step`."""
 
+    epoch_length: int
     step: int = 0
     epoch: int = 0  # whole epochs done
-    epoch_length: int = 0
     best_loss: float | None = None
     skipped: int = 0  # updates that were left out because of bad numbers
     skipped_in_a_row: int = 0
@@ -54,8 +56,8 @@ class Progress:
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
-    def take_up(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint has; an older one may lack counters."""
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """An older checkpoint may lack counters."""
         for name in ("best_loss", "skipped", "skipped_in_a_row"):
             setattr(self, name, saved.get(name, getattr(self, name)))
         self.go_to(saved["step"])
@@ -65,13 +67,154 @@ class Progress:
         self.epoch = step // self.epoch_length
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Start:
-    """A run's folder, and the checkpoint to go on from with its content, if there is one."""
+    """A new run with random weights. The other two ways to begin derive from it."""
 
+    config: Config
     run: Run
-    checkpoint: Path | None = None
-    payload: Mapping[str, Any] | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where the weights come from, in words that end a line."""
+        return ""
+
+    def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
+        """The run's tokenizer: made and saved by the first process, then loaded by all."""
+        if idist.get_rank() == 0:
+            self._make_tokenizer(corpus).save(self.run.tokenizer)
+        idist.barrier()
+        return load_tokenizer(self.run.tokenizer)
+
+    def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
+        def texts() -> list[str]:
+            text = corpus.load(corpus.train)
+            return [*text.src, *text.tgt]
+
+        data = self.config.data
+        return build_tokenizer(
+            self.config.tokenizer, texts, src_lang=data.src_lang, tgt_lang=data.tgt_lang
+        )
+
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """Load what there is to begin with into the parts of a checkpoint, given by name."""
+
+    @contextlib.contextmanager
+    def preparing(self) -> Iterator[None]:
+        """A new run that fails in here leaves nothing behind."""
+        try:
+            yield
+        except BaseException:
+            if idist.get_rank() == 0:
+                shutil.rmtree(self.run.path, ignore_errors=True)
+            raise
+
+
+@dataclass(frozen=True)
+class Initialized(Start):
+    """A new run with the weights and the tokenizer of another one: its parent (train.init_from)."""
+
+    parent: Run
+    checkpoint: Path
+    payload: Mapping[str, Any]
+
+    @property
+    def origin(self) -> str:
+        return f"; weights of {self.checkpoint}"
+
+    def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
+        tokenizer = load_tokenizer(self.parent.tokenizer)
+        check_tokenizer(tokenizer, dict(self.payload), where=str(self.parent.tokenizer))
+        return tokenizer
+
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """The parent's weights. Raises UserError naming the fields by which they do not fit."""
+        different = "; ".join(
+            f"{key} is {there!r} there and {here!r} here"
+            for key, there, here in diff(checkpoint_config(self.payload), self.config)
+            if key.startswith("model.") and key not in TRAINING_ONLY
+        )
+        try:
+            for name in (n for n in ("model", LAST_WEIGHTS) if n in parts):
+                load_weights(parts[name], dict(self.payload), self.checkpoint)
+        except UserError as error:
+            raise UserError(
+                f"train.init_from = {self.config.train.init_from!r}: its weights do not fit: "
+                f"{different or error}. Set the model alike"
+            ) from error
+        if different:
+            logger.info("the weights fit, but they were trained for another model: %s", different)
+
+
+@dataclass(frozen=True)
+class Resumed(Start):
+    """A run that goes on from one of its checkpoints, exactly."""
+
+    checkpoint: Path
+    payload: Mapping[str, Any]
+
+    @property
+    def origin(self) -> str:
+        return f"; going on after update {self.payload['progress']['step']} ({self.checkpoint})"
+
+    def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
+        tokenizer = load_tokenizer(self.run.tokenizer)
+        check_tokenizer(tokenizer, dict(self.payload), where=str(self.run.tokenizer))
+        return tokenizer
+
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """The state of every part. Raises UserError where one does not fit, or the data changed."""
+        with misfits_reported(self.checkpoint):
+            for name in (n for n in ("model", LAST_WEIGHTS) if n in parts):
+                load_weights(parts[name], {"model": self.payload[name]}, self.checkpoint)
+            check_data(self.payload, self.checkpoint, parts)
+            for name in ("optimizer", "scheduler", "scaler", "progress"):
+                parts[name].load_state_dict(self.payload[name])
+            if "early_stopping" in parts and "early_stopping" in self.payload:
+                parts["early_stopping"].load_state_dict(self.payload["early_stopping"])
+
+    @contextlib.contextmanager
+    def preparing(self) -> Iterator[None]:
+        yield
+
+
+def open_run(config: Config, resume: Path | None) -> Start:
+    """What `config` and `resume` (a checkpoint, or a run: its newest) mean. Makes the new folder.
+
+    Raises UserError where there is nothing to begin with, or where `config` would not go on.
+    """
+    if resume is not None:
+        checkpoint, run, payload = find_checkpoint(resume)
+        if "optimizer" not in payload:  # averaged or exported
+            raise UserError(
+                f"{checkpoint} holds weights to translate with, and nothing to go on training "
+                "from: give --resume the run's folder, or one of its best, regular or step "
+                "checkpoints"
+            )
+        with misfits_reported(checkpoint):
+            check_resume(config, payload, checkpoint)
+        return Resumed(config, run, checkpoint, payload)
+    if config.train.init_from is None:
+        return Start(config, _new_run(config))
+    checkpoint, parent = resolve_checkpoint(
+        config.train.init_from, runs_dir=config.train.runs_dir, prefer="best"
+    )
+    payload = read_checkpoint(checkpoint)
+    # The parent's vocabulary is the one that the weights know. How segmentations are drawn in
+    # training is no part of it.
+    tokenizer = checkpoint_config(payload).tokenizer
+    if isinstance(tokenizer, Subword) and isinstance(config.tokenizer, Subword):
+        tokenizer = replace(tokenizer, sampling=config.tokenizer.sampling)
+    config = replace(config, tokenizer=tokenizer)
+    return Initialized(config, _new_run(config), parent, checkpoint, payload)
+
+
+def _new_run(config: Config) -> Run:
+    """A new folder, made by the first process."""
+    path = ""
+    if idist.get_rank() == 0:
+        path = str(create_run(config.train.runs_dir, config.name).path)
+    return Run(Path(idist.broadcast(path, src=0, safe_mode=True)))
 
 
 def find_checkpoint(path: Path) -> tuple[Path, Run, Mapping[str, Any]]:
@@ -103,35 +246,9 @@ def find_checkpoint(path: Path) -> tuple[Path, Run, Mapping[str, Any]]:
     raise first
 
 
-def open_run(config: Config, resume: Path | None) -> Start:
-    """A new folder, made by the first process; or the checkpoint that `resume` means (of a run: the
-    newest).
-
-    Raises UserError where there is nothing to go on from, or where `config` would not continue it.
-    """
-    if resume is not None:
-        checkpoint, run, payload = find_checkpoint(resume)
-        if "optimizer" not in payload:  # averaged or exported
-            raise UserError(
-                f"{checkpoint} holds weights to translate with, and nothing to go on training from: give --resume the "
-                "run's folder, or one of its best, regular or step checkpoints"
-            )
-        with naming_odd_parts(checkpoint):
-            check_resume(config, payload, checkpoint)
-        return Start(run, checkpoint, payload)
-    path = ""
-    if idist.get_rank() == 0:
-        path = str(create_run(config.train.runs_dir, config.name).path)
-    if idist.get_world_size() > 1:
-        path = idist.broadcast(path, src=0, safe_mode=True)
-    return Start(Run(Path(path)))
-
-
 @contextlib.contextmanager
-def naming_odd_parts(checkpoint: Path | None) -> Iterator[None]:
-    """A UserError for parts of a checkpoint that are missing or are of another kind than training
-    writes.
-    """
+def misfits_reported(checkpoint: Path) -> Iterator[None]:
+    """A UserError for parts of a checkpoint that are missing or not what training writes."""
     try:
         yield
     except (
@@ -144,20 +261,18 @@ def naming_odd_parts(checkpoint: Path | None) -> Iterator[None]:
     ) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         raise UserError(
-            f"{checkpoint}: the state of the training in it does not fit ({reason}); go on from another checkpoint, or "
-            "begin a new run with its weights (--init_from)"
+            f"{checkpoint}: the state of the training in it does not fit ({reason}); go on from "
+            "another checkpoint, or begin a new run with its weights (--init_from)"
         ) from error
 
 
 def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -> None:
-    """Raises UserError where going on with `config` would not continue the run, or where the run is
-    over.
-    """
+    """Raises UserError where `config` would not continue the run, or where the run is over."""
     for name, old, new in diff(checkpoint_config(payload), config):
         if name in MAY_NOT_CHANGE or not _PART.sub("", name).startswith(MAY_CHANGE):
             raise UserError(
-                f"{name} = {new!r}, but {checkpoint} was trained with {old!r}: a run goes on as it began; leave the "
-                "change out, or start a new run without --resume"
+                f"{name} = {new!r}, but {checkpoint} was trained with {old!r}: a run goes on as it "
+                "began; leave the change out, or start a new run without --resume"
             )
     step, epoch_length = payload["progress"]["step"], payload["progress"]["epoch_length"]
     done, train = step // epoch_length, config.train
@@ -166,30 +281,23 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
         remedies.append(f"--set train.max_epochs={train.max_epochs + 10}")
     if train.max_steps is not None and step >= train.max_steps:
         remedies.append(f"--set train.max_steps={train.max_steps * 2}")
-    stopping = payload.get("early_stopping")
-    if (
-        stopping is not None
-        and train.patience is not None
-        and stopping["counter"] >= train.patience
-    ):
+    waited = payload["early_stopping"]["counter"] if "early_stopping" in payload else 0
+    if train.patience is not None and waited >= train.patience:
         remedies.append(f"--set train.patience={train.patience * 2}")
     if remedies:
         raise UserError(
-            f"{checkpoint}: this run is finished (epochs: {done}, updates: {step}). To train on, raise the limit: "
-            + " ".join(remedies)
+            f"{checkpoint}: this run is finished (epochs: {done}, updates: {step}). To train on, "
+            f"raise the limit: {' '.join(remedies)}"
         )
 
 
-def check_data(
-    payload: Mapping[str, Any], checkpoint: Path | None, *, epoch_length: int, fingerprint: str
-) -> None:
-    """Raises UserError where the training data are no longer those that the run began with."""
-    saved = payload["progress"]["epoch_length"]
-    text = (
-        payload["data"]["fingerprint"] if "data" in payload else fingerprint
-    )  # the first release did not note it
-    if saved != epoch_length or text != fingerprint:
+def check_data(payload: Mapping[str, Any], checkpoint: Path, parts: Mapping[str, Any]) -> None:
+    """Raises UserError where the training data are not those that the run began with."""
+    before, now = payload["progress"]["epoch_length"], parts["progress"].epoch_length
+    text = parts["data"].state_dict()
+    # The first release did not note the text.
+    if before != now or payload.get("data", text)["fingerprint"] != text["fingerprint"]:
         raise UserError(
-            f"{checkpoint}: the training data have changed since (an epoch had {saved} updates, now {epoch_length}): "
-            "start a new run without --resume"
+            f"{checkpoint}: the training data have changed since (an epoch had {before} updates, "
+            f"now {now}): start a new run without --resume"
         )
