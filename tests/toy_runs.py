@@ -17,9 +17,13 @@ from ignite.engine import Engine, Events
 from checkpoints.run import Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
+from data.corpora.build import build_corpus
+from data.cache import load_split
 from training.engine import create_trainer
-from training.prepare import Learner
+from training.prepare import Learner, validation_loader
 from training.run import Result, train
+from translation.evaluator import create_evaluator
+from translation.loading import load_run
 
 NOUNS = [
     "chat/cat",
@@ -171,3 +175,15 @@ def assert_same_state(one: Path, other: Path) -> None:
 
 def copied(run: Run, folder: Path) -> Run:
     return Run(Path(shutil.copytree(run.path, folder / run.path.name)))
+
+
+def validation_loss(checkpoint: Path, batch_size: int) -> float:
+    """Of the weights in a file, evaluated as one that only translates would."""
+    loaded = load_run(checkpoint, runs_dir="runs")
+    config, tokenizer = loaded.config, loaded.tokenizer
+    corpus = build_corpus(config.data)
+    _, ids = load_split(config.data, corpus, corpus.validation, tokenizer, training=False)
+    evaluator = create_evaluator(
+        loaded.model, pad_id=tokenizer.pad_id, device=torch.device("cpu"), dtype=torch.float32
+    )
+    return evaluator.run(validation_loader(ids, tokenizer, batch_size)).metrics["loss"]

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,17 +14,14 @@ import pytest
 import torch
 from conftest import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from toy_runs import content, log_of, run_here, toy_config
+from toy_runs import content, log_of, run_here, toy_config, validation_loss
 
 from checkpoints.content import checkpoint_config, read_checkpoint, write_checkpoint
 from checkpoints.run import BEST, REGULAR, Run, create_run, newest_run
 from configs.schema import Config
-from configs.serialize import apply_overrides, to_dict
+from configs.serialize import to_dict
 from tokenizer.build import load_tokenizer
 from training.log import RunLog
-from training.run import Training
-from training.start import open_run
-from training.validation import validation_loader
 from utils.errors import UserError
 
 
@@ -87,19 +83,10 @@ def test_a_checkpoint_holds_all_that_it_takes_to_use_it(config: Config, run: Run
         assert {"optimizer", "scheduler", "scaler"} <= payload.keys()
 
 
-def test_the_loss_in_a_name_is_that_of_the_weights_inside(
-    config: Config, run: Run, tmp_path: Path
-) -> None:
-    copy = Run(Path(shutil.copytree(run.path, tmp_path / "copy")))
-    longer = apply_overrides(config, ["train.max_epochs=9"])
-    training = Training(longer, open_run(longer, copy.files(BEST)[0]), print)
-    ids, tokenizer = training.data.validation_ids, training.tokenizer
+@pytest.mark.parametrize("batch_size", [1, 21])
+def test_the_loss_in_a_name_is_that_of_the_weights_inside(run: Run, batch_size: int) -> None:
     for path in run.files(BEST):
-        training.learner.model.load_state_dict(content(path)["model"])
-        for batch_size in (1, 21):
-            loader = validation_loader(ids, tokenizer, batch_size=batch_size)
-            loss = training.evaluator.run(loader).metrics["loss"]
-            assert f"_loss=-{loss:.4f}.pt" in path.name
+        assert f"_loss=-{validation_loss(path, batch_size):.4f}.pt" in path.name
 
 
 def test_tensorboard_has_every_promised_tag(run: Run) -> None:

@@ -14,14 +14,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import ignite.distributed as idist
 import pytest
 import torch
 from conftest import ROOT, run_script
 from toy_runs import content, log_of, run_here, same, toy_command, toy_config
 
 from checkpoints.run import BEST, Run
+from data.corpora.build import build_corpus
+from data.cache import load_split
+from tokenizer.build import load_tokenizer
+from training.prepare import validation_loader
 from training.processes import choose_backend
-from training.start import open_run
 from utils.errors import UserError
 
 # Nothing is drawn, so that the shares of several processes must add up to the figures of one: with
@@ -253,20 +257,16 @@ def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.Monk
 
 
 def test_more_processes_than_validation_pairs_are_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained_run: Path
 ) -> None:
-    import ignite.distributed as idist
-
-    from training.run import Training
-    from training.validation import validation_loader
-
-    config = toy_config(tmp_path)
-    training = Training(config, open_run(config, None), print)
-    ids, tokenizer = training.data.validation_ids, training.tokenizer
+    corpus = build_corpus(toy_config(tmp_path).data)
+    tokenizer = load_tokenizer(trained_run / "tokenizer")
+    config = toy_config(tmp_path).data
+    _, ids = load_split(config, corpus, corpus.validation, tokenizer, training=False)
     monkeypatch.setattr(idist, "get_world_size", lambda: 4)
     for rank in range(4):
         monkeypatch.setattr(idist, "get_rank", lambda rank=rank: rank)
-        assert len(validation_loader(ids, tokenizer, batch_size=64)) >= 1
+        assert len(validation_loader(ids, tokenizer, 64)) >= 1
     monkeypatch.setattr(idist, "get_world_size", lambda: 22)
     with pytest.raises(UserError, match="21 validation pairs for 22 processes"):
-        validation_loader(ids, tokenizer, batch_size=64)
+        validation_loader(ids, tokenizer, 64)

@@ -5,21 +5,26 @@ run repeats it.
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from tiny_models import tiny_model
-from toy_runs import content, log_of, run_here, same, toy_config
+from toy_runs import (
+    assert_same,
+    content,
+    copied,
+    log_of,
+    run_here,
+    same,
+    toy_config,
+    validation_loss,
+)
 
 from checkpoints.run import Run
 from configs.schema import Config, TrainConfig
 from configs.serialize import apply_overrides
 from training.ema import WeightAverage
-from training.run import Training
-from training.start import open_run
-from training.validation import validation_loader
 from utils.errors import ConfigError, UserError
 
 STEPS = (
@@ -94,33 +99,20 @@ def test_training_itself_is_not_changed_and_the_saved_model_is_the_average_of_it
 def test_going_on_repeats_weights_and_average_bit_for_bit(
     config: Config, run: Run, tmp_path: Path, checkpoint: str
 ) -> None:
-    again = Path(shutil.copytree(run.path, tmp_path / run.path.name))
-    run_here(config, resume=again / "checkpoints" / checkpoint)
+    again = copied(run, tmp_path)
+    run_here(config, resume=again.checkpoints / checkpoint)
     assert log_of(again) == log_of(run)
     assert log_of(again, "validation") == log_of(run, "validation")
-    old, new = (
-        content(path / "checkpoints" / "regular_checkpoint_2.pt") for path in (run.path, again)
-    )
-    for part in ("model", "last_weights", "optimizer", "scheduler", "progress", "early_stopping"):
-        assert same(old[part], new[part]), part
+    assert_same(run, again, "regular_checkpoint_2.pt")
 
 
-def test_the_loss_in_a_name_is_that_of_the_average(
-    config: Config, run: Run, tmp_path: Path
-) -> None:
+def test_the_loss_in_a_name_is_that_of_the_average(run: Run) -> None:
     best = run.best()
     assert best is not None
-    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    longer = apply_overrides(config, ["train.max_epochs=9"])
-    training = Training(longer, open_run(longer, copy / "checkpoints" / best.name), print)
-    loader = validation_loader(training.data.validation_ids, training.tokenizer, batch_size=21)
-
-    def loss() -> str:
-        return f"{training.evaluator.run(loader).metrics['loss']:.4f}"
-
-    assert f"_loss=-{loss()}.pt" in best.name
-    training.learner.product.load_state_dict(content(best)["last_weights"])
-    assert f"_loss=-{loss()}.pt" not in best.name
+    assert f"_loss=-{validation_loss(best, 21):.4f}.pt" in best.name
+    last = {**content(best), "model": content(best)["last_weights"]}
+    torch.save(last, run.checkpoints / "last.pt")
+    assert f"_loss=-{validation_loss(run.checkpoints / 'last.pt', 21):.4f}.pt" not in best.name
 
 
 def test_the_decay_is_fixed_for_a_run_and_checked(config: Config, run: Run) -> None:

@@ -11,26 +11,24 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_training import PAD, Vocabulary, batch_of, difference, sentences, updated
 from tiny_models import tiny_model
 from torch import Tensor
 from toy_runs import log_of, run_here, toy_config
+from updates import PAD, VOCAB, VOCABULARY, batch_of, difference, sentences, updated
 
 from configs.schema import Config, CrossEntropy, OptimConfig, RDrop, SimCut
 from configs.serialize import apply_overrides, from_dict, to_dict
 from data.batching import Batch
 from models.loss import token_sums
 from models.transformer import TranslationTransformer
-from training import pair_loss
-from training.objectives import build_objective
-from training.pair_loss import PairWeights, pair_sums
+from training import objectives
+from training.objectives import PairWeights, build_objective, pair_sums
 from utils.errors import ConfigError
 
 DOUBLE = torch.float64
-VOCABULARY = Vocabulary()
-R_DROP = PairWeights(cross_entropy=(0.5, 0.5), first_from_second=1.3, second_from_first=1.3)
-SIM_CUT = PairWeights(cross_entropy=(1.0, 0.0), first_from_second=3.0, second_from_first=0.0)
-UNEVEN = PairWeights(cross_entropy=(0.3, 0.7), first_from_second=0.2, second_from_first=2.0)
+R_DROP = PairWeights((0.5, 0.5), first_from_second=1.3, second_from_first=1.3)
+SIM_CUT = PairWeights((1.0, 0.0), first_from_second=3.0, second_from_first=0.0)
+UNEVEN = PairWeights((0.3, 0.7), first_from_second=0.2, second_from_first=2.0)
 
 
 def example(
@@ -66,7 +64,7 @@ def plainly(
 @pytest.fixture(params=[3, 128])
 def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Rows of logits at once: fewer than there are, with a shorter last part, or all in one."""
-    monkeypatch.setattr(pair_loss, "_ROWS_CPU", request.param)
+    monkeypatch.setattr(objectives, "_ROWS_CPU", request.param)
     return request.param
 
 
@@ -105,9 +103,7 @@ def test_equal_passes_add_exactly_nothing(rows: int) -> None:
     second = first.detach().clone().requires_grad_()
     found = []
     for alpha in (0.0, 1e6):
-        weights = PairWeights(
-            cross_entropy=(0.5, 0.5), first_from_second=alpha, second_from_first=alpha
-        )
+        weights = PairWeights((0.5, 0.5), first_from_second=alpha, second_from_first=alpha)
         objective = pair_sums(
             first, second, weight, targets, label_smoothing=0.1, weights=weights
         ).objective
@@ -140,7 +136,7 @@ def test_no_tokens_give_zero() -> None:
 
 
 def test_no_matrix_of_the_pair_stands_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair_loss, "_ROWS_CPU", 16)
+    monkeypatch.setattr(objectives, "_ROWS_CPU", 16)
     first, second, weight, targets = example(64, 512, 8)
     with torch.profiler.profile(profile_memory=True) as profile:
         pair_sums(
@@ -272,11 +268,7 @@ def test_sim_cut_that_cuts_nothing_is_the_cross_entropy_without_dropout() -> Non
 def test_a_cut_token_leaves_its_position_and_takes_its_embedding() -> None:
     model = tiny_model(vocab=VOCABULARY)
     batch = batch_of(sentences(2, seed=4), range(2))
-    src, tgt_in, rare = (
-        batch.src.clamp(max=VOCABULARY.src_vocab_size - 2),
-        batch.tgt_in,
-        VOCABULARY.src_vocab_size - 1,
-    )
+    src, tgt_in, rare = batch.src.clamp(max=VOCAB - 2), batch.tgt_in, VOCAB - 1
     src[0, 0] = rare  # nowhere else
     keep = torch.ones_like(src, dtype=torch.bool), torch.ones_like(tgt_in, dtype=torch.bool)
     with torch.no_grad():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
 import pytest
-from toy_runs import content, log_of, run_here, same, toy_config, toy_corpus
+from ignite.engine import Engine, Events
+from toy_runs import assert_same, content, log_of, run_here, same, toy_config, toy_corpus
 
 import train as script
 from checkpoints.content import checkpoint_config
@@ -15,9 +17,7 @@ from checkpoints.run import Run
 from configs.schema import Config, Subword
 from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
-from training.parent import find_parent
-from training.run import Training
-from training.start import open_run
+from training.prepare import Learner
 from utils.cli import run_main
 from utils.errors import UserError
 
@@ -50,39 +50,29 @@ def child_config(folder: Path, parent: Run | Path, *overrides: str) -> Config:
     return toy_config(folder, *changes, *overrides)
 
 
-def test_it_begins_with_the_parents_best_weights_and_tokenizer(folder: Path, parent: Run) -> None:
-    config = child_config(folder, parent)
-    found = find_parent(config)
-    assert found is not None
-    assert found.checkpoint == parent.best()
-    said: list[str] = []
-    training = Training(found.adopt(config), open_run(config, None), said.append, found)
-    saved = content(found.checkpoint)
-    assert same(dict(training.learner.model.state_dict()), saved["model"])
-    assert training.tokenizer.fingerprint() == saved["tokenizer"]["fingerprint"]
-    assert training.learner.optimizer.state == {}
-    assert training.learner.scheduler.last_epoch == training.progress.step == 0
-    assert training.progress.best_loss is None
-    assert training.progress.epoch_length == 5  # of its own corpus
-    training._begin()
-    assert len(said) == 1
-    assert said[0].endswith(f"; weights of {found.checkpoint}")
-
-
-def test_it_says_where_weights_that_fit_were_trained_for_another_model(
-    folder: Path, parent: Run
+def test_it_begins_with_the_parents_best_weights_and_tokenizer(
+    folder: Path, parent: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = child_config(folder, parent, "model.activation=gelu", "tokenizer.sampling=0.2")
-    found = find_parent(config)
-    assert found is not None
-    adopted = found.adopt(config)
-    assert isinstance(adopted.tokenizer, Subword)
-    assert (adopted.tokenizer.vocab_size, adopted.tokenizer.sampling) == (100, 0.2)
-    said: list[str] = []
-    Training(adopted, open_run(config, None), said.append, found)._begin()
-    assert said[1].endswith(
-        "trained for another model: model.activation is 'relu' there and 'gelu' here"
-    )
+    caplog.set_level(logging.INFO)
+    best = parent.best()
+    assert best is not None
+    saved = content(best)
+
+    def hook(trainer: Engine, learner: Learner) -> None:
+        @trainer.on(Events.STARTED)
+        def look(engine: Engine) -> None:
+            assert same(dict(learner.model.state_dict()), saved["model"])
+            assert learner.optimizer.state == {}
+            assert learner.scheduler.last_epoch == engine.state.iteration == 0
+            assert engine.state.epoch_length == 5  # of its own corpus
+
+    changes = ("model.activation=gelu", "tokenizer.sampling=0.2", "train.max_steps=1")
+    run = run_here(child_config(folder, parent, *changes), hook=hook).run
+    assert any(message.endswith(f"; weights of {best}") for message in caplog.messages)
+    different = "model.activation is 'relu' there and 'gelu' here"
+    assert any(m.endswith(f"trained for another model: {different}") for m in caplog.messages)
+    tokenizer = json.loads(run.config_file.read_text("utf-8"))["tokenizer"]
+    assert (tokenizer["vocab_size"], tokenizer["sampling"]) == (100, 0.2)
 
 
 def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent: Run) -> None:
@@ -94,7 +84,6 @@ def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent
     assert first[0] < first[1] - 0.3
     config = json.loads(run.config_file.read_text("utf-8"))
     assert config["train"]["init_from"] == str(parent.path)
-    assert config["tokenizer"]["vocab_size"] == 100  # the parent's, as the vocabulary is
     tokenizers = [load_tokenizer(r.tokenizer).fingerprint() for r in (run, parent, scratch)]
     assert tokenizers[0] == tokenizers[1] != tokenizers[2]
 
@@ -112,9 +101,7 @@ def test_it_goes_on_like_any_run_and_without_its_parent(
     saved = checkpoint_config(content(newest))
     run_here(apply_overrides(saved, ["train.max_steps=none"]), resume=stopped.path)
     assert log_of(stopped) == log_of(whole)
-    last = [content(r.checkpoints / "regular_checkpoint_2.pt") for r in (whole, stopped)]
-    assert same(last[0]["model"], last[1]["model"])
-    assert same(last[0]["optimizer"], last[1]["optimizer"])
+    assert_same(whole, stopped, "regular_checkpoint_2.pt")
     with pytest.raises(
         UserError, match=r"^train\.init_from = 'elsewhere', but .* a run goes on as it began"
     ):
@@ -168,8 +155,8 @@ def test_on_the_command_line_it_is_one_flag(
 ) -> None:
     checkpoint = parent.checkpoints / "regular_checkpoint_1.pt"
     args = script.parse_args(["--config", "configs/demo.py", "--init_from", str(checkpoint)])
-    assert script.choose_job(args).config.train.init_from == str(checkpoint)
-    assert isinstance(script.choose_job(args).config.tokenizer, Subword)
+    assert script.choose_config(args)[0].train.init_from == str(checkpoint)
+    assert isinstance(script.choose_config(args)[0].tokenizer, Subword)
     monkeypatch.setattr(
         "sys.argv", ["train.py", "--resume", str(parent.path), "--init_from", str(checkpoint)]
     )

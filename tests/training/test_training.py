@@ -1,15 +1,12 @@
-"""One update is what it says: sums over real tokens, divided once; and what a user reads when
-training cannot go on.
-"""
+"""One update is what it says: sums over real tokens, divided once. And a user's mistakes."""
 
 from __future__ import annotations
 
-import copy
+import logging
 import math
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,79 +16,16 @@ from conftest import run_script
 from ignite.engine import Engine
 from torch import Tensor, nn
 from toy_runs import content, log_of, run_here, toy_command, toy_config
+from updates import CPU, EOS, PAD, VOCAB, batch_of, difference, sentences, small_model, updated
 
-from configs.schema import Constant, EpochDecay, ModelConfig, OptimConfig
-from configs.serialize import apply_overrides
-from data.batching import Batch, collate
+import train as script
 from data.cache import TokenizedSplit
-from models.build import build_model
-from training.engine import create_trainer
 from training.faults import NonFiniteError
 from training.handlers import ProgressBar
-from training.schedules import build_scheduler
 from translation.evaluator import create_evaluator
+from utils.cli import run_main
 from utils.errors import UserError
 from utils.machine import resolve_device, resolve_precision
-
-PAD, BOS, EOS, VOCAB = 0, 1, 2, 23
-
-
-class Vocabulary:
-    """What build_model asks of a tokenizer."""
-
-    src_vocab_size = tgt_vocab_size = VOCAB
-    pad_id = PAD
-    shared_vocab = True
-
-
-def sentences(n: int, seed: int) -> TokenizedSplit:
-    """n pairs of random ids, 2 to 9 long, each ending in EOS."""
-    draw = np.random.default_rng(seed)
-    sides = []
-    for _ in range(2):
-        rows = [[*draw.integers(3, VOCAB, draw.integers(1, 9)), EOS] for _ in range(n)]
-        sides += [np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)])]
-    return TokenizedSplit(*sides, kept=np.arange(n), n_skipped={})
-
-
-def batch_of(split: TokenizedSplit, rows: range) -> Batch:
-    return collate(split, list(rows), pad_id=PAD, bos_id=BOS)
-
-
-def small_model() -> Any:
-    torch.manual_seed(0)
-    config = ModelConfig(
-        d_model=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, d_ff=16, dropout=0.0
-    )
-    return build_model(config, Vocabulary()).double()  # type: ignore[arg-type]
-
-
-def updated(groups: list[list[Batch]], **changes: Any) -> tuple[nn.Module, dict[str, float]]:
-    """A small float64 model after plain gradient steps (rate 1) on the groups, and the output of
-    the last.
-    """
-    model = small_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    config = OptimConfig(schedule=Constant(lr=1.0), grad_clip=None, **changes)
-    trainer = create_trainer(
-        model,
-        optimizer,
-        build_scheduler(optimizer, config, total_steps=1),
-        config=config,
-        step_scheduler_each_update=True,
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
-        pad_id=PAD,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-        seed=0,
-    )
-    state = trainer.run(groups, max_epochs=1)
-    return model, state.output
-
-
-def difference(a: nn.Module, b: nn.Module) -> float:
-    return max((p - q).abs().max().item() for p, q in zip(a.parameters(), b.parameters()))
-
 
 # --------------------------------------------------------------------------------------- one update
 
@@ -175,9 +109,7 @@ def test_padding_counts_neither_for_accuracy_nor_for_loss() -> None:
     assert (batch.tgt_out == PAD).sum() == 3
     normal = math.log(math.exp(3) + VOCAB - 1)
     for answer, n_right in ((7, 2), (PAD, 0)):
-        evaluator = create_evaluator(
-            Always(answer), pad_id=PAD, device=torch.device("cpu"), dtype=torch.float32
-        )  # type: ignore[arg-type]
+        evaluator = create_evaluator(Always(answer), pad_id=PAD, device=CPU, dtype=torch.float32)  # type: ignore[arg-type]
         metrics = evaluator.run([batch]).metrics
         assert metrics["accuracy"] == pytest.approx(n_right / 7)
         assert metrics["loss"] == pytest.approx(normal - 3 * n_right / 7)
@@ -188,36 +120,17 @@ def test_the_validation_loss_is_over_tokens_not_over_batches() -> None:
     split, model = sentences(9, seed=5), small_model().float()
     losses = []
     for cuts in ([range(9)], [range(1), range(1, 8), range(8, 9)]):
-        evaluator = create_evaluator(
-            model, pad_id=PAD, device=torch.device("cpu"), dtype=torch.float32
-        )
+        evaluator = create_evaluator(model, pad_id=PAD, device=CPU, dtype=torch.float32)
         losses.append(evaluator.run([batch_of(split, rows) for rows in cuts]).metrics["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
-    split = sentences(4, seed=6)
-    _, free = updated([[batch_of(split, range(4))]])
-    model = small_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    config = OptimConfig(schedule=Constant(lr=1.0), grad_clip=0.01)
-    trainer = create_trainer(
-        model,
-        optimizer,
-        build_scheduler(optimizer, config, total_steps=1),
-        config=config,
-        step_scheduler_each_update=True,
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
-        pad_id=PAD,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-        seed=0,
-    )
-    before = copy.deepcopy(model)
-    out = trainer.run([[batch_of(split, range(4))]]).output
-    moved = math.sqrt(
-        sum(((p - q) ** 2).sum().item() for p, q in zip(model.parameters(), before.parameters()))
-    )
+    group = [[batch_of(sentences(4, seed=6), range(4))]]
+    _, free = updated(group)
+    clipped, out = updated(group, grad_clip=0.01)
+    pairs = zip(clipped.parameters(), small_model().parameters())
+    moved = math.sqrt(sum(((p - q) ** 2).sum().item() for p, q in pairs))
     assert out["grad_norm"] == pytest.approx(free["grad_norm"], rel=1e-12)
     assert moved == pytest.approx(0.01, rel=1e-3)
 
@@ -226,16 +139,13 @@ def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
 
 
 def test_the_rate_that_is_logged_is_the_one_of_the_epoch(tmp_path: Path) -> None:
-    schedule = EpochDecay(lr=0.001, warmup_epochs=1, decay=0.5)
-    config = toy_config(tmp_path, "optim.accumulate=3", "train.max_epochs=4")
-    changed = apply_overrides(
-        config,
-        ["optim.schedule=epoch_decay", "optim.schedule.lr=0.001", "optim.schedule.warmup_epochs=1"],
-    )
-    changed = apply_overrides(changed, [f"optim.schedule.decay={schedule.decay}"])
-    log = log_of(run_here(changed).run)
-    rates = [log[10 * epoch + 5]["learning_rate"] for epoch in range(4)]
-    assert rates == pytest.approx([0.0005, 0.001, 0.001, 0.001 * math.exp(-0.5)])
+    schedule = [
+        f"optim.schedule{setting}"
+        for setting in ("=epoch_decay", ".lr=0.001", ".warmup_epochs=1", ".decay=0.5")
+    ]
+    log = log_of(run_here(toy_config(tmp_path, "optim.accumulate=14", *schedule)).run)
+    rates = [line["learning_rate"] for line in log.values()]
+    assert rates == pytest.approx([0.0005, 0.0005, 0.001, 0.001, 0.001, 0.001])
 
 
 # ------------------------------------------------------------------------------------ breaking down
@@ -285,15 +195,18 @@ def test_an_absurd_rate_on_the_command_line_is_one_line(tmp_path: Path) -> None:
 
 
 def test_where_there_is_no_terminal_a_line_says_how_far_it_is(
-    capsys: pytest.CaptureFixture,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    trainer = Engine(lambda engine, batch: {"nll": 20.0, "n_tokens": 10, "lr": 0.001})
-    bar = ProgressBar(trainer, total_steps=4, line_every=0)
+    caplog.set_level(logging.INFO)
+    output = {"nll": 20.0, "n_tokens": 10, "lr": 0.001}
+    trainer = Engine(lambda engine, batch: output)
+    ProgressBar(trainer, first_step=0, total_steps=4, line_every=0)
     trainer.run([0, 0], max_epochs=2)
-    bar.close()
-    lines = capsys.readouterr().err.splitlines()
+    lines = [message for message in caplog.messages if message.startswith("epoch")]
     assert len(lines) == 4
-    shape = r"epoch 2/2 step 3/4 \| loss 2\.000 \| [\d,]+ tokens/s \| lr 1\.00e-03 \| 0:00:0\d left"
+    shape = (
+        r"epoch 2/2 step 3/4 \| loss 2\.000 \| [\d,]+ tokens/s \| lr 1\.00e-03 \| 0:00:\d\d left"
+    )
     assert re.fullmatch(shape, lines[2]), lines[2]
 
 
@@ -308,7 +221,7 @@ def test_where_there_is_no_terminal_a_line_says_how_far_it_is(
         ("meta", "allowed: auto, cpu, cuda, cuda:N"),
     ],
 )
-def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str, words: str) -> None:
+def test_a_device_that_is_not_there(name: str, words: str) -> None:
     if name == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     with pytest.raises(UserError, match=re.escape(words)):
@@ -320,16 +233,14 @@ def test_a_precision_that_the_device_does_not_have(
     monkeypatch: pytest.MonkeyPatch, computes: str
 ) -> None:
     monkeypatch.setenv("COMPUTES_BF16", computes)
-    cpu = torch.device("cpu")
-    assert resolve_precision("fp32", cpu) is torch.float32
+    assert resolve_precision("fp32", CPU) is torch.float32
     with pytest.raises(UserError, match="'fp16' needs a CUDA device"):
-        resolve_precision("fp16", cpu)
-    if computes == "yes":
-        assert resolve_precision("auto", cpu) is torch.bfloat16
-    else:
-        assert resolve_precision("auto", cpu) is torch.float32
+        resolve_precision("fp16", CPU)
+    auto = {"yes": torch.bfloat16, "no": torch.float32}[computes]
+    assert resolve_precision("auto", CPU) is auto
+    if computes == "no":
         with pytest.raises(UserError, match="does not compute in bfloat16; use auto or fp32"):
-            resolve_precision("bf16", cpu)
+            resolve_precision("bf16", CPU)
 
 
 @pytest.mark.parametrize(
@@ -341,15 +252,20 @@ def test_a_precision_that_the_device_does_not_have(
         (["--position", "alibbi"], "model.position = 'alibbi': allowed: alibi, alibi_asymmetric,"),
         (["--nproc_per_node", "0"], "an integer >= 1"),
         (["--resume", "runs/none_at_all"], "no such checkpoint or run folder"),
+        (["--config", "WRONG"], "wrong.py:3: TypeError:"),
         (["--epochs", "3"], "unrecognized arguments: --epochs 3 (see train.py --help)"),
     ],
 )
 def test_a_mistake_on_the_command_line_gets_one_line(
-    args: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    args: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    import train as script
-    from utils.cli import run_main
-
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("from configs.schema import Config\n\nconfig = Config(depth=3)\n")
+    args = [str(wrong) if arg == "WRONG" else arg for arg in args]
     monkeypatch.setattr("sys.argv", ["train.py", *args])
     with pytest.raises(SystemExit) as ended:
         run_main(script.main)
@@ -358,18 +274,6 @@ def test_a_mistake_on_the_command_line_gets_one_line(
     assert error.startswith("error: ")
     assert words in error
     assert error.count("\n") == 1
-
-
-def test_a_config_file_with_a_wrong_field_names_file_and_line(tmp_path: Path) -> None:
-    file = tmp_path / "wrong.py"
-    file.write_text(
-        "from configs.schema import Config, ModelConfig\n\nconfig = Config(model=ModelConfig(depth=3))\n"
-    )
-    done = run_script("train.py", "--config", file)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {file}:3: TypeError:")
-    assert "depth" in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:

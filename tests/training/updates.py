@@ -1,0 +1,72 @@
+"""Updates of a small model in float64, without a run around them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from configs.schema import Constant, ModelConfig, OptimConfig
+from data.batching import Batch, collate
+from data.cache import TokenizedSplit
+from models.build import build_model
+from training.engine import create_trainer
+from training.prepare import Learner
+from training.schedules import build_scheduler
+
+CPU = torch.device("cpu")
+PAD, BOS, EOS, VOCAB = 0, 1, 2, 23
+VOCABULARY: Any = SimpleNamespace(
+    src_vocab_size=VOCAB,
+    tgt_vocab_size=VOCAB,
+    pad_id=PAD,
+    bos_id=BOS,
+    eos_id=EOS,
+    shared_vocab=True,
+)
+
+
+def sentences(n: int, seed: int) -> TokenizedSplit:
+    """n pairs of random ids, 2 to 9 long, each ending in EOS."""
+    draw = np.random.default_rng(seed)
+    sides = []
+    for _ in range(2):
+        rows = [[*draw.integers(3, VOCAB, draw.integers(1, 9)), EOS] for _ in range(n)]
+        sides += [np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)])]
+    return TokenizedSplit(*sides, kept=np.arange(n), n_skipped={})
+
+
+def batch_of(split: TokenizedSplit, rows: range) -> Batch:
+    return collate(split, list(rows), pad_id=PAD, bos_id=BOS)
+
+
+def small_model() -> Any:
+    torch.manual_seed(0)
+    config = ModelConfig(
+        d_model=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, d_ff=16, dropout=0.0
+    )
+    return build_model(config, VOCABULARY).double()
+
+
+def updated(groups: list[list[Batch]], **changes: Any) -> tuple[nn.Module, dict[str, float]]:
+    """A small model after plain gradient steps (rate 1) on the groups; the last one's output."""
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    config = OptimConfig(**{"schedule": Constant(lr=1.0), "grad_clip": None, **changes})
+    learner = Learner(
+        model=model,
+        shared=model,
+        optimizer=optimizer,
+        scheduler=build_scheduler(optimizer, config, total_steps=1),
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        average=None,
+    )
+    trainer = create_trainer(learner, config, pad_id=PAD, device=CPU, dtype=torch.float64, seed=0)
+    return model, trainer.run(groups, max_epochs=1).output
+
+
+def difference(a: nn.Module, b: nn.Module) -> float:
+    return max((p - q).abs().max().item() for p, q in zip(a.parameters(), b.parameters()))
