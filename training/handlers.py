@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -358,6 +359,8 @@ class ProgressBar:
     ) -> None:
         self.first, self.total = first_step, total_steps
         self.line_every = line_every
+        # Its own lock is a semaphore of the system, which a killed process leaves behind.
+        tqdm.set_lock(threading.RLock())
         self.bar = tqdm(
             total=total_steps,
             initial=first_step,
