@@ -17,8 +17,8 @@ from ignite.engine import Engine, Events
 from checkpoints.run import Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
-from data.corpora.build import build_corpus
 from data.cache import load_split
+from data.corpora.build import build_corpus
 from training.engine import create_trainer
 from training.prepare import Learner, validation_loader
 from training.run import Result, train

@@ -124,7 +124,7 @@ class Initialized(Start):
 
     def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         tokenizer = load_tokenizer(self.parent.tokenizer)
-        check_tokenizer(tokenizer, dict(self.payload), where=str(self.parent.tokenizer))
+        check_tokenizer(tokenizer, self.payload, where=str(self.parent.tokenizer))
         return tokenizer
 
     def restore(self, parts: Mapping[str, Any]) -> None:
@@ -136,7 +136,7 @@ class Initialized(Start):
         )
         try:
             for name in (n for n in ("model", LAST_WEIGHTS) if n in parts):
-                load_weights(parts[name], dict(self.payload), self.checkpoint)
+                load_weights(parts[name], self.payload, self.checkpoint)
         except UserError as error:
             raise UserError(
                 f"train.init_from = {self.config.train.init_from!r}: its weights do not fit: "
@@ -159,7 +159,7 @@ class Resumed(Start):
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         tokenizer = load_tokenizer(self.run.tokenizer)
-        check_tokenizer(tokenizer, dict(self.payload), where=str(self.run.tokenizer))
+        check_tokenizer(tokenizer, self.payload, where=str(self.run.tokenizer))
         return tokenizer
 
     def restore(self, parts: Mapping[str, Any]) -> None:

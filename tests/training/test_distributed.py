@@ -21,8 +21,8 @@ from conftest import ROOT, run_script
 from toy_runs import content, log_of, run_here, same, toy_command, toy_config
 
 from checkpoints.run import BEST, Run
-from data.corpora.build import build_corpus
 from data.cache import load_split
+from data.corpora.build import build_corpus
 from tokenizer.build import load_tokenizer
 from training.prepare import validation_loader
 from training.processes import choose_backend
