@@ -69,17 +69,6 @@ def test_marian_with_the_same_weights_gives_the_same_logits(sources: list[list[i
     )
 
 
-def test_random_weights_never_prefer_a_special_id(
-    weights: Weights, sources: list[list[int]]
-) -> None:
-    with torch.no_grad():
-        logits = weights.model(
-            pad_sources(sources, weights.tokenizer.pad_id), torch.tensor([[BOS]] * len(sources))
-        )
-    assert (logits[..., :4] == 0).all()
-    assert (logits.topk(6).values > 0).all()
-
-
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_all_systems_find_the_same_of_the_asked_length(
     beam_size: int, weights: Weights, sources: list[list[int]]

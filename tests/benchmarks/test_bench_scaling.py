@@ -75,15 +75,6 @@ def test_the_upper_half_begins_at_the_geometric_middle(xs: list[float], kept: li
     assert upper_half(xs, [10 * x for x in xs]) == (kept, [10 * x for x in kept])
 
 
-def test_a_constant_part_bends_the_whole_fit_more_than_that_of_the_upper_half() -> None:
-    xs = [32, 64, 128, 256, 512, 1024]
-    ys = [10_000 + x**2 for x in xs]
-    whole, upper = fit(xs, ys), fit(*upper_half(xs, ys))
-    assert whole is not None
-    assert upper is not None
-    assert whole.exponent < upper.exponent < 2
-
-
 @pytest.mark.parametrize(
     ("cores", "counts"),
     [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))],
