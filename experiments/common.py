@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rows = list[dict[str, Any]]
+# Of this machine: not for a report.
 PLACES = ("data.corpus.root", "data.corpus.path", "data.cache_dir", "train.runs_dir")
 
 
@@ -222,7 +223,7 @@ class Experiment:
     noun: str  # what a variant is: a column of the CSV file
     stem: ClassVar[str]  # of the files' names
 
-    def rows(self, trial: Trial) -> list[dict[str, Any]]:
+    def rows(self, trial: Trial) -> Rows:
         """What the CSV file says of a trial that is done, after the first columns."""
         raise NotImplementedError
 
@@ -259,15 +260,14 @@ class Experiment:
     def write(self, *, pictures: bool = False) -> str:
         """Write both tables, and the pictures if asked to; the Markdown."""
         rows, folder = self.all_rows(), self.args.output_dir
-        text = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
         some_done = any(row["status"] == "done" for row in rows)
-        if some_done:
-            text = self.report(rows)
-        write_text(folder / f"{self.stem}.md", text or "Nothing is done.\n")
+        failed = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
+        text = self.report(rows) if some_done else failed or "Nothing is done.\n"
+        write_text(folder / f"{self.stem}.md", text)
         write_csv(folder / f"{self.stem}.csv", rows)
         if some_done and pictures:
             self.draw(rows)
-        return text or "Nothing is done.\n"
+        return text
 
     def main(self) -> int:
         """Run what is not done (nothing with --report_only), write and print.
@@ -292,14 +292,11 @@ class Experiment:
         return int(bool(self.failures)) if runner.stopped is None else 128 + runner.stopped
 
     def about(self) -> tuple[str, str, str]:
-        """Config and changes (the last of each `--set` key, no places of this machine), seeds,
-        provenance: for a reader.
-        """
-        changes = dict(map(parse_override, self.args.overrides))
+        """Config with its changes, seeds, provenance: for a reader."""
+        changes = dict(map(parse_override, self.args.overrides))  # of each key the last
         stated = [f"{key}={value}" for key, value in changes.items() if key not in PLACES]
         config = f"Config {Path(self.args.config).name}"
-        if stated:
-            config += f" with {', '.join(stated)}"
+        config += f" with {', '.join(stated)}" if stated else ""
         seeds = f"seeds {', '.join(map(str, self.args.seeds))}"
         records = [trial.scores(trial.splits[0]) for trial in self.done()]
         return config, seeds, provenance_line(record["provenance"] for record in records)

@@ -101,6 +101,18 @@ def test_a_run_that_was_cut_short_goes_on(stand_in: StandIn) -> None:
     assert minutes == pytest.approx(sum(attempt["seconds"] for attempt in attempts) / 60)
 
 
+def test_a_training_whose_end_nobody_saw_took_until_it_last_wrote(stand_in: StandIn) -> None:
+    assert stand_in.compare("sinusoidal") == 0
+    folder = stand_in.trial_folder("sinusoidal")
+    [attempt] = json.loads((folder / "attempts.json").read_text("utf-8"))
+    killed = {**attempt, "began": 1000.0, "seconds": None, "peak_mb": None}
+    (folder / "attempts.json").write_text(json.dumps([killed]), "utf-8")
+    os.utime(folder / "train.log", (1090.0, 1090.0))
+    assert stand_in.compare("sinusoidal") == 0
+    assert stand_in.table()[0]["train_minutes"] == "1.5"
+    assert stand_in.table()[0]["peak_memory_mb"] == ""
+
+
 def test_a_run_that_cannot_go_on_starts_again(stand_in: StandIn) -> None:
     for fate in ("killed", "refused"):
         stand_in.fates(rope=fate)
