@@ -50,7 +50,7 @@ from models.positional_encodings.base import (
     Places,
     PositionScheme,
 )
-from models.transformer_backend import Encoder, LayerShape
+from models.transformer_backend import Encoder
 from pictures.panels import panel_figure, save_figure
 from training.schedules import lr_factor
 from utils.cli import Parser, positive, run_main
@@ -216,18 +216,23 @@ class Causal(AttentionPosition):
         return mask if inner is None else inner + mask
 
 
-def variant_scheme(variant: Variant, task: Task) -> PositionScheme:
-    """The scheme's modules for the task's model."""
-    if variant.slopes is not None:
-        return AttentionScheme(encoder=[FixedSlopes(variant.slopes)])
-    model = ModelConfig(
+def model_config(variant: Variant, task: Task) -> ModelConfig:
+    return ModelConfig(
         position=fit_to_task(variant.position, task),
         d_model=task.d_model,
         n_heads=variant.n_heads,
         n_encoder_layers=task.n_layers,
         n_decoder_layers=task.n_layers,
+        d_ff=task.d_ff,
+        dropout=0.0,
     )
-    scheme = build_scheme(model)
+
+
+def variant_scheme(variant: Variant, task: Task) -> PositionScheme:
+    """The scheme's modules for the task's model."""
+    if variant.slopes is not None:
+        return AttentionScheme(encoder=[FixedSlopes(variant.slopes)])
+    scheme = build_scheme(model_config(variant, task))
     if variant.causal:
         return AttentionScheme(encoder=[Causal(scheme.attention("encoder", 0))])
     return scheme
@@ -240,18 +245,7 @@ class Copier(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(task.n_symbols + 2, task.d_model)
         nn.init.normal_(self.embedding.weight, std=task.d_model**-0.5)
-        shape = LayerShape(
-            d_model=task.d_model,
-            n_heads=variant.n_heads,
-            d_ff=task.d_ff,
-            dropout=0.0,
-            attention_dropout=0.0,
-            activation_dropout=0.0,
-            activation="relu",
-            norm="pre",
-            bias=True,
-        )
-        self.encoder = Encoder(shape, n_layers=task.n_layers)
+        self.encoder = Encoder(model_config(variant, task))
         self.out = nn.Linear(task.d_model, task.n_symbols + 2)
         # Last, so that all schemes of a seed start from the same weights elsewhere.
         self.scheme = variant_scheme(variant, task)

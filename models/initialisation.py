@@ -1,10 +1,8 @@
-"""How the layers of a stack begin where plain Xavier is not asked for: DeepNorm's gains, and
-weights by depth.
-"""
+"""How a stack begins where plain Xavier is not asked for: DeepNorm's gains, weights by depth."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,27 +11,9 @@ from models.attention.multi_head import CrossAttention, SelfAttention
 from models.transformer_backend import FeedForward
 
 
-class DeepNorm(NamedTuple):
-    """The constants of one stack: x counts alpha times in a sum, and the weights of branches begin
-    with gain beta.
-    """
-
-    alpha: float
-    beta: float
-
-
-def deepnorm_constants(n_encoder_layers: int, n_decoder_layers: int) -> tuple[DeepNorm, DeepNorm]:
-    """Of encoder and decoder (Wang et al. 2022, DeepNet, figure 2, "encoder-decoder")."""
-    n, m = n_encoder_layers, n_decoder_layers
-    depth = (n**4 * m) ** (1 / 16)
-    return DeepNorm(0.81 * depth, 0.87 / depth), DeepNorm((3 * m) ** 0.25, (12 * m) ** -0.25)
-
-
 @torch.no_grad()
 def initialise_deepnorm(stack: nn.Module, *, beta: float) -> None:
-    """Normal Xavier weights with gain 1 for queries and keys, beta for values, outputs and
-    feed-forward (DeepNet).
-    """
+    """Normal Xavier weights: gain 1 for queries and keys, beta for all other maps (DeepNet)."""
     for module in stack.modules():
         match module:
             case SelfAttention():
@@ -49,19 +29,15 @@ def initialise_deepnorm(stack: nn.Module, *, beta: float) -> None:
 
 
 def _xavier(weight: Tensor, *gains: float) -> None:
-    """One gain for each of the maps that stand below each other in `weight`; each has its own
-    Xavier bound.
-    """
+    """A gain, and a Xavier bound, for each of the maps that stand below each other in `weight`."""
     for part, gain in zip(weight.chunk(len(gains)), gains):
         nn.init.xavier_normal_(part, gain=gain)
 
 
 @torch.no_grad()
-def scale_by_depth(stack: nn.Module) -> None:
-    """Weights of layer l, from 1, times l^-0.5 (DS-Init; Zhang et al. 2019, equation 6 with alpha =
-    1).
-    """
-    for l, layer in enumerate(stack.layers, start=1):  # type: ignore[arg-type]  # noqa: E741
+def scale_by_depth(stack: Any) -> None:
+    """Weights of layer l, from 1, times l^-0.5 (DS-Init: Zhang et al. 2019, eq. 6, alpha 1)."""
+    for depth, layer in enumerate(stack.layers, start=1):
         for parameter in layer.parameters():
             if parameter.dim() > 1:
-                parameter.mul_(l**-0.5)
+                parameter.mul_(depth**-0.5)

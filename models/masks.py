@@ -11,9 +11,7 @@ from torch import Tensor
 
 
 def key_padding_mask(ids: Tensor, pad_id: int) -> Tensor:
-    """[B,S] ids -> [B,S] bool, True at padding. For source ids only: a target may start with pad_id
-    (Marian).
-    """
+    """[B,S] source ids -> [B,S] bool, True at padding. A target may start with pad_id (Marian)."""
     return ids == pad_id
 
 
@@ -23,12 +21,11 @@ def padding_attn_mask(padding: Tensor) -> Tensor:
 
 
 def causal_attn_mask(q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """[Tq], [Tk] -> [Tq,Tk] bool: a query may attend to keys at its own and at earlier positions."""
+    """[Tq], [Tk] -> [Tq,Tk] bool: a query may attend to its own and to earlier positions."""
     return k_positions[None, :] <= q_positions[:, None]
 
 
 def as_bias(attn_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bool attn_mask -> float of the same shape, 0 where attention is allowed and -inf elsewhere."""
-    return torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device).masked_fill_(
-        ~attn_mask, -torch.inf
-    )
+    """Bool attn_mask -> float of its shape, 0 where attention is allowed and -inf elsewhere."""
+    zeros = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device)
+    return zeros.masked_fill_(~attn_mask, -torch.inf)

@@ -1,6 +1,4 @@
-"""The translation model: embeddings, encoder and decoder, output projection; and the protocol of
-decoding.
-"""
+"""The translation model: embeddings, encoder, decoder and output projection."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from configs.schema import ModelConfig
 from models.attention.tap import AttentionTap
 from models.dropout import Dropout, JointDropout
 from models.linear import linear
@@ -28,38 +27,32 @@ class TranslationTransformer(nn.Module):
 
     def __init__(
         self,
+        config: ModelConfig,
         *,
         encoder: nn.Module,
         decoder: nn.Module,
         scheme: PositionScheme,
-        d_model: int,
         src_vocab_size: int,
         tgt_vocab_size: int,
         pad_id: int,
-        dropout: float,
-        word_dropout: float,
-        tie_embeddings: str,
     ) -> None:
         super().__init__()
-        if tie_embeddings == "all" and src_vocab_size != tgt_vocab_size:
-            raise ValueError(
-                f"tied embeddings need one vocabulary: {src_vocab_size} against {tgt_vocab_size} entries"
-            )
         self.pad_id = pad_id
-        self.d_model = d_model
+        self.d_model = config.d_model
         # No padding_idx: a Marian start token has the id of padding, and needs its embedding.
-        self.src_embedding = nn.Embedding(src_vocab_size, d_model)
-        self.tgt_embedding = (
-            self.src_embedding if tie_embeddings == "all" else nn.Embedding(tgt_vocab_size, d_model)
-        )
+        self.src_embedding = nn.Embedding(src_vocab_size, config.d_model)
+        self.tgt_embedding = self.src_embedding
+        if config.tie_embeddings != "all":
+            self.tgt_embedding = nn.Embedding(tgt_vocab_size, config.d_model)
         self.encoder = encoder
         self.decoder = decoder
         self.scheme = scheme
-        self.output = nn.Linear(d_model, tgt_vocab_size, bias=False)
-        self.dropout = Dropout(dropout)
-        self.word_dropout = JointDropout(word_dropout, shared=1)
+        self.output = nn.Linear(config.d_model, tgt_vocab_size, bias=False)
+        dropout = config.embedding_dropout
+        self.dropout = Dropout(config.dropout if dropout is None else dropout)
+        self.word_dropout = JointDropout(config.word_dropout, shared=1)
         self._initialise()
-        if tie_embeddings != "none":
+        if config.tie_embeddings != "none":
             self.output.weight = self.tgt_embedding.weight
 
     def _initialise(self) -> None:
@@ -77,11 +70,9 @@ class TranslationTransformer(nn.Module):
     def _embed(
         self, ids: Tensor, side: Side, *, start: int = 0, keep: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """ids [B,T] whose first column stands at position `start` -> embeddings [B,T,D], positions
-        [T].
+        """ids [B,T], the first column at position `start` -> embeddings [B,T,D], positions [T].
 
-        keep [B,T] bool: elsewhere the embedding of the token is 0; its position stays, as with word
-        dropout.
+        keep [B,T] bool: elsewhere the token's embedding is 0 and its position stays.
         """
         end = start + ids.shape[1]
         limit = self.scheme.max_length(side)
@@ -114,8 +105,9 @@ class TranslationTransformer(nn.Module):
         tap: AttentionTap | None = None,
         keep: Tensor | None = None,
     ) -> Tensor:
-        """tgt_in [B,T] -> hidden states [B,T,D] that see their own and earlier tokens. keep [B,T]:
-        see `forward`.
+        """tgt_in [B,T] -> hidden states [B,T,D] that see their own and earlier tokens.
+
+        keep [B,T]: see `forward`.
         """
         y, positions = self._embed(tgt_in, "target", keep=keep)
         return self.decoder(y, memory, scheme=self.scheme, positions=positions, tap=tap)
@@ -134,24 +126,29 @@ class TranslationTransformer(nn.Module):
         tap: AttentionTap | None = None,
         keep: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """src [B,S], tgt_in [B,T] -> logits [B,T,V]; with select [B,T] bool only there, [N,V] in
-        row order.
+        """Logits [B,T,V] of the next target tokens.
 
-        project=False leaves the hidden states, [...,D]: the training loss makes its logits some
-        rows at a time. keep, bool of the shapes of src and tgt_in: elsewhere a token counts with
-        its position, without its embedding. Raises UserError for a sequence past a table of
-        positions.
+        Args:
+            src: [B,S].
+            tgt_in: [B,T].
+            select: [B,T] bool, the places that are asked for, [N,V] in row order; None: all.
+            project: False leaves the hidden states, [...,D]: the training loss makes its logits
+                some rows at a time.
+            tap: records the attention weights.
+            keep: bool, of the shapes of src and tgt_in: elsewhere a token counts with its position,
+                without its embedding.
+
+        Raises UserError for a sequence past a table of positions.
         """
         keep_src, keep_tgt = (None, None) if keep is None else keep
-        hidden = self.decode(
-            tgt_in, self.encode(src, tap=tap, keep=keep_src), tap=tap, keep=keep_tgt
-        )
+        memory = self.encode(src, tap=tap, keep=keep_src)
+        hidden = self.decode(tgt_in, memory, tap=tap, keep=keep_tgt)
         if select is not None:
             hidden = hidden[select]
         return self.project(hidden) if project else hidden
 
     def init_state(self, memory: Memory, *, beam_size: int, max_len: int) -> Any:
-        """An empty decoding state of beam_size hypotheses a sentence, at most max_len tokens long."""
+        """An empty state of beam_size hypotheses a sentence, at most max_len tokens long."""
         return cast(Any, self.decoder).init_state(
             memory, scheme=self.scheme, beam_size=beam_size, max_len=max_len
         )

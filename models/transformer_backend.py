@@ -1,115 +1,64 @@
-"""Encoder and decoder of the Transformer (Vaswani et al. 2017, section 3): layers, stacks, and the
-decoding state.
-"""
+"""Encoder and decoder of the Transformer (Vaswani et al. 2017, section 3), and decoding states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from functools import partial
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from configs.schema import ModelConfig
 from models.attention.multi_head import CrossAttention, KeyValueCache, SelfAttention
 from models.attention.tap import AttentionTap
 from models.dropout import Dropout, JointDropout
 from models.linear import Linear
 from models.masks import padding_attn_mask
-from models.positional_encodings.base import Kind, Places, PositionScheme
+from models.positional_encodings.base import Places, PositionScheme
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the encoder leaves for the decoder: states [B,S,D], where they stand, and the
-    src_key_padding_mask.
-    """
+    """What the encoder leaves for the decoder."""
 
-    states: Tensor
+    states: Tensor  # [B,S,D]
     padding: Tensor  # [B,S], True = padding
     positions: Tensor  # [S]
+
+
+class DeepNorm(NamedTuple):
+    """The constants of one stack: what x counts in a sum, and the gain that branches begin with."""
+
+    alpha: float
+    beta: float
+
+
+def deepnorm_constants(n_encoder_layers: int, n_decoder_layers: int) -> tuple[DeepNorm, DeepNorm]:
+    """Of encoder and decoder (Wang et al. 2022, DeepNet, figure 2, "encoder-decoder")."""
+    n, m = n_encoder_layers, n_decoder_layers
+    depth = (n**4 * m) ** (1 / 16)
+    return DeepNorm(0.81 * depth, 0.87 / depth), DeepNorm((3 * m) ** 0.25, (12 * m) ** -0.25)
 
 
 class FeedForward(nn.Module):
     """Two linear maps with a nonlinearity between (section 3.3)."""
 
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        d_ff: int,
-        dropout: float,
-        activation: Literal["relu", "gelu"],
-        bias: bool,
-    ) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.linear1 = Linear(d_model, d_ff, bias=bias)
-        self.linear2 = Linear(d_ff, d_model, bias=bias)
-        self.activation = F.relu if activation == "relu" else F.gelu
-        self.dropout = Dropout(dropout)
+        self.linear1 = Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.linear2 = Linear(config.d_ff, config.d_model, bias=config.bias)
+        self.activation = F.relu if config.activation == "relu" else F.gelu
+        self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerShape:
-    """The sizes and choices that every layer of a stack shares."""
-
-    d_model: int
-    n_heads: int
-    d_ff: int
-    dropout: float
-    attention_dropout: float
-    activation_dropout: float
-    activation: Literal["relu", "gelu"]
-    norm: Literal["pre", "post", "deepnorm"]
-    bias: bool
-    stochastic_depth: float = 0.0
-    residual_scale: float = 1.0  # what x counts in the sums of DeepNorm
-
-    def self_attention(self, *, kind: Kind, layer: int) -> SelfAttention:
-        return SelfAttention(
-            d_model=self.d_model,
-            n_heads=self.n_heads,
-            dropout=self.attention_dropout,
-            bias=self.bias,
-            kind=kind,
-            layer=layer,
-        )
-
-    def cross_attention(self, *, layer: int) -> CrossAttention:
-        return CrossAttention(
-            d_model=self.d_model,
-            n_heads=self.n_heads,
-            dropout=self.attention_dropout,
-            bias=self.bias,
-            layer=layer,
-        )
-
-    def feed_forward(self) -> FeedForward:
-        return FeedForward(
-            d_model=self.d_model,
-            d_ff=self.d_ff,
-            dropout=self.activation_dropout,
-            activation=self.activation,
-            bias=self.bias,
-        )
-
-    def layer_norm(self) -> nn.LayerNorm:
-        return nn.LayerNorm(self.d_model, bias=self.bias)
-
-    def final_norm(self) -> nn.Module:
-        """Pre-norm stacks leave their residual stream unnormalised and end in a norm; the others
-        need none.
-        """
-        return self.layer_norm() if self.norm == "pre" else nn.Identity()
-
-
 class Layer(nn.Module):
-    """What layers of both stacks share: how a branch (attention or feed-forward) joins the residual
-    stream.
+    """How a branch (attention or feed-forward) joins the residual stream, in both stacks.
 
     Norm before the branch (pre) or after the sum (post); DeepNorm (Wang et al. 2022, equation 1) is
     post-norm with x counting residual_scale times in the sum. Dropout on the branch; and stochastic
@@ -118,15 +67,20 @@ class Layer(nn.Module):
     scales by p_l in evaluation (equation 5), here a kept branch is divided by p_l in training.
     """
 
-    def __init__(self, shape: LayerShape, *, layer: int, n_layers: int) -> None:
+    def __init__(
+        self, config: ModelConfig, *, stack: Literal["encoder", "decoder"], layer: int
+    ) -> None:
         super().__init__()
+        depths = config.n_encoder_layers, config.n_decoder_layers
+        which = 0 if stack == "encoder" else 1
+        drop_branch = config.stochastic_depth * (layer + 1) / depths[which]
         self.layer = layer
-        self.pre_norm = shape.norm == "pre"
-        self.residual_scale = shape.residual_scale
-        self.dropout = Dropout(shape.dropout)
-        self.branch_dropout = JointDropout(
-            shape.stochastic_depth * (layer + 1) / n_layers, shared=2
-        )
+        self.pre_norm = config.norm == "pre"
+        self.residual_scale = 1.0
+        if config.norm == "deepnorm":
+            self.residual_scale = deepnorm_constants(*depths)[which].alpha
+        self.dropout = Dropout(config.dropout)
+        self.branch_dropout = JointDropout(drop_branch, shared=2)
 
     def add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """x [B,T,D] with a branch added -> [B,T,D]."""
@@ -136,23 +90,39 @@ class Layer(nn.Module):
         return norm(kept + self.branch_dropout(self.dropout(branch(x))))
 
 
+def layer_norm(config: ModelConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.d_model, bias=config.bias)
+
+
+def final_norm(config: ModelConfig) -> nn.Module:
+    """Pre-norm stacks leave their residual stream unnormalised and end in a norm; no others do."""
+    return layer_norm(config) if config.norm == "pre" else nn.Identity()
+
+
+def attention_sizes(config: ModelConfig) -> dict[str, Any]:
+    """What self-attention and cross-attention have in common."""
+    return {
+        "d_model": config.d_model,
+        "n_heads": config.n_heads,
+        "dropout": config.attention_dropout,
+        "bias": config.bias,
+    }
+
+
 class EncoderLayer(Layer):
     """Self-attention and feed-forward, each with dropout, residual and norm; see Layer."""
 
-    def __init__(self, shape: LayerShape, *, layer: int, n_layers: int) -> None:
-        super().__init__(shape, layer=layer, n_layers=n_layers)
-        self.self_attention = shape.self_attention(kind="encoder", layer=layer)
-        self.feed_forward = shape.feed_forward()
-        self.norm1, self.norm2 = shape.layer_norm(), shape.layer_norm()
+    def __init__(self, config: ModelConfig, *, layer: int) -> None:
+        super().__init__(config, stack="encoder", layer=layer)
+        self.self_attention = SelfAttention(**attention_sizes(config), kind="encoder", layer=layer)
+        self.feed_forward = FeedForward(config)
+        self.norm1, self.norm2 = layer_norm(config), layer_norm(config)
 
     def forward(
         self, x: Tensor, *, scheme: PositionScheme, places: Places, tap: AttentionTap | None
     ) -> Tensor:
         position = scheme.attention("encoder", self.layer)
-
-        def attention(y: Tensor) -> Tensor:
-            return self.self_attention(y, position=position, places=places, tap=tap)
-
+        attention = partial(self.self_attention, position=position, places=places, tap=tap)
         x = self.add(x, self.norm1, attention)
         return self.add(x, self.norm2, self.feed_forward)
 
@@ -160,12 +130,12 @@ class EncoderLayer(Layer):
 class Encoder(nn.Module):
     """A stack of encoder layers."""
 
-    def __init__(self, shape: LayerShape, *, n_layers: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            EncoderLayer(shape, layer=i, n_layers=n_layers) for i in range(n_layers)
+            EncoderLayer(config, layer=i) for i in range(config.n_encoder_layers)
         )
-        self.norm = shape.final_norm()
+        self.norm = final_norm(config)
 
     def forward(
         self,
@@ -178,20 +148,20 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """x [B,S,D] at positions [S], padding [B,S] (True = padding) -> [B,S,D]."""
         last = (~padding).sum(dim=1) - 1  # padding is on the right
-        places = Places(
-            positions,
-            positions,
-            padding=padding_attn_mask(padding),
-            k_end=positions[last.clamp(min=0)] + 1,
-        )
+        k_end = positions[last.clamp(min=0)] + 1
+        places = Places(positions, positions, padding=padding_attn_mask(padding), k_end=k_end)
         for layer in self.layers:
             x = layer(x, scheme=scheme, places=places, tap=tap)
         return self.norm(x)
 
 
+def beam_rows(sentences: Tensor, beams: Tensor, beam_size: int) -> Tensor:
+    """Where the given beams of the given sentences stand in what holds [B*K,...]."""
+    return (sentences[:, None] * beam_size + beams).flatten()
+
+
 class DecodeState:
-    """What decoding remembers: one key-value cache a layer [B*K,...], and each layer's projected
-    memory [B,...].
+    """What decoding remembers: each layer's key-value cache [B*K,...] and projected memory [B,...].
 
     The memory is never repeated for the beams: they fold into the query axis of cross-attention.
     """
@@ -216,31 +186,26 @@ class DecodeState:
         return len(self.positions)
 
     def places(self, positions: Tensor) -> tuple[Places, Places]:
-        """Take note of new tokens at positions [T]: where their self-attention and their
-        cross-attention stand.
-        """
+        """Note new tokens at positions [T]: the places of their self- and cross-attention."""
         # Of a first chunk, queries and keys are the same tokens, and the kernel is told so.
         self.positions = torch.cat((self.positions, positions)) if self.length else positions
+        folded = positions.repeat(self.beam_size)
         return (
             Places(positions, self.positions, causal=True, newest=len(positions) == 1),
-            Places(
-                positions.repeat(self.beam_size), self.memory_positions, padding=self.memory_mask
-            ),
+            Places(folded, self.memory_positions, padding=self.memory_mask),
         )
 
     def reorder(self, beam_index: Tensor) -> None:
         """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
-        first = (
-            torch.arange(beam_index.shape[0], device=beam_index.device)[:, None] * self.beam_size
-        )
-        rows = (first + beam_index).flatten()
+        sentences = torch.arange(len(beam_index), device=beam_index.device)
+        rows = beam_rows(sentences, beam_index, self.beam_size)
         for cache in self.caches:
             cache.take(rows)
 
     def select(self, alive: Tensor) -> None:
         """Keep the given sentences ([B'] indices) with all their beams."""
         beams = torch.arange(self.beam_size, device=alive.device)
-        rows = (alive[:, None] * self.beam_size + beams).flatten()
+        rows = beam_rows(alive, beams, self.beam_size)
         for cache in self.caches:
             cache.take(rows)
         self.memory_kv = [(k[alive], v[alive]) for k, v in self.memory_kv]
@@ -248,27 +213,21 @@ class DecodeState:
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, cross-attention and feed-forward, each with dropout, residual and
-    norm; see Layer.
-    """
+    """Causal self-attention, cross-attention and feed-forward, as in Layer."""
 
-    def __init__(self, shape: LayerShape, *, layer: int, n_layers: int) -> None:
-        super().__init__(shape, layer=layer, n_layers=n_layers)
-        self.self_attention = shape.self_attention(kind="decoder", layer=layer)
-        self.cross_attention = shape.cross_attention(layer=layer)
-        self.feed_forward = shape.feed_forward()
-        self.norm1, self.norm2, self.norm3 = (
-            shape.layer_norm(),
-            shape.layer_norm(),
-            shape.layer_norm(),
-        )
+    def __init__(self, config: ModelConfig, *, layer: int) -> None:
+        super().__init__(config, stack="decoder", layer=layer)
+        sizes = attention_sizes(config)
+        self.self_attention = SelfAttention(**sizes, kind="decoder", layer=layer)
+        self.cross_attention = CrossAttention(**sizes, layer=layer)
+        self.feed_forward = FeedForward(config)
+        self.norm1, self.norm2, self.norm3 = (layer_norm(config) for _ in range(3))
 
     def project_memory(self, memory: Memory, *, scheme: PositionScheme) -> tuple[Tensor, Tensor]:
         """This layer's keys and values [B,H,S,Dh]."""
+        position = scheme.attention("cross", self.layer)
         return self.cross_attention.project_memory(
-            memory.states,
-            position=scheme.attention("cross", self.layer),
-            k_positions=memory.positions,
+            memory.states, position=position, k_positions=memory.positions
         )
 
     def forward(
@@ -285,23 +244,28 @@ class DecoderLayer(Layer):
     ) -> Tensor:
         """y [B*K,T,D] -> [B*K,T,D]. K > 1 beams share the memory of their sentence.
 
-        memory_kv is that of `project_memory`. The beams of a sentence fold into the query axis of
-        cross-attention, and cross_places has K*T queries accordingly.
+        Args:
+            y: hidden states of the target.
+            memory_kv: see `project_memory`.
+            scheme: hands out the positions of both attentions.
+            places: of self-attention.
+            cross_places: of cross-attention. The beams of a sentence fold into its query axis, so
+                that it has K*T queries.
+            beam_size: K.
+            cache: keys and values of earlier tokens, which y continues.
+            tap: records the attention weights.
         """
-        self_position = scheme.attention("decoder", self.layer)
+        position = scheme.attention("decoder", self.layer)
+        attention = partial(
+            self.self_attention, position=position, places=places, cache=cache, tap=tap
+        )
         cross_position = scheme.attention("cross", self.layer)
-        k, v = memory_kv
-
-        def attention(z: Tensor) -> Tensor:
-            return self.self_attention(
-                z, position=self_position, places=places, cache=cache, tap=tap
-            )
 
         def cross(z: Tensor) -> Tensor:
             n_rows, length, d_model = z.shape
             folded = z.reshape(n_rows // beam_size, beam_size * length, d_model)
             out = self.cross_attention(
-                folded, k, v, position=cross_position, places=cross_places, tap=tap
+                folded, *memory_kv, position=cross_position, places=cross_places, tap=tap
             )
             return out.view(n_rows, length, d_model)
 
@@ -311,18 +275,14 @@ class DecoderLayer(Layer):
 
 
 class Decoder(nn.Module):
-    """A stack of decoder layers: over a whole target (training), or a few tokens at a time with a
-    state.
-    """
+    """A stack of decoder layers: over a whole target, or a few tokens at a time with a state."""
 
-    def __init__(self, shape: LayerShape, *, n_layers: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            DecoderLayer(shape, layer=i, n_layers=n_layers) for i in range(n_layers)
+            DecoderLayer(config, layer=i) for i in range(config.n_decoder_layers)
         )
-        self.norm = shape.final_norm()
-        self.n_heads = shape.n_heads
-        self.head_dim = shape.d_model // shape.n_heads
+        self.norm = final_norm(config)
 
     def _layers(self) -> list[DecoderLayer]:
         return cast(list[DecoderLayer], list(self.layers))
@@ -342,9 +302,8 @@ class Decoder(nn.Module):
         the loss omits it.
         """
         places = Places(positions, positions, causal=True)
-        cross_places = Places(
-            positions, memory.positions, padding=padding_attn_mask(memory.padding)
-        )
+        mask = padding_attn_mask(memory.padding)
+        cross_places = Places(positions, memory.positions, padding=mask)
         for layer in self._layers():
             kv = layer.project_memory(memory, scheme=scheme)
             y = layer(y, kv, scheme=scheme, places=places, cross_places=cross_places, tap=tap)
@@ -354,20 +313,18 @@ class Decoder(nn.Module):
         self, memory: Memory, *, scheme: PositionScheme, beam_size: int, max_len: int
     ) -> DecodeState:
         """An empty state for up to max_len target tokens of beam_size hypotheses a sentence."""
-        states = memory.states
-        n_rows = states.shape[0] * beam_size
-        projected = [layer.project_memory(memory, scheme=scheme) for layer in self._layers()]
-        return DecodeState(
-            caches=[
-                KeyValueCache(n_rows, self.n_heads, max_len, self.head_dim, like=states)
-                for _ in self._layers()
-            ],
-            memory_kv=[
-                (k.contiguous(), v.contiguous()) for k, v in projected
-            ],  # read at every step
-            memory=memory,
-            beam_size=beam_size,
-        )
+        n_rows = len(memory.states) * beam_size
+        caches, memory_kv = [], []
+        for layer in self._layers():
+            attention = layer.self_attention
+            caches.append(
+                KeyValueCache(
+                    n_rows, attention.n_heads, max_len, attention.head_dim, like=memory.states
+                )
+            )
+            k, v = layer.project_memory(memory, scheme=scheme)
+            memory_kv.append((k.contiguous(), v.contiguous()))  # read at every step
+        return DecodeState(caches, memory_kv, memory, beam_size)
 
     def step(
         self, y: Tensor, state: DecodeState, *, scheme: PositionScheme, positions: Tensor

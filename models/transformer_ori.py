@@ -7,13 +7,15 @@ over the whole prefix.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from configs.schema import ModelConfig
 from models.attention.tap import AttentionTap
 from models.positional_encodings.base import PositionScheme
-from models.transformer_backend import LayerShape, Memory
+from models.transformer_backend import Memory, beam_rows
 
 
 def _no_tap(tap: AttentionTap | None) -> None:
@@ -23,23 +25,32 @@ def _no_tap(tap: AttentionTap | None) -> None:
         )
 
 
+def _layer_arguments(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "d_model": config.d_model,
+        "nhead": config.n_heads,
+        "dim_feedforward": config.d_ff,
+        "dropout": config.dropout,
+        "activation": config.activation,
+        "batch_first": True,
+        "norm_first": config.norm == "pre",
+        "bias": config.bias,
+    }
+
+
+def _final_norm(config: ModelConfig) -> nn.LayerNorm | None:
+    return nn.LayerNorm(config.d_model, bias=config.bias) if config.norm == "pre" else None
+
+
 class TorchEncoder(nn.Module):
     """torch.nn.TransformerEncoder with the signature of `transformer_backend.Encoder`."""
 
-    def __init__(self, shape: LayerShape, *, n_layers: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(
-            shape.d_model,
-            shape.n_heads,
-            shape.d_ff,
-            shape.dropout,
-            shape.activation,
-            batch_first=True,
-            norm_first=shape.norm == "pre",
-            bias=shape.bias,
+        layer = nn.TransformerEncoderLayer(**_layer_arguments(config))
+        self.stack = nn.TransformerEncoder(
+            layer, config.n_encoder_layers, _final_norm(config), enable_nested_tensor=False
         )
-        norm = shape.layer_norm() if shape.norm == "pre" else None
-        self.stack = nn.TransformerEncoder(layer, n_layers, norm, enable_nested_tensor=False)
 
     def forward(
         self,
@@ -55,54 +66,35 @@ class TorchEncoder(nn.Module):
 
 
 class PrefixState:
-    """The embedded prefixes [B*K,t,D] and the memory; what a decoder without a cache has to
-    remember.
-    """
+    """What a decoder without a cache remembers: embedded prefixes [B*K,t,D] and the memory."""
 
     def __init__(self, memory: Memory, beam_size: int) -> None:
         self.memory = memory
         self.beam_size = beam_size
-        self.prefix: Tensor | None = None
+        n_sentences, _, d_model = memory.states.shape
+        self.prefix = memory.states.new_empty(n_sentences * beam_size, 0, d_model)
 
     @property
     def length(self) -> int:
-        return 0 if self.prefix is None else self.prefix.shape[1]
+        return self.prefix.shape[1]
 
     def reorder(self, beam_index: Tensor) -> None:
-        """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
-        if self.prefix is not None:
-            first = (
-                torch.arange(beam_index.shape[0], device=beam_index.device)[:, None]
-                * self.beam_size
-            )
-            self.prefix = self.prefix[(first + beam_index).flatten()]
+        sentences = torch.arange(len(beam_index), device=beam_index.device)
+        self.prefix = self.prefix[beam_rows(sentences, beam_index, self.beam_size)]
 
     def select(self, alive: Tensor) -> None:
-        """Keep the given sentences ([B'] indices) with all their beams."""
-        self.memory = replace(
-            self.memory, states=self.memory.states[alive], padding=self.memory.padding[alive]
-        )
-        if self.prefix is not None:
-            self.prefix = self.prefix.unflatten(0, (-1, self.beam_size))[alive].flatten(0, 1)
+        states, padding = self.memory.states[alive], self.memory.padding[alive]
+        self.memory = replace(self.memory, states=states, padding=padding)
+        self.prefix = self.prefix.unflatten(0, (-1, self.beam_size))[alive].flatten(0, 1)
 
 
 class TorchDecoder(nn.Module):
     """torch.nn.TransformerDecoder with the signature of `transformer_backend.Decoder`."""
 
-    def __init__(self, shape: LayerShape, *, n_layers: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        layer = nn.TransformerDecoderLayer(
-            shape.d_model,
-            shape.n_heads,
-            shape.d_ff,
-            shape.dropout,
-            shape.activation,
-            batch_first=True,
-            norm_first=shape.norm == "pre",
-            bias=shape.bias,
-        )
-        norm = shape.layer_norm() if shape.norm == "pre" else None
-        self.stack = nn.TransformerDecoder(layer, n_layers, norm)
+        layer = nn.TransformerDecoderLayer(**_layer_arguments(config))
+        self.stack = nn.TransformerDecoder(layer, config.n_decoder_layers, _final_norm(config))
 
     def forward(
         self,
@@ -132,14 +124,12 @@ class TorchDecoder(nn.Module):
     def step(
         self, y: Tensor, state: PrefixState, *, scheme: PositionScheme, positions: Tensor
     ) -> Tensor:
-        prefix = y if state.prefix is None else torch.cat((state.prefix, y), dim=1)
-        state.prefix = prefix
+        state.prefix = torch.cat((state.prefix, y), dim=1)
         memory = replace(
             state.memory,
             states=state.memory.states.repeat_interleave(state.beam_size, dim=0),
             padding=state.memory.padding.repeat_interleave(state.beam_size, dim=0),
         )
-        hidden = self(
-            prefix, memory, scheme=scheme, positions=torch.arange(prefix.shape[1], device=y.device)
-        )
+        everywhere = torch.arange(state.length, device=y.device)
+        hidden = self(state.prefix, memory, scheme=scheme, positions=everywhere)
         return hidden[:, -y.shape[1] :]

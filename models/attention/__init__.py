@@ -1,1 +1,1 @@
-"""Attention: kernels under one signature, the tap that records weights, and the multi-head modules."""
+"""Attention: the kernels, the multi-head modules, and the tap that records weights."""

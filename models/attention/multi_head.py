@@ -19,8 +19,7 @@ from models.positional_encodings.base import AttentionPosition, Kind, Places
 class KeyValueCache:
     """Keys and values of the tokens decoded so far, [N,H,max_len,Dh] each, allocated once.
 
-    Where the position scheme keeps a number for each token and head, [N,H,max_len], it stands
-    beside them.
+    `state` [N,H,max_len] is there where the scheme keeps a number for each token and head.
     """
 
     def __init__(
@@ -35,11 +34,9 @@ class KeyValueCache:
     def append(
         self, k: Tensor, v: Tensor, state: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Store k, v [N,H,T,Dh] and the state [N,H,T], if any; returns all so far,
-        [N,H,length,...].
+        """Store k, v [N,H,T,Dh] and state [N,H,T], if any; returns all so far, [N,H,length,...].
 
-        Raises ValueError past max_len: torch would silently drop a single position that has no
-        room.
+        Raises ValueError past max_len: torch would silently drop a position without room.
         """
         end = self.length + k.shape[2]
         if end > self.k.shape[2]:
@@ -51,11 +48,8 @@ class KeyValueCache:
                 self.state = state.new_empty(self.k.shape[:3])
             self.state[:, :, self.length : end] = state
         self.length = end
-        return (
-            self.k[:, :, :end],
-            self.v[:, :, :end],
-            None if self.state is None else self.state[:, :, :end],
-        )
+        states = None if self.state is None else self.state[:, :, :end]
+        return self.k[:, :, :end], self.v[:, :, :end], states
 
     def take(self, rows: Tensor) -> None:
         """Keep the given rows [M], in their order, with repetition."""
@@ -80,11 +74,11 @@ class KeyValueCache:
 
 
 class _MultiHead(nn.Module):
-    """What both attentions share: the head split, the kernel call with its position terms, the
-    output projection.
-    """
+    """What both attentions share: the split into heads, the kernel call, the output projection."""
 
-    def __init__(self, *, d_model: int, n_heads: int, dropout: float, bias: bool) -> None:
+    def __init__(
+        self, *, d_model: int, n_heads: int, dropout: float, bias: bool, kind: Kind, layer: int
+    ) -> None:
         super().__init__()
         if d_model % n_heads:
             raise ValueError(f"d_model = {d_model} is not a multiple of n_heads = {n_heads}")
@@ -92,12 +86,13 @@ class _MultiHead(nn.Module):
         self.n_heads = n_heads
         self.head_dim = d_model // n_heads
         self.dropout = dropout
+        self.kind = kind
+        self.layer = layer
         self.out_proj = Linear(d_model, d_model, bias=bias)
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(
-            1, 2
-        )  # [B,T,D] -> [B,H,T,Dh]
+        """[B,T,D] -> [B,H,T,Dh]."""
+        return x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
 
     def _attend(
         self,
@@ -108,12 +103,11 @@ class _MultiHead(nn.Module):
         position: AttentionPosition,
         places: Places,
         state: Tensor | None,
-        kind: Kind,
-        layer: int,
         tap: AttentionTap | None,
     ) -> Tensor:
         additive = _additive(position, places, q, k, state)
         is_causal = additive is None and places.plainly_causal
+        value_term = partial(position.value_term, places=places)
         out, weights = attend(
             q,
             k,
@@ -124,20 +118,17 @@ class _MultiHead(nn.Module):
             scale=position.logit_scale(self.head_dim),
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=tap is not None,
-            value_term=partial(position.value_term, places=places)
-            if position.needs_weights
-            else None,
+            value_term=value_term if position.needs_weights else None,
         )
         if tap is not None and weights is not None:
-            tap.record(kind, layer, weights)
+            tap.record(self.kind, self.layer, weights)
         return self.out_proj(out.transpose(1, 2).flatten(-2))
 
 
 def _additive(
     position: AttentionPosition, places: Places, q: Tensor, k: Tensor, state: Tensor | None
 ) -> Tensor | None:
-    """Everything that is added to the scaled logits, masks included, as one tensor; None where a
-    mask is all.
+    """All that is added to the scaled logits, masks included; None where a mask is all there is.
 
     What q and k do not decide is made once for all layers that share the module.
     """
@@ -166,10 +157,9 @@ class SelfAttention(_MultiHead):
     def __init__(
         self, *, d_model: int, n_heads: int, dropout: float, bias: bool, kind: Kind, layer: int
     ) -> None:
-        super().__init__(d_model=d_model, n_heads=n_heads, dropout=dropout, bias=bias)
+        sizes = {"d_model": d_model, "n_heads": n_heads}
+        super().__init__(**sizes, dropout=dropout, bias=bias, kind=kind, layer=layer)
         self.qkv_proj = Linear(d_model, 3 * d_model, bias=bias)
-        self.kind: Kind = kind
-        self.layer = layer
 
     def forward(
         self,
@@ -180,28 +170,14 @@ class SelfAttention(_MultiHead):
         cache: KeyValueCache | None = None,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """x [B,T,D] at places.q_positions -> [B,T,D]. With a cache, x continues what the cache
-        holds.
-        """
+        """x [B,T,D] at places.q_positions -> [B,T,D]; with a cache, x continues what that holds."""
         q, k, v = (self._split(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
-        q, k = (
-            position.rotate(q, places.q_positions, "query"),
-            position.rotate(k, places.q_positions, "key"),
-        )
+        q = position.rotate(q, places.q_positions, "query")
+        k = position.rotate(k, places.q_positions, "key")
         state = position.token_state(x)
         if cache is not None:
             k, v, state = cache.append(k, v, state)
-        return self._attend(
-            q,
-            k,
-            v,
-            position=position,
-            places=places,
-            state=state,
-            kind=self.kind,
-            layer=self.layer,
-            tap=tap,
-        )
+        return self._attend(q, k, v, position=position, places=places, state=state, tap=tap)
 
 
 class CrossAttention(_MultiHead):
@@ -210,17 +186,15 @@ class CrossAttention(_MultiHead):
     def __init__(
         self, *, d_model: int, n_heads: int, dropout: float, bias: bool, layer: int
     ) -> None:
-        super().__init__(d_model=d_model, n_heads=n_heads, dropout=dropout, bias=bias)
+        sizes = {"d_model": d_model, "n_heads": n_heads}
+        super().__init__(**sizes, dropout=dropout, bias=bias, kind="cross", layer=layer)
         self.q_proj = Linear(d_model, d_model, bias=bias)
         self.kv_proj = Linear(d_model, 2 * d_model, bias=bias)
-        self.layer = layer
 
     def project_memory(
         self, memory: Tensor, *, position: AttentionPosition, k_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """memory [B,S,D] -> keys (already rotated, where the scheme rotates) and values, [B,H,S,Dh]
-        each.
-        """
+        """memory [B,S,D] -> keys, rotated where the scheme rotates, and values, [B,H,S,Dh] each."""
         k, v = (self._split(part) for part in self.kv_proj(memory).chunk(2, dim=-1))
         return position.rotate(k, k_positions, "key"), v
 
@@ -234,18 +208,6 @@ class CrossAttention(_MultiHead):
         places: Places,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """x [B,T,D] at places.q_positions; k, v of `project_memory` at places.k_positions ->
-        [B,T,D].
-        """
+        """x [B,T,D] at places.q_positions -> [B,T,D]; k, v: see `project_memory`."""
         q = position.rotate(self._split(self.q_proj(x)), places.q_positions, "query")
-        return self._attend(
-            q,
-            k,
-            v,
-            position=position,
-            places=places,
-            state=None,
-            kind="cross",
-            layer=self.layer,
-            tap=tap,
-        )
+        return self._attend(q, k, v, position=position, places=places, state=None, tap=tap)

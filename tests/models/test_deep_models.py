@@ -1,4 +1,4 @@
-"""DeepNorm and weights by depth against their formulas; stacks of unlike depth train and translate."""
+"""DeepNorm and weights by depth against their formulas; unlike stacks train and translate."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from toy_runs import log_of, run_here, toy_config
 
 from configs.schema import ModelConfig
 from models.build import build_model
-from models.initialisation import deepnorm_constants
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import Places
+from models.transformer_backend import deepnorm_constants
 from translation.loading import load_run
 from utils.errors import ConfigError
 
