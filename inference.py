@@ -79,11 +79,9 @@ class LengthWatch:
         if self.beyond:
             n = len(self.beyond)
             many = f"{n:,} sentences of up to" if n > 1 else "a sentence of"
-            print(
-                f"warning: {many} {max(self.beyond):,} tokens, longer than any in training "
-                f"(data.max_len = {self.max_len}): the translation may be poor",
-                file=sys.stderr,
-            )
+            warning = f"{many} {max(self.beyond):,} tokens, longer than any in training "
+            warning += f"(data.max_len = {self.max_len}): the translation may be poor"
+            print(f"warning: {warning}", file=sys.stderr)
 
 
 def shown(items: list[Translated], args: Namespace, decode: DecodeConfig) -> list[str]:
@@ -111,27 +109,23 @@ def block(item: Translated, decode: DecodeConfig, *, title: bool) -> str:
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     change = config_change(args.config, args.search, args.overrides)
-    total, chunk = None, CHUNK
+    greedy, beam = args.search in ("greedy", "both"), args.search != "greedy"
+    chunk = CHUNK
     if args.src_text is not None:
         texts, where = args.src_text, "--src_text number"
     else:
         raw, name = open_source(args.src_file)
         texts, where = read_lines(bounded_lines(raw, name), name), f"{name}, line"
-        if args.src_file is not None:
-            total = count_lines(args.src_file)
-        elif sys.stdin.isatty():
+        if raw.isatty():
             chunk = 1
+    total = None if args.src_file is None else count_lines(args.src_file)
     with writer(args.output, never=args.src_file) as write:
         from tqdm import tqdm
 
         loaded, translator = load_from_arguments(args, change)
         watch = LengthWatch(where, translator.longest_source, loaded.config.data.max_len)
         found = translator.translate_stream(
-            texts,
-            chunk=chunk,
-            greedy=args.search in ("greedy", "both"),
-            beam=args.search != "greedy",
-            watch=watch,
+            texts, chunk=chunk, greedy=greedy, beam=beam, watch=watch
         )
         hidden = args.src_file is None or not sys.stderr.isatty()
         with tqdm(total=total, unit=" lines", disable=hidden, smoothing=0) as bar:

@@ -1,4 +1,4 @@
-"""What several test files share: running the scripts as a user does, and one small trained run."""
+"""What test files share: running the scripts as a user does, and one small trained run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from marian_files import write_marian_files
 # the last bits.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # started in the background of a shell; tests send Ctrl-C
+# Tests send Ctrl-C; in the background of a shell it is ignored.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +51,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="of each test in test_fuzzing.py, drawn anew (default: a few, always the same)",
     )
-
     parser.addoption(
         "--bf16",
         choices=("yes", "no"),
@@ -104,9 +102,7 @@ def tiny_args(folder: Path, *overrides: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished tiny RoPE run on the embedded corpus, made in this process. Tests
-    must not change it.
-    """
+    """The folder of a finished tiny RoPE run on the embedded corpus. Tests must not change it."""
     from configs.load import load_config
     from training.run import train
 

@@ -1,6 +1,4 @@
-"""Runs made from a trained one without training (other positions, other backends), and scripts run
-in-process.
-"""
+"""Runs made from a trained one without training, and scripts run in this process."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ class Ended(NamedTuple):
 
 
 class Scripts:
-    """Runs a script's main in this process, as the command line does; starting Python anew takes
-    seconds.
-    """
+    """Runs a script's main in this process, as the command line does; a new one takes seconds."""
 
     def __init__(
         self, main: Callable[[list[str]], None], capsys: Any, monkeypatch: pytest.MonkeyPatch

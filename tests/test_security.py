@@ -1,6 +1,4 @@
-"""What is read is data: nothing in it is executed, nothing unpacks without end, nothing is fetched
-by surprise.
-"""
+"""What is read is data: not executed, not unpacked without end, not fetched by surprise."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, TINY
+from conftest import ROOT, tiny_args
 from made_runs import Scripts
 
 import inference
@@ -34,27 +32,10 @@ SOURCES = [
     for folder in ("", *(f"{path.parent.name}/**/" for path in ROOT.glob("*/__init__.py")))
     for path in sorted(ROOT.glob(f"{folder}*.py"))
 ]
-SERIALIZERS = {
-    "pickle",
-    "cPickle",
-    "_pickle",
-    "dill",
-    "cloudpickle",
-    "joblib",
-    "marshal",
-    "shelve",
-    "yaml",
-}
-EXECUTE = {
-    "eval",
-    "exec",
-    "compile",
-    "__import__",
-    "os.system",
-    "os.popen",
-    "runpy.run_path",
-    "runpy.run_module",
-}
+SERIALIZERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal"}
+SERIALIZERS |= {"shelve", "yaml"}
+EXECUTE = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}
+EXECUTE |= {"runpy.run_path", "runpy.run_module"}
 SAFE = {"weights_only": True, "allow_pickle": False, "trust_remote_code": False, "shell": False}
 
 
@@ -63,38 +44,30 @@ def test_no_file_is_ever_unpickled_and_no_text_executed() -> None:
     for path in SOURCES:
         name = path.relative_to(ROOT).as_posix()
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                modules = (
-                    [alias.name for alias in node.names]
-                    if isinstance(node, ast.Import)
-                    else [str(node.module)]
-                )
-                assert not {module.split(".")[0] for module in modules} & SERIALIZERS, (
-                    f"{name}:{node.lineno}"
-                )
+            where = f"{name}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Import):
+                assert not {alias.name.split(".")[0] for alias in node.names} & SERIALIZERS, where
+            elif isinstance(node, ast.ImportFrom):
+                assert str(node.module).split(".")[0] not in SERIALIZERS, where
             elif isinstance(node, ast.Call):
                 function = ast.unparse(node.func)
-                given = {
-                    keyword.arg: keyword.value for keyword in node.keywords if keyword.arg in SAFE
-                }
+                given = {each.arg: each.value for each in node.keywords if each.arg in SAFE}
                 for keyword, value in given.items():
-                    assert isinstance(value, ast.Constant), f"{name}:{node.lineno}"
-                    assert value.value is SAFE[str(keyword)], f"{name}:{node.lineno}"
+                    assert isinstance(value, ast.Constant), where
+                    assert value.value is SAFE[str(keyword)], where
                 if function == "torch.load":
                     loads.append(name)
-                    assert "weights_only" in given, f"{name}:{node.lineno}"
+                    assert "weights_only" in given, where
                 if function in EXECUTE:
                     executed.append((name, function))
     assert set(loads) == {"checkpoints/content.py", "checkpoints/run.py"}
-    assert executed == [
-        ("configs/load.py", "runpy.run_path")
-    ]  # a config file is code; nothing else is
+    # A config file is code; nothing else is.
+    assert executed == [("configs/load.py", "runpy.run_path")]
 
 
 def test_the_readme_says_that_a_config_file_is_executed() -> None:
-    assert "A config file is Python code and is executed" in " ".join(
-        (ROOT / "README.md").read_text("utf-8").split()
-    )
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert "A config file is Python code and is executed" in readme
 
 
 @pytest.mark.parametrize("lang", ["", "../en", "en/x", "e\0n", "e n"])
@@ -113,9 +86,8 @@ def test_a_gz_that_unpacks_without_end_is_given_up(
     corpus = build_corpus(DataConfig(corpus=ParallelFiles(root=str(tmp_path))))
     for lang in ("fr", "en"):
         (tmp_path / f"train.{lang}.gz").write_bytes(gzip.compress(b"mot\n" * 300_000))
-    with pytest.raises(
-        UserError, match=r"train\.fr\.gz: more than 100 times its size once unpacked, .*gunzip"
-    ):
+    said = r"train\.fr\.gz: more than 100 times its size once unpacked, .*gunzip"
+    with pytest.raises(UserError, match=said):
         corpus.load("train")
     for lang in ("fr", "en"):
         (tmp_path / f"train.{lang}.gz").write_bytes(gzip.compress(b"mot\n" * 200_000))
@@ -157,13 +129,11 @@ def test_an_archive_that_unpacks_without_end_is_given_up(
 
 def test_a_line_without_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_lines, "MAX_LINE", 10)
-    assert list(bounded_lines(io.BytesIO(b"Oui.\n" + b"x" * 9 + b"\nNon."), "f")) == [
-        b"Oui.\n",
-        b"x" * 9 + b"\n",
-        b"Non.",
-    ]
+    lines = [b"Oui.\n", b"x" * 9 + b"\n", b"Non."]
+    assert list(bounded_lines(io.BytesIO(b"".join(lines)), "f")) == lines
+    lines[1] = b"x" * 10 + b"\n"
     with pytest.raises(UserError, match="f, line 2: more than 10 bytes"):
-        list(bounded_lines(io.BytesIO(b"Oui.\n" + b"x" * 10 + b"\nNon."), "f"))
+        list(bounded_lines(io.BytesIO(b"".join(lines)), "f"))
 
 
 # ------------------------------------------------------------------------------------------ network
@@ -191,15 +161,9 @@ def test_the_demo_never_asks_for_the_network(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    changes = [*TINY, f"train.runs_dir={tmp_path / 'runs'}", f"data.cache_dir={tmp_path / 'cache'}"]
-    changes += [
-        "train.max_steps=2",
-        "data.corpus.n_train=80",
-        "evaluate.bootstrap_samples=2",
-        "evaluate.bleu_every_epochs=0",
-    ]
-    changes += ["decode.max_len=5", "train.log_attention=false"]
-    config = load_config(ROOT / "configs/demo.py", changes)
+    short = ("train.max_steps=2", "data.corpus.n_train=80", "evaluate.bootstrap_samples=2")
+    short += ("evaluate.bleu_every_epochs=0", "decode.max_len=5")
+    config = load_config(ROOT / "configs/demo.py", tiny_args(tmp_path, *short)[1::2])
     run = train(config).run.path
     for main, args in (
         (inference.main, ["--src_text", "Le chat dort."]),

@@ -84,7 +84,7 @@ def load_from_arguments(
     """The model that `add_model_arguments` describe, on its device; `change` as in `load_run`."""
     import torch
 
-    from translation.loading import load_runs
+    from translation.loading import load_run
     from utils.machine import resolve_device
 
     if args.threads is not None:
@@ -96,5 +96,5 @@ def load_from_arguments(
             f"--device {args.device}: not on this machine; allowed: auto, cpu, cuda, cuda:N"
         ) from None
     paths = args.model_path if isinstance(args.model_path, list) else [args.model_path]
-    loaded = load_runs(paths, runs_dir=args.runs_dir, change=change)
+    loaded = load_run(*paths, runs_dir=args.runs_dir, change=change)
     return loaded, loaded.translator(device)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -161,7 +161,7 @@ class Result:
             **pairs.identity(),
             "loss": self.loss,
             "accuracy": self.accuracy,
-            "scores": self.scores.to_dict(),
+            "scores": asdict(self.scores),
             "search_seconds": self.seconds,
             "epoch": loaded.epoch,
             "step": loaded.step,

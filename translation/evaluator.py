@@ -62,9 +62,8 @@ def create_evaluator(
         targets = batch.tgt_out != pad_id
         with torch.inference_mode(), autocast(device, dtype):
             hidden = model(batch.src, batch.tgt_in, select=targets, project=False)
-            sums = token_sums(
-                hidden, model.output.weight, batch.tgt_out[targets], label_smoothing=0.0
-            )
+            weight, tgt = model.output.weight, batch.tgt_out[targets]
+            sums = token_sums(hidden, weight, tgt, label_smoothing=0.0)
         return sums.nll, sums.n_correct
 
     def evaluate(engine: Engine, batch: Batch) -> tuple[Tensor, Tensor, int]:
@@ -87,9 +86,8 @@ def create_evaluator(
                     ) from error
             release_memory(device)  # not before the error, which holds what was computed, has gone
             if not warned:
-                logger.warning(
-                    "not enough memory to evaluate %d pairs at once: cut in two", len(part.indices)
-                )
+                message = "not enough memory to evaluate %d pairs at once: cut in two"
+                logger.warning(message, len(part.indices))
             warned = True
             parts += part.halves(pad_id)
         nll, n_correct = (torch.stack(column).sum() for column in zip(*results))

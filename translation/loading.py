@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,14 +54,15 @@ class LoadedRun:
 
 def load_run(
     model_path: str | Path | None,
-    *,
+    *partner_paths: str | Path,
     runs_dir: str | Path,
     change: Callable[[Config], Config] = lambda config: config,
 ) -> LoadedRun:
     """The model of a checkpoint, of a run (its best), or of the newest run; on the CPU.
 
-    `change` may replace parts of the configuration that do not shape the model. Raises UserError
-    where the checkpoint, the tokenizer or their fit is at fault.
+    `change` may replace parts of the configuration that do not shape the model. The runs of
+    `partner_paths` become its partners, which search as its configuration says. Raises UserError
+    where a checkpoint, a tokenizer or their fit is at fault.
     """
     checkpoint, run = resolve_checkpoint(model_path, runs_dir=runs_dir, prefer="best")
     payload = read_checkpoint(checkpoint)
@@ -70,44 +71,31 @@ def load_run(
     check_tokenizer(tokenizer, payload, where=str(run.tokenizer))
     model = build_model(config.model, tokenizer)
     load_weights(model, payload, checkpoint)
-    progress = payload.get("progress", {})
+    progress = {"epoch": 0, "step": 0, **payload.get("progress", {})}
+    del payload  # which may hold an optimizer, before partners are loaded
+
+    def search_alike(other: Config) -> Config:
+        return replace(other, decode=config.decode)
+
+    partners = tuple(
+        load_run(path, runs_dir=runs_dir, change=search_alike) for path in partner_paths
+    )
+    for partner in partners:
+        if partner.tokenizer.fingerprint() != tokenizer.fingerprint():
+            raise UserError(
+                f"{partner.checkpoint} has another tokenizer than {checkpoint}: an ensemble needs "
+                "one vocabulary; give runs that were trained with the same tokenizer"
+            )
     return LoadedRun(
         checkpoint=checkpoint,
         run=run,
         config=config,
         tokenizer=tokenizer,
         model=model.eval(),
-        epoch=progress.get("epoch", 0),
-        step=progress.get("step", 0),
+        epoch=progress["epoch"],
+        step=progress["step"],
+        partners=partners,
     )
-
-
-def load_runs(
-    model_paths: Sequence[str | Path | None],
-    *,
-    runs_dir: str | Path,
-    change: Callable[[Config], Config] = lambda config: config,
-) -> LoadedRun:
-    """The first run, with the others as its partners, which search as its configuration says.
-
-    Raises UserError as `load_run`, and where a partner has another tokenizer or no room for the
-    search.
-    """
-    first = load_run(model_paths[0], runs_dir=runs_dir, change=change)
-
-    def like_the_first(config: Config) -> Config:
-        return replace(config, decode=first.config.decode)
-
-    partners = tuple(
-        load_run(path, runs_dir=runs_dir, change=like_the_first) for path in model_paths[1:]
-    )
-    for partner in partners:
-        if partner.tokenizer.fingerprint() != first.tokenizer.fingerprint():
-            raise UserError(
-                f"{partner.checkpoint} has another tokenizer than {first.checkpoint}: an ensemble "
-                "needs one vocabulary; give runs that were trained with the same tokenizer"
-            )
-    return replace(first, partners=partners)
 
 
 def check_tokenizer(tokenizer: BaseTokenizer, payload: Mapping[str, Any], *, where: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -41,10 +39,6 @@ class CorpusScores:
     buckets: tuple[LengthBucket, ...]
     char_bleu: float | None  # nltk's corpus_bleu of plain strings, so of characters, 0..1
     n: int  # sentences
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings, tuples and dicts, ready for JSON."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +180,13 @@ def _check_aligned(**columns: Sequence[str]) -> None:
     for name, lines in columns.items():
         if isinstance(lines, str):
             raise UserError(f"{name} is one string, {lines[:40]!r}: give a list of sentences")
-    counts = {name: len(lines) for name, lines in columns.items()}
-    described = ", ".join(f"{count} {name}" for name, count in counts.items())
-    if len(set(counts.values())) > 1:
+    counts = {len(lines) for lines in columns.values()}
+    described = ", ".join(f"{len(lines)} {name}" for name, lines in columns.items())
+    if len(counts) > 1:
         raise UserError(
             f"the numbers of sentences differ: {described}; give one line of each a sentence"
         )
-    if not any(counts.values()):
+    if counts == {0}:
         raise UserError(f"nothing to score: {described}; give at least one sentence")
 
 

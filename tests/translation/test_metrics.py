@@ -4,6 +4,7 @@ field.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -280,7 +281,7 @@ def test_scores_survive_json_and_print_as_aligned_rows():
     references = make_corpus(30)
     hypotheses = damage(references, 0.2, seed=14)
     result = score(hypotheses, references, length_buckets=(10,), char_bleu=True)
-    loaded = json.loads(json.dumps(result.to_dict()))
+    loaded = json.loads(json.dumps(dataclasses.asdict(result)))
     assert loaded["sacrebleu"] == result.sacrebleu
     assert loaded["interval"] == list(result.interval)
     last = result.buckets[1]
