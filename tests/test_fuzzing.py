@@ -7,7 +7,6 @@ The suite draws a few examples of each kind, always the same. A campaign:
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import importlib
 import io
@@ -30,18 +29,7 @@ from toy_runs import run_here, same, toy_config
 from checkpoints.content import checkpoint_config, read_checkpoint, write_safetensors
 from checkpoints.run import Run
 from configs.load import read_config_json, write_config_json
-from configs.schema import (
-    Config,
-    DataConfig,
-    Iwslt2017,
-    Marian,
-    Mixture,
-    ParallelFiles,
-    Rope,
-    Subword,
-    Weighted,
-    YarnScaling,
-)
+from configs.schema import Config, DataConfig, Iwslt2017, Mixture, ParallelFiles, Subword, Weighted
 from configs.serialize import apply_overrides, from_dict, to_dict
 from data.cache import tokenize_split
 from data.corpora.base import ParallelText
@@ -51,6 +39,7 @@ from tokenizer.subword import SubwordTokenizer
 from training.log import RunLog, flatten
 from training.run import train
 from translation.loading import load_run
+from translation.settings import config_change
 from utils.errors import UserError
 from utils.lines import bounded_lines, read_lines
 
@@ -189,8 +178,8 @@ def test_official_files(folder: Path, data: st.DataObject, split: str) -> None:
 
 
 def iwslt(path: Path, split: str) -> ParallelText:
-    data = dataclasses.replace(Config().data, corpus=Iwslt2017(path=str(path), check_sizes=False))
-    return build_corpus(data).load(split)
+    corpus = Iwslt2017(path=str(path), check_sizes=False)
+    return build_corpus(DataConfig(corpus=corpus)).load(split)
 
 
 NAMES = ("train.tags.fr-en.fr", "train.tags.fr-en.en", "fr-en.zip", "en-fr.tgz")
@@ -239,8 +228,8 @@ def test_archives(folder: Path, data: st.DataObject) -> None:
 @fuzzed()
 @given(data=st.data())
 def test_lines_to_translate(data: st.DataObject) -> None:
-    raw = as_file(data.draw(st.lists(odd_text(), max_size=4)), packed=False)
-    raw = perhaps_damaged(data, raw)
+    lines = data.draw(st.lists(odd_text(), max_size=4))
+    raw = perhaps_damaged(data, as_file(lines, packed=False))
     with an_answer_or_a_clear_error():
         lines = list(read_lines(bounded_lines(io.BytesIO(raw), "x"), "x"))
         assert len(lines) == raw.count(b"\n") + (not raw.endswith(b"\n") and raw != b"")
@@ -281,16 +270,11 @@ def test_damaged_files_of_a_tokenizer(
 
 # ------------------------------------------------------------------------------------------ configs
 
-ROPE = Rope(scaling=YarnScaling())
 MIXTURE = Mixture(parts=(Weighted(corpus=ParallelFiles(), name="a"), Weighted()))
-CONFIGS = [
-    Config(),
-    Config(tokenizer=Marian(), model=dataclasses.replace(Config().model, position=ROPE)),
-    Config(data=dataclasses.replace(Config().data, corpus=MIXTURE)),
-    apply_overrides(
-        Config(), ["decode.search=sample", "data.clean=rules", "optim.objective=r_drop"]
-    ),
-]
+YARN = ("tokenizer=marian", "model.position=rope", "model.position.scaling=yarn")
+KINDS = ("decode.search=sample", "data.clean=rules", "optim.objective=r_drop")
+CONFIGS = [Config(), Config(data=DataConfig(corpus=MIXTURE))]
+CONFIGS += [apply_overrides(Config(), changes) for changes in (YARN, KINDS)]
 KEYS = sorted({key.removesuffix(".kind") for config in CONFIGS for key in flatten(to_dict(config))})
 VALUES = st.one_of(
     short_text,
@@ -374,7 +358,11 @@ def test_command_lines(name: str, data: st.DataObject) -> None:
     with contextlib.redirect_stdout(io.StringIO()):  # of --help
         try:
             with an_answer_or_a_clear_error():
-                script.parse_args([*command, *(text.replace("\0", "") for text in given_arguments)])
+                words = [*command, *(text.replace("\0", "") for text in given_arguments)]
+                args = script.parse_args(words)
+                if name in ("inference", "test", "tune", "back_translate"):
+                    search, file = getattr(args, "search", None), getattr(args, "config", None)
+                    config_change(file, search, args.overrides)(Config())
         except SystemExit as ended:
             if ended.code != 0:  # --help
                 raise
