@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from typing import Any
+
+from torch import nn
 
 from configs import positions as config
 from configs.schema import ModelConfig
@@ -11,7 +15,7 @@ from models.positional_encodings.alibi import Alibi
 from models.positional_encodings.base import AttentionPosition, AttentionScheme, PositionScheme
 from models.positional_encodings.combined import CombinedScheme, PairedScheme
 from models.positional_encodings.cope import Cope
-from models.positional_encodings.deberta import DebertaScheme
+from models.positional_encodings.deberta import Deberta, DebertaScheme, table_rows
 from models.positional_encodings.fire import Fire
 from models.positional_encodings.forgetting import ForgetGate
 from models.positional_encodings.kerple import Kerple
@@ -20,15 +24,20 @@ from models.positional_encodings.randomized import RandomizedScheme
 from models.positional_encodings.rope import NO_SCALING, RopeScaling, Rotary
 from models.positional_encodings.rope_scaling import (
     DynamicNtkRotary,
-    LinearScaling,
-    NtkScaling,
-    YarnScaling,
+    linear_frequencies,
+    ntk_frequencies,
+    yarn_attention_factor,
+    yarn_frequencies,
 )
 from models.positional_encodings.sandwich import Sandwich
 from models.positional_encodings.shaw import Shaw
 from models.positional_encodings.sinusoidal import SinusoidalScheme
 from models.positional_encodings.t5 import T5Bias
-from models.positional_encodings.transformer_xl import TransformerXlScheme
+from models.positional_encodings.transformer_xl import (
+    HeadBiases,
+    TransformerXl,
+    TransformerXlScheme,
+)
 from models.positional_encodings.xpos import XPos
 
 
@@ -41,17 +50,19 @@ def _build(position: config.PositionSection, model: ModelConfig) -> PositionSche
     return POSITION_SCHEMES[type(position)](position, model)
 
 
-def _stacks(
-    encoder: Iterable[AttentionPosition], decoder: Iterable[AttentionPosition]
-) -> PositionScheme:
+def each_stack(make: Callable[[], AttentionPosition]) -> PositionScheme:
+    """A module of its own for each stack, shared by its layers."""
+    return AttentionScheme(encoder=[make()], decoder=[make()])
+
+
+def each_layer(m: ModelConfig, make: Callable[[], AttentionPosition]) -> PositionScheme:
+    """A module of its own for every self-attention."""
+    encoder, decoder = ([make() for _ in range(n)] for n in _n_layers(m))
     return AttentionScheme(encoder=encoder, decoder=decoder)
 
 
-def _for_layers(m: ModelConfig, make: Callable[[], AttentionPosition]) -> PositionScheme:
-    """A module of its own for every self-attention."""
-    return _stacks(
-        [make() for _ in range(m.n_encoder_layers)], [make() for _ in range(m.n_decoder_layers)]
-    )
+def _n_layers(m: ModelConfig) -> tuple[int, int]:
+    return m.n_encoder_layers, m.n_decoder_layers
 
 
 def _head_dim(m: ModelConfig) -> int:
@@ -59,95 +70,77 @@ def _head_dim(m: ModelConfig) -> int:
 
 
 def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
-    rotary = Rotary(
-        base=p.base, form=p.form, rope_dim=p.rope_dim, layout=p.layout, scaling=_scaling(p.scaling)
-    )
+    make: Callable[..., Rotary] = partial(Rotary, scaling=_scaling(p.scaling))
     if isinstance(p.scaling, config.DynamicNtkScaling):
-        rotary = DynamicNtkRotary(
-            base=p.base,
-            form=p.form,
-            rope_dim=p.rope_dim,
-            layout=p.layout,
-            factor=p.scaling.factor,
-            trained_length=p.scaling.trained_length,
-        )
+        s = p.scaling
+        make = partial(DynamicNtkRotary, factor=s.factor, trained_length=s.trained_length)
+    rotary = make(base=p.base, form=p.form, rope_dim=p.rope_dim, layout=p.layout)
     return AttentionScheme(encoder=[rotary], decoder=[rotary], cross=[rotary] if p.cross else [])
 
 
-def _scaling(p: config.Scaling) -> RopeScaling:
-    match p:
+def _scaling(s: config.Scaling) -> RopeScaling:
+    match s:
         case config.LinearScaling():
-            return LinearScaling(p.factor)
+            return RopeScaling(partial(linear_frequencies, factor=s.factor))
         case config.NtkScaling():
-            return NtkScaling(p.factor)
+            return RopeScaling(partial(ntk_frequencies, factor=s.factor))
         case config.YarnScaling():
-            return YarnScaling(p.factor, p.trained_length, p.beta_fast, p.beta_slow)
+            settings = asdict(s)
+            return RopeScaling(
+                partial(yarn_frequencies, **settings), yarn_attention_factor(s.factor)
+            )
         case _:  # none, or one that is a module of its own
             return NO_SCALING
 
 
 def _xpos(p: config.XPos, m: ModelConfig) -> PositionScheme:
     decaying = XPos(base=p.base, gamma=p.gamma, scale_base=p.scale_base, form=p.form)
-    return _stacks([Rotary(base=p.base, form=p.form, rope_dim="head")], [decaying])
+    plain = Rotary(base=p.base, form=p.form, rope_dim="head")
+    return AttentionScheme(encoder=[plain], decoder=[decaying])
 
 
 def _alibi(p: config.Alibi, m: ModelConfig) -> PositionScheme:
-    return _stacks([Alibi(n_heads=m.n_heads, asymmetry=p.asymmetry)], [Alibi(n_heads=m.n_heads)])
+    encoder = Alibi(n_heads=m.n_heads, asymmetry=p.asymmetry)
+    return AttentionScheme(encoder=[encoder], decoder=[Alibi(n_heads=m.n_heads)])
 
 
 def _t5(p: config.T5, m: ModelConfig) -> PositionScheme:
-    def table(bidirectional: bool) -> AttentionPosition:
-        return T5Bias(
-            n_heads=m.n_heads,
-            n_buckets=p.n_buckets,
-            max_distance=p.max_distance,
-            bidirectional=bidirectional,
-            scaled=p.scaled,
-        )
-
-    return _stacks([table(True)], [table(False)])
-
-
-def _kerple(p: config.Kerple, m: ModelConfig) -> PositionScheme:
-    return _stacks(*([Kerple(n_heads=m.n_heads, form=p.form)] for _ in range(2)))
+    sizes = {"n_heads": m.n_heads, "n_buckets": p.n_buckets, "max_distance": p.max_distance}
+    encoder = T5Bias(**sizes, bidirectional=True, scaled=p.scaled)
+    decoder = T5Bias(**sizes, bidirectional=False, scaled=p.scaled)
+    return AttentionScheme(encoder=[encoder], decoder=[decoder])
 
 
 def _fire(p: config.Fire, m: ModelConfig) -> PositionScheme:
-    return _stacks(
-        *([Fire(n_heads=m.n_heads, width=p.width, c=p.c, threshold=p.threshold)] for _ in range(2))
-    )
-
-
-def _sandwich(p: config.Sandwich, m: ModelConfig) -> PositionScheme:
-    bias = Sandwich(n_heads=m.n_heads, width=p.width, base=p.base)
-    return _stacks([bias], [bias])
-
-
-def _shaw(p: config.Shaw, m: ModelConfig) -> PositionScheme:
-    return _for_layers(m, lambda: Shaw(head_dim=_head_dim(m), clip=p.clip, values=p.values))
+    return each_stack(lambda: Fire(n_heads=m.n_heads, width=p.width, c=p.c, threshold=p.threshold))
 
 
 def _transformer_xl(p: config.TransformerXl, m: ModelConfig) -> PositionScheme:
+    def biases() -> HeadBiases | None:
+        return HeadBiases(n_heads=m.n_heads, head_dim=_head_dim(m)) if p.reading == "xl" else None
+
     return TransformerXlScheme(
-        d_model=m.d_model,
-        n_heads=m.n_heads,
-        n_encoder_layers=m.n_encoder_layers,
-        n_decoder_layers=m.n_decoder_layers,
-        reading=p.reading,
-        base=p.base,
+        n_layers=_n_layers(m),
+        shared=(biases(), biases()),
+        layer=lambda shared: TransformerXl(
+            d_model=m.d_model, n_heads=m.n_heads, base=p.base, shared=shared
+        ),
     )
 
 
 def _deberta(p: config.Deberta, m: ModelConfig) -> PositionScheme:
+    rows = table_rows(p.max_distance, p.log_buckets)
     return DebertaScheme(
-        d_model=m.d_model,
-        n_heads=m.n_heads,
-        n_encoder_layers=m.n_encoder_layers,
-        n_decoder_layers=m.n_decoder_layers,
-        max_distance=p.max_distance,
-        log_buckets=p.log_buckets,
-        c2p=p.c2p,
-        p2c=p.p2c,
+        n_layers=_n_layers(m),
+        tables=(nn.Embedding(rows, m.d_model), nn.Embedding(rows, m.d_model)),
+        layer=lambda table: Deberta(
+            n_heads=m.n_heads,
+            table=table,
+            max_distance=p.max_distance,
+            log_buckets=p.log_buckets,
+            c2p=p.c2p,
+            p2c=p.p2c,
+        ),
     )
 
 
@@ -156,26 +149,8 @@ def _causal_only(
 ) -> PositionScheme:
     encoder = _build(p.encoder, m)
     encoder.encoder_only()
-    return PairedScheme(
-        encoder=encoder,
-        decoder=AttentionScheme(decoder=[make() for _ in range(m.n_decoder_layers)]),
-    )
-
-
-def _cope(p: config.Cope, m: ModelConfig) -> PositionScheme:
-    return _causal_only(p, m, lambda: Cope(head_dim=_head_dim(m), n_positions=p.n_positions))
-
-
-def _fox(p: config.Fox, m: ModelConfig) -> PositionScheme:
-    return _causal_only(p, m, lambda: ForgetGate(d_model=m.d_model, n_heads=m.n_heads))
-
-
-def _combined(p: config.Combined, m: ModelConfig) -> PositionScheme:
-    return CombinedScheme(on_input=_build(p.input, m), inside=_build(p.attention, m))
-
-
-def _randomized(p: config.Randomized, m: ModelConfig) -> PositionScheme:
-    return RandomizedScheme(_build(p.scheme, m), spread=p.spread, max_positions=p.max_positions)
+    decoder = AttentionScheme(decoder=[make() for _ in range(m.n_decoder_layers)])
+    return PairedScheme(encoder=encoder, decoder=decoder)
 
 
 # One line for each position section of configs/positions.py.
@@ -189,14 +164,26 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.XPos: _xpos,
     config.Alibi: _alibi,
     config.T5: _t5,
-    config.Kerple: _kerple,
+    config.Kerple: lambda p, m: each_stack(lambda: Kerple(n_heads=m.n_heads, form=p.form)),
     config.Fire: _fire,
-    config.Sandwich: _sandwich,
-    config.Shaw: _shaw,
+    config.Sandwich: lambda p, m: each_stack(
+        lambda: Sandwich(n_heads=m.n_heads, width=p.width, base=p.base)
+    ),
+    config.Shaw: lambda p, m: each_layer(
+        m, lambda: Shaw(head_dim=_head_dim(m), clip=p.clip, values=p.values)
+    ),
     config.TransformerXl: _transformer_xl,
     config.Deberta: _deberta,
-    config.Cope: _cope,
-    config.Fox: _fox,
-    config.Combined: _combined,
-    config.Randomized: _randomized,
+    config.Cope: lambda p, m: _causal_only(
+        p, m, lambda: Cope(head_dim=_head_dim(m), n_positions=p.n_positions)
+    ),
+    config.Fox: lambda p, m: _causal_only(
+        p, m, lambda: ForgetGate(d_model=m.d_model, n_heads=m.n_heads)
+    ),
+    config.Combined: lambda p, m: CombinedScheme(
+        on_input=_build(p.input, m), inside=_build(p.attention, m)
+    ),
+    config.Randomized: lambda p, m: RandomizedScheme(
+        _build(p.scheme, m), spread=p.spread, max_positions=p.max_positions
+    ),
 }

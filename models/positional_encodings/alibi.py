@@ -1,5 +1,6 @@
-"""Attention with linear biases (Press et al. 2022, "Train Short, Test Long", section 3): a penalty
-proportional to the distance, with one fixed slope for each head.
+"""ALiBi: a penalty proportional to the distance, with one fixed slope for each head.
+
+Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases", section 3.
 """
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import Places
-from models.positional_encodings.relative import FixedBias, exact_dtype
+from models.positional_encodings.base import Places, exact_dtype
+from models.positional_encodings.relative import FixedBias
 
 
 def alibi_slopes(
@@ -17,10 +18,8 @@ def alibi_slopes(
     """The slopes [H], computed in float64: 2^(-8h/H) for h = 1..H where H is a power of two.
 
     Otherwise (the paper's footnote 10) those of the next smaller power of two P, then every other
-    one of those of 2P, beginning with the first. Raises ValueError for n_heads < 1.
+    one of those of 2P, beginning with the first.
     """
-    if n_heads < 1:
-        raise ValueError(f"n_heads = {n_heads} must be at least 1")
     power = 1 << (n_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
     between = [2.0 ** (-8 * h / (2 * power)) for h in range(1, 2 * power, 2)]
@@ -32,10 +31,9 @@ def alibi_bias(distance: Tensor, slopes: Tensor, *, causal: bool, asymmetry: flo
 
     distance i - j [...], slopes [H] -> [H,...] in the slopes' type, float32 or better.
 
-    This is symmetric: by it alone a model without a causal mask cannot tell left from right. So asymmetry * slope is
-    added for every key in the past (distance > 0), which makes it slope (asymmetry - distance) there, 0 at the query's
-    own place and -slope |distance| in the future; 0.5 is the value in the code of Ruoss et al. 2023. With causal=True
-    the mask tells the sides apart already, and nothing is added.
+    This is symmetric: by it alone an encoder cannot tell left from right. So asymmetry * slope is
+    added for every key in the past (distance > 0); 0.5 is the value in the code of Ruoss et al.
+    2023. With causal=True the mask tells the sides apart already, and nothing is added.
     """
     dtype = exact_dtype(slopes.dtype)
     closeness = distance.abs().neg().to(dtype)
@@ -45,14 +43,10 @@ def alibi_bias(distance: Tensor, slopes: Tensor, *, causal: bool, asymmetry: flo
 
 
 class Alibi(FixedBias):
-    """Symmetric in an encoder, or asymmetric with asymmetry > 0; towards the past alone in a causal
-    attention.
-    """
+    """Symmetric in an encoder unless asymmetry > 0; towards the past alone behind a causal mask."""
 
     def __init__(self, *, n_heads: int, asymmetry: float = 0.0) -> None:
         super().__init__()
-        if n_heads < 1:
-            raise ValueError(f"n_heads = {n_heads} must be at least 1")
         self.n_heads = n_heads
         self.asymmetry = asymmetry
 

@@ -1,5 +1,4 @@
-"""What a position scheme can do: two contracts whose defaults mean "no position", and the schemes
-that hand them out.
+"""What a position scheme can do: two contracts whose defaults mean "no position".
 
 A scheme acts at up to four points: added to the embeddings (InputPosition); rotating queries and
 keys, biasing the attention logits, and adding a term to the values (AttentionPosition). Positions
@@ -22,17 +21,24 @@ Role = Literal["query", "key"]
 T = TypeVar("T")
 
 
+def exact_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type to compute angles and biases in: float64 for float64, float32 for anything less."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 class Places:
     """Where the queries and keys of one attention stand, and which keys a query may see.
 
     One object serves all layers of a stack during one forward pass (or one decoding step), so that
     what depends on the places alone is computed once: see `once`.
 
-    q_positions [Tq], k_positions [Tk]: integers. causal: a query sees no key at a later position;
-    newest says that no key is later than any query, so that no mask is needed for it. padding:
-    bool, broadcast to [B,1,Tq,Tk], True = may attend, or None. k_end [B]: the position after the
-    last real key of each row, where the rows are whole sentences; None where they grow (a causal
-    attention).
+    Args:
+        q_positions, k_positions: integers [Tq] and [Tk].
+        causal: a query sees no key at a later position.
+        newest: no key is later than any query, so that being causal takes no mask.
+        padding: bool, broadcast to [B,1,Tq,Tk], True = may attend; or None.
+        k_end: [B], the position after the last real key of each row, where the rows are whole
+            sentences; None where they grow (a causal attention).
     """
 
     def __init__(
@@ -54,30 +60,24 @@ class Places:
         self._made: dict[Hashable, object] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of make(), computed the first time that `key` is asked for. Nothing outlives
-        the forward pass.
-        """
+        """The value of make(), computed the first time that `key` is asked for."""
         if key not in self._made:
             self._made[key] = make()
         return cast(T, self._made[key])
 
     @property
     def distance(self) -> Tensor:
-        """i - j of query position i and key position j, [Tq,Tk] integers: positive where the key is
-        in the past.
-        """
+        """i - j of query i and key j, integers [Tq,Tk]: positive where the key is in the past."""
         return self.once("distance", lambda: self.q_positions[:, None] - self.k_positions[None, :])
 
     @property
     def plainly_causal(self) -> bool:
-        """Causal over one and the same sequence, without padding: the kernel needs no mask then,
-        only a flag.
-        """
+        """Causal over one and the same sequence, unpadded: a kernel needs only a flag for it."""
         return self.causal and self.padding is None and self.q_positions is self.k_positions
 
     @property
     def mask(self) -> Tensor | None:
-        """Bool, broadcast to [B,H,Tq,Tk], True = may attend; None where every query sees every key."""
+        """Bool, broadcast to [B,H,Tq,Tk], True = may attend; None where all see all."""
         return self.once("mask", self._make_mask)
 
     def _make_mask(self) -> Tensor | None:
@@ -92,9 +92,7 @@ class Places:
 
 
 class InputPosition(nn.Module):
-    """Acts on embeddings. `max_positions` is the number of positions it knows, None where there is
-    no bound.
-    """
+    """Acts on embeddings. It knows `max_positions` positions; None where there is no bound."""
 
     max_positions: int | None = None
 
@@ -104,18 +102,15 @@ class InputPosition(nn.Module):
 
 
 class AttentionPosition(nn.Module):
-    """Acts inside one attention. `needs_weights` asks for the attention weights, hence for the
-    eager kernel.
+    """Acts inside one attention: its logits are logit_scale * q.k + bias + logit_term.
 
-    The logits are logit_scale * q.k + bias + logit_term, with q and k rotated.
+    q and k are rotated. `needs_weights` asks for the weights, hence for the eager kernel.
     """
 
     needs_weights = False
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
-        """q or k [B,H,T,Dh] of tokens at positions [T] -> the same shape. Keys are rotated before
-        they are cached.
-        """
+        """q or k [B,H,T,Dh] at positions [T] -> the same shape. Caches keep rotated keys."""
         return x
 
     def logit_scale(self, head_dim: int) -> float:
@@ -125,39 +120,35 @@ class AttentionPosition(nn.Module):
     def bias(self, places: Places) -> Tensor | None:
         """What is added to the scaled logits whatever q and k are, in float32 or better; or None.
 
-        Broadcasts to [B,H,Tq,Tk]. Asked for once in a forward pass for all layers that share this
-        module.
+        Broadcasts to [B,H,Tq,Tk]. Asked for once a pass for all layers that share this module.
         """
         return None
 
     def token_state(self, x: Tensor) -> Tensor | None:
-        """From the attention's input x [B,T,D] to a number for each head and token, [B,H,T], kept
-        beside the keys.
-        """
+        """A number [B,H,T] for each head and token of x [B,T,D], kept beside the keys; or None."""
         return None
 
     def logit_term(
         self, q: Tensor, k: Tensor, places: Places, state: Tensor | None
     ) -> Tensor | None:
-        """What is added to the scaled logits depending on q [B,H,Tq,Dh], k [B,H,Tk,Dh] (rotated) or
-        the state [B,H,Tk].
+        """What q [B,H,Tq,Dh], k [B,H,Tk,Dh] (rotated) or state [B,H,Tk] add to the scaled logits.
 
         Broadcasts to [B,H,Tq,Tk] and is finite everywhere, also where the mask forbids; or None.
         """
         return None
 
     def value_term(self, weights: Tensor, places: Places) -> Tensor:
-        """weights [B,H,Tq,Tk] (after dropout) -> [B,H,Tq,Dh], added to the output. Asked for if
-        needs_weights.
+        """weights [B,H,Tq,Tk] after dropout -> what is added to the output [B,H,Tq,Dh].
+
+        Asked for only where needs_weights is set.
         """
         raise TypeError(f"{type(self).__name__} has no value term")
 
 
 class PositionScheme(nn.Module):
-    """Owns the modules of one position scheme and hands them out by place. The defaults are "none".
+    """Owns the modules of one scheme and hands them out by place. The defaults are "none".
 
-    Sharing is a matter of handing out one module in several places: it is owned here, so its
-    parameters stand in the state_dict once.
+    To share a module is to hand it out in several places: its parameters are saved here, once.
     """
 
     def __init__(self) -> None:
@@ -172,23 +163,19 @@ class PositionScheme(nn.Module):
         return self.no_attention
 
     def encoder_only(self) -> None:
-        """Let go of the modules of the decoder and its input, where the scheme is to serve the
-        encoder alone.
-        """
+        """Let go of what serves the decoder and its input."""
 
     def positions(self, side: Side, start: int, end: int, device: torch.device) -> Tensor:
         """The positions [end - start] of the tokens start .. end-1 of a sequence."""
         return torch.arange(start, end, device=device)
 
     def max_length(self, side: Side) -> int | None:
-        """The longest sequence that this side can have, in tokens; None where there is no bound."""
+        """The longest sequence of this side in tokens; None where there is no bound."""
         return self.input(side).max_positions
 
 
 class AttentionScheme(PositionScheme):
-    """Hands out given modules: one for each layer of a stack, or a single one that the whole stack
-    shares.
-    """
+    """Hands out given modules: one for each layer of a stack, or a single one for all of them."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""Schemes made of other schemes: one for the embeddings with one for attention, and one for each
-stack.
-"""
+"""Schemes made of two others: one for the embeddings and one inside, or one for each stack."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ class CombinedScheme(PositionScheme):
 
 
 class PairedScheme(PositionScheme):
-    """One scheme for the encoder and its input, another for the decoder's self-attention; none in
-    cross-attention.
-    """
+    """One scheme for the encoder and its input, another for the decoder; none in between."""
 
     def __init__(self, *, encoder: PositionScheme, decoder: PositionScheme) -> None:
         super().__init__()

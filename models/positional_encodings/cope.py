@@ -1,13 +1,11 @@
-"""Contextual positions (Golovneva et al. 2024, "Contextual Position Encoding"): a query counts the
-tokens that it finds worth counting, and looks its count up in a table.
+"""CoPE, contextual positions (Golovneva et al. 2024): a query counts what it finds worth counting.
 
-    g_ij = sigmoid(q_i . k_j / sqrt(Dh)) for j <= i     p_ij = sum_{l=j..i} g_il, at most
-    n_positions - 1 logits_ij = q_i . k_j / sqrt(Dh) + q_i . e[p_ij], linear between the whole
-    positions next to p_ij
+    g_ij = sigmoid(q_i . k_j / sqrt(Dh)) for j <= i
+    p_ij = sum_{l=j..i} g_il, at most n_positions - 1
+    logits_ij = q_i . k_j / sqrt(Dh) + q_i . e[p_ij], linear between the whole numbers next to p_ij
 
-The term q.e is added as it is, after the division of q.k by sqrt(Dh), as in the paper's listing;
-some programs divide it too. Causal: a gate of a later token must not count, or the past would
-depend on the future.
+q.e is added undivided, as in the paper's listing; some programs divide it by sqrt(Dh) too. Causal:
+a gate of a later token must not count, or the past would depend on the future.
 """
 
 from __future__ import annotations
@@ -16,54 +14,45 @@ import torch
 from torch import Tensor, nn
 
 from models.masks import causal_attn_mask
-from models.positional_encodings.base import AttentionPosition, Places
+from models.positional_encodings.base import AttentionPosition, Places, exact_dtype
 
 
 def cope_positions(qk_logits: Tensor, allowed: Tensor, n_positions: int) -> Tensor:
-    """p_ij: scaled logits q.k [B,H,Tq,Tk] of keys in the order of their positions -> [B,H,Tq,Tk],
-    float32 or better.
+    """p_ij of scaled logits q.k, for keys in the order of their positions; in float32 or better.
 
-    allowed: bool, broadcast to [B,H,Tq,Tk], True where the gate counts, that is for real keys up to
-    the query. Where it is False there is no meaning, but a finite number.
+    qk_logits [B,H,Tq,Tk]; allowed: bool, broadcast to it, True where the gate counts, that is for
+    real keys up to the query -> [B,H,Tq,Tk], without meaning but finite where allowed is False.
     """
-    exact = qk_logits.to(torch.promote_types(qk_logits.dtype, torch.float32))
-    gates = exact.sigmoid() * allowed
+    gates = qk_logits.to(exact_dtype(qk_logits.dtype)).sigmoid() * allowed
     return gates.flip(-1).cumsum(-1).flip(-1).clamp(max=n_positions - 1)
 
 
 def cope_logits(q: Tensor, qk_logits: Tensor, table: Tensor, allowed: Tensor) -> Tensor:
     """q . e[p], to be added to the scaled logits.
 
-    q [B,H,Tq,Dh], qk_logits [B,H,Tq,Tk] = q.k / sqrt(Dh), table e [n_positions,Dh]; allowed as in
-    `cope_positions`
-    -> [B,H,Tq,Tk] in q's type.
+    q [B,H,Tq,Dh], qk_logits [B,H,Tq,Tk] = q.k / sqrt(Dh), table e [n_positions,Dh], allowed as in
+    `cope_positions` -> [B,H,Tq,Tk] in q's type.
     """
     positions = cope_positions(qk_logits, allowed, table.shape[0])
     at_whole = torch.matmul(q, table.T)  # [B,H,Tq,n_positions]
     below, above = positions.floor(), positions.ceil()
     fraction = positions - below
-    mixed = at_whole.gather(-1, above.long()) * fraction + at_whole.gather(-1, below.long()) * (
-        1 - fraction
-    )
-    return mixed.to(q.dtype)
+    upper, lower = (at_whole.gather(-1, whole.long()) for whole in (above, below))
+    return (upper * fraction + lower * (1 - fraction)).to(q.dtype)
 
 
 class Cope(AttentionPosition):
     """The table [n_positions,Dh] of one layer, shared by its heads. For causal attention.
 
-    It starts small (normal, 0.02): attention begins close to that without positions, which a causal
-    mask can bear.
+    It starts normal(0, 0.02): close to no positions, which a causal mask can bear.
     """
 
     def __init__(self, *, head_dim: int, n_positions: int) -> None:
         super().__init__()
-        if n_positions < 2:
-            raise ValueError(f"n_positions = {n_positions}: at least 2, or every count is the same")
         self.table = nn.Parameter(0.02 * torch.randn(n_positions, head_dim))
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
-        # From the positions themselves: the mask of a single query takes for granted that nothing
-        # follows it.
+        # Not places.mask: that of a single query takes for granted that nothing follows it.
         allowed = places.once("cope", lambda: _countable(places))
         qk_logits = torch.matmul(q, k.transpose(-2, -1)) * self.logit_scale(q.shape[-1])
         return cope_logits(q, qk_logits, self.table, allowed)

@@ -1,25 +1,26 @@
-"""Disentangled attention (He et al. 2021, "DeBERTa", equations 3-4): content and distance have
-queries and keys of their own.
+"""DeBERTa, disentangled attention: content and distance have queries and keys of their own.
 
-With i a query's position, j a key's, P [2k,d] the trained table of a stack, K^r = P W_kr and Q^r =
-P W_qr of a layer:
+He et al. 2021, equations 3-4. With i a query's position, j a key's, P [2k,d] the trained table of a
+stack, K^r = P W_kr and Q^r = P W_qr of a layer:
 
     logits_ij = [q_i . k_j + q_i . K^r_delta(i,j) + k_j . Q^r_delta(j,i)] / sqrt(3 Dh)
     delta(i,j) = clip(i - j + k, 0, 2k - 1)
 
 The second term is "content to position" (c2p), the third "position to content" (p2c); with one of
-them left out the factor is 1/sqrt(2 Dh). The third term is indexed by delta(j,i), as the paper
-writes it; the published programs take delta(i,j), which is another model: the same table with its
-rows mirrored, save at the clip, where the other end of the table is the one that distances share.
+them left out the factor is 1/sqrt(2 Dh). The third is indexed by delta(j,i), as the paper writes
+it; the published programs take delta(i,j), which is another model: the same table with its rows
+mirrored, save at the clip, where the other end of the table is the one that distances share.
 
-Logarithmic buckets (DeBERTa v2): with k buckets to a side and m = k/2, distances up to m keep a row each; a longer
-distance x, up to max_distance - 1, goes to bucket m + ceil((m - 1) ln(x/m) / ln((max_distance - 1)/m)); what lies
-beyond shares the last bucket. The bucket stands for |i - j| in delta, with its sign. The bounds of the buckets are
-computed in whole numbers, so that no logarithm is rounded across one.
+Logarithmic buckets (DeBERTa v2): with k buckets to a side and m = k/2, distances up to m keep a row
+each; a longer one x, up to max_distance - 1, goes to bucket
+m + ceil((m - 1) ln(x/m) / ln((max_distance - 1)/m)); what lies beyond shares the last. The bucket
+stands for |i - j| in delta, with its sign. Bounds are computed in whole numbers: no logarithm is
+rounded across one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Literal
 
@@ -29,40 +30,21 @@ from torch import Tensor, nn
 from models.positional_encodings.base import AttentionPosition, AttentionScheme, Places
 
 
-def _check_buckets(n_buckets: int, max_distance: int) -> None:
-    if n_buckets % 2 or n_buckets < 4:
-        raise ValueError(f"logarithmic buckets = {n_buckets}: an even number from 4 on is needed")
-    if max_distance <= n_buckets:
-        raise ValueError(
-            f"max_distance = {max_distance} must be more than the {n_buckets} logarithmic buckets"
-        )
-
-
 @cache
 def log_bucket_bounds(n_buckets: int, max_distance: int) -> tuple[int, ...]:
-    """The longest distance of each bucket past the middle, for buckets m+1 .. 2m-1 with m =
-    n_buckets/2.
-
-    Raises ValueError unless n_buckets is even, at least 4 and less than max_distance.
-    """
-    _check_buckets(n_buckets, max_distance)
+    """The longest distance of each bucket m+1 .. 2m-1 past the middle m = n_buckets/2."""
     middle, longest = n_buckets // 2, max_distance - 1
     bounds = []
     for n in range(1, middle):
-        # x is in bucket m + n or nearer where x <= m (longest/m)^(n/(m-1)), that is where x^(m-1)
-        # <= power.
+        # x is in bucket m + n or nearer where x <= m (longest/m)^(n/(m-1)): x^(m-1) <= power.
         power = longest**n * middle ** (middle - 1 - n)
-        x = round(
-            middle * (longest / middle) ** (n / (middle - 1))
-        )  # the bound, or one more than it
+        x = round(middle * (longest / middle) ** (n / (middle - 1)))  # the bound, or one more
         bounds.append(x if x ** (middle - 1) <= power else x - 1)
     return tuple(bounds)
 
 
 def log_bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
-    """Integers i - j of any shape -> signed buckets, from -n_buckets to n_buckets; raises as
-    `log_bucket_bounds`.
-    """
+    """Integers i - j of any shape -> signed buckets, from -n_buckets to n_buckets."""
     bounds = torch.tensor(log_bucket_bounds(n_buckets, max_distance), device=distance.device)
     middle, steps = n_buckets // 2, distance.abs().contiguous()
     far = torch.bucketize(steps, bounds) + middle + 1
@@ -70,22 +52,12 @@ def log_bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
 
 
 def table_rows(max_distance: int, log_buckets: int | None = None) -> int:
-    """2k: how many vectors a table has. Raises ValueError for max_distance < 1, and as
-    `log_bucket_bounds`.
-    """
-    if max_distance < 1:
-        raise ValueError(f"max_distance = {max_distance} must be at least 1")
-    if log_buckets is not None:
-        _check_buckets(log_buckets, max_distance)
+    """2k: how many vectors a table has."""
     return 2 * (max_distance if log_buckets is None else log_buckets)
 
 
 def deberta_index(distance: Tensor, *, max_distance: int, log_buckets: int | None = None) -> Tensor:
-    """delta of the integers i - j, of any shape: rows of a table [2k,...], k = log_buckets or else
-    max_distance.
-
-    Raises ValueError as `table_rows`.
-    """
+    """delta of the integers i - j, of any shape: rows of a table of `table_rows`."""
     rows = table_rows(max_distance, log_buckets)
     if log_buckets is not None:
         distance = log_bucket(distance, log_buckets, max_distance)
@@ -93,16 +65,18 @@ def deberta_index(distance: Tensor, *, max_distance: int, log_buckets: int | Non
 
 
 def c2p_products(q: Tensor, key_rows: Tensor, index: Tensor) -> Tensor:
-    """q_i . K^r of row index[i,j]: q [B,H,Tq,Dh], key_rows [N,H,Dh], index [Tq,Tk] -> [B,H,Tq,Tk],
-    not yet scaled.
+    """q_i . K^r of row index[i,j], not yet scaled.
+
+    q [B,H,Tq,Dh], key_rows [N,H,Dh], index [Tq,Tk] -> [B,H,Tq,Tk].
     """
     products = torch.einsum("bhqd,nhd->bhqn", q, key_rows)
     return products.gather(-1, index.expand(*q.shape[:-1], -1))
 
 
 def p2c_products(k: Tensor, query_rows: Tensor, index: Tensor) -> Tensor:
-    """k_j . Q^r of row index[j,i]: k [B,H,Tk,Dh], query_rows [N,H,Dh], index [Tk,Tq] ->
-    [B,H,Tq,Tk], not yet scaled.
+    """k_j . Q^r of row index[j,i], not yet scaled.
+
+    k [B,H,Tk,Dh], query_rows [N,H,Dh], index [Tk,Tq] -> [B,H,Tq,Tk].
     """
     return c2p_products(k, query_rows, index).transpose(-2, -1)
 
@@ -121,8 +95,8 @@ def deberta_logits(
     """The whole logits, content and position: the formula at the head of this file.
 
     q [B,H,Tq,Dh], k [B,H,Tk,Dh]; key_table K^r (None: no c2p) and query_table Q^r (None: no p2c)
-    [2k,H,Dh]; integer positions [Tq] and [Tk] -> [B,H,Tq,Tk]. Raises ValueError where a table has
-    not 2k rows, and as `table_rows`.
+    [2k,H,Dh]; positions [Tq] and [Tk] -> [B,H,Tq,Tk]. Raises ValueError for a table that has not 2k
+    rows.
     """
     rows = table_rows(max_distance, log_buckets)
     for table in (key_table, query_table):
@@ -140,11 +114,9 @@ def deberta_logits(
 
 
 class Deberta(AttentionPosition):
-    """One layer: its own W_kr (c2p) and W_qr (p2c), without bias, on the table of the stack, which
-    stands elsewhere.
+    """One layer: its own W_kr (c2p) and W_qr (p2c), without bias, on the table of the stack.
 
-    Only the rows that the given positions ask for are projected. W_kr and W_qr start
-    Xavier-uniform, as W_k and W_q.
+    Only the rows that are asked for are projected. W_kr and W_qr start Xavier-uniform, as W_k.
     """
 
     def __init__(
@@ -158,15 +130,7 @@ class Deberta(AttentionPosition):
         p2c: bool = True,
     ) -> None:
         super().__init__()
-        rows, d_model = table.weight.shape
-        if rows != table_rows(max_distance, log_buckets):
-            raise ValueError(
-                f"the table has {rows} rows where {table_rows(max_distance, log_buckets)} are needed"
-            )
-        if d_model % n_heads:
-            raise ValueError(f"d_model = {d_model} is not a multiple of n_heads = {n_heads}")
-        if not (c2p or p2c):
-            raise ValueError("neither c2p nor p2c: nothing is left of the positions")
+        d_model = table.embedding_dim
         self.head_shape = (n_heads, d_model // n_heads)
         self.max_distance = max_distance
         self.log_buckets = log_buckets
@@ -198,58 +162,34 @@ class Deberta(AttentionPosition):
 
         def make() -> tuple[Tensor, Tensor]:
             distance = places.distance if term == "c2p" else -places.distance.T
-            index = deberta_index(
-                distance, max_distance=self.max_distance, log_buckets=self.log_buckets
-            )
+            index = deberta_index(distance, max_distance=reach, log_buckets=self.log_buckets)
             return torch.unique(index, return_inverse=True)
 
-        return places.once(("deberta", term, self.max_distance, self.log_buckets), make)
+        reach = self.max_distance
+        return places.once(("deberta", term, reach, self.log_buckets), make)
 
     def _project(self, projection: nn.Linear, rows: Tensor) -> Tensor:
         return projection(self._table[0](rows)).unflatten(-1, self.head_shape)
 
 
 class DebertaScheme(AttentionScheme):
-    """Both self-attentions, one table for each stack.
+    """Both self-attentions, a layer each, on the one table of their stack.
 
-    Tables start as wide as the normalised states that W_q and W_k see (normal, 1), so that each
-    position term weighs about as much as the content at first (DeBERTa v2 normalises its table to
-    the same end).
+    `n_layers` and `tables` are the encoder's and the decoder's. Tables start as wide as the
+    normalised states that W_q and W_k see (normal, 1), so that each position term weighs about as
+    much as the content at first: DeBERTa v2 normalises its table to the same end.
     """
 
     def __init__(
         self,
         *,
-        d_model: int,
-        n_heads: int,
-        n_encoder_layers: int,
-        n_decoder_layers: int,
-        max_distance: int,
-        log_buckets: int | None = None,
-        c2p: bool = True,
-        p2c: bool = True,
+        n_layers: tuple[int, int],
+        tables: tuple[nn.Embedding, nn.Embedding],
+        layer: Callable[[nn.Embedding], Deberta],
     ) -> None:
-        def layers(n_layers: int, table: nn.Embedding) -> list[Deberta]:
-            return [
-                Deberta(
-                    n_heads=n_heads,
-                    table=table,
-                    max_distance=max_distance,
-                    log_buckets=log_buckets,
-                    c2p=c2p,
-                    p2c=p2c,
-                )
-                for _ in range(n_layers)
-            ]
-
-        rows = table_rows(max_distance, log_buckets)
-        encoder_table, decoder_table = nn.Embedding(rows, d_model), nn.Embedding(rows, d_model)
-        super().__init__(
-            encoder=layers(n_encoder_layers, encoder_table),
-            decoder=layers(n_decoder_layers, decoder_table),
-        )
-        self.encoder_table = encoder_table
-        self.decoder_table = decoder_table
+        encoder, decoder = ([layer(table) for _ in range(n)] for n, table in zip(n_layers, tables))
+        super().__init__(encoder=encoder, decoder=decoder)
+        self.encoder_table, self.decoder_table = tables
 
     def encoder_only(self) -> None:
         super().encoder_only()

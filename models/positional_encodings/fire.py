@@ -1,12 +1,11 @@
-"""Functional interpolation (Li et al. 2023, "FIRE"): a small network looks at the distance,
-relative to the query's position where that is large, so that its input stays between 0 and 1 at any
-length.
+"""FIRE, functional interpolation (Li et al. 2023): a small network of the interpolated distance.
 
     bias_ij = MLP(psi(i - j) / psi(max(L, i))),    psi(x) = ln(|c x| + 1),    c and L trained
 
-The paper has causal models. Here a key may also stand behind its query: |i - j| is then divided by the position of the
-later of the two, psi(|i - j|) / psi(max(L, i, j)), which is the paper's formula wherever a causal mask allows attention
-and keeps the ratio within 1 everywhere else. Positions alone enter, never a sequence's length: padding changes nothing.
+The network's input stays between 0 and 1 at any length. The paper has causal models. Here a key may
+also stand behind its query: psi(|i - j|) / psi(max(L, i, j)) is the paper's formula wherever a
+causal mask allows attention, and stays within 1 everywhere else. Positions alone enter, never a
+sequence's length: padding changes nothing.
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.positional_encodings.base import AttentionPosition, Places
-from models.positional_encodings.relative import exact_dtype
+from models.positional_encodings.base import AttentionPosition, Places, exact_dtype
 
 LEAST_C = 1e-6  # psi is the zero function at c = 0, and the ratio undefined
 
 
 def fire_ratio(q_positions: Tensor, k_positions: Tensor, c: Tensor, threshold: Tensor) -> Tensor:
-    """psi(|i - j|) / psi(max(|threshold|, i, j)), between 0 and 1.
+    """psi(|i - j|) / psi(max(|threshold|, i, j)), between 0 and 1, in float32 or better.
 
-    Positions [Tq] and [Tk], integers from 0 on; c and threshold scalars -> [Tq,Tk] in float32 or
-    better.
+    Positions [Tq] and [Tk], integers from 0 on; c and threshold scalars -> [Tq,Tk].
     """
     dtype = exact_dtype(c.dtype)
     q, k = q_positions.to(dtype)[:, None], k_positions.to(dtype)[None, :]
@@ -46,9 +43,7 @@ def fire_bias(
 ) -> Tensor:
     """w2 relu(w1 ratio + b1) + b2 of `fire_ratio`, in float32 or better also under autocast.
 
-    Positions [Tq] and [Tk], integers from 0 on; c and threshold scalars; w1 [W,1], b1 [W], w2
-    [H,W], b2 [H]
-    -> [H,Tq,Tk].
+    w1 [W,1], b1 [W], w2 [H,W], b2 [H], the others as there -> [H,Tq,Tk].
     """
     with torch.autocast(device_type=q_positions.device.type, enabled=False):
         ratio = fire_ratio(q_positions, k_positions, c, threshold)
@@ -58,21 +53,15 @@ def fire_bias(
 
 
 class Fire(AttentionPosition):
-    """c, L and a network 1 -> width -> H. L is threshold times a trained factor, as an optimizer's
-    steps are small.
+    """c, L and a network 1 -> width -> H, evaluated for every pair.
 
-    Not a function of the distance alone for positions beyond L, and L is trained: evaluated for
-    every pair.
+    L is threshold times a trained factor, as an optimizer's steps are small.
     """
 
     def __init__(
         self, *, n_heads: int, width: int = 32, c: float = 0.1, threshold: float = 512.0
     ) -> None:
         super().__init__()
-        if n_heads < 1 or width < 1:
-            raise ValueError(f"n_heads = {n_heads} and width = {width} must be at least 1")
-        if c <= 0 or threshold <= 0:
-            raise ValueError(f"c = {c} and threshold = {threshold} must be positive")
         self.threshold = threshold
         self.c = nn.Parameter(torch.tensor(float(c)))
         self.threshold_factor = nn.Parameter(torch.tensor(1.0))

@@ -1,5 +1,6 @@
-"""Kernelized relative positions (Chi et al. 2022, "KERPLE"): a penalty that grows with the distance by a kernel with
-two trained numbers for each head. The paper has causal models; here |i - j| serves both sides.
+"""KERPLE (Chi et al. 2022): a penalty by a kernel of the distance, two trained numbers a head.
+
+The paper has causal models; here |i - j| serves both sides.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from models.positional_encodings.base import AttentionPosition, Places
-from models.positional_encodings.relative import by_distance, exact_dtype
+from models.positional_encodings.base import AttentionPosition, Places, exact_dtype
+from models.positional_encodings.relative import by_distance
 
 # no parameter acts with a smaller value: a kernel of 0 has no gradient, and the head would be lost
 LEAST = 1e-2
@@ -21,30 +22,30 @@ def _prepare(distance: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
     """|distance| and the parameters [H], these ready to broadcast over it, in one type."""
     dtype = exact_dtype(torch.promote_types(parameters[0].dtype, parameters[1].dtype))
     shape = (-1, *[1] * distance.dim())
-    return (
-        distance.abs().to(dtype),
-        *(parameter.to(dtype).view(shape) for parameter in parameters),
-    )
+    return distance.abs().to(dtype), *(p.to(dtype).view(shape) for p in parameters)
 
 
 def kerple_log_bias(distance: Tensor, p: Tensor, a: Tensor) -> Tensor:
-    """-p ln(1 + a |distance|). distance i - j [...], p and a [H], both positive -> [H,...], float32 or better."""
+    """-p ln(1 + a |distance|), in float32 or better.
+
+    distance i - j [...]; p and a [H], both positive -> [H,...].
+    """
     d, p, a = _prepare(distance, p, a)
     return -p * torch.log1p(a * d)
 
 
 def kerple_power_bias(distance: Tensor, a: Tensor, p: Tensor) -> Tensor:
-    """-a |distance|^p. distance i - j [...], a [H] > 0, p [H] in (0, 2] -> [H,...], float32 or better.
+    """-a |distance|^p, in float32 or better.
 
-    The gradient by p at distance 0 is 0, its limit, not the NaN of 0 ln 0.
+    distance i - j [...]; a [H] > 0, p [H] in (0, 2] -> [H,...]. The gradient by p at distance 0 is
+    0, its limit, not the NaN of 0 ln 0.
     """
     d, a, p = _prepare(distance, a, p)
     return -a * d**p
 
 
 class _Within(torch.autograd.Function):
-    """x.clamp(low, high), but where x lies outside, a gradient still passes if its descent leads
-    back inside.
+    """x.clamp(low, high) that lets a gradient pass from outside if its descent leads back inside.
 
     The plain clamp would hold a parameter outside forever, and clamping the parameter itself would
     change it in a forward pass.
@@ -64,11 +65,9 @@ class _Within(torch.autograd.Function):
 
 
 def kept_within(x: Tensor, low: float, high: float = torch.inf) -> Tensor:
-    """x clamped to low .. high; gradient descent on x cannot lead further outside, but always back
-    inside.
+    """x clamped to low .. high; from outside, gradient descent on x can lead back inside only.
 
-    Under torch.compile every gradient passes, so that x may stray outside (the value stays
-    clamped).
+    Under torch.compile every gradient passes: x may stray outside, but its value stays clamped.
     """
     if torch.compiler.is_compiling():  # the compiler of torch 2.13 fails at a gradient of one's own
         return x + (x.clamp(low, high) - x).detach()
@@ -79,17 +78,12 @@ class Kerple(AttentionPosition):
     """The logarithmic or the power kernel, with p and a [H] of its own.
 
     The paper draws p from 0 .. 2 and a from 0 .. 1. Here they start at the centres of H equal parts
-    of these ranges, so that the heads reach from almost no penalty to a steep one, however few
-    there are. As in the paper's code, no parameter acts with less than 0.01, nor a power with more
-    than 2.
+    of these ranges, so that heads reach from almost no penalty to a steep one, however few there
+    are. As in the paper's code, no parameter acts with less than 0.01, no power with more than 2.
     """
 
     def __init__(self, *, n_heads: int, form: Literal["log", "power"] = "log") -> None:
         super().__init__()
-        if n_heads < 1:
-            raise ValueError(f"n_heads = {n_heads} must be at least 1")
-        if form not in ("log", "power"):
-            raise ValueError(f'form = {form!r} must be "log" or "power"')
         self.form = form
         centres = (torch.arange(n_heads) + 0.5) / n_heads
         self.p = nn.Parameter(2 * centres)

@@ -1,6 +1,4 @@
-"""A trained vector for each position (Gehring et al. 2017; Devlin et al. 2019), one table for each
-side.
-"""
+"""A trained vector for each position of each side (Gehring et al. 2017; Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -12,16 +10,14 @@ from models.positional_encodings.base import InputPosition, PositionScheme, Side
 class LearnableInput(InputPosition):
     """Adds row t of a table [max_positions, d_model] to the embedding at position t.
 
-    The caller holds to max_positions: past the table there is no vector, and the model says so (see
-    `TranslationTransformer`).
+    Past the table there is no vector: `TranslationTransformer` holds to max_positions.
     """
 
     def __init__(self, *, max_positions: int, d_model: int) -> None:
         super().__init__()
         self.max_positions = max_positions
         self.table = nn.Embedding(max_positions, d_model)
-        # As large as an embedding before its multiplication with sqrt(d_model): positions start as
-        # a hint, not a roar.
+        # As large as an embedding before its factor sqrt(d_model): positions start as a hint.
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -1,6 +1,4 @@
-"""Randomized positions (Ruoss et al. 2023): increasing numbers drawn from a long range stand in for
-0, 1, 2, ...
-"""
+"""Randomized positions (Ruoss et al. 2023): increasing numbers of a long range for 0, 1, 2, ..."""
 
 from __future__ import annotations
 
@@ -30,11 +28,11 @@ def draw_positions(n: int, spread: int, generator: torch.Generator | None = None
 class RandomizedScheme(PositionScheme):
     """Feeds drawn positions to the modules of any scheme.
 
-    In training, each forward pass draws anew, and all rows of the batch share the draw. The paper
-    draws exactly as many positions as the sequence has tokens. A decoder does not know how long its
-    sentence will become: in evaluation position t is number t of one fixed draw of max_positions.
-    So that training sees such spacings too, it draws a length n between that of the batch and
-    max_positions first, then n positions, and uses the smallest of them.
+    In training, each forward pass draws anew for all rows of the batch. The paper draws as many
+    positions as the sequence has tokens. A decoder does not know how long its sentence will become:
+    in evaluation position t is number t of one fixed draw of max_positions. So that training sees
+    such spacings too, it first draws a length n between that of the batch and max_positions, then
+    n positions, and uses the smallest of them.
     """
 
     def __init__(self, inner: PositionScheme, *, spread: int, max_positions: int) -> None:

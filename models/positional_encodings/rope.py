@@ -1,16 +1,18 @@
-"""Rotary positions (Su et al. 2021, "RoFormer", equations 14-16 and 34): q and k turn by an angle
-that grows with position, so that their product depends on the distance alone.
+"""RoPE: q and k turn by an angle that grows with position; their product knows the distance alone.
+
+Su et al. 2021, "RoFormer", equations 14-16 and 34.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import AttentionPosition, Role
+from models.positional_encodings.base import AttentionPosition, Role, exact_dtype
 
 Layout = Literal["interleaved", "half"]
 Form = Literal["auto", "real", "complex"]
@@ -29,14 +31,8 @@ def inverse_frequencies(
     """
     if dim % 2:
         raise ValueError(f"a rotation turns pairs of dimensions: dim = {dim} must be even")
-    return torch.pow(
-        base, -torch.arange(0, dim, 2, dtype=angle_dtype(dtype), device=device) / dim
-    ).to(dtype)
-
-
-def angle_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which angles are taken for x of the given type: float32 or better."""
-    return torch.promote_types(dtype, torch.float32)
+    steps = torch.arange(0, dim, 2, dtype=exact_dtype(dtype), device=device)
+    return torch.pow(base, -steps / dim).to(dtype)
 
 
 def rotate(
@@ -48,15 +44,15 @@ def rotate(
     magnitude: float | Tensor = 1.0,
     form: Form = "auto",
 ) -> Tensor:
-    """Turn pair i of every token of x [B,H,T,Dh], at positions [T], by position * theta_i:
-    [B,H,T,Dh] in x's type.
+    """Turn pair i of every token of x [B,H,T,Dh], at positions [T], by position * theta_i.
 
-    theta in radians a position: [Dh/2] (`inverse_frequencies`, or a scaling's), or [...,1,Dh/2] by
-    head or by row. layout, magnitude and the error raised: see `rotate_real`. form "auto": the
-    faster of the two, which on a CPU is the complex one where the pairs lie side by side; torch's
-    compiler takes real numbers alone.
+    Args:
+        theta: radians a position, [Dh/2], or [...,1,Dh/2] by head or by row.
+        layout, magnitude: see `rotate_real`.
+        form: "auto" is the faster one, which on a CPU is the complex one where the pairs lie side
+            by side; torch's compiler takes real numbers alone.
     """
-    exact = angle_dtype(theta.dtype)
+    exact = exact_dtype(theta.dtype)
     angles = positions.to(exact)[:, None] * theta.to(exact)
     if form == "auto":
         plain = x.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -68,17 +64,13 @@ def rotate(
 def rotate_real(
     x: Tensor, angles: Tensor, *, layout: Layout = "interleaved", magnitude: float | Tensor = 1.0
 ) -> Tensor:
-    """Turn the pairs (a, b) of x by angles[..., i] and stretch them: magnitude (a cos - b sin, a
-    sin + b cos).
+    """Turn the pairs of x [B,H,T,Dh]: (a, b) -> magnitude (a cos - b sin, a sin + b cos).
 
     Pair i is (x[2i], x[2i+1]) in the interleaved layout and (x[i], x[i + Dh/2]) in the half layout.
-    x [B,H,T,Dh]; angles, taken in float32 or better, which broadcast to [B,H,T,Dh/2]: [T,Dh/2] for
-    all heads alike, [H,T,Dh/2] by head, [B,1,T,Dh/2] by row; magnitude a number or a tensor that
-    broadcasts like angles
-    -> [B,H,T,Dh] in x's type, computed in the finer type of x and angles. Raises ValueError for an
-    unknown layout.
+    angles and magnitude broadcast to [B,H,T,Dh/2]. Computed in the finer type of x and angles,
+    float32 or better; returned in x's type.
     """
-    angles = angles.to(angle_dtype(angles.dtype))
+    angles = angles.to(exact_dtype(angles.dtype))
     a, b = _pairs(x.to(torch.promote_types(x.dtype, angles.dtype)), layout)
     cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
     return _unpair(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
@@ -87,8 +79,8 @@ def rotate_real(
 def rotate_complex(
     x: Tensor, angles: Tensor, *, layout: Layout = "interleaved", magnitude: float | Tensor = 1.0
 ) -> Tensor:
-    """The same as `rotate_real`, as a product of complex numbers: (a + ib) magnitude exp(i angle)."""
-    angles = angles.to(angle_dtype(angles.dtype))
+    """`rotate_real` as a product of complex numbers: (a + ib) magnitude exp(i angle)."""
+    angles = angles.to(exact_dtype(angles.dtype))
     exact = x.to(torch.promote_types(x.dtype, angles.dtype))
     factors = torch.polar(magnitude * torch.ones_like(angles), angles)
     if layout == "interleaved":
@@ -99,12 +91,7 @@ def rotate_complex(
 
 
 def _pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    if layout == "interleaved":
-        a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
-    elif layout == "half":
-        a, b = x.chunk(2, dim=-1)
-    else:
-        raise ValueError(f"layout = {layout!r}: allowed: 'interleaved', 'half'")
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else x.chunk(2, dim=-1)
     return a, b
 
 
@@ -116,21 +103,13 @@ def _unpair(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """What a scaling changes of a rotation; this one changes nothing, `rope_scaling.py` has those
-    that do.
+    """Another function in place of `inverse_frequencies`: `rope_scaling.py` has some.
 
     magnitude multiplies the rotated q and the rotated k, so the logits by its square.
     """
 
-    @property
-    def magnitude(self) -> float:
-        return 1.0
-
-    def frequencies(
-        self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        """[dim/2], in place of `inverse_frequencies`."""
-        return inverse_frequencies(dim, base=base, dtype=dtype, device=device)
+    frequencies: Callable[..., Tensor] = inverse_frequencies
+    magnitude: float = 1.0
 
 
 NO_SCALING = RopeScaling()
@@ -139,10 +118,9 @@ NO_SCALING = RopeScaling()
 class Rotary(AttentionPosition):
     """Rotates q and k after projection and head split.
 
-    rope_dim="head": every head has the same wavelengths, as in the paper. rope_dim="model": the
-    frequencies of one rotation of d_model before the split; head h then has the h-th slice of them,
-    as the original project did. layout says which dimensions of a head make a pair, see
-    `rotate_real`.
+    rope_dim="head": every head has the same wavelengths, as in the paper. rope_dim="model": head h
+    has the h-th slice of the frequencies of d_model, as the original project did by rotating before
+    the split. layout and form: see `rotate`.
     """
 
     def __init__(
@@ -170,12 +148,11 @@ class Rotary(AttentionPosition):
     ) -> Tensor:
         """Rotate x [B,H,T,Dh] by positions [T] times theta [dim/2] or, by row, [B,dim/2]."""
         by_head = theta.unflatten(-1, (-1, 1, x.shape[3] // 2))  # [..., 1 or H, 1, Dh/2]
-        return rotate(
-            x, positions, by_head, layout=self.layout, magnitude=magnitude, form=self.form
-        )
+        layout, form = self.layout, self.form
+        return rotate(x, positions, by_head, layout=layout, magnitude=magnitude, form=form)
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
-        theta = self.scaling.frequencies(
-            self.rotated_dim(x), base=self.base, dtype=angle_dtype(x.dtype), device=positions.device
-        )
+        dim, exact = self.rotated_dim(x), exact_dtype(x.dtype)
+        frequencies = self.scaling.frequencies
+        theta = frequencies(dim, base=self.base, dtype=exact, device=positions.device)
         return self.turn(x, positions, theta, self.scaling.magnitude)

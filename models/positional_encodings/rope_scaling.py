@@ -1,29 +1,20 @@
-"""Rotations stretched past the length of training: position interpolation, NTK-aware, dynamic NTK
-and YaRN.
+"""Rotations stretched past the length of training: linear, NTK-aware, dynamic NTK and YaRN.
 
-Numbers of equations are those of Peng et al. 2023, "YaRN". Throughout, D is the number of rotated
-dimensions, b the base, theta_i = b^(-2i/D) for i = 0 .. D/2 - 1, s >= 1 the factor by which the
-trained length L is stretched.
+Equations are those of Peng et al. 2023, "YaRN". D is the number of rotated dimensions, b the base,
+theta_i = b^(-2i/D) for i = 0 .. D/2 - 1, s >= 1 the factor by which the trained length L is
+stretched. The functions return frequencies [D/2] and raise ValueError for an odd D.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import Places
-from models.positional_encodings.rope import (
-    Form,
-    Layout,
-    RopeScaling,
-    Rotary,
-    angle_dtype,
-    inverse_frequencies,
-)
+from models.positional_encodings.base import Places, exact_dtype
+from models.positional_encodings.rope import Rotary, inverse_frequencies
 
 
 def linear_frequencies(
@@ -34,15 +25,12 @@ def linear_frequencies(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Position interpolation (Chen et al. 2023; equation 10): theta_i / s, so that position s m
-    turns as m did.
+    """Position interpolation (Chen et al. 2023; equation 10): theta_i / s.
 
-    Returns [dim/2]. Raises ValueError for an odd dim and for factor < 1.
+    Position s m then turns as m did.
     """
-    _check_factor(factor)
-    return (
-        inverse_frequencies(dim, base=base, dtype=angle_dtype(dtype), device=device) / factor
-    ).to(dtype)
+    theta = inverse_frequencies(dim, base=base, dtype=exact_dtype(dtype), device=device)
+    return (theta / factor).to(dtype)
 
 
 def ntk_frequencies(
@@ -55,11 +43,9 @@ def ntk_frequencies(
 ) -> Tensor:
     """NTK-aware scaling (equations 14-16): the base becomes b s^(D/(D-2)).
 
-    theta_0 stays as it is and the last theta is that of position interpolation. Returns [dim/2].
-    Raises ValueError for an odd dim, for dim = 2, and for factor < 1.
+    theta_0 stays as it is and the last theta is that of position interpolation.
     """
-    _check_factor(factor)
-    exact = angle_dtype(dtype)
+    exact = exact_dtype(dtype)
     theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
     return (theta * torch.pow(factor, _ntk_exponents(dim, exact, device))).to(dtype)
 
@@ -74,17 +60,13 @@ def dynamic_ntk_frequencies(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """NTK-aware scaling that grows with the length: the base becomes b (s l/L - (s - 1))^(D/(D-2)),
-    l = max(length, L).
+    """NTK-aware scaling with a base b (s l/L - (s - 1))^(D/(D-2)), l = max(length, L).
 
     (Public code, after emozilla.) Exactly the unscaled frequencies for length <= L; with length =
     2L, say, those of `ntk_frequencies` with factor s + 1. length: an int, or integers of any shape
-    [...] on `device` -> [..., dim/2]. Raises ValueError for an odd dim, for dim = 2, for factor < 1
-    and for trained_length < 1.
+    [...] on `device` -> [..., dim/2].
     """
-    _check_factor(factor)
-    _check_length(trained_length)
-    exact = angle_dtype(dtype)
+    exact = exact_dtype(dtype)
     theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
     past = (torch.as_tensor(length, device=device) - trained_length).clamp(min=0)
     # s l/L - (s - 1), in a form that is exactly 1 up to the trained length
@@ -103,15 +85,12 @@ def yarn_frequencies(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """YaRN's blend of theta_i (where a pair turns often within L) with theta_i / s (where it hardly
-    turns): [dim/2].
+    """YaRN: theta_i where a pair turns often within L, theta_i / s where it hardly turns.
 
     The blend is `yarn_index_ramp`, that of the public code and not equation 18. The logits also
-    want `yarn_attention_factor`. Raises ValueError for an odd dim, for factor < 1, for
-    trained_length < 1 and unless beta_fast > beta_slow > 0.
+    want `yarn_attention_factor`.
     """
-    _check_factor(factor)
-    exact = angle_dtype(dtype)
+    exact = exact_dtype(dtype)
     theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
     ramp = yarn_index_ramp(
         dim,
@@ -137,136 +116,50 @@ def yarn_index_ramp(
 ) -> Tensor:
     """How far each pair is interpolated, [dim/2]: 0 keeps theta_i, 1 takes theta_i / s.
 
-    As the public code has it, the ramp is a straight line over the index i of the pair: from the
-    pair that turns beta_fast times within the trained length (its index rounded down) to the pair
-    that turns beta_slow times (rounded up). Equation 18 of the paper has a straight line over the
-    number of turns r = L theta_i / (2 pi) instead, with the same two ends. r falls exponentially
-    with i, so in between the paper's interpolates more.
+    A straight line over the index i, as in the public code: from the pair that turns beta_fast
+    times within L (its index rounded down) to the pair that turns beta_slow times (rounded up).
+    Equation 18 has a line over the number of turns r = L theta_i / (2 pi) between the same ends.
+    r falls exponentially with i, so in between the paper's interpolates more.
     """
-    _check_length(trained_length)
-    if not beta_fast > beta_slow > 0:
-        raise ValueError(
-            f"beta_fast = {beta_fast}, beta_slow = {beta_slow}: beta_fast > beta_slow > 0 is needed"
-        )
 
     def index_of(turns: float) -> float:
         return dim * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))
 
     low = max(math.floor(index_of(beta_fast)), 0)
-    # Never a ramp of no width or one that falls: where no pair turns even beta_slow times, all but
-    # pair 0 is 1.
+    # Never a ramp that falls: where no pair turns even beta_slow times, all but pair 0 is 1.
     high = max(min(math.ceil(index_of(beta_slow)), dim - 1), low + 0.001)
-    index = torch.arange(dim // 2, dtype=angle_dtype(dtype), device=device)
+    index = torch.arange(dim // 2, dtype=exact_dtype(dtype), device=device)
     return ((index - low) / (high - low)).clamp(0, 1).to(dtype)
 
 
 def yarn_attention_factor(factor: float) -> float:
-    """0.1 ln s + 1, by which cos and sin are multiplied, for q and for k: the logits by its square.
-
-    Raises ValueError for factor < 1.
-    """
-    _check_factor(factor)
+    """0.1 ln s + 1: the factor of the rotated q and of the rotated k, squared in the logits."""
     return 0.1 * math.log(factor) + 1.0
 
 
 def _ntk_exponents(dim: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """(b g^(D/(D-2)))^(-2i/D) = theta_i g^(-2i/(D-2)): the exponents of g, which are exactly 0 and
-    -1 at the ends.
-    """
-    if dim == 2:
-        raise ValueError(
-            "dim = 2: NTK scaling keeps the first pair and stretches the last, so it needs two pairs"
-        )
+    """The exponents of g in (b g^(D/(D-2)))^(-2i/D) = theta_i g^(-2i/(D-2)): 0 to -1 exactly."""
     return -torch.arange(0, dim, 2, dtype=dtype, device=device) / (dim - 2)
 
 
-def _check_factor(factor: float) -> None:
-    if factor < 1:
-        raise ValueError(f"factor = {factor}: positions are stretched by 1 or more")
-
-
-def _check_length(trained_length: int) -> None:
-    if trained_length < 1:
-        raise ValueError(f"trained_length = {trained_length}: must be 1 or more")
-
-
-@dataclass(frozen=True)
-class LinearScaling(RopeScaling):
-    factor: float
-
-    def frequencies(
-        self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        return linear_frequencies(dim, base=base, factor=self.factor, dtype=dtype, device=device)
-
-
-@dataclass(frozen=True)
-class NtkScaling(RopeScaling):
-    factor: float
-
-    def frequencies(
-        self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        return ntk_frequencies(dim, base=base, factor=self.factor, dtype=dtype, device=device)
-
-
-@dataclass(frozen=True)
-class YarnScaling(RopeScaling):
-    factor: float
-    trained_length: int
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-
-    @property
-    def magnitude(self) -> float:
-        return yarn_attention_factor(self.factor)
-
-    def frequencies(
-        self, dim: int, *, base: float, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        return yarn_frequencies(
-            dim,
-            base=base,
-            factor=self.factor,
-            trained_length=self.trained_length,
-            beta_fast=self.beta_fast,
-            beta_slow=self.beta_slow,
-            dtype=dtype,
-            device=device,
-        )
-
-
 class DynamicNtkRotary(Rotary):
-    """Rotation whose frequencies theta(l) follow the length l that is attended to
-    (`dynamic_ntk_frequencies`).
+    """Rotation by `dynamic_ntk_frequencies` theta(l) of the length l that is attended to.
 
-    A key that was cached rotated by theta would be wrong as soon as l grows. So `rotate` always
-    turns by the unscaled theta, and the logits are put right afterwards: rotations compose, R(m
-    theta(l)) = R(m delta) R(m theta) with delta = theta(l) - theta, so what is missing is scale
-    (R(i delta) q . R(j delta) k - q . k), of the rotated q and k. It is zero while l <= L, the
-    trained length.
+    A key that was cached rotated by theta(l) would be wrong as soon as l grows. So `rotate` always
+    turns by the unscaled theta, and the logits are put right afterwards. Rotations compose:
+    R(m theta(l)) = R(m delta) R(m theta) with delta = theta(l) - theta, so what is missing is
+    scale (R(i delta) q . R(j delta) k - q . k), of the rotated q and k; zero while l <= L.
 
-    What l is must depend neither on padding nor on the rest of the batch nor on whether decoding is
-    incremental:
-    - in a causal attention every query has its own, l = i + 1: what a decoder would use that caches
-      keys unrotated and
-      turns them all anew at each step. The queries past L are taken one by one, a rotation of all
-      keys each.
-    - otherwise every row has its own, l = the position after its last real key, for all its
-      queries.
+    l depends neither on padding, nor on the rest of the batch, nor on whether decoding is
+    incremental. In a causal attention every query has its own, l = i + 1: that of a decoder that
+    caches keys unrotated and turns them all anew at each step; queries past L are taken one by one.
+    Otherwise every row has its own, the position after its last real key.
+
+    Takes the arguments of `Rotary` but for its scaling.
     """
 
-    def __init__(
-        self,
-        *,
-        base: float,
-        form: Form,
-        rope_dim: Literal["head", "model"],
-        layout: Layout = "interleaved",
-        factor: float,
-        trained_length: int,
-    ) -> None:
-        super().__init__(base=base, form=form, rope_dim=rope_dim, layout=layout)
+    def __init__(self, *, factor: float, trained_length: int, **rotation: Any) -> None:
+        super().__init__(**rotation)
         self.factor = factor
         self.trained_length = trained_length
 
@@ -276,18 +169,15 @@ class DynamicNtkRotary(Rotary):
         lengths = places.once(("lengths", id(self)), lambda: self._lengths(places))
         if lengths is None:
             return None
-        exact = angle_dtype(q.dtype)
+        exact = exact_dtype(q.dtype)
         # A small difference of products: it would drown in the rounding of a lower precision.
         with torch.autocast(q.device.type, enabled=False):
-            term = (self._by_query if places.causal else self._by_row)(
-                q.to(exact), k.to(exact), places, lengths
-            )
+            term_of = self._by_query if places.causal else self._by_row
+            term = term_of(q.to(exact), k.to(exact), places, lengths)
             return self.logit_scale(q.shape[-1]) * term
 
     def _lengths(self, places: Places) -> Tensor | None:
-        """l by query [Tq] in a causal attention, by row [B or 1] otherwise; None where none is past
-        the trained one.
-        """
+        """l by query [Tq] if causal, else by row [B or 1]; None where none is past L."""
         if places.causal:
             lengths = places.q_positions + 1
         else:
@@ -311,19 +201,17 @@ class DynamicNtkRotary(Rotary):
 
     def _by_row(self, q: Tensor, k: Tensor, places: Places, lengths: Tensor) -> Tensor:
         delta = self._delta(q, lengths)
-        turned = (
-            self.turn(q, places.q_positions, delta) @ self.turn(k, places.k_positions, delta).mT
-        )
-        return turned - q @ k.mT
+        turned_q = self.turn(q, places.q_positions, delta)
+        turned_k = self.turn(k, places.k_positions, delta)
+        return turned_q @ turned_k.mT - q @ k.mT
 
     def _by_query(self, q: Tensor, k: Tensor, places: Places, lengths: Tensor) -> Tensor:
         past = (lengths > self.trained_length).nonzero()[:, 0]
         rows = []
         for i in past.tolist():
             # R(i delta) q . R(j delta) k = q . R((j - i) delta) k: only the keys need turning
-            turned = self.turn(
-                k, places.k_positions - places.q_positions[i], self._delta(k, lengths[i])
-            )
+            steps = places.k_positions - places.q_positions[i]
+            turned = self.turn(k, steps, self._delta(k, lengths[i]))
             rows.append(q[:, :, i, None] @ (turned - k).mT)
         term = q.new_zeros(*q.shape[:3], k.shape[2])
         return term.index_copy(2, past, torch.cat(rows, dim=2))

@@ -1,6 +1,4 @@
-"""Relative position representations on keys and values (Shaw et al. 2018, "Self-Attention with
-Relative Position Representations", equations 3-5): a trained vector for each clipped distance is
-added to the key, another to the value.
+"""Shaw et al. 2018, equations 3-5: a trained vector for each clipped distance on keys and values.
 
 i is a query's position, j a key's; a distance of more than `clip` to either side counts as `clip`:
 
@@ -14,19 +12,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.positional_encodings.base import AttentionPosition, Places
+from models.positional_encodings.base import AttentionPosition, Places, exact_dtype
 
 
 def clipped_index(q_positions: Tensor, k_positions: Tensor, clip: int) -> Tensor:
-    """Rows of a table [2 clip + 1, Dh]: clip(j - i, -clip, clip) + clip as [Tq,Tk], from integers
-    [Tq] and [Tk].
-    """
+    """clip(j - i, -clip, clip) + clip, [Tq,Tk]: rows of a table [2 clip + 1, Dh]."""
     return (k_positions[None, :] - q_positions[:, None]).clamp(-clip, clip) + clip
 
 
 def _check(table: Tensor, clip: int, dim: int | None = None) -> None:
-    if clip < 0:
-        raise ValueError(f"clip = {clip} is negative")
     if table.shape[0] != 2 * clip + 1 or (dim is not None and table.shape[1] != dim):
         wanted = f"[{2 * clip + 1}, {'Dh' if dim is None else dim}]"
         raise ValueError(f"clip = {clip} needs a table {wanted}: got {list(table.shape)}")
@@ -37,9 +31,8 @@ def shaw_logits(
 ) -> Tensor:
     """q . a^K of the clipped distance, not yet divided by sqrt(Dh).
 
-    q [B,H,Tq,Dh], table [2 clip + 1, Dh], integer positions [Tq] and [Tk] -> [B,H,Tq,Tk]. One
-    product with the whole table, then a gather: no vector for each pair is ever formed. Raises
-    ValueError where the table does not fit.
+    q [B,H,Tq,Dh], table [2 clip + 1, Dh], integer positions [Tq] and [Tk] -> [B,H,Tq,Tk]. No
+    vector is ever formed for a pair. Raises ValueError where the table does not fit.
     """
     _check(table, clip, q.shape[-1])
     index = clipped_index(q_positions, k_positions, clip)
@@ -51,31 +44,26 @@ def shaw_values(
 ) -> Tensor:
     """sum_j weights_ij a^V of the clipped distance.
 
-    weights [B,H,Tq,Tk], table [2 clip + 1, Dh], integer positions [Tq] and [Tk] -> [B,H,Tq,Dh]. The
-    weights of equal distances are summed first, in float32 or better. Raises ValueError where the
-    table does not fit.
+    weights [B,H,Tq,Tk], table [2 clip + 1, Dh], integer positions [Tq] and [Tk] -> [B,H,Tq,Dh].
+    The weights of equal distances are summed first, in float32 or better. Raises ValueError where
+    the table does not fit.
     """
     _check(table, clip)
     index = clipped_index(q_positions, k_positions, clip)
-    exact = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    sums = exact.new_zeros(*weights.shape[:-1], 2 * clip + 1).scatter_add(
-        -1, index.expand_as(weights), exact
-    )
+    exact = weights.to(exact_dtype(weights.dtype))
+    nothing = exact.new_zeros(*weights.shape[:-1], 2 * clip + 1)
+    sums = nothing.scatter_add(-1, index.expand_as(weights), exact)
     return torch.matmul(sums.to(weights.dtype), table)
 
 
 class Shaw(AttentionPosition):
-    """The tables of one layer, shared by its heads: one for the keys and, with `values`, another
-    for the values.
+    """The tables of one layer, shared by its heads: for the keys and, with `values`, the values.
 
-    Tables start Xavier-uniform, as the projections they stand beside; the position terms are then a
-    fraction of q.k.
+    They start Xavier-uniform, as the projections they stand beside: a fraction of q.k at first.
     """
 
     def __init__(self, *, head_dim: int, clip: int, values: bool = True) -> None:
         super().__init__()
-        if clip < 1:
-            raise ValueError(f"clip = {clip}: at least 1, or every distance is the same")
         self.clip = clip
         self.needs_weights = values
         self.key_table = nn.Parameter(torch.empty(2 * clip + 1, head_dim))

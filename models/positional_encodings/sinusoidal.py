@@ -1,6 +1,4 @@
-"""Fixed sinusoids added to the embeddings (Vaswani et al. 2017, "Attention Is All You Need",
-section 3.5).
-"""
+"""Fixed sinusoids added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import InputPosition, PositionScheme, Side
+from models.positional_encodings.base import InputPosition, PositionScheme, Side, exact_dtype
 
 SinusoidLayout = Literal["interleaved", "half", "t2t"]
 
@@ -22,31 +20,23 @@ def sinusoid_table(
     layout: SinusoidLayout = "interleaved",
     dtype: torch.dtype,
 ) -> Tensor:
-    """The sinusoids of positions [T], as [T, d_model]. With w_i = base^(-2i/d_model), i = 0 ..
-    d_model/2 - 1:
+    """The sinusoids of positions [T], which may be negative, as [T, d_model].
+
+    With w_i = base^(-2i/d_model) for i = 0 .. d_model/2 - 1:
 
     interleaved (the paper): PE[t, 2i] = sin(t w_i), PE[t, 2i+1] = cos(t w_i).
     half (Marian, XLNet): the same numbers in another order, all sines and then all cosines.
-    t2t (tensor2tensor, M2M100): all sines and then all cosines too, but w_i = base^(-i/(d_model/2 -
-    1)), so that the last wavelength is 2 pi base itself.
+    t2t (tensor2tensor, M2M100): all sines and then all cosines too, but
+    w_i = base^(-i/(d_model/2 - 1)), so that the last wavelength is 2 pi base itself.
 
     Angles are taken in float32 or better whatever `dtype` is: bfloat16 cannot tell position 2047
-    from 2048. Positions may be negative. Raises ValueError for an odd d_model, for t2t with d_model
-    = 2 and for an unknown layout.
+    from 2048. Raises ValueError for an odd d_model.
     """
     if d_model % 2:
         raise ValueError(f"d_model = {d_model} must be even")
-    if layout not in ("interleaved", "half", "t2t"):
-        raise ValueError(f"layout = {layout!r}: allowed: 'interleaved', 'half', 't2t'")
-    if layout == "t2t" and d_model == 2:
-        raise ValueError(
-            "d_model = 2: the t2t layout spreads at least two frequencies, d_model >= 4"
-        )
-    n = d_model // 2
-    exact = torch.float64 if dtype == torch.float64 else torch.float32
-    exponents = torch.arange(n, device=positions.device, dtype=exact) / (
-        n - 1 if layout == "t2t" else n
-    )
+    n, exact = d_model // 2, exact_dtype(dtype)
+    steps = n - 1 if layout == "t2t" else n
+    exponents = torch.arange(n, device=positions.device, dtype=exact) / steps
     angles = positions.to(exact)[:, None] * torch.pow(base, -exponents)
     if layout == "interleaved":
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(dtype)
@@ -54,9 +44,7 @@ def sinusoid_table(
 
 
 class SinusoidalInput(InputPosition):
-    """Adds the sinusoids of the given positions; computed when needed, so there is no table to
-    outgrow.
-    """
+    """Adds the sinusoids of the given positions: computed, so there is no table to outgrow."""
 
     def __init__(self, *, base: float, layout: SinusoidLayout = "interleaved") -> None:
         super().__init__()
@@ -64,8 +52,9 @@ class SinusoidalInput(InputPosition):
         self.layout: SinusoidLayout = layout
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        d_model = x.shape[-1]
         return x + sinusoid_table(
-            positions, x.shape[-1], base=self.base, layout=self.layout, dtype=x.dtype
+            positions, d_model, base=self.base, layout=self.layout, dtype=x.dtype
         )
 
 

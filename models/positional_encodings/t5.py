@@ -1,5 +1,6 @@
-"""Relative position bias in buckets (Raffel et al. 2020, "T5", section 2.1): a trained number for
-each head and bucket of distances, narrow buckets for near keys, ever wider ones up to a largest
+"""T5's relative position bias: a trained number for each head and bucket of distances.
+
+Raffel et al. 2020, section 2.1: narrow buckets for near keys, ever wider ones up to a largest
 distance, and one for all beyond.
 """
 
@@ -10,34 +11,21 @@ from bisect import bisect_left
 import torch
 from torch import Tensor, nn
 
-from models.positional_encodings.base import AttentionPosition, Places
-from models.positional_encodings.relative import by_distance, exact_dtype
+from models.positional_encodings.base import AttentionPosition, Places, exact_dtype
+from models.positional_encodings.relative import by_distance
 
 
 def t5_boundaries(*, n_buckets: int, max_distance: int, bidirectional: bool) -> list[int]:
-    """The distances at which a new bucket of one side begins; bucket b of a side begins at entry b
-    - 1.
+    """The distances at which bucket 1, 2, ... of one side begins.
 
-    A side has S buckets: all n_buckets, or half of them where keys stand on both sides. With e = S
-    // 2 the first e distances have a bucket each; a distance n >= e falls into bucket e +
-    floor((S-e) ln(n/e) / ln(max_distance/e)), at most S-1. So bucket e + k begins at the smallest n
-    with (n/e)^(S-e) >= (max_distance/e)^k, which is compared here in integers: logarithms in
-    floating point put some of these n one bucket too low.
-
-    Raises ValueError where a side has fewer than two buckets, where two sides cannot share
-    n_buckets evenly, and where max_distance is not greater than e.
+    A side has S buckets: all n_buckets, or half of them where keys stand on both sides. The first
+    e = S // 2 distances have a bucket each; a distance n >= e falls into bucket
+    e + floor((S-e) ln(n/e) / ln(max_distance/e)), at most S-1. So bucket e + k begins at the
+    smallest n with (n/e)^(S-e) >= (max_distance/e)^k, which is compared here in integers:
+    logarithms in floating point put some of these n one bucket too low.
     """
-    sides = 2 if bidirectional else 1
-    if n_buckets % sides:
-        raise ValueError(f"n_buckets = {n_buckets} must be even: half of them for each side")
-    side = n_buckets // sides
-    if side < 2:
-        raise ValueError(f"n_buckets = {n_buckets} must be at least {2 * sides}")
+    side = n_buckets // 2 if bidirectional else n_buckets
     exact = side // 2
-    if max_distance <= exact:
-        raise ValueError(
-            f"max_distance = {max_distance} must be greater than {exact}, the distances with own buckets"
-        )
     wide = side - exact
     candidates = range(exact, max_distance)
     starts = [
@@ -49,9 +37,7 @@ def t5_boundaries(*, n_buckets: int, max_distance: int, bidirectional: bool) -> 
 
 
 def buckets_between(rel: Tensor, boundaries: Tensor, *, bidirectional: bool) -> Tensor:
-    """Bucket numbers of integers rel = j - i, given the integers `t5_boundaries` as a tensor. Same
-    shape, integers.
-    """
+    """The bucket of each integer rel = j - i, given `t5_boundaries` as a tensor."""
     if not bidirectional:
         return torch.bucketize(rel.neg().clamp(min=0), boundaries, right=True)
     return torch.bucketize(rel.abs(), boundaries, right=True) + (rel > 0) * (len(boundaries) + 1)
@@ -64,15 +50,14 @@ def t5_buckets(
     any shape.
 
     bidirectional: the first half of the buckets is for the past and the query's own place, the
-    second for the future. Otherwise all are for the past, and the future, which a mask should hide,
-    gets bucket 0. Raises ValueError as `t5_boundaries` does.
+    second for the future. Otherwise all are for the past, and the future, which a mask should
+    hide, gets bucket 0.
     """
     boundaries = t5_boundaries(
         n_buckets=n_buckets, max_distance=max_distance, bidirectional=bidirectional
     )
-    return buckets_between(
-        rel, torch.tensor(boundaries, device=rel.device), bidirectional=bidirectional
-    )
+    starts = torch.tensor(boundaries, device=rel.device)
+    return buckets_between(rel, starts, bidirectional=bidirectional)
 
 
 def t5_bias(table: Tensor, buckets: Tensor) -> Tensor:
@@ -82,11 +67,9 @@ def t5_bias(table: Tensor, buckets: Tensor) -> Tensor:
 
 
 class T5Bias(AttentionPosition):
-    """One table [n_buckets,H], to be shared by the layers of a stack. It starts small (normal,
-    0.02).
+    """One table [n_buckets,H], to be shared by the layers of a stack; it starts normal(0, 0.02).
 
-    scaled=False leaves q.k undivided by sqrt(Dh), as T5 does; the bias is added as it stands in
-    both cases.
+    scaled=False leaves q.k undivided by sqrt(Dh), as T5 does; the bias is added as it stands.
     """
 
     def __init__(
@@ -99,8 +82,6 @@ class T5Bias(AttentionPosition):
         scaled: bool = True,
     ) -> None:
         super().__init__()
-        if n_heads < 1:
-            raise ValueError(f"n_heads = {n_heads} must be at least 1")
         boundaries = t5_boundaries(
             n_buckets=n_buckets, max_distance=max_distance, bidirectional=bidirectional
         )
@@ -115,9 +96,8 @@ class T5Bias(AttentionPosition):
 
     def bias(self, places: Places) -> Tensor:
         def values(distance: Tensor) -> Tensor:
-            return t5_bias(
-                self.table,
-                buckets_between(-distance, self.boundaries, bidirectional=self.bidirectional),
-            )
+            rel = -distance
+            buckets = buckets_between(rel, self.boundaries, bidirectional=self.bidirectional)
+            return t5_bias(self.table, buckets)
 
         return by_distance(places, values)

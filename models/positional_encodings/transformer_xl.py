@@ -1,8 +1,7 @@
-"""Sinusoids of the distance inside the logits (Dai et al. 2019, "Transformer-XL", section 3.3;
-bidirectional as in XLNet, Yang et al. 2019).
+"""Transformer-XL: sinusoids of the distance inside the logits (Dai et al. 2019, section 3.3).
 
-With i a query's position, j a key's, and R_t the sinusoids of the integer t, which may be negative
-(sines in the first half, cosines in the second):
+Bidirectional as in XLNet (Yang et al. 2019). With i a query's position, j a key's, and R_t the
+sinusoids of the integer t, which may be negative (sines in the first half, cosines in the second):
 
     logits_ij = [(q_i + u) . k_j + (q_i + v) . W_kR R_(i-j)] / sqrt(Dh)
 
@@ -12,7 +11,7 @@ takes the place of the papers' "relative shift" and holds for any positions.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -31,28 +30,23 @@ def relative_sinusoids(
 ) -> tuple[Tensor, Tensor]:
     """R_t of every distance i - j that occurs, and where each pair finds its own.
 
-    Integers [Tq] and [Tk] -> (R [N,d_model], index [Tq,Tk]) with R[index[i,j]] = R_(i-j). Raises
-    ValueError for an odd d_model.
+    Integers [Tq] and [Tk] -> (R [N,d_model], index [Tq,Tk]) with R[index[i,j]] = R_(i-j).
     """
-    distances, index = torch.unique(
-        q_positions[:, None] - k_positions[None, :], return_inverse=True
-    )
+    distance = q_positions[:, None] - k_positions[None, :]
+    distances, index = torch.unique(distance, return_inverse=True)
     return sinusoid_table(distances, d_model, base=base, layout="half", dtype=dtype), index
 
 
 def xl_content_logits(k: Tensor, u: Tensor) -> Tensor:
-    """The part of the logits that asks what a key is whatever the query: u . k / sqrt(Dh).
-
-    k [B,H,Tk,Dh], u [H,Dh] -> [B,H,1,Tk].
-    """
+    """What a key is whatever the query: u . k / sqrt(Dh). k [B,H,Tk,Dh], u [H,Dh] -> [B,H,1,Tk]."""
     return torch.einsum("hd,bhkd->bhk", u, k)[:, :, None] * k.shape[-1] ** -0.5
 
 
 def xl_position_logits(q: Tensor, v: Tensor, projected: Tensor, index: Tensor) -> Tensor:
-    """The part of the logits that depends on the distance: (q + v) . (W_kR R) / sqrt(Dh).
+    """What depends on the distance: (q + v) . (W_kR R) / sqrt(Dh).
 
     q [B,H,Tq,Dh], v [H,Dh], projected [N,H,Dh] = W_kR R split into heads, index [Tq,Tk] into its
-    rows (as of `relative_sinusoids`) -> [B,H,Tq,Tk].
+    rows (see `relative_sinusoids`) -> [B,H,Tq,Tk].
     """
     products = torch.einsum("bhqd,nhd->bhqn", q + v[:, None], projected)
     return products.gather(-1, index.expand(*q.shape[:-1], -1)) * q.shape[-1] ** -0.5
@@ -72,7 +66,7 @@ def xl_logits(
     """The whole logits, content and position: the formula at the head of this file.
 
     q [B,H,Tq,Dh], k [B,H,Tk,Dh]; u, v [H,Dh]; w_kr [H Dh, d_model], applied as w_kr @ R; integer
-    positions [Tq] and [Tk] -> [B,H,Tq,Tk]. Raises ValueError for an odd d_model.
+    positions [Tq] and [Tk] -> [B,H,Tq,Tk].
     """
     table, index = relative_sinusoids(
         q_positions, k_positions, w_kr.shape[1], base=base, dtype=w_kr.dtype
@@ -83,11 +77,7 @@ def xl_logits(
 
 
 class HeadBiases(nn.Module):
-    """u and v [H,Dh], which stand for the query where only the key or only the distance is asked
-    about.
-
-    They start small (normal, 0.02), as biases do.
-    """
+    """u and v [H,Dh], which stand for the query in terms without one; normal(0, 0.02) at first."""
 
     def __init__(self, *, n_heads: int, head_dim: int) -> None:
         super().__init__()
@@ -96,20 +86,12 @@ class HeadBiases(nn.Module):
 
 
 class TransformerXl(AttentionPosition):
-    """One layer: its own W_kR, and u and v of its own or, with `shared`, those of a module that
-    stands elsewhere.
-
-    W_kR starts Xavier-uniform, as W_q and W_k do.
-    """
+    """One layer: its own W_kR, Xavier-uniform as W_k, and u and v of its own or `shared` ones."""
 
     def __init__(
         self, *, d_model: int, n_heads: int, base: float = 10000.0, shared: HeadBiases | None = None
     ) -> None:
         super().__init__()
-        if d_model % n_heads:
-            raise ValueError(f"d_model = {d_model} is not a multiple of n_heads = {n_heads}")
-        if d_model % 2:
-            raise ValueError(f"d_model = {d_model} must be even: half of R are sines, half cosines")
         self.d_model = d_model
         self.head_shape = (n_heads, d_model // n_heads)
         self.base = base
@@ -133,48 +115,29 @@ class TransformerXl(AttentionPosition):
             ),
         )
         projected = self.w_kr(table).unflatten(-1, self.head_shape)
-        return xl_content_logits(k, self.biases.u) + xl_position_logits(
-            q, self.biases.v, projected, index
-        )
+        u, v = self.biases.u, self.biases.v
+        return xl_content_logits(k, u) + xl_position_logits(q, v, projected, index)
 
 
 class TransformerXlScheme(AttentionScheme):
-    """Both self-attentions. reading="xl": the layers of a stack share u and v; "xlnet": each layer
-    has its own.
+    """Both self-attentions, a layer each; `shared` has the u and v of the two stacks, or None.
 
-    Distances are signed in either: the bidirectional encoder tells past from future.
+    In the "xl" reading the layers of a stack share u and v, in "xlnet" each has its own. Distances
+    are signed in either: the bidirectional encoder tells past from future.
     """
 
     def __init__(
         self,
         *,
-        d_model: int,
-        n_heads: int,
-        n_encoder_layers: int,
-        n_decoder_layers: int,
-        reading: Literal["xl", "xlnet"] = "xl",
-        base: float = 10000.0,
+        n_layers: tuple[int, int],
+        shared: tuple[HeadBiases | None, HeadBiases | None],
+        layer: Callable[[HeadBiases | None], TransformerXl],
     ) -> None:
-        def biases() -> HeadBiases | None:
-            return (
-                HeadBiases(n_heads=n_heads, head_dim=d_model // n_heads)
-                if reading == "xl"
-                else None
-            )
-
-        def layers(n_layers: int, shared: HeadBiases | None) -> list[TransformerXl]:
-            return [
-                TransformerXl(d_model=d_model, n_heads=n_heads, base=base, shared=shared)
-                for _ in range(n_layers)
-            ]
-
-        encoder_biases, decoder_biases = biases(), biases()
-        super().__init__(
-            encoder=layers(n_encoder_layers, encoder_biases),
-            decoder=layers(n_decoder_layers, decoder_biases),
+        encoder, decoder = (
+            [layer(biases) for _ in range(n)] for n, biases in zip(n_layers, shared)
         )
-        self.encoder_biases = encoder_biases
-        self.decoder_biases = decoder_biases
+        super().__init__(encoder=encoder, decoder=decoder)
+        self.encoder_biases, self.decoder_biases = shared
 
     def encoder_only(self) -> None:
         super().encoder_only()

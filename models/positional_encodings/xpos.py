@@ -1,14 +1,12 @@
-"""xPos (Sun et al. 2022, "A Length-Extrapolatable Transformer"): rotation, and a decay with
-distance for each pair.
-"""
+"""xPos (Sun et al. 2022): rotation, and a decay with distance for each pair."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import Role
-from models.positional_encodings.rope import Form, Rotary, angle_dtype, inverse_frequencies
+from models.positional_encodings.base import Role, exact_dtype
+from models.positional_encodings.rope import Form, Rotary, inverse_frequencies
 
 
 def xpos_scale(
@@ -19,21 +17,14 @@ def xpos_scale(
     scale_base: float = 512.0,
     dtype: torch.dtype,
 ) -> Tensor:
-    """zeta_i^(m / scale_base) with zeta_i = (2i/head_dim + gamma) / (1 + gamma), for positions m
-    [T]: [T, head_dim/2].
+    """zeta_i^(m / scale_base) with zeta_i = (2i/head_dim + gamma) / (1 + gamma), [T, head_dim/2].
 
-    The query is multiplied by it and the key at n by zeta_i^(-n / scale_base), so the pair i of
-    their product by zeta_i^((m-n) / scale_base). Computed in float32 or better, returned as
-    `dtype`. Raises ValueError for an odd head_dim and unless gamma > 0 and scale_base > 0.
+    The query at m of positions [T] is multiplied by it, the key at n by zeta_i^(-n / scale_base):
+    pair i of their product by zeta_i^((m-n) / scale_base). Computed in float32 or better.
     """
-    if head_dim % 2:
-        raise ValueError(f"xPos scales pairs of dimensions: head_dim = {head_dim} must be even")
-    if gamma <= 0 or scale_base <= 0:
-        raise ValueError(f"gamma = {gamma}, scale_base = {scale_base}: both must be above 0")
-    exact = angle_dtype(dtype)
-    zeta = (
-        torch.arange(0, head_dim, 2, dtype=exact, device=positions.device) / head_dim + gamma
-    ) / (1 + gamma)
+    exact = exact_dtype(dtype)
+    share = torch.arange(0, head_dim, 2, dtype=exact, device=positions.device) / head_dim
+    zeta = (share + gamma) / (1 + gamma)
     return torch.pow(zeta, positions.to(exact)[:, None] / scale_base).to(dtype)
 
 
@@ -47,26 +38,24 @@ def xpos_scores(
     gamma: float = 0.4,
     scale_base: float = 512.0,
 ) -> Tensor:
-    """The products of q [B,H,Tq,Dh] at positions [Tq] and k [B,H,Tk,Dh] at [Tk] under xPos:
-    [B,H,Tq,Tk].
+    """q.k under xPos, [B,H,Tq,Tk], not yet multiplied by 1/sqrt(Dh).
 
-    Not yet multiplied by 1/sqrt(Dh). Raises ValueError as `xpos_scale` does.
+    q [B,H,Tq,Dh] at positions [Tq], k [B,H,Tk,Dh] at [Tk].
     """
     xpos = XPos(base=base, gamma=gamma, scale_base=scale_base, form="real")
     return xpos.rotate(q, q_positions, "query") @ xpos.rotate(k, k_positions, "key").mT
 
 
 class XPos(Rotary):
-    """Turns q and k as RoPE does, and multiplies q by zeta^(m/S) and k by zeta^(-n/S): see
-    `xpos_scale`.
+    """Turns q and k as RoPE does, and multiplies q by zeta^(m/S) and k by zeta^(-n/S).
 
     For causal attention only: zeta < 1, so zeta^((m-n)/S) decays with the distance to a key in the
-    past (m > n), but grows without bound towards one in the future (n > m).
+    past (m > n), but grows without bound towards one in the future.
 
     The powers are centred at position 0, always: any centre cancels in q.k, but only while q and k
-    share it, and the keys in a cache cannot follow one that moves with the length (some public code
-    centres at half the length). The price is range: with the defaults the key factor leaves float16
-    past position 4,500 and float32 past 35,000.
+    share it, and cached keys cannot follow one that moves with the length, as in some public code.
+    The price is range: with the defaults the key's factor leaves float16 past position 4,500 and
+    float32 past 35,000.
     """
 
     def __init__(self, *, base: float, gamma: float, scale_base: float, form: Form) -> None:
@@ -75,11 +64,10 @@ class XPos(Rotary):
         self.scale_base = scale_base
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
-        exact, head_dim = angle_dtype(x.dtype), x.shape[3]
+        exact, head_dim = exact_dtype(x.dtype), x.shape[3]
         theta = inverse_frequencies(head_dim, base=self.base, dtype=exact, device=positions.device)
         # The key's factor is the query's of the mirrored position: 1/zeta^(n/S) = zeta^(-n/S).
         signed = positions if role == "query" else -positions
-        scale = xpos_scale(
-            signed, head_dim, gamma=self.gamma, scale_base=self.scale_base, dtype=exact
-        )
+        bases = {"gamma": self.gamma, "scale_base": self.scale_base}
+        scale = xpos_scale(signed, head_dim, **bases, dtype=exact)
         return self.turn(x, positions, theta, scale)

@@ -1,0 +1,497 @@
+"""RoPE's scalings: against transformers and x-transformers, equations, steps, known mistakes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from references import (
+    DOUBLE,
+    CachedKeys,
+    catches,
+    causal_logits,
+    close,
+    logits_of,
+    normal,
+    pairs,
+    rotated,
+    theta_of,
+)
+from torch import Tensor
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import (
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb as llama_rotate,
+)
+from x_transformers.x_transformers import RotaryEmbedding as XTransformersRotary
+
+from configs.positions import LinearScaling, NtkScaling, Rope, YarnScaling
+from configs.schema import ModelConfig
+from models.positional_encodings.base import AttentionPosition, Places
+from models.positional_encodings.rope import Rotary, inverse_frequencies
+from models.positional_encodings.rope_scaling import (
+    DynamicNtkRotary,
+    dynamic_ntk_frequencies,
+    linear_frequencies,
+    ntk_frequencies,
+    yarn_attention_factor,
+    yarn_frequencies,
+    yarn_index_ramp,
+)
+from models.schemes import build_scheme
+
+Frequencies = Callable[..., Tensor]
+PLAIN = {"base": 10000.0, "form": "real", "rope_dim": "head"}
+either_mask = pytest.mark.parametrize("causal", [False, True])
+
+
+def rotary(**changes: Any) -> AttentionPosition:
+    """The module that a config section with these fields asks for."""
+    return build_scheme(ModelConfig(position=Rope(**changes))).attention("encoder", 0)
+
+
+def hf(
+    kind: str,
+    dim: int,
+    *,
+    base: float = 10000.0,
+    length: int | None = None,
+    max_length: int = 2048,
+    **scaling: Any,
+):
+    """The inverse frequencies and attention factor of transformers."""
+    config = LlamaConfig(
+        hidden_size=2 * dim,
+        num_attention_heads=2,
+        head_dim=dim,
+        max_position_embeddings=max_length,
+        rope_parameters={"rope_type": kind, "rope_theta": base, **scaling},
+    )
+    return ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=length)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        inverse_frequencies,
+        partial(linear_frequencies, factor=4.0),
+        partial(ntk_frequencies, factor=4.0),
+        partial(dynamic_ntk_frequencies, factor=4.0, trained_length=64, length=200),
+        partial(yarn_frequencies, factor=4.0, trained_length=64),
+    ],
+)
+def test_frequencies_come_in_the_type_asked_for_rounded_once(call: Frequencies) -> None:
+    assert call(128, dtype=DOUBLE).dtype == DOUBLE
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        assert torch.equal(call(128, dtype=dtype), call(128).to(dtype))
+
+
+# -------------------------------------------------------------------------------------- linear, NTK
+
+
+def check_linear(frequencies: Frequencies) -> None:
+    """Position s m behaves as m did."""
+    for dim, base, factor in ((16, 10000.0, 4.0), (8, 500.0, 1.5)):
+        theta = frequencies(dim, base=base, factor=factor, dtype=DOUBLE)
+        close(factor * 30 * theta, 30 * theta_of(dim, base))
+
+
+def check_ntk(frequencies: Frequencies) -> None:
+    """The first frequency is kept, the last is linear scaling's, in one geometric series."""
+    for dim, base, factor in ((16, 10000.0, 4.0), (8, 500.0, 1.5)):
+        theta = frequencies(dim, base=base, factor=factor, dtype=DOUBLE)
+        assert theta[0] == 1.0
+        close(theta[-1], theta_of(dim, base)[-1] / factor)
+        close(theta[1:] / theta[:-1], theta[1].expand(dim // 2 - 1))
+
+
+def test_linear_scaling_is_position_interpolation() -> None:
+    check_linear(linear_frequencies)
+    x, positions = normal(1, 2, 5, 8), torch.arange(5)
+    scaled = rotary(scaling=LinearScaling(factor=4.0)).rotate(x, 4 * positions, "query")
+    close(scaled, rotated(x, positions, theta_of(8)))
+    for dim, base, factor in ((64, 10000.0, 4.0), (8, 500.0, 1.5)):
+        theirs, magnitude = hf("linear", dim, base=base, factor=factor)
+        close(linear_frequencies(dim, base=base, factor=factor), theirs, 1e-6)
+        assert magnitude == 1.0
+    freqs, _ = XTransformersRotary(16, interpolation_factor=4.0)(torch.arange(20))
+    close(freqs[0, :, ::2], torch.arange(20)[:, None] * linear_frequencies(16, factor=4.0), 1e-6)
+
+
+def test_ntk_scaling_keeps_the_first_frequency_and_interpolates_the_last() -> None:
+    check_ntk(ntk_frequencies)
+    for dim, factor in ((64, 4.0), (8, 1.5)):
+        grown = theta_of(dim, 10000 * factor ** (dim / (dim - 2)))
+        close(ntk_frequencies(dim, factor=factor, dtype=DOUBLE), grown, 1e-12)
+        theirs = XTransformersRotary(dim, base_rescale_factor=factor).inv_freq
+        torch.testing.assert_close(ntk_frequencies(dim, factor=factor), theirs, rtol=1e-6, atol=0)
+    x, positions = normal(1, 2, 5, 8), torch.arange(5)
+    expected = rotated(x, positions, theta_of(8, 10000 * 4 ** (8 / 6)))
+    close(rotary(scaling=NtkScaling(factor=4.0)).rotate(x, positions, "key"), expected)
+
+
+# --------------------------------------------------------------------------------------------- YaRN
+
+# (dim, base, factor, trained length, beta_fast, beta_slow)
+YARN_SETTINGS = [
+    (64, 10000.0, 4.0, 256, 32.0, 1.0),
+    (128, 10000.0, 16.0, 4096, 32.0, 1.0),
+    (128, 1e6, 8.0, 2048, 16.0, 2.0),
+    (32, 10000.0, 2.0, 20, 32.0, 1.0),
+    (8, 500.0, 3.0, 7, 32.0, 1.0),
+    (16, 20.0, 4.0, 2535, 32.0, 1.0),  # the ramp would end past the last dimension
+]
+
+
+def check_yarn(frequencies: Frequencies) -> None:
+    """Those of the public code: pairs that turn often kept, slow ones interpolated."""
+    for dim, base, factor, length, fast, slow in YARN_SETTINGS:
+        betas = {"beta_fast": fast, "beta_slow": slow}
+        given = {"base": base, "factor": factor, **betas}
+        theta = frequencies(dim, **given, trained_length=length, dtype=DOUBLE)
+        theirs, magnitude = hf("yarn", dim, **given, original_max_position_embeddings=length)
+        torch.testing.assert_close(theta.float(), theirs, rtol=2e-6, atol=0)
+        assert yarn_attention_factor(factor) == pytest.approx(magnitude, abs=1e-12)
+
+
+def check_yarn_logits(turn: Callable[[Tensor, Tensor, str], Tensor]) -> None:
+    """The logits are (0.1 ln s + 1)^2 times those of the same frequencies, at every position."""
+    q, k = normal(1, 2, 6, 16), normal(1, 2, 6, 16, seed=1)
+    positions = torch.tensor([0, 1, 5, 30, 100, 101])
+    theta = yarn_frequencies(16, factor=4.0, trained_length=64, dtype=DOUBLE)
+    plain = rotated(q, positions, theta) @ rotated(k, positions, theta).mT
+    logits = turn(q, positions, "query") @ turn(k, positions, "key").mT
+    close(logits, plain * (0.1 * math.log(4.0) + 1) ** 2)
+
+
+def test_yarn_is_that_of_the_public_code() -> None:
+    check_yarn(yarn_frequencies)
+    assert yarn_attention_factor(1.0) == 1.0
+    plain = yarn_frequencies(64, factor=1.0, trained_length=256, dtype=DOUBLE)
+    close(plain, theta_of(64))
+
+
+def test_a_trained_length_within_one_turn_interpolates_all_but_the_first_pair() -> None:
+    theta = yarn_frequencies(16, factor=2.0, trained_length=2, dtype=DOUBLE)
+    close(theta, torch.cat((theta_of(16)[:1], theta_of(16)[1:] / 2)))
+
+
+@pytest.mark.parametrize("form", ["real", "complex"])
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_yarn_multiplies_the_logits(form: str, layout: str) -> None:
+    scaling = YarnScaling(factor=4.0, trained_length=64)
+    position = rotary(form=form, layout=layout, scaling=scaling)
+    order = torch.cat(pairs("interleaved", 16)) if layout == "half" else torch.arange(16)
+    check_yarn_logits(lambda x, positions, role: position.rotate(x[..., order], positions, role))
+
+
+# -------------------------------------------------------------------------------------- dynamic NTK
+
+L, FACTOR, DIM = 6, 2.0, 8
+
+
+def dynamic(cls: type[DynamicNtkRotary] = DynamicNtkRotary, **changes: Any) -> DynamicNtkRotary:
+    return cls(**{**PLAIN, "factor": FACTOR, "trained_length": L, **changes})
+
+
+def grown(length: int, dim: int = DIM) -> float:
+    growth = FACTOR * max(length, L) / L - (FACTOR - 1)
+    return 10000.0 * growth ** (dim / (dim - 2))
+
+
+def theta_at(length: int) -> Tensor:
+    return theta_of(DIM, grown(length))
+
+
+def check_dynamic_frequencies(frequencies: Frequencies) -> None:
+    """Exactly the unscaled ones up to the trained length, then a base that grows."""
+    lengths = torch.tensor([[1, 3, 6], [7, 12, 600]])
+    for dim, factor in ((DIM, 2.0), (64, 1.1), (4, 3.3)):
+        of = partial(frequencies, dim, factor=factor, trained_length=6, dtype=DOUBLE)
+        theta = of(length=lengths)
+        assert torch.equal(theta[0], inverse_frequencies(dim, dtype=DOUBLE).expand(3, dim // 2))
+        for row, length in zip(theta[1], (7, 12, 600)):
+            base = 10000 * (factor * length / 6 - (factor - 1)) ** (dim / (dim - 2))
+            close(row, theta_of(dim, base), 1e-12)
+            assert torch.equal(row, of(length=torch.tensor(length)))
+
+
+def test_dynamic_frequencies_are_the_default_up_to_the_trained_length() -> None:
+    check_dynamic_frequencies(dynamic_ntk_frequencies)
+    twice = dynamic_ntk_frequencies(DIM, factor=3.0, trained_length=10, length=20, dtype=DOUBLE)
+    close(twice, ntk_frequencies(DIM, factor=4.0, dtype=DOUBLE))
+    for dim, length in ((64, 100), (64, 129), (32, 1000)):
+        theirs, _ = hf("dynamic", dim, length=length, max_length=128, factor=2.5)
+        ours = dynamic_ntk_frequencies(dim, factor=2.5, trained_length=128, length=length)
+        torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=0)
+
+
+def check_dynamic_steps(steps: Callable[[Tensor, Tensor, list[int]], Tensor]) -> None:
+    """In steps every query gets the frequencies of the length it sees, for all of its keys."""
+    n = 14
+    q, k = normal(2, 3, n, DIM), normal(2, 3, n, DIM, seed=1)
+    expected = torch.zeros(2, 3, n, n, dtype=DOUBLE)
+    for i in range(n):
+        theta = theta_at(i + 1)
+        keys = rotated(k[:, :, : i + 1], torch.arange(i + 1), theta)
+        query = rotated(q[:, :, i : i + 1], torch.tensor([i]), theta)
+        expected[:, :, i, : i + 1] = (query @ keys.mT)[:, :, 0] * DIM**-0.5
+    for chunks in ([1] * n, [5, 5, 4], [n]):
+        close(steps(q, k, chunks), expected)
+
+
+@pytest.mark.parametrize("form", ["real", "complex"])
+def test_every_causal_query_has_its_own_length_cached_or_not(form: str) -> None:
+    position = dynamic(form=form)
+    check_dynamic_steps(CachedKeys(position))
+    check_dynamic_steps(lambda q, k, chunks: causal_logits(position, q, k))
+
+
+def check_dynamic_rows(position: DynamicNtkRotary) -> None:
+    """Without a causal mask a row's length is its sentence's: not that of padding."""
+    ends, at = [4, 9, 13], torch.arange(13)
+    q, k = normal(3, 2, 13, DIM), normal(3, 2, 13, DIM, seed=1)
+    whole = logits_of(position, q, k, Places(at, at, k_end=torch.tensor(ends)))
+    assert torch.isfinite(whole).all()
+    for b, end in enumerate(ends):
+        own_q, own_k, own = q[b : b + 1, :, :end], k[b : b + 1, :, :end], at[:end]
+        theta = theta_at(end)
+        expected = rotated(own_q, own, theta) @ rotated(own_k, own, theta).mT * DIM**-0.5
+        close(whole[b : b + 1, :, :end, :end], expected)
+        for k_end in (torch.tensor([end]), None):  # without row ends, the last key's
+            close(logits_of(position, own_q, own_k, Places(own, own, k_end=k_end)), expected)
+
+
+@pytest.mark.parametrize("form", ["real", "complex"])
+def test_every_row_has_its_own_length_whatever_the_padding(form: str) -> None:
+    check_dynamic_rows(dynamic(form=form))
+
+
+@either_mask
+def test_queries_and_keys_stand_where_their_positions_say(causal: bool) -> None:
+    """Keys with gaps, and queries that are some of them."""
+    keys = torch.tensor([1, 2, 5, 9, 12])
+    chosen = torch.tensor([2, 4])
+    q, k = normal(1, 2, 2, DIM), normal(1, 2, 5, DIM, seed=1)
+    logits = logits_of(dynamic(), q, k, Places(keys[chosen], keys, causal=causal))
+    for row, i in enumerate(keys[chosen].tolist()):
+        seen = int((keys <= i).sum()) if causal else 5
+        theta = theta_at(i + 1 if causal else 13)
+        query = rotated(q[:, :, row : row + 1], torch.tensor([i]), theta)
+        expected = query @ rotated(k[:, :, :seen], keys[:seen], theta).mT * DIM**-0.5
+        close(logits[:, :, row : row + 1, :seen], expected)
+
+
+@either_mask
+def test_frequencies_may_be_spread_over_the_model(causal: bool) -> None:
+    q, k, at = normal(2, 3, 9, DIM), normal(2, 3, 9, DIM, seed=1), torch.arange(9)
+    places = Places(at, at, causal=causal)
+    plain = Rotary(**{**PLAIN, "rope_dim": "model", "base": grown(9, 3 * DIM)})
+    last = logits_of(plain, q, k, places)[:, :, -1:]
+    close(logits_of(dynamic(rope_dim="model"), q, k, places)[:, :, -1:], last)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_the_last_query_is_that_of_transformers(layout: str) -> None:
+    n = 20
+    q, k, at = normal(1, 2, n, DIM).float(), normal(1, 2, n, DIM, seed=1).float(), torch.arange(n)
+    config = LlamaConfig(
+        hidden_size=16,
+        num_attention_heads=2,
+        head_dim=DIM,
+        max_position_embeddings=L,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": FACTOR},
+    )
+    cos, sin = LlamaRotaryEmbedding(config)(q, at[None])
+    order = torch.cat(pairs(layout, DIM))
+    theirs_q, theirs_k = llama_rotate(q[..., order], k[..., order], cos, sin)
+    expected = theirs_q @ theirs_k.mT * DIM**-0.5
+    position = dynamic(layout=layout)
+    causal = logits_of(position, q, k, Places(at, at, causal=True))
+    close(causal[:, :, -1], expected[:, :, -1], 1e-5)
+    # theirs has one length for all
+    assert (causal[:, :, -2, :-1] - expected[:, :, -2, :-1]).abs().max() > 1e-3
+    close(logits_of(position, q, k, Places(at, at, k_end=torch.tensor([n]))), expected, 1e-5)
+
+
+@either_mask
+def test_dynamic_ntk_is_default_within_the_trained_length(causal: bool) -> None:
+    position, at = dynamic(), torch.arange(9)
+    q, k = normal(2, 2, 9, DIM), normal(2, 2, 9, DIM, seed=1)
+    within = Places(at[:L], at[:L], causal=causal, k_end=None if causal else torch.tensor([3, L]))
+    assert position.logit_term(q[:, :, :L], k[:, :, :L], within, None) is None
+    past = Places(at, at, causal=causal, k_end=None if causal else torch.tensor([L, 9]))
+    term = position.logit_term(q, k, past, None)
+    assert term is not None
+    untouched, corrected = (term[:, :, :L], term[:, :, L:]) if causal else (term[:1], term[1:])
+    assert not untouched.any()
+    assert corrected.abs().max() > 0.05
+
+
+@either_mask
+def test_gradients_pass_through_the_correction(causal: bool) -> None:
+    position, at = dynamic(trained_length=3), torch.arange(5)
+    q, k = normal(2, 1, 5, 4).requires_grad_(), normal(2, 1, 5, 4, seed=1).requires_grad_()
+    places = Places(at, at, causal=causal, k_end=None if causal else torch.tensor([2, 5]))
+
+    def term(a: Tensor, b: Tensor) -> Tensor:
+        return position.logit_term(a, b, places, None)  # type: ignore[return-value]
+
+    assert torch.autograd.gradcheck(term, (q, k))
+    assert all(g.abs().max() > 1e-3 for g in torch.autograd.grad(term(q, k).pow(2).sum(), (q, k)))
+
+
+@either_mask
+def test_the_correction_is_computed_in_float32_under_autocast(causal: bool) -> None:
+    position, at = dynamic(), torch.arange(12)
+    q, k = normal(1, 2, 12, DIM).bfloat16(), normal(1, 2, 12, DIM, seed=1).bfloat16()
+    exact = position.logit_term(q.double(), k.double(), Places(at, at, causal=causal), None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        term = position.logit_term(q, k, Places(at, at, causal=causal), None)
+    assert term.dtype == torch.float32
+    close(term.double(), exact, 1e-5)
+
+
+def test_the_lengths_are_found_once_for_all_layers() -> None:
+    class Counting(DynamicNtkRotary):
+        asked = 0
+
+        def _lengths(self, places: Places) -> Tensor | None:
+            self.asked += 1
+            return super()._lengths(places)
+
+    position = dynamic(Counting)
+    for n in (4, 9):
+        q, places = normal(1, 1, n, DIM), Places(torch.arange(n), torch.arange(n), causal=True)
+        for _ in range(3):
+            position.logit_term(q, q, places, None)
+    assert position.asked == 2
+
+
+# ----------------------------------------------------------------------------------------- mistakes
+
+
+def _of_base(rule: Callable[[float, float, int], float]) -> Frequencies:
+    return lambda dim, *, base, factor, dtype: theta_of(dim, rule(base, factor, dim))
+
+
+def _upside_down(dim, *, factor, base, dtype, **settings) -> Tensor:
+    ramp = yarn_index_ramp(dim, base=base, dtype=dtype, **settings)
+    return theta_of(dim, base) * ramp + theta_of(dim, base) / factor * (1 - ramp)
+
+
+def _equation_18(dim, *, base, factor, trained_length, beta_fast, beta_slow, dtype) -> Tensor:
+    theta = theta_of(dim, base)
+    turns = trained_length * theta / (2 * math.pi)
+    kept = ((turns - beta_slow) / (beta_fast - beta_slow)).clamp(0, 1)
+    return theta * kept + theta / factor * (1 - kept)
+
+
+def _magnitude_on(
+    cosine: float, sine: float, keys: float
+) -> Callable[[Tensor, Tensor, str], Tensor]:
+    """YaRN's factor to these powers: on the cosine, on the sine, and on whole keys."""
+
+    def turn(x: Tensor, positions: Tensor, role: str) -> Tensor:
+        theta = yarn_frequencies(16, factor=4.0, trained_length=64, dtype=DOUBLE)
+        angles, m = positions[:, None] * theta, yarn_attention_factor(4.0)
+        cos, sin = angles.cos() * m**cosine, angles.sin() * m**sine
+        a, b = x[..., 0::2], x[..., 1::2]
+        out = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+        return out / m ** (1 - keys) if role == "key" else out
+
+    return turn
+
+
+def _dynamic_base(growth: Callable[[Tensor, float, int], Tensor]) -> Frequencies:
+    def frequencies(dim, *, factor, trained_length, length, dtype) -> Tensor:
+        base = growth(length.to(dtype), factor, trained_length)[..., None] ** (dim / (dim - 2))
+        return (10000.0 * base) ** (-torch.arange(0, dim, 2, dtype=dtype) / dim)
+
+    return frequencies
+
+
+class _KeysRotatedForTheLengthOfTheirStep(Rotary):
+    """Cached keys keep the frequencies that were right when they came."""
+
+    def rotate(self, x: Tensor, positions: Tensor, role) -> Tensor:
+        return self.turn(x, positions, theta_at(int(positions[-1]) + 1))
+
+
+class _LongestCounts(DynamicNtkRotary):
+    """The length of the longest of the batch's rows, or of the pass's queries."""
+
+    def _lengths(self, places: Places) -> Tensor | None:
+        lengths = super()._lengths(places)
+        return None if lengths is None else lengths.max().expand_as(lengths)
+
+
+class _PaddingCounts(DynamicNtkRotary):
+    def _lengths(self, places: Places) -> Tensor | None:
+        return places.k_positions[-1:] + 1
+
+
+class _CorrectionOfUnscaledLogits(DynamicNtkRotary):
+    def logit_term(self, *arguments: Any) -> Tensor | None:
+        term = super().logit_term(*arguments)
+        return None if term is None else term * DIM**0.5
+
+
+def steps_of(position: AttentionPosition) -> Callable[[], None]:
+    return lambda: check_dynamic_steps(CachedKeys(position))
+
+
+MISTAKES: dict[str, Callable[[], None]] = {
+    "positions multiplied": lambda: check_linear(
+        lambda dim, *, base, factor, dtype: theta_of(dim, base) * factor
+    ),
+    "the base divided": lambda: check_linear(_of_base(lambda b, s, d: b / s)),
+    "NTK without an exponent": lambda: check_ntk(_of_base(lambda b, s, d: b * s)),
+    "NTK with (D-2)/D": lambda: check_ntk(_of_base(lambda b, s, d: b * s ** ((d - 2) / d))),
+    "linear for NTK": lambda: check_ntk(linear_frequencies),
+    "YaRN: the ramp of equation 18": lambda: check_yarn(_equation_18),
+    "YaRN: kept and interpolated exchanged": lambda: check_yarn(_upside_down),
+    "YaRN: interpolation alone": lambda: check_yarn(
+        lambda dim, *, base, factor, dtype, **_: theta_of(dim, base) / factor
+    ),
+    "YaRN: magnitude on the cosine alone": lambda: check_yarn_logits(_magnitude_on(1, 0, 1)),
+    "YaRN: magnitude on queries alone": lambda: check_yarn_logits(_magnitude_on(1, 1, 0)),
+    "dynamic: scaled inside the trained length": lambda: check_dynamic_frequencies(
+        _dynamic_base(lambda length, s, n: torch.full_like(length, s))
+    ),
+    "dynamic: not clamped": lambda: check_dynamic_frequencies(
+        _dynamic_base(lambda length, s, n: (s * length / n - (s - 1)).abs())
+    ),
+    "dynamic: without the factor less one": lambda: check_dynamic_frequencies(
+        _dynamic_base(lambda length, s, n: (s * length / n).clamp(min=1))
+    ),
+    "dynamic: keys cached as they were rotated": steps_of(
+        _KeysRotatedForTheLengthOfTheirStep(**PLAIN)
+    ),
+    "dynamic: one length for a whole pass": steps_of(dynamic(_LongestCounts)),
+    "dynamic: no correction": steps_of(Rotary(**PLAIN)),
+    "dynamic: correction not scaled as the logits are": steps_of(
+        dynamic(_CorrectionOfUnscaledLogits)
+    ),
+    "dynamic: padding counts": lambda: check_dynamic_rows(dynamic(_PaddingCounts)),
+    "dynamic: the longest row counts": lambda: check_dynamic_rows(dynamic(_LongestCounts)),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_known_mistake_is_caught(mistake: str) -> None:
+    catches(MISTAKES[mistake])
+
+
+def test_the_made_mistakes_are_the_only_fault() -> None:
+    check_yarn_logits(_magnitude_on(1, 1, 1))
+    of_length = _dynamic_base(lambda length, s, n: 1 + s * (length - n).clamp(min=0) / n)
+    close(
+        of_length(8, factor=2.0, trained_length=6, length=torch.tensor(12), dtype=DOUBLE),
+        theta_of(8, 10000 * 3 ** (8 / 6)),
+    )

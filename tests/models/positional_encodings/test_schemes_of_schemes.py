@@ -1,0 +1,141 @@
+"""Trained tables, randomized positions, and the schemes that are made of two others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from references import normal
+from tiny_models import D_MODEL, POSITIONS as TINY, sources, targets, tiny_config, tiny_model
+
+from configs.schema import (
+    Alibi,
+    Combined,
+    Fox,
+    Learnable,
+    Position,
+    Randomized,
+    Rope,
+    Shaw,
+    Sinusoidal,
+)
+from models.positional_encodings.base import Places, PositionScheme
+from models.positional_encodings.randomized import draw_positions
+from models.positional_encodings.rope import Rotary
+from models.schemes import build_scheme
+from utils.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def scheme_of(position: Position) -> PositionScheme:
+    return build_scheme(tiny_config(position))
+
+
+# ----------------------------------------------------------------------------------- trained tables
+
+
+def test_rows_are_looked_up_in_a_table_for_each_side() -> None:
+    scheme = scheme_of(Learnable(max_positions=6))
+    x, positions = torch.randn(2, 3, D_MODEL), torch.tensor([5, 0, 2])
+    tables = dict(scheme.named_parameters())
+    for side in ("source", "target"):
+        rows = tables[f"{side}.table.weight"][positions]
+        assert torch.equal(scheme.input(side)(x, positions), x + rows)
+        assert scheme.max_length(side) == 6
+    assert not torch.equal(*tables.values())
+
+
+def test_past_a_table_the_error_names_the_side_the_length_and_the_table() -> None:
+    model = tiny_model(Learnable(max_positions=5))
+    model(sources(5), targets(1, 5))
+    with pytest.raises(UserError, match=r"source of 6 tokens.*table of 5.*larger max_positions"):
+        model(sources(6), targets(1, 5))
+    with pytest.raises(UserError, match=r"target of 6 tokens.*table of 5.*larger max_positions"):
+        model(sources(5), targets(1, 6))
+    state = model.init_state(model.encode(sources(5)), beam_size=2, max_len=8)
+    for _ in range(5):
+        model.decode_step(torch.full((1, 2), 3), state)
+    with pytest.raises(UserError, match=r"target of 6 tokens.*table of 5"):
+        model.decode_step(torch.full((1, 2), 3), state)
+
+
+# ----------------------------------------------------------------------------- randomized positions
+
+
+def test_drawn_positions_increase_and_every_choice_is_equally_likely() -> None:
+    generator = torch.Generator().manual_seed(1)
+    seen = torch.zeros(6)
+    for _ in range(3000):
+        drawn = draw_positions(2, 6, generator)
+        assert drawn[0] < drawn[1]
+        seen[drawn] += 1
+    assert (seen / 3000 - 2 / 6).abs().max() < 0.03
+    assert draw_positions(6, 6, generator).tolist() == list(range(6))
+    with pytest.raises(ValueError, match="there are 6 positions to draw from, not 7"):
+        draw_positions(7, 6)
+
+
+def test_positions_are_drawn_anew_in_training_and_fixed_in_evaluation() -> None:
+    scheme = scheme_of(Randomized(spread=200, max_positions=20))
+    scheme.train()
+    torch.manual_seed(0)
+    draws = [tuple(scheme.positions("source", 0, 7, CPU).tolist()) for _ in range(20)]
+    assert len(set(draws)) == 20
+    torch.manual_seed(0)
+    assert tuple(scheme.positions("source", 0, 7, CPU).tolist()) == draws[0]
+    # seven positions of a draw of 7 to 20 among 200: some reach far, others keep close together
+    assert min(draw[-1] for draw in draws) < 100 < max(draw[-1] for draw in draws)
+    scheme.eval()
+    fixed = scheme.positions("target", 0, 20, CPU)
+    assert (fixed.diff() > 0).all()
+    assert torch.equal(scheme.positions("source", 4, 9, CPU), fixed[4:9])
+    other = scheme_of(Randomized(spread=200, max_positions=20)).eval()
+    assert torch.equal(other.positions("source", 0, 20, CPU), fixed)
+    with pytest.raises(ValueError, match="token 21 is beyond the 20 positions"):
+        scheme.positions("source", 0, 21, CPU)
+
+
+def test_drawn_positions_reach_the_scheme_inside() -> None:
+    scheme = scheme_of(Randomized(scheme=Alibi(), spread=200, max_positions=20)).eval()
+    positions = scheme.positions("source", 0, 5, CPU)
+    bias = scheme.attention("encoder", 0).bias(Places(positions, positions))
+    steps = positions.double()
+    ratio = (steps[4] - steps[0]) / (steps[1] - steps[0])
+    assert (bias[0, 4, 0] / bias[0, 1, 0]).item() == pytest.approx(ratio.item(), rel=1e-6)
+
+
+# --------------------------------------------------------------------------------------- two in one
+
+
+def test_a_combination_adds_its_input_and_acts_inside_attention() -> None:
+    both = scheme_of(Combined(input=Sinusoidal(), attention=Shaw(clip=2)))
+    assert both.input("source")(torch.zeros(1, 3, 16), torch.arange(3)).abs().max() > 0.5
+    assert both.attention("decoder", 1).needs_weights
+    assert not both.attention("cross", 1).needs_weights
+
+
+def test_a_pair_acts_by_stack_and_never_in_cross_attention() -> None:
+    scheme, x, at = scheme_of(Fox(encoder=Rope())), normal(1, 2, 3, 8), torch.arange(3)
+    assert isinstance(scheme.attention("encoder", 0), Rotary)
+    assert scheme.attention("decoder", 0).token_state(torch.randn(1, 3, 16)) is not None
+    assert scheme.attention("cross", 0).token_state(torch.randn(1, 3, 16)) is None
+    for kind in ("cross", "decoder"):
+        assert torch.equal(scheme.attention(kind, 0).rotate(x, at, "query"), x)
+
+
+def test_a_pair_adds_the_encoders_input_to_the_source_alone() -> None:
+    scheme, x, at = scheme_of(Fox(encoder=Sinusoidal())), normal(1, 3, 16), torch.arange(3)
+    assert not torch.equal(scheme.input("source")(x, at), x)
+    assert torch.equal(scheme.input("target")(x, at), x)
+    assert (scheme_of(Fox(encoder=Learnable())).max_length("target")) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["learnable", "t5", "kerple_log", "shaw", "transformer_xl", "xlnet", "deberta"]
+)
+def test_a_partner_in_the_encoder_has_no_parameters_for_the_decoder(name: str) -> None:
+    partner = scheme_of(TINY[name])
+    pair = scheme_of(Fox(encoder=TINY[name]))  # type: ignore[arg-type]
+    gates = sum(p.numel() for p in scheme_of(Fox()).parameters())
+    both = sum(p.numel() for p in partner.parameters())
+    assert sum(p.numel() for p in pair.parameters()) == gates + both // 2
