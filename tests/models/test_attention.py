@@ -463,7 +463,7 @@ def test_the_fast_model_equals_the_eager_one_with_gradients(
     place in the first.
 
     (That term itself is held against the paper's equations, with gradients, in
-    test_content_schemes.py.)
+    test_shaw.py.)
     """
     model = model_with(name)
     src, tgt_in = sources(6, 3, 5), targets(3, 5)
