@@ -35,29 +35,23 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar=names)
 
     shows = "attention maps of one sentence and its translation, of one run or of two side by side"
-    command = commands.add_parser("attention", help=shows, description=f"Draws {shows}.")
-    add = command.add_argument
+    add = commands.add_parser("attention", help=shows, description=f"Draws {shows}.").add_argument
     add("--src_text", required=True, metavar="TEXT", help="the sentence")
     add("--tgt_text", metavar="TEXT", help="a translation to show (default: the greedy one)")
     kinds = ("encoder", "decoder", "cross", "all")
     add("--kind", choices=kinds, default="all", help="which attention (default: all)")
     for what in ("layers", "heads"):
-        help_ = f"{what}, from 1 (default: all)"
-        add(f"--{what}", type=numbers, metavar="1,2,...|all", help=help_)
+        all_of = f"{what}, from 1 (default: all)"
+        add(f"--{what}", type=numbers, metavar="1,2,...|all", help=all_of)
     add("--compare", type=Path, metavar="RUN_OR_CHECKPOINT", help="draw this one at the right")
 
     add_picture_commands(commands)
+    folder = "default: results/ in the run's folder, or pictures/ in --runs_dir without a run"
+    formats = ("png", "pdf", "svg")
     for command in commands.choices.values():
         add_model_arguments(command)
-        command.add_argument(
-            "--output_dir",
-            type=Path,
-            metavar="DIR",
-            help="default: results/ in the run's folder, or pictures/ in --runs_dir without a run",
-        )
-        command.add_argument(
-            "--format", choices=("png", "pdf", "svg"), default="png", help="default: png"
-        )
+        command.add_argument("--output_dir", type=Path, metavar="DIR", help=folder)
+        command.add_argument("--format", choices=formats, default="png", help="default: png")
     args = parser.parse_args(argv)
     if args.command != "attention":
         check_picture_arguments(args)

@@ -71,12 +71,10 @@ def similarity(schemes: Sequence[Scheme], n: int) -> Figures:
     together=True,
 )
 def decay(schemes: Sequence[Scheme], n: int) -> Figures:
-    """How a product falls with the distance k, of what is added to embeddings and what turns q, k.
+    """First panel: how a product falls with the distance k, which is no monotone decay.
 
-    First panel: for sinusoids PE(t).PE(t+k) over d/2, which is the mean of cos(k w_i), for a
-    learned table the mean cosine over t; for a rotation, q.k of vectors of ones (of any q = k with
-    equally strong pairs) over Dh, again the mean of cos(k w_i), with the magnitudes of YaRN and
-    xPos and the decoder's query as the later one. It is no monotone decay. Second panel, for pure
+    For sinusoids PE(t).PE(t+k) over d/2, which is the mean of cos(k w_i), for a learned table the
+    mean cosine over t; for a rotation `Scheme.equal_vector_logits`. Second panel, for pure
     rotations: `decay_bound`. Raises UserError for a scheme that does neither.
     """
     products: dict[str, Curve] = {}

@@ -192,8 +192,9 @@ class Scheme:
     def equal_vector_logits(self, stack: str, n: int) -> np.ndarray:
         """q.k / Dh of a query of ones at n-1 and keys of ones at distance k = 0 .. n-1: [n].
 
-        For a rotation by frequencies w_i this is the mean of cos(k w_i). Terms that the scheme adds
-        to the logits because of q and k count too; a bias does not.
+        For a rotation by frequencies w_i this is the mean of cos(k w_i), as for any q = k with
+        equally strong pairs; with the magnitudes of YaRN and xPos. Terms that the scheme adds to
+        the logits because of q and k count too; a bias does not.
         """
         module, positions = self.attention(stack), torch.arange(n)
         ones = torch.ones(1, self.model.n_heads, n, self.head_dim, dtype=torch.float64)
@@ -227,12 +228,15 @@ class Scheme:
     def shaw_tables(self, stack: str) -> dict[str, np.ndarray]:
         """Shaw's vectors of the distances -clip .. clip, [L,2*clip+1,Dh], of keys and of values."""
         shaw = [module for module in self.layers(stack) if isinstance(module, Shaw)]
-        tables: dict[str, list[Tensor]] = {}
-        if shaw:
-            tables["keys"] = [module.key_table for module in shaw]
-        if shaw and shaw[0].needs_weights:
-            tables["values"] = [module.value_table for module in shaw]
-        return {name: torch.stack(of).detach().double().numpy() for name, of in tables.items()}
+        tables = {
+            "keys": [module.key_table for module in shaw],
+            "values": [module.value_table for module in shaw if module.needs_weights],
+        }
+        return {
+            name: np.array([table.detach().double().numpy() for table in of])
+            for name, of in tables.items()
+            if of
+        }
 
     # ---------------------------------------------------------------------------------- projections
 
@@ -244,13 +248,10 @@ class Scheme:
         w_q, w_k = (nn.init.xavier_uniform_(w, generator=generator).numpy() for w in drawn)
         found = {"no projection": (np.eye(size), np.eye(size)), "random": (w_q, w_k)}
         if self.encoder is not None:
-            weights = self.encoder.state_dict()
-            names = [
-                "layers.0.self_attention.qkv_proj.weight",
-                "stack.layers.0.self_attn.in_proj_weight",
-            ]
-            [joint] = [weights[name] for name in names if name in weights]
-            w_q, w_k, _ = (weight.numpy() for weight in joint.double().cpu().chunk(3))
+            ends = ("layers.0.self_attention.qkv_proj.weight", "layers.0.self_attn.in_proj_weight")
+            weights = self.encoder.state_dict().items()
+            [joint] = [weight for name, weight in weights if name.endswith(ends)]
+            w_q, w_k, _ = joint.double().cpu().numpy().reshape(3, size, size)
             found["trained"] = (w_q, w_k)
         return found
 
@@ -288,10 +289,9 @@ def schemes_of_checkpoints(run: Run) -> dict[str, Scheme]:
         if step not in found:
             model = checkpoint_config(payload).model
             scheme = replace(fresh_scheme(model.position.kind, model), trained=True)
-            weights = payload["model"].items()
-            own = {
-                name.removeprefix("scheme."): w for name, w in weights if name.startswith("scheme.")
-            }
-            scheme.module.load_state_dict(own)
+            own = [name for name in payload["model"] if name.startswith("scheme.")]
+            scheme.module.load_state_dict(
+                {name.removeprefix("scheme."): payload["model"][name] for name in own}
+            )
             found[step] = (f"epoch {epoch}, update {step}", scheme)
     return dict(found[step] for step in sorted(found))

@@ -53,7 +53,10 @@ def made(
 
 @pytest.mark.parametrize(
     "shape",
-    [(1, 1, 1, 1), (1, 8, 5, 30), (6, 1, 30, 4), (2, 3, 1, 7), (1, 1, 40, 40), (6, 8, 30, 30)],
+    [
+        *((1, 1, 1, 1), (1, 8, 5, 30), (6, 1, 30, 4), (2, 3, 1, 7), (1, 1, 40, 40)),
+        pytest.param((6, 8, 30, 30), marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_a_grid_has_all_its_labels_and_none_overlap(shape: tuple[int, ...]) -> None:

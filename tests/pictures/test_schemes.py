@@ -10,7 +10,7 @@ import pytest
 import torch
 from drawn import assert_legible, colour_bars, curves, images, legend, points, suptitle, titles
 from matplotlib.figure import Figure
-from tiny_models import tiny_config, tiny_model
+from tiny_models import RelativeBias, tiny_config, tiny_model
 
 from configs.positions import POSITIONS, Fire, Kerple
 from configs.schema import (
@@ -32,7 +32,7 @@ from configs.schema import (
     YarnScaling,
 )
 from models.positional_encodings.alibi import alibi_slopes
-from models.positional_encodings.base import AttentionPosition, Places, PositionScheme
+from models.positional_encodings.base import AttentionScheme, Places
 from models.positional_encodings.sinusoidal import sinusoid_table
 from pictures.arguments import PICTURES
 from pictures.distance import by_offset, cosines, decay_bound, projected_products
@@ -304,31 +304,13 @@ def test_a_trained_bias_is_drawn_as_the_model_asks_for_it(position: Position) ->
         np.testing.assert_allclose(drawn, expected, rtol=1e-6, atol=1e-7)
 
 
-class LayerBias(AttentionPosition):
-    """A number for each layer."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.value = value
-
-    def bias(self, places: Places) -> torch.Tensor:
-        return torch.full((len(places.q_positions), len(places.k_positions)), self.value)
-
-
-class LayerBiases(PositionScheme):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList([LayerBias(1.0), LayerBias(2.0)])
-
-    def attention(self, kind, layer):
-        return self.layers[layer] if kind == "encoder" else self.no_attention
-
-
 def test_layers_with_a_bias_of_their_own_take_a_row_each() -> None:
-    figures = draw("bias", Scheme("own", LayerBiases(), ModelConfig(**SHAPE)), n=5)
+    module = AttentionScheme(encoder=[RelativeBias(), RelativeBias()])
+    figures = draw("bias", Scheme("own", module, ModelConfig(**SHAPE)), n=5)
     assert list(figures) == ["bias_own_encoder_matrices", "bias_own_encoder_curves"]
     matrices, lines = figures.values()
-    assert [matrix.mean() for matrix in images(matrices)] == [1, 1, 2, 2]
+    last = module.attention("encoder", 1).table.detach().numpy()[4:, 1]  # by distance
+    np.testing.assert_allclose(images(matrices)[3][0], last)
     rows = [axes.get_ylabel() for axes in matrices.axes if axes.get_ylabel()]
     assert rows == ["layer 1", "layer 2", "added to the logit"]
     assert list(curves(lines)) == ["layer 1", "layer 2"]
@@ -417,14 +399,12 @@ def test_the_panel_of_products_is_titled_by_what_it_shows() -> None:
     assert title(Learnable()) == title(Sinusoidal()) == table
     assert title(Rope()) == title(XPos()) == rotation
     assert title(Sinusoidal(), Rope(), Learnable(), XPos()) == f"{table}; {rotation}"
-
-
-def test_the_sides_of_a_table_keep_their_names_in_the_legend_of_decay() -> None:
-    made = fresh_scheme("learnable", ModelConfig(position=Learnable()))
-    [figure] = draw("decay", made, n=9).values()
-    source, target = legend(figure)
-    assert source.startswith("learnable, untrained, source")
-    assert target.startswith("learnable, untrained, target")
+    # Long names keep the side in the legend.
+    [figure] = draw(
+        "decay", fresh_scheme("learnable", ModelConfig(position=Learnable())), n=9
+    ).values()
+    for name, side in zip(legend(figure), ("source", "target"), strict=True):
+        assert name.startswith(f"learnable, untrained, {side}")
 
 
 def test_the_bound_holds_for_real_products_and_is_met() -> None:
