@@ -27,17 +27,15 @@ class TokenMetrics(Metric):
 
     @reinit__is_reduced
     def reset(self) -> None:
-        self._nll = self._n_correct = self._n_tokens = 0.0
+        self._sums = torch.zeros(3, dtype=torch.float64)
 
     @reinit__is_reduced
     def update(self, output: tuple[Tensor, Tensor, int]) -> None:
         nll, n_correct, n_tokens = output
-        self._nll += nll.item()
-        self._n_correct += n_correct.item()
-        self._n_tokens += n_tokens
+        self._sums += torch.tensor([nll.item(), n_correct.item(), n_tokens], dtype=torch.float64)
 
     def compute(self) -> Mapping[str, float]:
-        sums = torch.tensor([self._nll, self._n_correct, self._n_tokens], dtype=torch.float64)
+        sums = self._sums
         if idist.get_world_size() > 1:
             sums = idist.all_reduce(sums.to(idist.device()))
         nll, n_correct, n_tokens = sums.tolist()
@@ -58,7 +56,7 @@ def create_evaluator(
     """
     warned = False
 
-    def sums_of(batch: Batch) -> tuple[Tensor, Tensor]:
+    def computed(batch: Batch) -> tuple[Tensor, Tensor]:
         targets = batch.tgt_out != pad_id
         with torch.inference_mode(), autocast(device, dtype):
             hidden = model(batch.src, batch.tgt_in, select=targets, project=False)
@@ -66,32 +64,31 @@ def create_evaluator(
             sums = token_sums(hidden, weight, tgt, label_smoothing=0.0)
         return sums.nll, sums.n_correct
 
-    def evaluate(engine: Engine, batch: Batch) -> tuple[Tensor, Tensor, int]:
+    def sums_of(batch: Batch) -> tuple[Tensor, Tensor]:
         nonlocal warned
+        try:
+            return computed(batch.to(device))
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(batch.indices) == 1:
+                raise UserError(
+                    f"not enough memory to evaluate one pair of {batch.src.shape[1]:,} and "
+                    f"{batch.tgt_in.shape[1]:,} tokens: use --set data.eval_long=truncate, or a "
+                    "device with more"
+                ) from error
+        release_memory(device)  # not before the error, which holds what was computed, has gone
+        if not warned:
+            message = "not enough memory to evaluate %d pairs at once: cut in two"
+            logger.warning(message, len(batch.indices))
+        warned = True
+        halves = zip(*(sums_of(half) for half in batch.halves(pad_id)))
+        nll, n_correct = (torch.stack(column).sum() for column in halves)
+        return nll, n_correct
+
+    def evaluate(engine: Engine, batch: Batch) -> tuple[Tensor, Tensor, int]:
         model.eval()
-        parts, results = [batch], []
-        while parts:
-            part = parts.pop()
-            try:
-                results.append(sums_of(part.to(device)))
-                continue
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                if len(part.indices) == 1:
-                    raise UserError(
-                        f"not enough memory to evaluate one pair of {part.src.shape[1]:,} and "
-                        f"{part.tgt_in.shape[1]:,} tokens: use --set data.eval_long=truncate, or a "
-                        "device with more"
-                    ) from error
-            release_memory(device)  # not before the error, which holds what was computed, has gone
-            if not warned:
-                message = "not enough memory to evaluate %d pairs at once: cut in two"
-                logger.warning(message, len(part.indices))
-            warned = True
-            parts += part.halves(pad_id)
-        nll, n_correct = (torch.stack(column).sum() for column in zip(*results))
-        return nll, n_correct, batch.n_tokens
+        return *sums_of(batch), batch.n_tokens
 
     evaluator = Engine(evaluate)
     TokenMetrics().attach(evaluator, "tokens")

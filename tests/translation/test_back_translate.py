@@ -89,6 +89,7 @@ def test_tagged_pairs_are_a_part_of_a_mixture_and_the_tag_is_one_token(
     assert tokenizer.src_pieces(tokenizer.encode_src(tagged[0]))[0] == f"▁{script.TAG}"
 
 
+@pytest.mark.slow
 def test_a_model_of_both_directions_translates_from_its_target_language(
     made: Scripts, folder: Path, mono: Path, tmp_path: Path
 ) -> None:

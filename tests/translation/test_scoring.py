@@ -77,7 +77,7 @@ def test_the_written_lines_are_the_scored_ones(run: Path, printed: str) -> None:
     again = score_corpus(hyp, ref, src, length_buckets=(10, 15, 20, 30), bootstrap_samples=1000)
     assert len(src) == SPLIT
     assert again.sacrebleu == record_of(run, "test_beam")["scores"]["sacrebleu"]
-    written = {path.name for path in (run / "results").glob("*beam*")}
+    written = {path.name for path in (run / "results").glob("test_beam*")}
     assert written == {*names.values(), "test_beam_scores.json"}
     assert not list((run / "results").glob(".*"))
 
@@ -132,9 +132,9 @@ def test_scores_do_not_depend_on_the_batch(run: Path) -> None:
     found = []
     for decode, evaluate in ((3, 7), (32, 64)):
         batches = f"--set decode.batch_size={decode} --set evaluate.batch_size={evaluate}".split()
-        score("--model_path", run, "--split", "validation", *batches, *FEW)
-        record = record_of(run, "validation_beam")
-        lines = (run / "results" / "validation_beam.hyp.txt").read_text("utf-8")
+        score("--model_path", run, "--limit", "12", *batches, *FEW)
+        record = record_of(run, "test_first12_beam")
+        lines = (run / "results" / "test_first12_beam.hyp.txt").read_text("utf-8")
         found.append((record["scores"], round(record["loss"], 5), lines))
     assert found[0] == found[1]
 
@@ -156,6 +156,7 @@ def test_the_best_is_the_highest_and_of_equals_the_cheapest() -> None:
     assert "python inference.py --beam_size 4 --length_penalty 1\n" in grid.flags()
 
 
+@pytest.mark.slow
 def test_every_cell_of_the_grid_is_the_score_of_test_py_and_the_flags_name_the_best(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
