@@ -8,15 +8,7 @@ from pathlib import Path
 
 FRENCH = [
     f"{who} {verb} {what}{end}"
-    for who in (
-        "Le garçon",
-        "La fenêtre",
-        "L'homme âgé",
-        "Ma sœur",
-        "Notre cœur",
-        "Un élève",
-        "L'œuvre",
-    )
+    for who in "Le garçon|La fenêtre|L'homme âgé|Ma sœur|Notre cœur|Un élève|L'œuvre".split("|")
     for verb in ("regarde", "n'aime pas", "préfère", "a trouvé")
     for what in ("la maison", "l'arbre", "«\u00a0Noël\u00a0»", "10 pommes", "ça", "où il est")
     for end in (".", ", non ?", " !", "…")
@@ -31,9 +23,7 @@ ENGLISH = [
 
 
 def write_marian_files(folder: Path) -> Path:
-    """A small tokenizer in Marian's format: two SentencePiece models, one vocabulary: eos 0, unk 1,
-    pad last.
-    """
+    """A small tokenizer in Marian's format: two models, one vocabulary, eos 0, unk 1, pad last."""
     import sentencepiece
 
     pieces: set[str] = set()

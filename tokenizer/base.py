@@ -47,16 +47,16 @@ class BaseTokenizer(ABC):
         """The pieces behind source ids, one string each, as labels for pictures."""
 
     @abstractmethod
-    def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces behind target ids, one string each, as labels for pictures."""
-
-    @abstractmethod
     def files(self) -> Mapping[str, bytes]:
         """What a saved folder holds, by name: enough for the ids of every text."""
 
     @abstractmethod
     def fingerprint(self) -> str:
         """A hash of everything that decides the ids: same fingerprint, same ids for every text."""
+
+    def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
+        """The pieces behind target ids: those of source ids where the vocabulary is shared."""
+        return self.src_pieces(ids)
 
     def encode_src(self, text: str) -> list[int]:
         return self.encode_src_batch([text])[0]

@@ -125,9 +125,6 @@ class FrEnTokenizer(BaseTokenizer):
     def src_pieces(self, ids: Sequence[int]) -> list[str]:
         return list(self._marian.convert_ids_to_tokens(list(ids)))
 
-    def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
-        return self.src_pieces(ids)
-
     def files(self) -> Mapping[str, bytes]:
         """The files that it was read from, so that the run needs neither hub nor source folder."""
         return self._files

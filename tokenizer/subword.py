@@ -92,17 +92,13 @@ class SubwordTokenizer(BaseTokenizer):
         # Python's own NFC takes time by the square of a run of combining marks.
         corpus = _frequent_characters([_NFC.normalize_str(text) for text in texts], room // 2)
         if not any(text.strip() for text in corpus):
-            raise UserError(
-                "there is no text to train the tokenizer on: the training split is empty"
-            )
+            raise UserError("no text to train the tokenizer on: the training split is empty")
         learn = {"bpe": _learn_bpe, "unigram": _learn_unigram}[config.algorithm]
         tokenizer = cls(_pipeline(learn(corpus, room, reserved)))
-        if tokenizer.src_vocab_size < config.vocab_size:
-            logger.info(
-                "tokenizer.vocab_size = %s, but the text gives no more than %s pieces",
-                f"{config.vocab_size:,}",
-                f"{tokenizer.src_vocab_size:,}",
-            )
+        found = tokenizer.src_vocab_size
+        if found < config.vocab_size:
+            wanted = f"tokenizer.vocab_size = {config.vocab_size:,}"
+            logger.info("%s, but the text gives no more than %s pieces", wanted, f"{found:,}")
         return tokenizer
 
     @classmethod
@@ -110,18 +106,16 @@ class SubwordTokenizer(BaseTokenizer):
         """Read what `save` wrote. Raises UserError where it is missing or damaged."""
         path = folder / _TOKENIZER_FILE
         try:
-            return cls(Tokenizer.from_file(str(path)))
-        except UserError:
-            raise
+            backend = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise UserError(f"cannot read the tokenizer {str(path)!r}: {error}") from None
+        return cls(backend)
 
     def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
         require_unicode(texts)
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
 
-    def encode_tgt_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.encode_src_batch(texts)
+    encode_tgt_batch = encode_src_batch
 
     def cut(self, text: str) -> list[str]:
         """The words of a text, each segmented by itself; joined they are the normalised text."""
@@ -162,9 +156,6 @@ class SubwordTokenizer(BaseTokenizer):
     def src_pieces(self, ids: Sequence[int]) -> list[str]:
         return [str(self._backend.id_to_token(i)) for i in ids]
 
-    def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
-        return self.src_pieces(ids)
-
     def files(self) -> Mapping[str, bytes]:
         """The Hugging Face format: transformers' AutoTokenizer reads the folder, with these ids."""
         config = {
@@ -182,9 +173,8 @@ class SubwordTokenizer(BaseTokenizer):
         }
 
     def fingerprint(self) -> str:
-        canonical = json.dumps(
-            json.loads(self._backend.to_str()), sort_keys=True, separators=(",", ":")
-        )
+        backend = json.loads(self._backend.to_str())
+        canonical = json.dumps(backend, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
