@@ -198,7 +198,7 @@ def english(*docs: tuple[str, Sequence[str]]) -> dict[str, str]:
         (
             english(("69", ["a", "b"]), ("129", ["c", "d"])),
             "validation",
-            "en.xml: segment 2 of document 129 has no partner in fr-en/IWSLT17.TED.dev2010.fr-en.fr",
+            "segment 2 of document 129 has no partner in fr-en/IWSLT17.TED.dev2010.fr-en.fr",
         ),
         (english(("69", ["a", "b"]), ("69", ["c"])), "validation", "1 comes twice in document 69"),
         (official_files(fr=FR[: FR.rindex("</seg>")]), "validation", "document 129 is not closed"),
