@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+import argparse
 from pathlib import Path
 
-from translation.arguments import add_run_arguments
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 
 
-def parse_args(argv: list[str] | None = None) -> Namespace:
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(
-        description="Write a checkpoint whose weights are the mean of several of one run's."
+        description="Write a checkpoint whose weights are the mean of those of several of one run."
     )
-    parser.add_argument(
-        "files", nargs="*", type=Path, metavar="CHECKPOINT", help="the checkpoints to average"
-    )
+    add = parser.add_argument
+    add("files", nargs="*", type=Path, metavar="CHECKPOINT", help="the checkpoints to average")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--best", type=positive, metavar="K", help="the K best by validation loss")
-    which.add_argument("--last", type=positive, metavar="K", help="the last K regular checkpoints")
-    add_run_arguments(parser)
+    best, last = "of the run: the K best by validation loss", "of the run: its last K regular ones"
+    which.add_argument("--best", type=positive, metavar="K", help=best)
+    which.add_argument("--last", type=positive, metavar="K", help=last)
+    add("--model_path", type=Path, metavar="RUN", help="a run's folder (default: newest run)")
+    where = "where the newest run is sought"
+    add("--runs_dir", metavar="DIR", type=Path, default=Path("runs"), help=where)
     args = parser.parse_args(argv)
     if args.files and (args.best or args.last or args.model_path):
         raise UserError(
@@ -37,12 +38,13 @@ def main(argv: list[str] | None = None) -> None:
     from checkpoints.average import average_checkpoints, choose_checkpoints, write_average
     from checkpoints.run import resolve_checkpoint
 
-    paths = args.files or [args.model_path]
-    found = [resolve_checkpoint(path, runs_dir=args.runs_dir, prefer="best") for path in paths]
-    run = found[0][1]
     if args.files:
-        paths, how = [path for path, _ in found], f"files{len(found)}"
+        found = [
+            resolve_checkpoint(path, runs_dir=args.runs_dir, prefer="best") for path in args.files
+        ]
+        paths, run, how = [path for path, _ in found], found[0][1], f"files{len(found)}"
     else:
+        _, run = resolve_checkpoint(args.model_path, runs_dir=args.runs_dir, prefer="best")
         paths = choose_checkpoints(run, best=args.best, last=args.last)
         how = f"best{args.best}" if args.best else f"last{args.last}"
     payload = average_checkpoints(paths)

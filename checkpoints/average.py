@@ -1,4 +1,4 @@
-"""Checkpoint averaging: the arithmetic mean of the weights of several checkpoints of one model."""
+"""Checkpoint averaging: the mean of the weights of several checkpoints of one model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from utils.machine import provenance
 
 
 def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[Path]:
-    """The `best` checkpoints by validation loss, or the `last` regular ones. Raises UserError where
-    there are fewer.
-    """
+    """The `best` checkpoints by validation loss, or the `last` regular ones, or a UserError."""
     if best is not None:
         found, wanted, field = run.best_first(), best, "keep_best"
     else:
@@ -27,8 +25,8 @@ def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[
         found, wanted, field = run.files(REGULAR)[::-1], last, "keep_regular"
     if len(found) < wanted:
         raise UserError(
-            f"{run.checkpoints} has {len(found)} such checkpoints, not {wanted}: ask for fewer, or train with "
-            f"--set train.{field}={wanted}"
+            f"{run.checkpoints} has {len(found)} such checkpoints, not {wanted}: ask for fewer, or "
+            f"train with --set train.{field}={wanted}"
         )
     return found[:wanted]
 
@@ -43,9 +41,8 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     one model and tokenizer.
     """
     if len(set(paths)) < 2:
-        raise UserError(
-            f"{', '.join(map(str, paths))}: an average needs two different checkpoints or more"
-        )
+        given = ", ".join(map(str, paths))
+        raise UserError(f"{given}: an average needs two different checkpoints or more")
     sums: dict[str, Tensor] = {}
     newest: dict[str, Any] = {}
     newest_path, sources = paths[0], []
@@ -53,34 +50,26 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         payload = read_checkpoint(path)
         if newest:
             _require_same(newest, newest_path, payload, path)
-        weights = payload["model"]
-        for name, tensor in weights.items():
+        for name, tensor in payload["model"].items():
             if tensor.is_floating_point():
                 sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
-        progress = payload.get("progress", {})
-        source = {
-            "file": path.name,
-            "epoch": progress.get("epoch", 0),
-            "step": progress.get("step", 0),
-        }
-        sources.append(source)
-        if not newest or source["step"] > max(s["step"] for s in sources[:-1]):
+        saved = payload.get("progress", {})
+        payload["progress"] = {name: saved.get(name, 0) for name in ("epoch", "step")}
+        if not newest or payload["progress"]["step"] > newest["progress"]["step"]:
             newest, newest_path = payload, path
-    progress = newest.get("progress", {})
+        sources.append({"file": path.name, **payload["progress"]})
     return {
         "format": {"version": FORMAT, **provenance()},
         "config": newest["config"],
         "tokenizer": newest["tokenizer"],
         "model": _means(sums, len(paths), newest["model"]),
-        "progress": {name: progress.get(name, 0) for name in ("epoch", "step")},
+        "progress": newest["progress"],
         "averaged": sources,
     }
 
 
 def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
-    """`averaged_checkpoint_<how>_step<newest>.pt` among the checkpoints of the run; the path.
-    Raises UserError.
-    """
+    """`averaged_checkpoint_<how>_step<newest>.pt` among the checkpoints of the run; the path."""
     path = run.checkpoints / f"averaged_checkpoint_{how}_step{payload['progress']['step']}.pt"
     if not run.checkpoints.is_dir():
         raise UserError(f"{run.path}: no checkpoints folder to write into")
@@ -89,9 +78,7 @@ def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
 
 
 def _means(sums: dict[str, Tensor], n: int, like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """sums / n in the types of `like`; the rest of `like` as it is; names that share a tensor there
-    share one here.
-    """
+    """sums / n in the types of `like`, else `like` itself; names that share a tensor still do."""
     at_place: dict[tuple[int, torch.Size], Tensor] = {}
     means = {}
     for name, tensor in like.items():

@@ -1,15 +1,10 @@
-"""Run folders and checkpoint files: where they are, what is in them, and how they are written and
-read.
+"""Run folders: where they are, what is in them, and which of their checkpoints is meant.
 
     runs/<name>_<YYYYMMDD_HHMMSS>/config.json, tokenizer/, checkpoints/, logs/, results/
 
 A run stands for its best checkpoint, or for its newest where it goes on. What average.py writes
-into checkpoints/ is never meant by a run's name: it is used where it is named itself.
-
-A folder that export.py wrote is a run without checkpoints/, with its weights in model.safetensors.
-
-A checkpoint is a dict of tensors and plain values: nothing in it is ever executed
-(`weights_only=True`).
+into checkpoints/ is never meant by a run's name: it is used where it is named itself. A folder that
+export.py wrote is a run without checkpoints/, with its weights in model.safetensors.
 """
 
 from __future__ import annotations
@@ -19,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -26,10 +22,10 @@ from utils.errors import UserError
 
 WEIGHTS = "model.safetensors"  # of an exported run
 FORMAT = 1  # of a checkpoint's keys; raised when an older program could not read it
+# In a checkpoint whose `model` is a moving average: the weights that training goes on from.
+LAST_WEIGHTS = "last_weights"
 BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_loss=(?P<score>-?\d+(?:\.\d+)?)\.pt")
 REGULAR = re.compile(r"regular_checkpoint_(?P<epoch>\d+)\.pt")
-# in a checkpoint whose `model` is a moving average: those that training goes on from
-LAST_WEIGHTS = "last_weights"
 STEP = re.compile(r"step_checkpoint_(?P<step>\d+)\.pt")
 
 
@@ -60,20 +56,24 @@ class Run:
         return self.path / "results"
 
     @property
+    def bad_batches(self) -> Path:
+        return self.path / "bad_batches"
+
+    @property
     def config_file(self) -> Path:
         return self.path / "config.json"
 
-    def files(self, pattern: re.Pattern[str]) -> list[Path]:
-        """Checkpoints whose name fits, oldest epoch or step first."""
-        if not self.checkpoints.is_dir():
-            return []
-        found = [(m, p) for p in self.checkpoints.iterdir() if (m := pattern.fullmatch(p.name))]
-        return [path for _, path in sorted(found, key=lambda item: int(item[0][1]))]
+    def files(self, *patterns: re.Pattern[str]) -> list[Path]:
+        """Checkpoints whose name fits a pattern; of each pattern the oldest epoch or step first."""
+        there = sorted(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else []
+        found: list[Path] = []
+        for pattern in patterns:
+            fitting = [path for path in there if pattern.fullmatch(path.name)]
+            found += sorted(fitting, key=_number)
+        return found
 
     def best_first(self) -> list[Path]:
-        """The best checkpoints, lowest validation loss first, by their names; of two equals the
-        newer first.
-        """
+        """The best checkpoints, lowest loss first, by their names; of equals the newer first."""
         newest_first = self.files(BEST)[::-1]
         return sorted(newest_first, key=lambda path: -float(BEST.fullmatch(path.name)["score"]))  # type: ignore[index]
 
@@ -81,33 +81,40 @@ class Run:
         """The checkpoint with the lowest validation loss."""
         return next(iter(self.best_first()), None)
 
-    @property
-    def bad_batches(self) -> Path:
-        return self.path / "bad_batches"
-
     def by_age(self) -> list[Path]:
         """All checkpoints by the update they were written after, the newest at the end.
 
         Neither the time stamps of the files, which copying changes, nor damaged ones disturb that.
         Of one update the checkpoints are alike, and the best comes first.
         """
-        files = [p for pattern in (BEST, REGULAR, STEP) for p in self.files(pattern)]
-        progress = [_progress(path) for path in files]
-        epoch_length = next((each["epoch_length"] for each in progress if each), 1)
+        progress = {path: read_progress(path) for path in self.files(BEST, REGULAR, STEP)}
+        epoch_length = next((saved["epoch_length"] for saved in progress.values() if saved), 1)
 
-        def step(path: Path, saved: Mapping[str, int] | None) -> int:
+        def step(path: Path) -> int:
+            saved = progress[path]
             if saved is not None:
                 return saved["step"]
-            number = int(re.findall(r"checkpoint_(\d+)", path.name)[0])
-            return number if STEP.fullmatch(path.name) else number * epoch_length
+            return _number(path) * (1 if STEP.fullmatch(path.name) else epoch_length)
 
-        order = sorted(range(len(files)), key=lambda i: step(files[i], progress[i]))
-        return [files[i] for i in order]
+        return sorted(progress, key=step)
 
     def newest(self) -> Path | None:
         """The checkpoint to go on from, whole or not."""
-        files = self.by_age()
-        return files[-1] if files else None
+        return next(reversed(self.by_age()), None)
+
+
+def _number(checkpoint: Path) -> int:
+    """The epoch or step in the name of a checkpoint."""
+    return int(re.findall(r"checkpoint_(\d+)", checkpoint.name)[0])
+
+
+def read_progress(path: Path) -> Mapping[str, int] | None:
+    """Step and epoch length of a checkpoint, without its weights; None where they can't be read."""
+    try:
+        progress = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["progress"]
+        return {name: int(progress[name]) for name in ("step", "epoch_length")}
+    except Exception:  # torch raises many kinds: zip, pickle, EOF, runtime
+        return None
 
 
 def create_run(runs_dir: str | Path, name: str) -> Run:
@@ -133,36 +140,23 @@ def create_run(runs_dir: str | Path, name: str) -> Run:
 def newest_run(runs_dir: str | Path) -> Run:
     """The run under runs_dir that was begun last and has a checkpoint."""
     root = Path(runs_dir)
-    folders = [p for p in root.iterdir() if p.is_dir()] if root.is_dir() else []
-    runs = [
-        run
-        for run in map(Run, folders)
-        if any(run.files(pattern) for pattern in (BEST, REGULAR, STEP))
-    ]
+    folders = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+    runs = [run for run in map(Run, folders) if run.files(BEST, REGULAR, STEP)]
     if not runs:
         raise UserError(
-            f"no run with a checkpoint in {root}/: train one first (python train.py), or give --model_path"
+            f"no run with a checkpoint in {root}/: train one first (python train.py), or give "
+            "--model_path"
         )
-    # By the time stamp that ends the name: copying a run must not make it newer.
-    return max(runs, key=lambda run: (_stamp(run.path.name), run.path.name))
 
+    def begun(run: Run) -> tuple[str, str]:  # by the name: copying a run must not make it newer
+        stamps = re.findall(r"\d{8}_\d{6}", run.path.name)
+        return stamps[-1] if stamps else "", run.path.name
 
-def _stamp(name: str) -> str:
-    stamps = re.findall(r"\d{8}_\d{6}", name)
-    return stamps[-1] if stamps else ""
-
-
-def _progress(path: Path) -> Mapping[str, int] | None:
-    """`progress` of a checkpoint, without reading its weights; None where it cannot be read."""
-    try:
-        progress = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["progress"]
-        return {name: int(progress[name]) for name in ("step", "epoch_length")}
-    except Exception:  # torch raises many kinds: zip, pickle, EOF, runtime
-        return None
+    return max(runs, key=begun)
 
 
 def resolve_checkpoint(
-    path: str | Path | None, *, runs_dir: str | Path, prefer: str
+    path: str | Path | None, *, runs_dir: str | Path, prefer: Literal["best", "newest"]
 ) -> tuple[Path, Run]:
     """The checkpoint file meant by a user, and its run.
 
@@ -180,11 +174,12 @@ def resolve_checkpoint(
         if not given.is_dir():
             raise UserError(f"{given}: no such checkpoint or run folder")
         run = Run(given.parent if given.name == "checkpoints" else given)
-    found = (run.best() or run.newest()) if prefer == "best" else run.newest()
+    found = (run.best() if prefer == "best" else None) or run.newest()
     if found is None and prefer == "best" and (run.path / WEIGHTS).is_file():
         found = run.path / WEIGHTS
     if found is None:
         raise UserError(
-            f"{run.path}: no checkpoint in {run.checkpoints}; give the folder of a run that has saved one"
+            f"{run.path}: no checkpoint in {run.checkpoints}; give the folder of a run that has "
+            "saved one"
         )
     return found, run

@@ -21,7 +21,7 @@ from tiny_models import POSITIONS
 import export as script
 import inference
 from checkpoints import ctranslate2 as export_ctranslate2
-from checkpoints.content import checkpoint_config, read_checkpoint, read_safetensors
+from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.ctranslate2 import NEVER, convert
 from checkpoints.run import FORMAT, WEIGHTS, Run, resolve_checkpoint
 from configs.schema import (
@@ -399,7 +399,7 @@ def test_safetensors_give_back_what_the_checkpoint_holds_each_tensor_once(
 
     best = run.best()
     assert best is not None
-    saved, found = read_checkpoint(best), read_safetensors(out / WEIGHTS)
+    saved, found = read_checkpoint(best), read_checkpoint(out / WEIGHTS)
     assert found["model"].keys() == saved["model"].keys()
     assert all(torch.equal(found["model"][name], tensor) for name, tensor in saved["model"].items())
     assert {key: found[key] for key in ("format", "progress", "tokenizer")} == {
@@ -452,14 +452,14 @@ def test_a_damaged_a_foreign_and_a_newer_file_are_told_apart(
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     with pytest.raises(UserError, match="not a whole safetensors file"):
-        read_safetensors(path)
+        read_checkpoint(path)
     save_file({"x": torch.zeros(2)}, path)
-    with pytest.raises(UserError, match="not one that this project exported"):
-        read_safetensors(path)
+    with pytest.raises(UserError, match="not a file that this project exported"):
+        read_checkpoint(path)
     assert whole.count(b'\\"version\\": 1,') == 1
     path.write_bytes(whole.replace(b'\\"version\\": 1,', b'\\"version\\": 9,'))
     with pytest.raises(UserError, match="format 9 is newer"):
-        read_safetensors(path)
+        read_checkpoint(path)
 
 
 # -------------------------------------------------------------------------------------- the command
