@@ -64,7 +64,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             f"{path}: checkpoint format {version} is newer than this program's {FORMAT}: update it"
         )
     if not isinstance(version, int) or not _has_parts(payload):
-        raise UserError(f"{path}: a file of tensors, but not a checkpoint of this project")
+        raise UserError(f"{path}: a torch file, but not a checkpoint of this project")
     return payload
 
 
