@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import torch
 
 from data.corpora.text import normalize_whitespace
+from models.attention.tap import AttentionTap
 from models.positional_encodings.base import Kind
 from pictures.panels import DPI, MARGIN
 from pictures.text import font_of, visible, width_of, wrap
@@ -75,6 +77,22 @@ def target_tokens(translator: Translator, source: Sequence[int], tgt_text: str |
     return [*best.ids, translator.tokenizer.eos_id] if best.finished else list(best.ids)
 
 
+@torch.inference_mode()
+def attention_weights(
+    translator: Translator, source: Sequence[int], tgt_in: Sequence[int]
+) -> dict[Kind, np.ndarray]:
+    """Attention weights of one sentence, [L,H,Tq,Tk] for each of encoder, decoder and cross.
+
+    `source` ends in EOS; `tgt_in` begins with the start id, so that row t of decoder and cross
+    attention is what the model looked at when it predicted token t of the target.
+    """
+    tap = AttentionTap()
+    src, tgt = (torch.tensor([ids], device=translator.device) for ids in (source, tgt_in))
+    translator.model.eval()
+    translator.model(src, tgt, tap=tap)
+    return {kind: tap.maps(kind)[:, 0].float().cpu().numpy() for kind in KINDS}
+
+
 def attention_maps(
     translator: Translator,
     source: Sequence[int],
@@ -108,7 +126,7 @@ def attention_maps(
         "decoder": ("decoder self-attention", read, "target token read", read, "target token read"),
         "cross": ("cross-attention", tgt, "target token predicted", src, "source token"),
     }
-    weights = translator.attention_maps(source, [tokenizer.bos_id, *target[:-1]])
+    weights = attention_weights(translator, source, [tokenizer.bos_id, *target[:-1]])
     found = {}
     for kind in kinds:
         title, queries, query_name, keys, key_name = sides[kind]

@@ -7,16 +7,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from configs.schema import DecodeConfig
 from data.corpora.text import normalize_whitespace
-from models.attention.tap import AttentionTap
 from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis
 from models.linear import weights_fixed
-from models.positional_encodings.base import Kind
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from translation.mbr import least_risk_first
@@ -213,19 +210,3 @@ class Translator:
     def _least_risk_first(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         texts = self.tokenizer.decode_batch([h.ids for h in hypotheses])
         return least_risk_first(hypotheses, texts, self.decode)
-
-    @torch.inference_mode()
-    def attention_maps(
-        self, source: Sequence[int], tgt_in: Sequence[int]
-    ) -> dict[Kind, np.ndarray]:
-        """Attention weights of one sentence, [L,H,Tq,Tk] for each of encoder, decoder and cross.
-
-        `source` ends in EOS; `tgt_in` begins with the start id, so that row t of decoder and cross
-        attention is what the model looked at when it predicted token t of the target.
-        """
-        tap = AttentionTap()
-        src, tgt = (torch.tensor([ids], device=self.device) for ids in (source, tgt_in))
-        self.model.eval()
-        self.model(src, tgt, tap=tap)
-        kinds: tuple[Kind, ...] = ("encoder", "decoder", "cross")
-        return {kind: tap.maps(kind)[:, 0].float().cpu().numpy() for kind in kinds}

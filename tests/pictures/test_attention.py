@@ -20,6 +20,7 @@ from pictures.attention import (
     attention_figures,
     attention_grid,
     attention_maps,
+    attention_weights,
     target_tokens,
 )
 from pictures.panels import save_figure
@@ -243,7 +244,7 @@ def test_rows_are_read_tokens_in_self_attention_and_predicted_ones_in_cross_atte
 def test_the_drawn_weights_are_those_of_the_chosen_layers_and_heads(translator: Translator) -> None:
     source = translator.encode(["Le chat dort."])[0]
     target = target_tokens(translator, source, None)
-    weights = translator.attention_maps(source, [translator.tokenizer.bos_id, *target[:-1]])
+    weights = attention_weights(translator, source, [translator.tokenizer.bos_id, *target[:-1]])
     figures = attention_figures(translator, source, target, layers=[-1], heads=[2, 1])
     for kind, figure in figures.items():
         drawn = images(figure)
