@@ -1,6 +1,4 @@
-"""Models of a few thousand parameters in float64, toy position schemes for every point of the seam,
-and batches.
-"""
+"""Models of a few thousand parameters in float64, toy schemes for each point of the seam."""
 
 from __future__ import annotations
 
@@ -82,9 +80,7 @@ def tiny_model(
     vocab: Any = None,
     **changes: Any,
 ) -> TranslationTransformer:
-    """A random float64 model in evaluation mode; `gain` sharpens what it prefers, norms and biases
-    are not idle.
-    """
+    """A random float64 model in evaluation mode; `gain` sharpens it, no norm or bias is idle."""
     torch.manual_seed(seed)
     model = build_model(tiny_config(position, **changes), vocab or vocabulary()).double().eval()
     with torch.no_grad():
@@ -116,9 +112,7 @@ class RelativeBias(AttentionPosition):
 
 
 class KeyTerm(AttentionPosition):
-    """Shaw et al. 2018, equation 4: q times a trained vector for each distance; depends on the
-    content of q.
-    """
+    """Shaw et al. 2018, equation 4: q times a trained vector for each distance."""
 
     def __init__(self, reach: int = 4) -> None:
         super().__init__()
@@ -146,9 +140,7 @@ class ValueTerm(AttentionPosition):
 
 
 class TokenGate(AttentionPosition):
-    """A number of each head and token, taken from the layer's input and added to the logits of its
-    key.
-    """
+    """A number of each head and token, from the layer's input, on the logits of its key."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,9 +162,7 @@ class UnitScale(AttentionPosition):
 
 
 class Stretch(AttentionPosition):
-    """Not a rotation, but it shows whether q and k get their own positions: x (1 + gain *
-    position).
-    """
+    """x (1 + gain * position): it shows whether q and k get their own positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,9 +182,7 @@ class Ramp(InputPosition):
 
 
 class ToyScheme(PositionScheme):
-    """One module for the encoder and one for the decoder, each shared by its layers;
-    cross-attention where asked.
-    """
+    """A module for the layers of each stack; one for cross-attention where asked."""
 
     def __init__(
         self,
@@ -206,9 +194,8 @@ class ToyScheme(PositionScheme):
         super().__init__()
         self.at = nn.ModuleDict()
         if make is not None:
-            self.at.update(
-                {kind: make() for kind in ("encoder", "decoder", *(["cross"] if cross else []))}
-            )
+            kinds = ("encoder", "decoder", "cross") if cross else ("encoder", "decoder")
+            self.at.update({kind: make() for kind in kinds})
         self.ramp = Ramp() if ramp else None
 
     def input(self, side: Side) -> InputPosition:
@@ -275,9 +262,7 @@ ALL_SCHEMES = [*POSITIONS, *TOYS]
 
 
 def model_with(name: str, **changes: Any) -> TranslationTransformer:
-    """A tiny model with a real scheme of POSITIONS, a toy of TOYS, or "torch"
-    (torch.nn.Transformer, sinusoidal).
-    """
+    """A tiny model with a scheme of POSITIONS or TOYS, or "torch" (torch's own, sinusoidal)."""
     if name == "torch":
         return tiny_model(Sinusoidal(), backend="torch", **changes)
     if name in POSITIONS:

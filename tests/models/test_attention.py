@@ -1,6 +1,4 @@
-"""The attention kernels against each other, against the formula and against torch's own multi-head
-attention.
-"""
+"""The attention kernels against each other and the formula; the modules against torch's own."""
 
 from __future__ import annotations
 
@@ -189,18 +187,18 @@ def test_the_bias_may_have_a_type_of_its_own(dtype: torch.dtype) -> None:
 # ----------------------------------------------------------------------------- multi-head attention
 
 
+def self_attention(kind: Any = "decoder", n_heads: int = 4, bias: bool = True) -> SelfAttention:
+    return SelfAttention(
+        d_model=D_MODEL, n_heads=n_heads, dropout=0.0, bias=bias, kind=kind, layer=0
+    ).double()
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_self_attention_equals_torchs_after_copying_weights(causal: bool, bias: bool) -> None:
     torch.manual_seed(0)
-    ours = SelfAttention(
-        d_model=D_MODEL,
-        n_heads=4,
-        dropout=0.0,
-        bias=bias,
-        kind="decoder" if causal else "encoder",
-        layer=0,
-    ).double()
+    kind = "decoder" if causal else "encoder"
+    ours = self_attention(kind, bias=bias)
     theirs = nn.MultiheadAttention(D_MODEL, 4, bias=bias, batch_first=True).double()
     with torch.no_grad():
         theirs.in_proj_weight.copy_(ours.qkv_proj.weight)
@@ -208,10 +206,8 @@ def test_self_attention_equals_torchs_after_copying_weights(causal: bool, bias: 
         if bias:
             theirs.in_proj_bias.copy_(ours.qkv_proj.bias)
             theirs.out_proj.bias.copy_(ours.out_proj.bias)
-    x, padding = (
-        torch.randn(2, 5, D_MODEL, dtype=DOUBLE),
-        torch.tensor([[0] * 5, [0, 0, 0, 1, 1]]).bool(),
-    )
+    x = torch.randn(2, 5, D_MODEL, dtype=DOUBLE)
+    padding = torch.tensor([[0] * 5, [0, 0, 0, 1, 1]]).bool()
     tap = AttentionTap()
     at = torch.arange(5)
     arguments = {
@@ -225,7 +221,7 @@ def test_self_attention_equals_torchs_after_copying_weights(causal: bool, bias: 
     )
     close(out, expected)
     close(fast, expected)
-    close(tap.maps("decoder" if causal else "encoder")[0], weights)
+    close(tap.maps(kind)[0], weights)
 
 
 def test_cross_attention_equals_torchs_after_copying_weights() -> None:
@@ -248,13 +244,9 @@ def test_cross_attention_equals_torchs_after_copying_weights() -> None:
 @pytest.mark.parametrize("chunks", [[1, 1, 1, 1, 1], [2, 2, 1], [1, 4]], ids=str)
 def test_a_cached_chunk_keeps_a_mask_beside_its_causality(chunks: list[int]) -> None:
     torch.manual_seed(0)
-    attention = SelfAttention(
-        d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, kind="decoder", layer=0
-    ).double()
-    x, keys = (
-        torch.randn(1, 5, D_MODEL, dtype=DOUBLE),
-        torch.tensor([1, 0, 1, 0, 1]).bool()[None, None, None],
-    )
+    attention = self_attention()
+    x = torch.randn(1, 5, D_MODEL, dtype=DOUBLE)
+    keys = torch.tensor([1, 0, 1, 0, 1]).bool()[None, None, None]
     position, positions = AttentionPosition(), torch.arange(5)
     cache = KeyValueCache(1, 4, 5, D_MODEL // 4, like=x)
     pieces, start = [], 0
@@ -271,9 +263,7 @@ def test_a_cached_chunk_keeps_a_mask_beside_its_causality(chunks: list[int]) -> 
 def test_cached_keys_stand_where_they_were_put(chunks: list[int]) -> None:
     """Positions need not be consecutive: none is inferred from the length of the cache."""
     torch.manual_seed(0)
-    attention = SelfAttention(
-        d_model=D_MODEL, n_heads=N_HEADS, dropout=0.0, bias=True, kind="decoder", layer=0
-    ).double()
+    attention = self_attention(n_heads=N_HEADS)
     position, positions = RelativeBias(reach=12).double(), torch.tensor([1, 2, 5, 6, 11])
     x = torch.randn(1, 5, D_MODEL, dtype=DOUBLE)
     cache = KeyValueCache(1, N_HEADS, 5, D_MODEL // N_HEADS, like=x)
@@ -285,9 +275,8 @@ def test_cached_keys_stand_where_they_were_put(chunks: list[int]) -> None:
         steps.append(attention(part, position=position, places=places, cache=cache))
     close(torch.cat(steps, dim=1), whole)
     at = torch.arange(5)
-    assert (
-        attention(x, position=position, places=Places(at, at, causal=True)) - whole
-    ).abs().max() > 1e-4
+    elsewhere = attention(x, position=position, places=Places(at, at, causal=True))
+    assert (elsewhere - whole).abs().max() > 1e-4
 
 
 def test_what_the_places_alone_decide_is_made_once_for_all_layers() -> None:
@@ -311,17 +300,12 @@ def test_what_the_places_alone_decide_is_made_once_for_all_layers() -> None:
 @pytest.mark.parametrize("tapped", [False, True])
 def test_a_scheme_sets_the_scale_of_its_logits(tapped: bool) -> None:
     torch.manual_seed(0)
-    attention = SelfAttention(
-        d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, kind="encoder", layer=0
-    ).double()
-    x, arguments = (
-        torch.randn(2, 5, D_MODEL, dtype=DOUBLE),
-        {"places": Places(torch.arange(5), torch.arange(5))},
-    )
+    attention = self_attention("encoder")
+    x = torch.randn(2, 5, D_MODEL, dtype=DOUBLE)
+    arguments = {"places": Places(torch.arange(5), torch.arange(5))}
+    tap = AttentionTap() if tapped else None
     plain = attention(x, position=AttentionPosition(), **arguments)
-    unscaled = attention(
-        x, position=UnitScale(), **arguments, tap=AttentionTap() if tapped else None
-    )
+    unscaled = attention(x, position=UnitScale(), **arguments, tap=tap)
     assert (unscaled - plain).abs().max() > 1e-4
     with torch.no_grad():  # four heads of four: 1/sqrt(4) on the queries gives the usual scale back
         attention.qkv_proj.weight[:D_MODEL] /= 2
@@ -334,14 +318,6 @@ def test_a_width_that_heads_do_not_divide_is_refused(cls) -> None:
     extra = {"kind": "encoder"} if cls is SelfAttention else {}
     with pytest.raises(ValueError, match="d_model = 10 is not a multiple of n_heads = 4"):
         cls(d_model=10, n_heads=4, dropout=0.0, bias=True, layer=0, **extra)
-
-
-def test_attention_dropout_acts_in_training_alone() -> None:
-    model = model_with("none", attention_dropout=0.5)
-    src, tgt_in = sources(5), targets(1, 4)
-    assert torch.equal(model(src, tgt_in), model(src, tgt_in))
-    model.train()
-    assert not torch.equal(model(src, tgt_in), model(src, tgt_in))
 
 
 # ---------------------------------------------------------------------------------------- the cache
@@ -447,9 +423,7 @@ def test_without_a_tap_the_fused_kernel_serves_and_with_one_the_eager(
 def eager_by_the_fused_kernel(
     q: Tensor, k: Tensor, v: Tensor, *, value_term: Callable[[Tensor], Tensor], **arguments: Any
 ) -> tuple[Tensor, Tensor]:
-    """What `attend_eager` returns, of the fused kernel: it gives its weights where the values are
-    an identity.
-    """
+    """What `attend_eager` returns, of the fused kernel: its weights where the values are one."""
     identity = torch.eye(k.shape[-2], dtype=v.dtype).expand(*k.shape[:2], -1, -1)
     weights = attend_sdpa(q, k, identity, **arguments)
     return attend_sdpa(q, k, v, **arguments) + value_term(weights), weights
@@ -459,11 +433,9 @@ def eager_by_the_fused_kernel(
 def test_the_fast_model_equals_the_eager_one_with_gradients(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A term on the values asks for the eager kernel in either model: the fused one serves in its
-    place in the first.
+    """A term on the values asks for the eager kernel: the fused one serves in its place at first.
 
-    (That term itself is held against the paper's equations, with gradients, in
-    test_shaw.py.)
+    (That term itself is held against the paper's equations in test_shaw.py.)
     """
     model = model_with(name)
     src, tgt_in = sources(6, 3, 5), targets(3, 5)

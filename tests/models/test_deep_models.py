@@ -12,7 +12,6 @@ from tiny_models import D_MODEL, sources, targets, tiny_config, tiny_model, voca
 from torch import Tensor
 from toy_runs import log_of, run_here, toy_config
 
-from configs.schema import ModelConfig
 from models.build import build_model
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import Places
@@ -110,21 +109,27 @@ def test_weights_by_depth_are_the_plain_ones_over_the_root_of_the_layer() -> Non
     assert torch.equal(plain.output.weight, scaled.output.weight)
 
 
-def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r'model\.norm = .deepnorm.: model\.backend = "torch" has .pre. or .post. alone',
-    ):
-        tiny_config(norm="deepnorm", backend="torch")
-    with pytest.raises(
-        ConfigError,
-        match=r'model\.init = .depth_scaled.: model\.backend = "torch" has .xavier. alone',
-    ):
-        tiny_config(init="depth_scaled", backend="torch")
-    with pytest.raises(
-        ConfigError, match=r"model\.init = 'depth_scaled': .* has an initialisation of its own"
-    ):
-        ModelConfig(norm="deepnorm", init="depth_scaled")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"norm": "deepnorm", "backend": "torch"},
+            r'norm = .deepnorm.: model\.backend = "torch" has .pre. or .post. alone',
+        ),
+        (
+            {"init": "depth_scaled", "backend": "torch"},
+            r'init = .depth_scaled.: model\.backend = "torch" has .xavier. alone',
+        ),
+        (
+            {"init": "depth_scaled", "norm": "deepnorm"},
+            r"init = 'depth_scaled': .* has an initialisation of its own",
+        ),
+    ],
+    ids=["deepnorm", "depth", "both"],
+)
+def test_what_does_not_go_together_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"model\.{message}"):
+        tiny_config(**changes)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post", "deepnorm"])
@@ -149,6 +154,7 @@ def test_gradients_reach_the_first_of_many_layers(norm: Any) -> None:
     ],
     ids=["depth_scaled", "deepnorm"],
 )
+@pytest.mark.slow
 def test_six_layers_above_one_train_and_translate(changes: tuple[str, ...], tmp_path: Path) -> None:
     shape = (
         "model.n_encoder_layers=6",

@@ -163,11 +163,12 @@ def test_a_partner_of_another_tokenizer_or_without_room_is_refused(
     torch.save(payload, best)
     said = infer("--model_path", trained_run, best, *text).error()
     assert said == (
-        f"{best} has another tokenizer than {best_of(trained_run)}: an ensemble needs one vocabulary; give runs that "
-        "were trained with the same tokenizer"
+        f"{best} has another tokenizer than {best_of(trained_run)}: an ensemble needs one "
+        "vocabulary; give runs that were trained with the same tokenizer"
     )
 
 
+@pytest.mark.slow
 def test_the_scores_of_an_ensemble_have_a_name_of_their_own_and_name_every_model(
     trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
