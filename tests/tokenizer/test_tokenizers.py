@@ -251,6 +251,18 @@ def test_a_small_vocabulary_has_unk_in_place_of_bytes(algorithm):
     assert not any(piece.startswith("<0x") for piece in t.src_pieces(range(t.src_vocab_size)))
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_rare_character_earns_no_piece(algorithm, monkeypatch):
+    def with_piece(t):
+        return any("ù" in piece for piece in t.src_pieces(range(t.src_vocab_size)))
+
+    assert with_piece(trained(algorithm))
+    monkeypatch.setattr("tokenizer.subword.RARE_CHARACTER", 100)
+    t = trained.__wrapped__(algorithm, 800)
+    assert not with_piece(t)
+    assert t.decode(t.encode_src("où")) == "où"
+
+
 def test_broken_bytes_from_a_model_decode_to_something(subword):
     assert "�" in subword.decode(subword.encode_src("😀")[:2])
 
