@@ -1,4 +1,4 @@
-"""A file imports only from the floors below its own, without circles; starting a script is cheap."""
+"""A file imports only from the floors below it, without circles; starting a script is cheap."""
 
 from __future__ import annotations
 
