@@ -5,36 +5,32 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from models.transformer import TranslationTransformer
 
 
 class WeightAverage:
-    """w_s = d_s w_(s-1) + (1 - d_s) weights_s after update s from 1, begun with the weights before
-    the first update.
+    """w_s = d_s w_(s-1) + (1 - d_s) weights_s after update s from 1; w_0 = the first weights.
 
     Averages of the iterates (Polyak and Juditsky 1992), with exponentially falling weight. The
     decay d_s is min(decay, (1 + s) / (10 + s)), so that the first weights, which are chance, are
-    soon forgotten. All that decides an update is s and the two sets of weights: there is no hidden
-    state to resume. No layer has a buffer that training changes, and none is averaged. Weights that
+    soon forgotten. There is no hidden state to resume: all that decides an update is s and the two
+    sets of weights. No layer has a buffer that training changes, and none is averaged. Weights that
     are shared stay shared.
     """
 
     def __init__(self, model: TranslationTransformer, decay: float) -> None:
         self.decay = decay
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
-        self._current: list[torch.Tensor | nn.Parameter] = [
-            p for p in model.parameters() if p.requires_grad
-        ]
-        trained = {name for name, p in model.named_parameters() if p.requires_grad}
-        self._averages: list[torch.Tensor | nn.Parameter] = [
-            p for name, p in self.model.named_parameters() if name in trained
-        ]
+        pairs = zip(model.parameters(), self.model.parameters())
+        trained = [(current, mean) for current, mean in pairs if current.requires_grad]
+        self._current: list[Tensor] = [current for current, _ in trained]
+        self._averages: list[Tensor] = [mean for _, mean in trained]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take up the weights after update `step`, in one fused pass."""
+        """Take in the weights after update `step`, in one fused pass."""
         decay = min(self.decay, (1 + step) / (10 + step))
         get_ema_multi_avg_fn(decay)(self._averages, self._current, step)

@@ -27,7 +27,6 @@ from data.batching import Batch
 from training.faults import NON_FINITE_REMEDY, NonFiniteError
 from training.log import RunLog
 from training.start import Progress
-from utils.errors import UserError
 from utils.files import remove_leftovers
 
 logger = logging.getLogger(__name__)
@@ -267,35 +266,33 @@ class Checkpoints:
         Later ones are of a course that the run may not take again: they are put into a folder of
         their own, the newest first, so that at any time the newest that is left has all before it.
         """
-        kinds = (
+        later: set[Path] = set()
+        for kind, pattern, bound in (
             (self.best, BEST, progress.epoch),
             (self.regular, REGULAR, progress.epoch),
             (self.step, STEP, progress.step),
-        )
-        later: set[Path] = set()
-        for kept, pattern, bound in kinds:
-            found = [(m, p) for p in self.run.files(pattern) if (m := pattern.fullmatch(p.name))]
-            later.update(p for m, p in found if int(m[1]) > bound)
-            saved = sorted(
-                Checkpoint.Item(float(m["score"]) if pattern is BEST else int(m[1]), p.name)
-                for m, p in found
-                if int(m[1]) <= bound
-            )
-            kept._saved = saved[-kept.n_saved :]
-            for item in saved[: -kept.n_saved]:  # a process was killed before it could remove it
+        ):
+            items = []
+            for path in self.run.files(pattern):
+                match = pattern.fullmatch(path.name)
+                assert match is not None
+                number = int(match[1])
+                if number > bound:
+                    later.add(path)
+                else:
+                    score = float(match["score"]) if pattern is BEST else number
+                    items.append(Checkpoint.Item(score, path.name))
+            items.sort()
+            kind._saved = items[-kind.n_saved :]
+            for item in items[: -kind.n_saved]:  # a process was killed before it could remove it
                 self._saver.remove(item.filename)
         if not later or idist.get_rank() > 0:
             return
         folder = self.run.checkpoints / f"left_after_update_{progress.step}"
-        try:
-            folder.mkdir(exist_ok=True)
-            for path in reversed(self.run.by_age()):
-                if path in later:
-                    os.replace(path, folder / path.name)
-        except OSError as error:
-            raise UserError(
-                f"cannot move the later checkpoints to {folder}: {error.strerror}; is it read-only?"
-            ) from error
+        folder.mkdir(exist_ok=True)
+        for path in reversed(self.run.by_age()):
+            if path in later:
+                os.replace(path, folder / path.name)
         logger.warning(
             "checkpoints after update %d are now in %s: going on will make others",
             progress.step,

@@ -26,9 +26,7 @@ class HiddenMap(NamedTuple):
 
 
 def hidden_maps(model: nn.Module) -> list[HiddenMap]:
-    """The maps of all attentions and feed-forward branches; embeddings, the output and positions
-    are none of them.
-    """
+    """The maps of all attentions and feed-forward branches; no embedding, output or position."""
     found: list[tuple[Tensor, int]] = []
     for module in model.modules():
         match module:
@@ -48,11 +46,11 @@ def hidden_maps(model: nn.Module) -> list[HiddenMap]:
 
 
 def orthogonalise(x: Tensor) -> Tensor:
-    """x [N,O,I], N matrices U S V^T -> about U V^T of each: singular values near 1, where those of
-    S are not tiny.
+    """x [N,O,I], N matrices U S V^T -> about U V^T of each: singular values near 1.
 
-    Five times aX + b(XX^T)X + c(XX^T)^2 X, a polynomial of the singular values alone (Jordan et al.
-    2024, "Muon: An optimizer for hidden layers in neural networks").
+    That holds where those of S are not tiny. Five times aX + b(XX^T)X + c(XX^T)^2 X, a polynomial
+    of the singular values alone (Jordan et al. 2024, "Muon: An optimizer for hidden layers in
+    neural networks").
     """
     upright = x.shape[-2] > x.shape[-1]
     x = x.mT.contiguous() if upright else x  # XX^T of the shorter side
@@ -64,14 +62,13 @@ def orthogonalise(x: Tensor) -> Tensor:
 
 
 class Muon(Optimizer):
-    """For `maps` W -= lr * (0.2 sqrt(max(O, I)) orthogonalise(M) + weight_decay * W), with
-    Nesterov's momentum M.
+    """W -= lr * (0.2 sqrt(max(O, I)) orthogonalise(M) + weight_decay * W), for `maps` alone.
 
-    The factor gives a step the size that AdamW's have, so that one rate serves both (Liu et al.
-    2025, "Muon is Scalable for LLM Training"; torch's `match_rms_adamw`). AdamW has the other
-    `groups`, with `betas` and `eps`. Equal shapes are orthogonalised in one product.
-    torch.optim.Muon is the same but for three things: it computes in bfloat16, matrix by matrix,
-    and takes queries, keys and values in one weight as one map.
+    M is Nesterov's momentum. The factor gives a step the size that AdamW's have, so that one rate
+    serves both (Liu et al. 2025, "Muon is Scalable for LLM Training"; torch's `match_rms_adamw`).
+    AdamW has the other `groups`, with `betas` and `eps`. Equal shapes are orthogonalised in one
+    product. torch.optim.Muon is the same but for three things: it computes in bfloat16, matrix by
+    matrix, and takes queries, keys and values in one weight as one map.
     """
 
     def __init__(

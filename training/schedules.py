@@ -1,4 +1,4 @@
-"""Learning-rate schedules as factors for torch's LambdaLR, and the optimizer that they steer."""
+"""Learning-rate schedules as factors for torch's LambdaLR, and the optimizer whose rate it is."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def base_lr(schedule: Schedule, model: ModelConfig) -> float:
 
 
 def lr_factor(schedule: Schedule, *, total_steps: int) -> Callable[[int], float]:
-    """Factor of the base rate as a function of n updates done (n epochs done, for EpochDecay), from
-    0.
+    """Factor of the base rate after n updates (for EpochDecay: n epochs), from 0.
 
     The update that follows n updates is step s = n + 1 of the published formulas.
     """
@@ -61,25 +60,18 @@ def lr_factor(schedule: Schedule, *, total_steps: int) -> Callable[[int], float]
                 return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done))
 
             return cosine
-        case Plateau(warmup_steps=warmup, factor=factor, patience=patience):
-            return PlateauFactor(
-                warmup=warmup,
-                factor=factor,
-                patience=patience,
-                lowest=schedule.min_lr / schedule.lr,
-            )
+        case Plateau():
+            return PlateauFactor(schedule)
 
 
 class PlateauFactor:
-    """The factor of a Plateau schedule. What it has seen of the validation is its state; LambdaLR
-    saves it.
-    """
+    """The factor of a Plateau schedule. What it has seen is its state; LambdaLR saves it."""
 
-    def __init__(self, *, warmup: int, factor: float, patience: int, lowest: float) -> None:
-        self.warmup = warmup
-        self.factor = factor
-        self.patience = patience
-        self.lowest = lowest
+    def __init__(self, schedule: Plateau) -> None:
+        self.warmup = schedule.warmup_steps
+        self.factor = schedule.factor
+        self.patience = schedule.patience
+        self.lowest = schedule.min_lr / schedule.lr
         self.best: float | None = None
         self.n_without = 0  # evaluations in a row without a new lowest loss
         self.scale = 1.0
@@ -97,16 +89,13 @@ class PlateauFactor:
 
 
 class PlateauLR(LambdaLR):
-    """LambdaLR with a PlateauFactor: stepped after every update like the others, and told every
-    validation loss.
-    """
+    """LambdaLR with a PlateauFactor: stepped like the others, and told every validation loss."""
 
     def observe(self, loss: float) -> None:
         """Take note of a validation loss; the next update has the rate that follows from it."""
-        cast(PlateauFactor, self.lr_lambdas[0]).observe(loss)  # one factor serves all groups
-        self._last_lr = [
-            base * factor(self.last_epoch) for base, factor in zip(self.base_lrs, self.lr_lambdas)
-        ]
+        factor = cast(PlateauFactor, self.lr_lambdas[0])  # one serves all groups
+        factor.observe(loss)
+        self._last_lr = [base * factor(self.last_epoch) for base in self.base_lrs]
         for group, lr in zip(self.optimizer.param_groups, self._last_lr):
             group["lr"] = lr
 
@@ -117,32 +106,33 @@ def build_optimizer(
     model: ModelConfig,
     maps: Sequence[HiddenMap] = (),
 ) -> Optimizer:
-    """Adam, AdamW or Muon (for `maps`, which are of the parameters; AdamW for the rest) at the
-    schedule's base rate.
+    """Adam, AdamW, or Muon for `maps` and AdamW for the rest, at the schedule's base rate.
 
-    One group of parameters, which all decay; or with decay="matrices" two: those of two dimensions
-    or more, which are linear maps and tables (embeddings, positions), and the rest (biases, norms,
-    scalars), which does not decay. Muon's maps are a group of their own, the last.
+    All parameters decay; or with decay="matrices" those of two dimensions or more, which are linear
+    maps and tables (embeddings, positions), but not biases, norms and scalars. Muon's maps are a
+    group of their own, the last.
     """
-    muon = config.optimizer == "muon"
-    of_muon = {id(weight) for weight, _ in maps} if muon else set()
-    rest = [p for p in parameters if id(p) not in of_muon]
-    groups: list[dict[str, Any]] = [{"params": rest}]
-    if config.decay == "matrices":
-        groups = [
-            {"params": [p for p in rest if p.dim() > 1]},
-            {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0},
-        ]
     shared: dict[str, Any] = {
         "lr": base_lr(config.schedule, model),
         "betas": config.betas,
         "eps": config.eps,
         "weight_decay": config.weight_decay,
     }
-    if muon:
-        return Muon(maps, groups, **shared)
+    if config.optimizer == "muon":
+        of_muon = {id(weight) for weight, _ in maps}
+        rest = [p for p in parameters if id(p) not in of_muon]
+        return Muon(maps, _groups(rest, config), **shared)
     cls = Adam if config.optimizer == "adam" else AdamW
-    return cls(groups, **shared, fused=True)
+    return cls(_groups(list(parameters), config), **shared, fused=True)
+
+
+def _groups(parameters: list[nn.Parameter], config: OptimConfig) -> list[dict[str, Any]]:
+    if config.decay == "all":
+        return [{"params": parameters}]
+    return [
+        {"params": [p for p in parameters if p.dim() > 1]},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
 
 
 def build_scheduler(optimizer: Optimizer, config: OptimConfig, *, total_steps: int) -> LambdaLR:
