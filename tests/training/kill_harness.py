@@ -1,5 +1,6 @@
-"""Training killed again and again, against the run that was never stopped: `python
-tests/kill_harness.py --kills 50`.
+"""Training killed again and again, against the run that was never stopped.
+
+    python tests/training/kill_harness.py --kills 50
 
 Real processes run train.py's main. They are ended at random moments by SIGKILL, SIGTERM or Ctrl-C,
 or end themselves by SIGKILL at the n-th call of what writes: inside torch.save with half of the
@@ -97,7 +98,7 @@ def nursery() -> None:
 def live(
     script: Any, arguments: list[str], said: str, call: str | None, number: int, after: bool
 ) -> None:
-    """Run train.py's main with these arguments; die at the call with this number, if there is one."""
+    """Run train.py's main with these arguments; die at the call with this number, if any."""
     from utils.cli import run_main
 
     out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -112,7 +113,7 @@ def live(
 
 
 def die_at(call: str, number: int, after: bool) -> None:
-    """Kill this process at a call: before it or after it; of torch.save in the middle of the file."""
+    """Kill this process before or after a call; at torch.save in the middle of the file."""
     import torch
 
     owner: Any = torch if call.startswith("torch") else os
@@ -156,10 +157,12 @@ class Report:
     def lines(self) -> list[str]:
         steps = sorted(self.updates)
         return [
-            f"{self.kills} kills of {self.runs} runs, each in the end the run that was never stopped, bit for bit",
+            f"{self.kills} kills of {self.runs} runs, each in the end the run that was never "
+            "stopped, bit for bit",
             "by " + ", ".join(f"{what} {n}" for what, n in sorted(self.ended.items())),
             "fell " + ", ".join(f"{where} {n}" for where, n in sorted(self.fell.items())),
-            f"last logged update before the kill: {steps[0]} to {steps[-1]}, median {steps[len(steps) // 2]}",
+            f"last logged update before the kill: {steps[0]} to {steps[-1]}, "
+            f"median {steps[len(steps) // 2]}",
         ]
 
 

@@ -64,7 +64,8 @@ import os, sys
 def note(event, args):
     if event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)):
         return
-    if event in ("open", "os.rename", "os.mkdir", "os.remove") and os.environ["WATCHED"] in str(args[0]):
+    watched = event in ("open", "os.rename", "os.mkdir", "os.remove")
+    if watched and os.environ["WATCHED"] in str(args[0]):
         os.write(out, f"{os.getpid()} {event} {args[0]}\\n".encode())
 
 out = os.open(os.environ["NOTES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -199,7 +200,7 @@ def test_a_killed_process_ends_all_with_its_reason(killed: tuple[Path, str]) -> 
 
 @pytest.fixture(scope="module")
 def resumed(stopped: tuple[Path, str], killed: tuple[Path, str]) -> Path:
-    """The stopped run (its copy for `killed` is made), taken by torchrun as far as `single` came."""
+    """The stopped run (`killed` has its copy), taken by torchrun as far as `single` came."""
     run, _ = stopped
     step = max(log_of(run))
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]

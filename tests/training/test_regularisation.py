@@ -149,7 +149,7 @@ def test_each_sentence_loses_each_branch_for_itself(norm: Any) -> None:
 
 
 def test_a_dropped_branch_keeps_its_parameters_in_the_graph() -> None:
-    """DistributedDataParallel waits for every gradient: a branch that nobody took has one of zeros."""
+    """DistributedDataParallel waits for every gradient: a branch not taken has one of zeros."""
     model = tiny_model(stochastic_depth=0.999999, n_encoder_layers=1, n_decoder_layers=1).train()
     src, tgt_in = sources(5, 4), targets(2, 4)
     model(src, tgt_in).square().sum().backward()
