@@ -10,8 +10,7 @@ _LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """nn.Dropout (Srivastava et al. 2014, inverted scaling) in training; nothing in evaluation or
-    for p = 0.
+    """nn.Dropout (Srivastava et al. 2014, inverted scaling), by fewer draws on a CPU.
 
     On a CPU torch draws one Bernoulli number an element, one after the other. Here one 64-bit draw
     decides on four elements, with p in steps of 1/65536. Elsewhere torch's own kernel serves.
@@ -40,12 +39,12 @@ class Dropout(nn.Module):
 
 
 class JointDropout(nn.Module):
-    """Dropout that keeps or drops together all elements along the last `shared` dimensions; no draw
-    for p = 0.
+    """Dropout that keeps or drops together all elements along the last `shared` dimensions.
 
     Of x [B,T,D], shared=1 drops tokens and shared=2 sentences. What is kept is divided by 1 - p in
-    training, so that evaluation needs no change. A dropped branch is multiplied by 0: it keeps its
-    place in the graph, and every parameter its gradient. Raises ValueError for p outside [0, 1).
+    training, so that evaluation needs no change; nothing is drawn for p = 0. A dropped branch
+    is multiplied by 0: it keeps its place in the graph, and every parameter its gradient. Raises
+    ValueError for p outside [0, 1).
     """
 
     def __init__(self, p: float, *, shared: int) -> None:

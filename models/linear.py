@@ -10,11 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_FEW, _SOME = (
-    64,
-    256,
-)  # rows: of any weight; of one of at least _LARGE numbers, such as the output projection
-_LARGE = 1_000_000
+_FEW = 64  # rows, of any weight
+_SOME, _LARGE = 256, 1_000_000  # rows, of a weight of so many numbers: the output projection
 _WORTH = 2_000_000  # multiplications: below them oneDNN takes longer to begin than torch to finish
 
 # Within `weights_fixed`: by id, each weight that was met and the same laid out for oneDNN.
@@ -25,11 +22,10 @@ _laid_out: ContextVar[dict[int, tuple[Tensor, Tensor]] | None] = ContextVar(
 
 @contextmanager
 def weights_fixed() -> Iterator[None]:
-    """Within it no weight changes, and `linear` may keep what it makes of one; may be nested, or
-    decorate a function.
+    """Within it no weight changes, and `linear` may keep what it makes of one.
 
-    A scope, since nothing tells reliably that a weight has changed: torch's fused optimizers do not
-    count versions.
+    It may be nested, or decorate a function. A scope, since nothing tells reliably that a weight
+    has changed: torch's fused optimizers do not count versions.
     """
     if _laid_out.get() is not None:
         yield
@@ -51,16 +47,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.compiler.is_compiling() or (held := _laid_out.get()) is None:
         return F.linear(x, weight, bias)
     rows = x.shape[:-1].numel()
-    worth = rows * weight.numel() >= _WORTH and rows <= (
-        _SOME if weight.numel() >= _LARGE else _FEW
-    )
-    if not worth or not _serves(x, weight):
+    most = _SOME if weight.numel() >= _LARGE else _FEW
+    if rows > most or rows * weight.numel() < _WORTH or not _serves(x, weight):
         return F.linear(x, weight, bias)
     if id(weight) not in held:
         held[id(weight)] = weight, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 32)
-    return torch.ops.mkldnn._linear_pointwise(
-        x.contiguous(), held[id(weight)][1], bias, "none", [], ""
-    )
+    laid_out = held[id(weight)][1]
+    return torch.ops.mkldnn._linear_pointwise(x.contiguous(), laid_out, bias, "none", [], "")
 
 
 def _serves(x: Tensor, weight: Tensor) -> bool:

@@ -1,6 +1,4 @@
-"""The training loss: summed over real target tokens, divided by their number exactly once, by the
-caller.
-"""
+"""The training loss: a sum over target tokens, which the caller divides by their number."""
 
 from __future__ import annotations
 
@@ -10,25 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Rows of logits that stand at once. On a CPU few enough for the cache to hold them from one pass to
-# the next.
+# Rows of logits at once; on a CPU few enough for the cache to hold them between two passes.
 _ROWS_CPU, _ROWS = 256, 4096
 
 
 @dataclass(slots=True)
 class TokenSums:
-    """Sums over N target tokens: `objective` carries the gradient; `nll` (without smoothing) and
-    `n_correct` do not.
-    """
+    """Sums over N target tokens."""
 
-    objective: Tensor
-    nll: Tensor
+    objective: Tensor  # carries the gradient, as nll and n_correct do not
+    nll: Tensor  # without smoothing
     n_correct: Tensor
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Projection, loss and gradient, some rows at a time, so that the [N,V] logits never stand
-    whole.
+    """Projection, loss and gradient, some rows at a time: the [N,V] logits never stand whole.
 
     The gradient is made on the way forward, while a row's exponentials are at hand, and without a
     pass over the vocabulary of its own: softmax, one-hot target and smoothing enter the two
@@ -109,8 +103,7 @@ def product_dtype(weight: Tensor) -> torch.dtype:
 def token_sums(
     hidden: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float
 ) -> TokenSums:
-    """hidden [N,D], output weight [V,D], targets [N] (no padding among them) -> sums over the N
-    tokens.
+    """hidden [N,D], output weight [V,D], targets [N] without padding -> sums over the N tokens.
 
     The logits are hidden @ weight^T. Label smoothing (Szegedy et al. 2016, section 7) mixes the
     targets with the uniform distribution over the vocabulary: (1 - eps) nll + eps times the mean of

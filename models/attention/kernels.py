@@ -1,5 +1,4 @@
-"""Scaled dot-product attention under one signature: an eager form that shows its weights, and
-PyTorch's fused one.
+"""Scaled dot-product attention: an eager form that shows its weights, and PyTorch's fused one.
 
 Vaswani et al. 2017, equation 1, with an additive bias on the scaled logits:
 softmax(scale q k^T + bias, over allowed keys) v.

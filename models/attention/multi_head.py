@@ -1,5 +1,6 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2) with the positional seam:
-self-attention, with an optional key-value cache, and cross-attention over a memory projected once.
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2) with the positional seam.
+
+Self-attention, with an optional key-value cache, and cross-attention over a memory projected once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Records attention weights where a caller asks for them; absent otherwise, and then nothing is
-allocated.
-"""
+"""Records attention weights where a caller asks for them."""
 
 from __future__ import annotations
 
@@ -11,8 +9,9 @@ from models.positional_encodings.base import Kind
 
 
 class AttentionTap:
-    """Handed down a forward pass as an argument; every attention on the way leaves its weights
-    here.
+    """Handed down a forward pass: every attention on the way leaves its weights here.
+
+    It is None where nobody asks, and then nothing is allocated.
     """
 
     def __init__(self) -> None:
