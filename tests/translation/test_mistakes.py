@@ -65,6 +65,7 @@ MISTAKES = [
     (f"{BACK} {{tmp}}/bt --reverse", "--reverse: this model translates fr to en alone; train one"),
     (f"{BACK} {{tmp}}/mono --max_len 3", "mono.fr is the input itself"),
     (f"{BACK} {{tmp}}/mono.fr/bt", "mono.fr: File exists"),
+    (f"{BACK} {{tmp}}/bt --search greedy --max_len 1", "mono.fr: no sentence could be translated"),
     ("back_translate --src_file none.fr --output {tmp}/bt", "none.fr: cannot be read"),
     ("back_translate --src_file {tmp}/blank.fr --output {tmp}/bt", "no sentence could be"),
     ("back_translate --src_file {tmp}/cut.gz --output {tmp}/bt --max_len 3", "truncated gzip file"),
