@@ -273,8 +273,8 @@ def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
     folders merged would be a corpus of another size and language.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
+    from datasets import Dataset
 
     of_split = re.compile(rf"(?:^|/){split}(?:[/.-][^/]*)?\.parquet$")
     names = sorted(name for name in files if of_split.search(name))
@@ -288,9 +288,9 @@ def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
     for name in names:
         try:
             table = pq.read_table(pa.BufferReader(files[name]()), columns=["translation"])
-            column = table.column("translation")
-            fr, en = (pc.struct_field(column, lang).to_pylist() for lang in ("fr", "en"))
-        except (pa.ArrowException, KeyError, OSError) as error:
+            rows = Dataset(table).flatten()  # in memory: nothing is copied into a cache
+            fr, en = (list(rows[f"translation.{lang}"]) for lang in ("fr", "en"))
+        except (pa.ArrowException, KeyError, OSError, ValueError) as error:
             raise UserError(
                 f"{path / name}: not a parquet file with translation.fr and translation.en "
                 f"({one_line(error)}); delete it and fetch it anew"
