@@ -136,6 +136,7 @@ def test_zero_is_white_whatever_the_signs_and_what_is_missing_is_grey() -> None:
         assert colour(matrix, 0.0)[:3].min() > 0.94, matrix
     assert colour([[-3, 0]], -3.0)[2] > 2 * colour([[-3, 0]], -3.0)[0]  # blue lowers, red raises
     assert colour([[-3, 5]], 5.0)[0] > 2 * colour([[-3, 5]], 5.0)[2]
+    assert (colour([[-5, 3]], -5.0) != colour([[-5, 3]], -4.0)).any()  # none is out of the scale
     assert colour([[-3, np.nan]], np.nan) == pytest.approx([0.82, 0.82, 0.82, 1])
 
 
