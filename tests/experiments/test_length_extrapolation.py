@@ -57,8 +57,8 @@ def test_a_pair_with_one_long_side_is_left_out() -> None:
 
 def test_buckets_meet_at_the_limit_and_end_where_sentences_are_few() -> None:
     few = length_extrapolation.FEWEST
-    lines = ["w " * 5] * 100 + ["w " * 17] * few + ["w " * 40] * (few - 1)
-    # Beyond 15 there are those of 17 and of 40 words; beyond 18 those of 40.
+    # Beyond 15 words there are just enough, beyond 18 one too few.
+    lines = ["w " * 5] * 100 + ["w " * 17] + ["w " * 40] * (few - 1)
     assert length_extrapolation.length_edges(lines, 12) == (6, 9, 12, 15)
     assert bucket_names((6, 9, 12)) == ["1–6", "7–9", "10–12", "≥13"]
     assert bucket_names((1, 2)) == ["1", "2", "≥3"]
