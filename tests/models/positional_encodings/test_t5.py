@@ -23,9 +23,12 @@ from transformers import T5Config
 from transformers.models.t5.modeling_t5 import T5Attention
 from x_transformers.x_transformers import RelativePositionBias
 
+import configs.positions as config
+from configs.schema import ModelConfig
 from models.attention.multi_head import SelfAttention
 from models.positional_encodings.base import Places
 from models.positional_encodings.t5 import T5Bias, t5_bias, t5_buckets
+from models.schemes import build_scheme
 
 H, HEAD_DIM = 8, 4
 SETTINGS = [(32, 128), (32, 256), (16, 128), (8, 20), (64, 512), (4, 5), (12, 96), (10, 40)]
@@ -80,10 +83,10 @@ def test_buckets_equal_other_implementations(
 def test_the_bias_equals_other_implementations(bidirectional: bool) -> None:
     torch.manual_seed(3)
     module = T5Bias(n_heads=H, bidirectional=bidirectional)
-    config = T5Config(
+    settings = T5Config(
         d_model=16, d_kv=2, num_heads=H, is_decoder=not bidirectional, use_cache=False
     )
-    theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+    theirs = T5Attention(settings, has_relative_attention_bias=True, layer_idx=0)
     other = RelativePositionBias(scale=1.0, causal=not bidirectional, heads=H)
     with torch.no_grad():
         theirs.relative_attention_bias.weight.copy_(module.table)
@@ -109,6 +112,14 @@ def test_every_bucket_but_an_impossible_one_is_trained(bidirectional: bool, idle
     assert (module.table.grad.abs().amax(dim=1) == 0).nonzero().flatten().tolist() == idle
 
 
+def test_a_decoder_spends_all_its_buckets_on_the_past() -> None:
+    scheme, at = build_scheme(ModelConfig(position=config.T5())), torch.arange(140)
+    for kind, values in (("encoder", 31), ("decoder", 32)):
+        bias = whole(bias_of(scheme.attention(kind, 0), causal=kind == "decoder"), len(at))
+        seen = bias[0] if kind == "encoder" else bias[0].tril()[-1]
+        assert seen.unique().numel() == values
+
+
 def check_attention(make: Callable[[bool], T5Bias], *, scaled: bool) -> None:
     """A whole self-attention of ours, on either side, returns what T5's does with its weights.
 
@@ -122,8 +133,8 @@ def check_attention(make: Callable[[bool], T5Bias], *, scaled: bool) -> None:
         module = make(bidirectional).double()
         torch.nn.init.normal_(module.table)
         shape = {"d_model": d_model, "d_kv": HEAD_DIM, "num_heads": H, "dropout_rate": 0.0}
-        config = T5Config(**shape, is_decoder=not bidirectional)
-        theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double()
+        settings = T5Config(**shape, is_decoder=not bidirectional)
+        theirs = T5Attention(settings, has_relative_attention_bias=True, layer_idx=0).double()
         kind = "encoder" if bidirectional else "decoder"
         ours = SelfAttention(d_model=d_model, n_heads=H, **bare, kind=kind).double()
         with torch.no_grad():
