@@ -1,1 +1,1 @@
-"""Experiment configurations: schema, serialisation, and one file per experiment."""
+"""Experiments, a file each, and the machinery: schema, positions, serialisation, loading."""

@@ -5,8 +5,8 @@ r"""Back-translation: Multi30k's pairs, and English text with a reverse model's 
     python back_translate.py --src_file mono.en --output data/bt/train --tag
     python train.py --config configs/multi30k_bt.py
 
-Not trained in this size; what the method gains for a smaller model is in report.md, "Methods of
-training". Why each choice:
+Not trained in this size; what the method gains for a smaller model is in
+docs/results/methods_of_training.md. Why each choice:
 - a tag before each synthetic sentence: the model can tell machine French from people's (Caswell et
   al. 2019).
 - each pair once an epoch: raise the weight of the real part where there is much more synthetic

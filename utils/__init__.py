@@ -1,1 +1,1 @@
-"""Configuration loading, training engines, checkpoints, metrics and pictures."""
+"""The ground: errors, files, lines, command lines, the machine, the hub, tables."""

@@ -15,9 +15,7 @@ MOST_THREADS = 1024  # where a machine has fewer to give, the process is ended w
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a bad command line as a UserError, so that it reads like every other mistake: one
-    line, exit code 2.
-    """
+    """Reports a bad command line as a UserError: one line and exit code 2, as for any mistake."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
@@ -42,16 +40,14 @@ def threads(text: str) -> int:
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's main. UserError: its message on one line, exit code 2. Ctrl-C: 130. A closed
-    pipe: 0.
+    """Run a script's main and end the process as it ended.
 
-    So are other errors of files: a folder that may not be entered, a name that is too long, a disk
-    that is full.
+    UserError and OSError (a folder that may not be entered, a full disk): the message on one line,
+    exit code 2. Ctrl-C: 130. A closed pipe: 0.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # the name of a folder need not be valid UTF-8
+        # The name of a folder need not be valid UTF-8.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         main()
     except (UserError, KeyboardInterrupt) as error:
@@ -62,11 +58,8 @@ def run_main(main: Callable[[], None]) -> None:
         sys.exit(0)
     except UnicodeEncodeError as error:
         shown = ascii(error.object[max(0, error.start - 40) : error.start + 40])
-        sys.exit(
-            report(
-                UserError(f"text that is not valid Unicode: {shown}; give names and text in UTF-8")
-            )
-        )
+        said = f"text that is not valid Unicode: {shown}; give names and text in UTF-8"
+        sys.exit(report(UserError(said)))
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         sys.exit(report(UserError(f"{where}{error.strerror or error}")))

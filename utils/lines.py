@@ -1,4 +1,4 @@
-"""Sentences line by line: read from a file or standard input, written to a file or standard output."""
+"""Sentences line by line, from a file or standard input to a file or standard output."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def bounded_lines(file: IO[bytes], name: str) -> Iterator[bytes]:
         line = file.readline(MAX_LINE + 1)
         if len(line) > MAX_LINE:
             raise UserError(
-                f"{name}, line {number:,}: more than {MAX_LINE:,} bytes; is it text, a sentence a line?"
+                f"{name}, line {number:,}: more than {MAX_LINE:,} bytes; is it text, a sentence a "
+                "line?"
             )
         if not line:
             return
@@ -50,8 +51,7 @@ def bounded_lines(file: IO[bytes], name: str) -> Iterator[bytes]:
 
 
 def read_lines(raw: Iterable[bytes], name: str) -> Iterator[str]:
-    r"""Text of raw lines: cut at "\n" alone; a trailing "\r" and a byte order mark at the start are
-    left out.
+    r"""Text of raw lines, cut at "\n" alone, without a trailing "\r" or a first byte order mark.
 
     Raises UserError naming the line for one that is not UTF-8, and where reading breaks off.
     """

@@ -1,6 +1,4 @@
-"""The machine: its devices, the precisions it computes in, how its memory runs out, what it is
-called.
-"""
+"""The machine: its devices, its precisions, how its memory runs out, what it is called."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from utils.errors import UserError
 
 
 def resolve_device(name: str) -> torch.device:
-    """ "auto" is CUDA where there is a device, else the CPU. Raises UserError for one that is not
-    there.
-    """
+    """The device of a name: "auto" is CUDA, else the CPU. UserError: there is none such."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -32,17 +28,15 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"train.device = {name!r}: no CUDA device here; use --set train.device=cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"train.device = {name!r}: this machine has cuda:0 to cuda:{torch.cuda.device_count() - 1}"
-        )
+        last = torch.cuda.device_count() - 1
+        raise UserError(f"train.device = {name!r}: this machine has cuda:0 to cuda:{last}")
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"train.device = {name!r}: allowed: auto, cpu, cuda, cuda:N")
     return device
 
 
 def computes_bf16(device: torch.device) -> bool:
-    """Whether the hardware computes in bfloat16; a CPU without it emulates, hundreds of times
-    slower.
+    """Whether the hardware computes in bfloat16; else it emulates, hundreds of times slower.
 
     The environment's COMPUTES_BF16=yes or no decides instead for a CPU: to repeat what another did.
     """
@@ -63,7 +57,8 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
         )
     if name == "bf16" and not computes_bf16(device):
         raise UserError(
-            f"train.precision = 'bf16': this {device.type} does not compute in bfloat16; use auto or fp32"
+            f"train.precision = 'bf16': this {device.type} does not compute in bfloat16; use auto "
+            "or fp32"
         )
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
@@ -75,8 +70,8 @@ def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager
     return nullcontext()
 
 
-# Not every allocator has an exception class of its own; these are of torch's on CPUs (the third for
-# a size that has no number), of cuBLAS and of CUDA.
+# Not every allocator has an exception class of its own; these words are of torch's on CPUs (the
+# third for a size that has no number), of cuBLAS and of CUDA.
 _WORDS = (
     "you tried to allocate",
     "allocate memory",
@@ -93,9 +88,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give back what the allocator keeps, so that a smaller attempt does not meet the ruins of a
-    larger one.
-    """
+    """Give back what the allocator keeps, for a smaller attempt after a larger one."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 

@@ -1,13 +1,10 @@
-"""Export: the folder with safetensors gives the run's model back, and CTranslate2 decodes as this
-project does.
-"""
+"""Export: safetensors give the run's model back, and CTranslate2 decodes as this project does."""
 
 from __future__ import annotations
 
 import json
 import random
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,37 +52,14 @@ TEXTS = [
     "a man talks to the wife of the king",
 ]
 MAX_LEN = 20
-SHAPE = {
-    "d_model": 32,
-    "n_heads": 4,
-    "n_encoder_layers": 2,
-    "n_decoder_layers": 2,
-    "d_ff": 48,
-    "dropout": 0.0,
-}
+SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "d_ff": 48, "dropout": 0.0}
+SHAPE |= {"n_encoder_layers": 2, "n_decoder_layers": 2}
 
-EXPORTABLE = [
-    "none",
-    "sinusoidal",
-    "sinusoidal_half",
-    "sinusoidal_t2t",
-    "learnable",
-    "rope",
-    "rope_complex",
-    "rope_half",
-    "rope_linear",
-    "rope_ntk",
-    "rope_yarn",
-    "alibi",
-    "alibi_asymmetric",
-    "t5",
-    "t5_unscaled",
-    "kerple_log",
-    "kerple_power",
-    "sandwich",
-    "shaw",
-    "shaw_keys",
-]
+EXPORTABLE = (
+    "none sinusoidal sinusoidal_half sinusoidal_t2t learnable rope rope_complex rope_half "
+    "rope_linear rope_ntk rope_yarn alibi alibi_asymmetric t5 t5_unscaled "
+    "kerple_log kerple_power sandwich shaw shaw_keys"
+).split()
 SHAPES: dict[str, dict[str, Any]] = {
     "post_norm": {"norm": "post"},
     "gelu": {"activation": "gelu"},
@@ -210,7 +184,7 @@ def greatest_difference(a: list[list[float]], b: list[list[float]]) -> float:
 
 
 def check_equal(exported: Exported) -> None:
-    """The same log-probabilities of given targets, and the same greedy search with the same scores."""
+    """Equal log-probabilities of given targets, and an equal greedy search with its scores."""
     targets = random_ids(exported.tokenizer, exported.tokenizer.tgt_vocab_size, 30, seed=1)
     assert (
         greatest_difference(exported.log_probs(targets), exported.their_log_probs(targets)) < 1e-4
@@ -335,16 +309,8 @@ def test_a_scheme_without_an_equal_is_refused_by_name(
 
 
 def test_the_lists_of_schemes_leave_none_out() -> None:
-    alike = {
-        "xlnet",
-        "deberta_log",
-        "deberta_c2p",
-        "cope_t5",
-        "fox_learnable",
-        "randomized_t5",
-        "learnable_shaw",
-    }
-    assert {*EXPORTABLE, *REFUSED, *alike} == set(POSITIONS)
+    alike = "xlnet deberta_log deberta_c2p cope_t5 fox_learnable randomized_t5 learnable_shaw"
+    assert {*EXPORTABLE, *REFUSED, *alike.split()} == set(POSITIONS)
 
 
 @pytest.mark.parametrize(
@@ -385,16 +351,22 @@ def call(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Scri
     return Scripts(script.main, capsys, monkeypatch)
 
 
+def exported(call: Scripts, run: Run, out: Path, form: str = "safetensors") -> str:
+    """What export.py says of the run in the folder `out`."""
+    done = call("--model_path", run.path, "--format", form, "--output_dir", out)
+    assert done.code == 0, done.err
+    return done.out
+
+
 @pytest.mark.parametrize(("tied", "n_names"), [("none", 1), ("target", 2), ("all", 3)])
 def test_safetensors_give_back_what_the_checkpoint_holds_each_tensor_once(
     tied: str, n_names: int, tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
 ) -> None:
     run = made_run(tmp_path, tokenizer, Learnable(), tie_embeddings=tied)
     out = tmp_path / "exported" / "model"
-    done = call("--model_path", run.path, "--format", "safetensors", "--output_dir", out)
-    assert done.code == 0, done.err
+    said = exported(call, run, out)
     assert sorted(path.name for path in out.iterdir()) == ["config.json", WEIGHTS, "tokenizer"]
-    assert "best_checkpoint_3_loss=-1.0000.pt: epoch 3, update 45" in done.out
+    assert "best_checkpoint_3_loss=-1.0000.pt: epoch 3, update 45" in said
     assert [path.name for path in out.parent.iterdir()] == ["model"]
 
     best = run.best()
@@ -417,7 +389,7 @@ def test_the_scripts_take_the_exported_folder_for_a_run(
 ) -> None:
     run = made_run(tmp_path, tokenizer, Rope(), tie_embeddings="all")
     out = tmp_path / "out"
-    assert call("--model_path", run.path, "--format", "safetensors", "--output_dir", out).code == 0
+    exported(call, run, out)
     texts = [part for text in TEXTS for part in ("--src_text", text)]
     call.main = inference.main
     by_run, by_export = (
@@ -432,12 +404,7 @@ def test_training_does_not_go_on_from_an_export(
     tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
 ) -> None:
     run = made_run(tmp_path, tokenizer, Rope())
-    assert (
-        call(
-            "--model_path", run.path, "--format", "safetensors", "--output_dir", tmp_path / "out"
-        ).code
-        == 0
-    )
+    exported(call, run, tmp_path / "out")
     with pytest.raises(UserError, match="no checkpoint"):
         resolve_checkpoint(tmp_path / "out", runs_dir=tmp_path, prefer="newest")
 
@@ -447,19 +414,22 @@ def test_a_damaged_a_foreign_and_a_newer_file_are_told_apart(
 ) -> None:
     run = made_run(tmp_path, tokenizer, POSITIONS["none"])
     out = tmp_path / "out"
-    assert call("--model_path", run.path, "--format", "safetensors", "--output_dir", out).code == 0
+    exported(call, run, out)
     path = out / WEIGHTS
     whole = path.read_bytes()
-    path.write_bytes(whole[:-100])
-    with pytest.raises(UserError, match="not a whole safetensors file"):
-        read_checkpoint(path)
     save_file({"x": torch.zeros(2)}, path)
-    with pytest.raises(UserError, match="not a file that this project exported"):
-        read_checkpoint(path)
-    assert whole.count(b'\\"version\\": 1,') == 1
-    path.write_bytes(whole.replace(b'\\"version\\": 1,', b'\\"version\\": 9,'))
-    with pytest.raises(UserError, match="format 9 is newer"):
-        read_checkpoint(path)
+    changed = bytearray(whole)
+    changed[-1] ^= 1
+    for content, said in (
+        (path.read_bytes(), "not a file that this project exported"),
+        (whole[:-100], "not a whole safetensors file"),
+        (whole.replace(b'\\"version\\": 1,', b'\\"version\\": 9,'), "format 9 is newer"),
+        (bytes(changed), "wrong checksum"),
+    ):
+        assert content != whole
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=said):
+            read_checkpoint(path)
 
 
 # -------------------------------------------------------------------------------------- the command
@@ -470,8 +440,7 @@ def test_the_ctranslate2_folder_translates_text(
 ) -> None:
     run = made_run(tmp_path, tokenizer, Rope())
     out = tmp_path / "out"
-    done = call("--model_path", run.path, "--format", "ctranslate2", "--output_dir", out)
-    assert done.code == 0, done.err
+    exported(call, run, out, "ctranslate2")
     assert {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer"} == {
         p.name for p in out.iterdir()
     }
@@ -499,60 +468,32 @@ def test_a_missing_package_is_named_before_anything_is_read(
     tmp_path: Path, call: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    ended = call(
-        "--model_path",
-        tmp_path / "nothing",
-        "--format",
-        "ctranslate2",
-        "--output_dir",
-        tmp_path / "out",
-    )
-    assert (
-        ended.error()
-        == "--format ctranslate2 needs the package ctranslate2: pip install ctranslate2"
-    )
+    out = tmp_path / "out"
+    ended = call("--model_path", "nothing", "--format", "ctranslate2", "--output_dir", out)
+    said = "--format ctranslate2 needs the package ctranslate2: pip install ctranslate2"
+    assert ended.error() == said
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (lambda folder: ["--format", "safetensors"], "--output_dir"),
-        (lambda folder: ["--format", "onnx", "--output_dir", folder / "out"], "'onnx'"),
+        ("--format safetensors", "--output_dir"),
+        ("--format onnx --output_dir FOLDER/out", "'onnx'"),
         (
-            lambda folder: [
-                "--format",
-                "safetensors",
-                "--quantization",
-                "int8",
-                "--output_dir",
-                folder / "out",
-            ],
+            "--format safetensors --quantization int8 --output_dir FOLDER/out",
             "--quantization int8 is for --format ctranslate2",
         ),
-        (
-            lambda folder: ["--format", "safetensors", "--output_dir", folder],
-            "is not empty: give a new folder",
-        ),
-        (
-            lambda folder: ["--format", "safetensors", "--output_dir", folder / "a file" / "b"],
-            "cannot write",
-        ),
-        (
-            lambda folder: ["--format", "ctranslate2", "--output_dir", folder / "out"],
-            "'fire' cannot be exported",
-        ),
+        ("--format safetensors --output_dir FOLDER", "is not empty: give a new folder"),
+        ("--format safetensors --output_dir FOLDER/a_file/b", "cannot write"),
+        ("--format ctranslate2 --output_dir FOLDER/out", "'fire' cannot be exported"),
     ],
-    ids=["no_folder", "format", "quantization", "not_empty", "below_a_file", "scheme"],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing_behind(
-    arguments: Callable[[Path], list[Any]],
-    message: str,
-    tokenizer: SubwordTokenizer,
-    tmp_path: Path,
-    call: Scripts,
+    arguments: str, message: str, tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
 ) -> None:
     run = made_run(tmp_path, tokenizer, POSITIONS["fire"])
-    (tmp_path / "a file").write_text("x")
+    (tmp_path / "a_file").write_text("x")
     before = sorted(tmp_path.rglob("*"))
-    assert message in call("--model_path", run.path, *arguments(tmp_path)).error()
+    given = arguments.replace("FOLDER", str(tmp_path)).split()
+    assert message in call("--model_path", run.path, *given).error()
     assert sorted(tmp_path.rglob("*")) == before
