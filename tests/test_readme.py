@@ -4,6 +4,7 @@ targets it names.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import re
@@ -154,3 +155,21 @@ def test_every_link_between_documents_leads_somewhere() -> None:
                 heads = re.findall(r"^#+ (.*)$", other.read_text("utf-8"), re.MULTILINE)
                 slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}
                 assert anchor in slugs, (path.name, target, anchor)
+
+
+def test_the_reading_tour_names_what_there_is_and_is_an_hours_reading() -> None:
+    tour = " ".join((ROOT / "docs/reading_tour.md").read_text("utf-8").split())
+    n_lines = 0
+    stops = re.findall(r"\d+\. `([^`]+\.py)`(?: \((.*?)\))?:", tour)
+    assert len(stops) > 15
+    for path, names in stops:
+        source = (ROOT / path).read_text("utf-8")
+        sizes = {
+            node.name: node.end_lineno - node.lineno + 1 + len(node.decorator_list)
+            for node in ast.parse(source).body
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        }
+        wanted = re.findall(r"`(\w+)`", names)
+        assert set(wanted) <= set(sizes), path
+        n_lines += sum(sizes[name] for name in wanted) if wanted else len(source.splitlines())
+    assert 1000 < n_lines <= 2000, n_lines
