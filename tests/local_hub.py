@@ -80,7 +80,7 @@ def serve(
 def ask(
     monkeypatch: pytest.MonkeyPatch, endpoint: str, cache: Path, *, offline: bool = False
 ) -> None:
-    """From here on the hub is at `endpoint` and its cache in `cache`, as the environment says it."""
+    """From here on the hub is at `endpoint` and its cache in `cache`, as by the environment."""
     settings = {
         "ENDPOINT": endpoint,
         "HUGGINGFACE_CO_URL_TEMPLATE": f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}",

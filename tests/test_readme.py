@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, tiny_args
 
+NEW_SCHEME = ("positional_encodings/distance_decay", "schemes")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -67,12 +68,12 @@ def test_the_readmes_encoding_trains_and_translates(copy: Path, tmp_path: Path) 
     text = text.replace(
         "    config.NoPosition:", snippet("models/schemes.py") + "    config.NoPosition:", 1
     )
-    text = text.replace(
-        "from models.positional_encodings.fire ",
-        "from models.positional_encodings.distance_decay import DistanceDecay\nfrom models.positional_encodings.fire ",
-        1,
-    )
-    schemes.write_text(text)
+    new = "from models.positional_encodings.distance_decay import DistanceDecay\n"
+    next_import = "from models.positional_encodings.fire "
+    schemes.write_text(text.replace(next_import, new + next_import, 1))
+
+    files = ("configs/positions.py", *(f"models/{name}.py" for name in NEW_SCHEME))
+    assert sum(len(snippet(file).strip().splitlines()) for file in files) + 1 <= 40
 
     arguments = [
         "--config",
