@@ -40,7 +40,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import common
-from benchmarks.common import NOTHING, Report, figure, in_turn, ratio, spread, status_mb
+from benchmarks.common import NOTHING, Report, figure, in_turn, ratio, spread, status_mb, table
 from configs.load import add_config_arguments, load_config
 from configs.schema import Config, Subword
 from data.batching import cut_batches, form_batches, make_train_loader, padded_tokens
@@ -54,8 +54,7 @@ from utils.errors import UserError
 from utils.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
-CPU = torch.device("cpu")
-WORKERS = (0, 2)  # of the loader
+WORKERS = 2  # of the loader, beside none
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
@@ -123,46 +122,51 @@ def report_data(
     text = ParallelText(text.src[:sentences], text.tgt[:sentences])
     taken = time.perf_counter() - start
     task = Task(config, text, work, rounds)
-
-    parts: dict[str, Callable[[Task], dict[str, Any]]] = {
-        "making the tokenizer": make_tokenizer,
-        "tokenising": tokenize,
-        "token cache, built": build_cache,
-        "token cache, opened": open_cache,
-        "forming batches": form,
-        **{f"collating, num_workers={n}": partial(collate, workers=n) for n in WORKERS},
-    }
-    rows = {name: in_own_process(part, task) for name, part in parts.items()}
-    worker_peak = rows[f"collating, num_workers={WORKERS[-1]}"]["worker_peak_mb"]
-    about = (
+    rows = [{"part": name, **in_own_process(measure, part, task)} for name, part in PARTS.items()]
+    for row in rows:
+        row["spread"] = spread(row["seconds"])
+        known = row["sentences"] is not None
+        row["rate"] = figure(row["sentences"] / row["spread"].median) if known else NOTHING
+    columns = {"": "{part}", "seconds": "{spread}", "sentences/s": "{rate}"}
+    columns["peak memory, MB"] = "{peak_mb:,.0f}"
+    columns["of this part, MB"] = "{growth_mb:,.0f}"
+    pairs, vocabulary = len(task.split()), task.tokenizer().tgt_vocab_size
+    n_bytes = sum(path.stat().st_size for path in (work / "cache_0").rglob("*") if path.is_file())
+    body = (
         f"{len(text):,} pairs of the {config.data.corpus.kind} corpus, loaded in {figure(taken)} "
-        f"s; {rows['forming batches']['pairs']:,} of them in batches, vocabulary "
-        f"{rows['tokenising']['vocabulary']:,}. Median of the rounds, quartiles in brackets. "
-        "Memory is that of the process: the most that it held, and how much came with this part."
+        f"s; {pairs:,} of them in batches, vocabulary {vocabulary:,}. Median of the rounds, "
+        "quartiles in brackets. Memory is that of the process: the most that it held, and how much "
+        f"came with this part.\n\n{table(rows, columns)}\n"
+        f"The token cache has {n_bytes / 1e6:,.1f} MB on disk; building it includes tokenising, "
+        "opening it includes the checksums of text and files. The larger of "
+        f"{WORKERS} loader workers held up to {rows[-1]['worker_peak_mb']:,.0f} MB."
     )
-    notes = (
-        f"The cache has {rows['token cache, built']['bytes'] / 1e6:,.1f} MB on disk; building it "
-        "includes tokenising, opening it includes the checksums of text and files. The larger of "
-        f"{WORKERS[-1]} loader workers held up to {worker_peak:,.0f} MB."
-    )
-    data = [{"part": name, **row} for name, row in rows.items()]
-    body = f"{about}\n\n{data_table(rows)}\n{notes}\n"
-    report.add("Data", body, {"pairs": len(text), "load_seconds": taken, "rows": data})
+    figures = {"vocabulary": vocabulary, "pairs_in_batches": pairs, "cache_bytes": n_bytes}
+    data = {"pairs": len(text), "load_seconds": taken, **figures, "rows": rows}
+    report.add("Data", body, data)
     padding = in_own_process(compare_padding, task)
-    about = (
+    columns = {
+        "order": "{order}",
+        "batches": "{batches:,}",
+        "padding": "{padding:.1%}",
+        "positions / ours": "{over_ours:.2f}",
+        "forming, ms": "{ms}",
+    }
+    body = (
         f"Batches by {config.data.batch_by}, budget {config.data.batch_size:,}: the orders differ, "
         "the cut is the same. Padding is the share of positions, of both sides, without a token."
+        f"\n\n{table(padding, columns)}"
     )
-    report.add("Padding", f"{about}\n\n{padding_table(padding)}", {"rows": padding})
+    report.add("Padding", body, {"rows": padding})
 
 
-def in_own_process(part: Callable[[Task], Any], task: Task) -> Any:
-    """part(task) in the fork of a server that has imported the libraries and done nothing else."""
+def in_own_process(function: Callable[..., Any], *args: Any) -> Any:
+    """function(*args) in the fork of a server that has imported the libraries and no more."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tokenizers", "torch.utils.data"])
     method = multiprocessing.get_start_method()
     with ProcessPoolExecutor(1, context, start_workers_by, (method,)) as pool:
-        return pool.submit(part, task).result()
+        return pool.submit(function, *args).result()
 
 
 def start_workers_by(method: str) -> None:
@@ -170,32 +174,43 @@ def start_workers_by(method: str) -> None:
     multiprocessing.set_start_method(method, force=True)
 
 
-def measured(run: Callable[[int], object], task: Task, *, sentences: int | None) -> dict[str, Any]:
-    """Seconds of `run` in each round after one to warm up, and the memory of this process."""
+def measure(part: Part, task: Task) -> dict[str, Any]:
+    """Seconds of a part in each round after one to warm up, and the memory of this process."""
+    run, sentences = part(task)
     with contextlib.suppress(OSError):  # VmHWM begins anew: what the imports held does not count
         Path("/proc/self/clear_refs").write_text("5")
     before = status_mb("VmRSS")
-    [seconds] = in_turn({"": run}, rounds=task.rounds, warmup=1, device=CPU).values()
+    [seconds] = in_turn({"": run}, rounds=task.rounds).values()
     peak = status_mb("VmHWM")
-    return {"seconds": seconds, "sentences": sentences, "peak_mb": peak, "growth_mb": peak - before}
+    del run  # ends the loader's workers: then the most memory that any of them held is known
+    worker_kb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return {
+        "seconds": seconds,
+        "sentences": sentences,
+        "peak_mb": peak,
+        "growth_mb": peak - before,
+        "worker_peak_mb": worker_kb * 1024 / 1e6,
+    }
 
 
-def make_tokenizer(task: Task) -> dict[str, Any]:
-    config = task.config
-    texts = [*task.text.src, *task.text.tgt]
+# What is run in each round, and how many sentences it is about.
+Part = Callable[[Task], tuple[Callable[[int], object], int | None]]
+
+
+def make_tokenizer(task: Task) -> tuple[Callable[[int], object], int | None]:
+    config, texts = task.config, [*task.text.src, *task.text.tgt]
     languages = {"src_lang": config.data.src_lang, "tgt_lang": config.data.tgt_lang}
-    made: list[BaseTokenizer] = []
 
     def run(number: int) -> None:
-        made[:] = [build_tokenizer(config.tokenizer, lambda: texts, **languages)]
+        tokenizer = build_tokenizer(config.tokenizer, lambda: texts, **languages)
+        if number < 0:  # in the warm-up
+            tokenizer.save(task.folder / "tokenizer")
 
     trained = isinstance(config.tokenizer, Subword)  # a pretrained one is but fetched
-    row = measured(run, task, sentences=len(texts) if trained else None)
-    made[0].save(task.folder / "tokenizer")
-    return row
+    return run, len(texts) if trained else None
 
 
-def tokenize(task: Task) -> dict[str, Any]:
+def tokenize(task: Task) -> tuple[Callable[[int], object], int]:
     tokenizer = task.tokenizer()
 
     def run(number: int) -> None:
@@ -203,35 +218,25 @@ def tokenize(task: Task) -> dict[str, Any]:
             tokenizer.encode_src_batch(task.text.src[start : start + CHUNK])
             tokenizer.encode_tgt_batch(task.text.tgt[start : start + CHUNK])
 
-    row = measured(run, task, sentences=2 * len(task.text))
-    return {**row, "vocabulary": tokenizer.tgt_vocab_size}
+    return run, 2 * len(task.text)
 
 
-def build_cache(task: Task) -> dict[str, Any]:
-    row = measured(lambda number: task.split(f"cache_{number}"), task, sentences=2 * len(task.text))
-    files = [path for path in (task.folder / "cache_0").rglob("*") if path.is_file()]
-    return {**row, "bytes": sum(path.stat().st_size for path in files)}
+def build_cache(task: Task) -> tuple[Callable[[int], object], int]:
+    return lambda number: task.split(f"cache_{number}"), 2 * len(task.text)
 
 
-def open_cache(task: Task) -> dict[str, Any]:
-    return measured(lambda number: task.split(), task, sentences=2 * len(task.text))
+def open_cache(task: Task) -> tuple[Callable[[int], object], int]:
+    return lambda number: task.split(), 2 * len(task.text)
 
 
-def form(task: Task) -> dict[str, Any]:
+def form(task: Task) -> tuple[Callable[[int], object], int]:
     split = task.split()
     ours = orders(split, task.config)["ours"]
-    return {**measured(lambda number: ours(), task, sentences=2 * len(split)), "pairs": len(split)}
+    return lambda number: ours(), 2 * len(split)
 
 
-def collate(task: Task, workers: int) -> dict[str, Any]:
+def collate(task: Task, workers: int) -> tuple[Callable[[int], object], int]:
     """An epoch of the training loader in each round; the workers live from first to last."""
-    row = collate_epochs(task, workers)
-    # The workers have ended with the loader: the most memory that any of them held is known.
-    worker_kb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss if workers else 0
-    return {**row, "worker_peak_mb": worker_kb * 1024 / 1e6}
-
-
-def collate_epochs(task: Task, workers: int) -> dict[str, Any]:
     split, tokenizer = task.split(), task.tokenizer()
     loader = make_train_loader(
         split,
@@ -247,17 +252,18 @@ def collate_epochs(task: Task, workers: int) -> dict[str, Any]:
         for _ in loader:
             pass
 
-    return measured(run, task, sentences=2 * len(split))
+    return run, 2 * len(split)
 
 
-def data_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    cells = []
-    for name, row in rows.items():
-        taken = spread(row["seconds"])
-        rate = figure(row["sentences"] / taken.median) if row["sentences"] else NOTHING
-        cells.append([name, taken, rate, f"{row['peak_mb']:,.0f}", f"{row['growth_mb']:,.0f}"])
-    header = ("", "seconds", "sentences/s", "peak memory, MB", "of this part, MB")
-    return markdown_table(header, cells)
+PARTS: dict[str, Part] = {
+    "making the tokenizer": make_tokenizer,
+    "tokenising": tokenize,
+    "token cache, built": build_cache,
+    "token cache, opened": open_cache,
+    "forming batches": form,
+    "collating, num_workers=0": partial(collate, workers=0),
+    f"collating, num_workers={WORKERS}": partial(collate, workers=WORKERS),
+}
 
 
 # -------------------------------------------------------------------------------------- the padding
@@ -288,37 +294,16 @@ def compare_padding(task: Task) -> list[dict[str, Any]]:
     split = task.split()
     recipes = orders(split, task.config)
     runs = {name: lambda number, form=form: form() for name, form in recipes.items()}
-    seconds = in_turn(runs, rounds=task.rounds, warmup=1, device=CPU)
     n_tokens = len(split.src_ids) + len(split.tgt_ids)
-    rows = []
-    for name, recipe in recipes.items():
-        batches = recipe()
+    rows: list[dict[str, Any]] = []
+    for name, seconds in in_turn(runs, rounds=task.rounds).items():
+        batches = recipes[name]()
         positions = padded_tokens(batches, split.src_lengths, split.tgt_lengths)
-        rows.append(
-            {
-                "order": name,
-                "batches": len(batches),
-                "positions": positions,
-                "padding": 1 - n_tokens / positions,
-                "seconds": seconds[name],
-            }
-        )
+        row = {"order": name, "batches": len(batches), "positions": positions, "seconds": seconds}
+        row["padding"] = 1 - n_tokens / positions
+        row["over_ours"] = positions / (rows or [row])[0]["positions"]
+        rows.append({**row, "ms": spread([1e3 * s for s in seconds])})
     return rows
-
-
-def padding_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    ours = rows[0]["positions"]
-    cells = [
-        [
-            row["order"],
-            f"{row['batches']:,}",
-            f"{row['padding']:.1%}",
-            f"{row['positions'] / ours:.2f}",
-            spread([1e3 * seconds for seconds in row["seconds"]]),
-        ]
-        for row in rows
-    ]
-    return markdown_table(("order", "batches", "padding", "positions / ours", "forming, ms"), cells)
 
 
 # ----------------------------------------------------------------------------------------- start-up
@@ -354,23 +339,20 @@ class Script:
 
 def scripts(run: Path, work: Path, device: torch.device, threads: int | None) -> list[Script]:
     """The scripts as a user starts them, after what none that uses torch can go below."""
-    use = ("--model_path", str(run), "--device", str(device))
     limit = () if threads is None else ("--threads", str(threads))
-    began = work / "began"
+    use = ("--model_path", str(run), "--device", str(device), *limit)
+    log = (work / "began", "*/logs/metrics.jsonl")
     # In small batches, so that the epoch lasts longer than the measurement.
-    small = ("data.batch_by=sentences", "data.batch_size=4", f"train.runs_dir={began}")
-    train = tiny_arguments(work, device, *small)
-    drawn = ("--output_dir", str(work / "pictures"))
-    log = (began, "*/logs/metrics.jsonl")
-    translate = ("inference.py", "--src_text", SENTENCE, *use, *limit)
-    score = ("test.py", "--limit", "8", *use, *limit)
-    draw = ("visualize.py", "encoding", *use, *limit, *drawn)
+    small = ("data.batch_by=sentences", "data.batch_size=4", f"train.runs_dir={log[0]}")
+    train = ("train.py", *limit, *tiny_arguments(work, device, *small))
+    draw = ("visualize.py", "encoding", *use, "--output_dir", str(work / "pictures"))
+    translate = ("inference.py", "--src_text", SENTENCE, *use)
     return [
         Script("python", ("-c", "print(1)"), "first line", "^1$"),
         Script("import torch", ("-c", "import torch; print(1)"), "first line", "^1$"),
-        Script("train.py", ("train.py", *limit, *train), "first logged update", log),
+        Script("train.py", train, "first logged update", log),
         Script("inference.py", translate, "first translation", "^=== greedy search ===$"),
-        Script("test.py", score, "first score", "^BLEU"),
+        Script("test.py", ("test.py", "--limit", "8", *use), "first score", "^BLEU"),
         Script("visualize.py", draw, "first picture", r"\.png$"),
     ]
 
@@ -378,9 +360,8 @@ def scripts(run: Path, work: Path, device: torch.device, threads: int | None) ->
 def tiny_arguments(work: Path, device: torch.device, *overrides: str) -> list[str]:
     """train.py's arguments for a tiny model on the embedded corpus; `overrides` win."""
     settings = [f"{key}={value}" for key, value in TINY.items()]
-    settings += [f"data.cache_dir={work / 'tiny_cache'}", f"train.device={device}"]
-    pairs = [part for text in [*settings, *overrides] for part in ("--set", text)]
-    return ["--config", "configs/demo.py", *pairs]
+    settings += [f"data.cache_dir={work / 'tiny_cache'}", f"train.device={device}", *overrides]
+    return ["--config", "configs/demo.py", *(part for text in settings for part in ("--set", text))]
 
 
 def make_tiny_run(work: Path, device: torch.device) -> Path:
@@ -457,16 +438,12 @@ def report_start(
 
 def start_table(rows: Sequence[Mapping[str, Any]]) -> str:
     [floor] = [row["seconds"] for row in rows if row["script"] == "import torch"]
+    header = ("", "until", "seconds", "/ import torch")
     cells = [
-        [
-            row["script"],
-            row["until"],
-            spread(row["seconds"]),
-            figure(ratio(row["seconds"], floor).median),
-        ]
+        (row["script"], row["until"], spread(row["seconds"]), ratio(row["seconds"], floor).middle)
         for row in rows
     ]
-    return markdown_table(("", "until", "seconds", "/ import torch"), cells)
+    return markdown_table(header, cells)
 
 
 if __name__ == "__main__":

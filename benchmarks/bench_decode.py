@@ -18,7 +18,6 @@ No length penalty anywhere, so that all search for the same thing: the most prob
 from __future__ import annotations
 
 import copy
-import importlib
 import logging
 import random
 import sys
@@ -38,23 +37,25 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 import torch
 
 from benchmarks import common
-from benchmarks.common import DTYPES, Report, figure
+from benchmarks.common import DTYPES, Report, ratio, spread, table
 from benchmarks.ctranslate2_process import TranslatorProcess
-from benchmarks.train_models import marian_settings
-from benchmarks.train_setup import BOS, EOS, PAD, SIZES, UNK
+from benchmarks.train_models import marian_model
+from benchmarks.train_setup import BOS, EOS, PAD, SIZES, UNK, Vocabulary
 from checkpoints.ctranslate2 import convert, require_ctranslate2
-from configs.schema import Config, DecodeConfig, ModelConfig, Sinusoidal
+from configs.schema import Config, ModelConfig, Sinusoidal
 from configs.serialize import apply_overrides, to_dict
 from data.corpora.build import build_corpus
 from models.build import build_model
+from models.decoding.beam import beam_search
+from models.decoding.hypothesis import Limits
+from models.decoding.stepwise import greedy_search
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from translation.loading import load_run
-from translation.search import search_batch
 from translation.translator import pad_sources
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
-from utils.tables import markdown_table
+from utils.machine import computes_bf16
 
 AT_LEAST = 8  # sentences of a round, so that batches of one are not measured by a single sentence
 SOURCE_TOKENS = (20, 40)  # of a random source, from and to
@@ -67,10 +68,6 @@ PRECISIONS = (*DTYPES, "int8")
 Sentences = Sequence[Sequence[int]]  # ids, each with EOS
 # A batch, a beam size (1: greedy), the most tokens of an output (with EOS) -> ids without EOS.
 Translate = Callable[[Sentences, int, int], list[list[int]]]
-
-
-class LeftOut(Exception):
-    """Why a system cannot take part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,35 +98,30 @@ class Work:
 
 def ours(weights: Weights, precision: str) -> Translate:
     tokenizer, device = weights.tokenizer, weights.device
-    model = copy.deepcopy(weights.model).to(device, _torch_type(precision)).eval()
-
-    ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
+    model = copy.deepcopy(weights.model).to(device, DTYPES[precision]).eval()
+    bos_id, eos_id = tokenizer.bos_id, tokenizer.eos_id
 
     def translate(batch: Sentences, beam_size: int, max_tokens: int) -> list[list[int]]:
-        decode = DecodeConfig(
-            beam_size=beam_size,
-            n_best=1,
-            length_penalty=0.0,
-            max_len=max_tokens,
-            max_len_ratio=NO_RATIO,
-        )
         src = pad_sources(batch, tokenizer.pad_id).to(device)
-        numbers = range(len(batch))
-        found = search_batch(model, src, decode, **ids, numbers=numbers, greedy=beam_size == 1)
+        limits = Limits(bos_id=bos_id, eos_id=eos_id, max_len=max_tokens, max_len_ratio=NO_RATIO)
+        if beam_size == 1:
+            found = greedy_search(model, src, limits)
+        else:
+            found = beam_search(model, src, limits, beam_size=beam_size, n_best=1)
         return [list(best.ids) for [best] in found]
 
     return translate
 
 
 def hugging_face(weights: Weights, precision: str) -> Translate:
-    tokenizer, device = weights.tokenizer, weights.device
-    model = to_marian(weights).to(device, _torch_type(precision)).eval()
+    pad_id, eos_id, device = weights.tokenizer.pad_id, weights.tokenizer.eos_id, weights.device
+    model = to_marian(weights).to(device, DTYPES[precision]).eval()
 
     def translate(batch: Sentences, beam_size: int, max_tokens: int) -> list[list[int]]:
-        src = pad_sources(batch, tokenizer.pad_id).to(device)
+        src = pad_sources(batch, pad_id).to(device)
         out = model.generate(
             input_ids=src,
-            attention_mask=(src != tokenizer.pad_id).long(),
+            attention_mask=(src != pad_id).long(),
             num_beams=beam_size,
             do_sample=False,
             max_new_tokens=max_tokens,
@@ -137,7 +129,6 @@ def hugging_face(weights: Weights, precision: str) -> Translate:
             **({"length_penalty": 0.0} if beam_size > 1 else {}),
         )
         rows = [row[1:] for row in out.tolist()]  # without the start id
-        eos_id = tokenizer.eos_id
         return [row[: row.index(eos_id)] if eos_id in row else row for row in rows]
 
     return translate
@@ -146,15 +137,15 @@ def hugging_face(weights: Weights, precision: str) -> Translate:
 def to_marian(weights: Weights) -> Any:
     """A MarianMTModel with the same weights.
 
-    Raises LeftOut for a model that it is not, and without the package.
+    Raises UserError for a model that it is not, ImportError without the package.
     """
-    config, tokenizer, model = weights.config, weights.tokenizer, weights.model
+    config, tokenizer = weights.config, weights.tokenizer
     alike = (config.norm, config.position, config.bias, config.tie_embeddings, config.backend)
     if alike != ("post", Sinusoidal(layout="half"), True, "all", "scratch"):
-        raise LeftOut(f"a MarianMTModel has {MARIAN}; this model has not")
-    library = _package("transformers")
-    settings = library.MarianConfig(
-        **marian_settings(config, tokenizer.src_vocab_size),
+        raise UserError(f"a MarianMTModel has {MARIAN}; this model has not")
+    marian = marian_model(
+        config,
+        vocab_size=tokenizer.src_vocab_size,
         max_position_embeddings=1024,
         pad_token_id=tokenizer.pad_id,
         bos_token_id=None,
@@ -162,12 +153,11 @@ def to_marian(weights: Weights) -> Any:
         forced_eos_token_id=None,
         decoder_start_token_id=tokenizer.bos_id,
     )
-    marian = library.MarianMTModel(settings)
-    missing, unexpected = marian.load_state_dict(marian_weights(model), strict=False)
+    missing, unexpected = marian.load_state_dict(marian_weights(weights.model), strict=False)
     made = ("embed_positions.weight", "final_logits_bias")
     if unexpected or not all(name.endswith(made) for name in missing):
         names = [*missing, *unexpected][:3]
-        raise LeftOut(f"this version of transformers has other names of weights: {names}")
+        raise UserError(f"this version of transformers has other names of weights: {names}")
     marian.tie_weights()
     return marian
 
@@ -204,17 +194,14 @@ def marian_weights(model: TranslationTransformer) -> dict[str, torch.Tensor]:
 
 def ctranslate2(weights: Weights, precision: str, folder: Path, stack: ExitStack) -> Translate:
     """`folder` holds the converted model, or nothing yet. `stack` ends its process."""
-    tokenizer, device = weights.tokenizer, weights.device
-    try:
-        library = require_ctranslate2()
-        if not any(folder.iterdir()):
-            convert(weights.model, weights.config, tokenizer, folder, quantization="float32")
-    except UserError as error:
-        raise LeftOut(str(error)) from error
-    if precision not in library.get_supported_compute_types(device.type):
-        raise LeftOut(f"it does not compute in {precision} on this machine")
+    tokenizer, device = weights.tokenizer, weights.device.type
+    library = require_ctranslate2()
+    if not any(folder.iterdir()):
+        convert(weights.model, weights.config, tokenizer, folder, quantization="float32")
+    if precision not in library.get_supported_compute_types(device):
+        raise UserError(f"it does not compute in {precision} on this machine")
     translator = TranslatorProcess(
-        str(folder), device=device.type, compute_type=precision, threads=torch.get_num_threads()
+        str(folder), device=device, compute_type=precision, intra_threads=torch.get_num_threads()
     )
     stack.callback(translator.close)
     pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))
@@ -235,19 +222,6 @@ def ctranslate2(weights: Weights, precision: str, folder: Path, stack: ExitStack
     return translate
 
 
-def _torch_type(precision: str) -> torch.dtype:
-    if precision not in DTYPES:
-        raise LeftOut(f"no {precision} here")
-    return DTYPES[precision]
-
-
-def _package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise LeftOut(str(error)) from error
-
-
 @contextmanager
 def systems_of(
     weights: Weights, peers: Sequence[str], precisions: Sequence[str]
@@ -257,41 +231,25 @@ def systems_of(
     Ours in float32 always does, and comes first.
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        makers: dict[str, Callable[[str], Translate]] = {
-            "ours": partial(ours, weights),
-            "transformers": partial(hugging_face, weights),
-            "ctranslate2": partial(ctranslate2, weights, folder=Path(folder), stack=stack),
+        makers: dict[str, Callable[[Weights, str], Translate]] = {
+            "ours": ours,
+            "transformers": hugging_face,
+            "ctranslate2": partial(ctranslate2, folder=Path(folder), stack=stack),
         }
         made: dict[tuple[str, str], Translate] = {}
         left_out: dict[str, str] = {}
-        asked = [("ours", "float32")]
-        asked += [(name, precision) for precision in precisions for name in ("ours", *peers)]
-        for name, precision in dict.fromkeys(asked):
+        asked = [(name, precision) for precision in precisions for name in ("ours", *peers)]
+        for name, precision in dict.fromkeys([("ours", "float32"), *asked]):
             if precision == "int8" and name != "ctranslate2":
                 continue
             try:
-                made[name, precision] = makers[name](precision)
-            except LeftOut as error:
+                made[name, precision] = makers[name](weights, precision)
+            except (ImportError, UserError) as error:
                 left_out[f"{name}, {precision}"] = str(error)
         yield made, left_out
 
 
 # -------------------------------------------------------------------------------- weights and work
-
-
-class Vocabulary:
-    """A joint vocabulary whose pieces are numbers."""
-
-    shared_vocab = True
-    unk_id, pad_id, bos_id, eos_id = UNK, PAD, BOS, EOS
-
-    def __init__(self, size: int) -> None:
-        self.src_vocab_size = self.tgt_vocab_size = size
-
-    def src_pieces(self, ids: Sequence[int]) -> list[str]:
-        return [str(i) for i in ids]
-
-    tgt_pieces = src_pieces
 
 
 def model_config(size: str) -> ModelConfig:
@@ -319,12 +277,12 @@ def random_sources(n: int, vocab_size: int, seed: int) -> list[list[int]]:
     return [[*draw.choices(range(EOS + 1, vocab_size), k=length - 1), EOS] for length in lengths]
 
 
-def train_briefly(steps: int, size: str, folder: Path, device: torch.device, seed: int) -> Path:
+def train_briefly(steps: int, folder: Path, device: torch.device, seed: int) -> Path:
     """The folder of a run on the embedded corpus."""
     from training.run import train
 
     settings = {
-        "tokenizer.vocab_size": SIZES[size].vocab_size,
+        "tokenizer.vocab_size": SIZES[TRAINED].vocab_size,
         "data.max_len": 96,
         "data.batch_size": 2048,
         "data.cache_dir": folder / "cache",
@@ -339,7 +297,7 @@ def train_briefly(steps: int, size: str, folder: Path, device: torch.device, see
         "evaluate.bleu_every_epochs": 0,
         "decode.max_len": 96,
     }
-    config = Config(name="bench_decode", model=model_config(size))
+    config = Config(name="bench_decode", model=model_config(TRAINED))
     config = apply_overrides(config, [f"{key}={value}" for key, value in settings.items()])
     logging.getLogger("ignite").setLevel(logging.CRITICAL)
     logging.basicConfig(format="%(message)s")
@@ -361,14 +319,12 @@ def compare(
     work: Work,
     beam_size: int,
     batch_size: int,
-    *,
-    rounds: int,
-    warmup: int,
-    device: torch.device,
+    **timing: Any,
 ) -> list[dict[str, Any]]:
     """A row for each system: its speed, and its outputs against those of ours in float32.
 
-    Raises UserError where an output has another length than the work asks for exactly.
+    `timing` is for common.in_turn. Raises UserError where an output has another length than the
+    work asks for exactly.
     """
     outputs: dict[tuple[str, str], list[list[int]]] = {}
     batches = in_batches(work.sources, batch_size)
@@ -377,32 +333,30 @@ def compare(
         found = [systems[key](batch, beam_size, work.max_tokens) for batch in batches]
         outputs[key] = [ids for batch in found for ids in batch]
 
-    runs = {" ".join(key): partial(run, key) for key in systems}
-    taken = common.in_turn(runs, rounds=rounds, warmup=warmup, device=device)
-    reference = outputs["ours", "float32"]
+    taken = common.in_turn({" ".join(key): partial(run, key) for key in systems}, **timing)
     rows = []
-    for key, ids in outputs.items():
-        seconds, n_tokens = taken[" ".join(key)], sum(map(len, ids))
+    for (name, precision), ids in outputs.items():
+        seconds, n_tokens = taken[f"{name} {precision}"], sum(map(len, ids))
         if work.exactly and any(len(sentence) != work.max_tokens for sentence in ids):
             what = f"an output has not {work.max_tokens} tokens; choose another --seed"
-            raise UserError(f"{' '.join(key)}: {what}")
-        ratios = {
-            f"ours_{precision}_over_it": common.ratio(seconds, taken[f"ours {precision}"])
-            for precision in DTYPES
-            if ("ours", precision) in systems
-        }
+            raise UserError(f"{name} {precision}: {what}")
+        same = [a == b for a, b in zip(ids, outputs["ours", "float32"])]
         rows.append(
             {
-                "system": key[0],
-                "precision": key[1],
+                "system": name,
+                "precision": precision,
                 "search": search_name(beam_size),
                 "batch": len(batches[0]),
                 "sentences": len(ids),
                 "output_tokens": n_tokens,
-                "sentences_per_second": common.spread([len(ids) / s for s in seconds]),
-                "tokens_per_second": common.spread([n_tokens / s for s in seconds]),
-                "same_tokens": sum(a == b for a, b in zip(ids, reference)) / len(ids),
-                **ratios,
+                "sentences_per_second": spread([len(ids) / s for s in seconds]),
+                "tokens_per_second": spread([n_tokens / s for s in seconds]),
+                "same_tokens": sum(same) / len(ids),
+                **{
+                    f"ours_{ours}_over_it": ratio(seconds, taken[f"ours {ours}"])
+                    for ours in DTYPES
+                    if ("ours", ours) in systems
+                },
                 "seconds": seconds,
             }
         )
@@ -415,20 +369,16 @@ def search_name(beam_size: int) -> str:
 
 def rows_markdown(data: Mapping[str, Any]) -> str:
     rows, sizes = data["rows"], data["model"]
-    ratios = [precision for precision in DTYPES if f"ours_{precision}_over_it" in rows[0]]
-    header = ["system", "batch", "sentences/s", "output tokens/s"]
-    header += [*(f"ours {precision} / it" for precision in ratios), "same tokens"]
-    table = [
-        [
-            f"{row['system']} {row['precision']}",
-            row["batch"],
-            row["sentences_per_second"],
-            figure(row["tokens_per_second"].median),
-            *(row[f"ours_{precision}_over_it"] for precision in ratios),
-            f"{row['same_tokens']:.0%}",
-        ]
-        for row in rows
-    ]
+    columns = {
+        "system": "{system} {precision}",
+        "batch": "{batch}",
+        "sentences/s": "{sentences_per_second}",
+        "output tokens/s": "{tokens_per_second.middle}",
+    }
+    for precision in DTYPES:
+        if f"ours_{precision}_over_it" in rows[0]:
+            columns[f"ours {precision} / it"] = f"{{ours_{precision}_over_it}}"
+    columns["same tokens"] = "{same_tokens:.0%}"
     last = [row for row in rows if (row["system"], row["precision"]) == ("ours", "float32")][-1]
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     conditions = (
@@ -440,33 +390,33 @@ def rows_markdown(data: Mapping[str, Any]) -> str:
         f"round; same tokens: sentences with the output of ours in float32. {versions}"
     )
     left_out = "".join(f"- left out: {name} ({why})\n" for name, why in data["left_out"].items())
-    return f"{conditions}\n\n{markdown_table(header, table)}{left_out}"
+    return f"{conditions}\n\n{table(rows, columns)}{left_out}"
 
 
 def add_sections(
     report: Report, heading: str, weights: Weights, work: Work, args: Namespace
 ) -> None:
     """One section for each search, with all batch sizes."""
+    timing = {"rounds": args.rounds, "warmup": args.warmup, "device": weights.device}
     with systems_of(weights, args.peers, args.precision) as (systems, left_out):
         taking_part = dict.fromkeys(name for name, _ in systems if name != "ours")
+        same = {
+            "max_tokens": work.max_tokens,
+            "work": work.words,
+            "model": to_dict(Config(model=weights.config))["model"],
+            "vocabulary": weights.tokenizer.tgt_vocab_size,
+            "versions": {name: version(name) for name in taking_part},
+            "left_out": left_out,
+        }
         for beam_size in dict.fromkeys(args.beam):
-            timing = {"rounds": args.rounds, "warmup": args.warmup, "device": weights.device}
             rows = [
                 row
                 for batch_size in dict.fromkeys(args.batch)
                 for row in compare(systems, work, beam_size, batch_size, **timing)
             ]
-            data = {
-                "search": search_name(beam_size),
-                "max_tokens": work.max_tokens,
-                "work": work.words,
-                "model": to_dict(Config(model=weights.config))["model"],
-                "vocabulary": weights.tokenizer.tgt_vocab_size,
-                "versions": {name: version(name) for name in taking_part},
-                "rows": rows,
-                "left_out": left_out,
-            }
-            report.add(f"{heading}: {search_name(beam_size)}", rows_markdown(data), data)
+            search = search_name(beam_size)
+            data = {"search": search, **same, "rows": rows}
+            report.add(f"{heading}: {search}", rows_markdown(data), data)
 
 
 # ------------------------------------------------------------------------------------- command line
@@ -479,9 +429,9 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     what = "default: float32, int8, and bfloat16 where the machine computes in it"
     add("--precision", nargs="+", choices=PRECISIONS, help=what)
     add("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="default: all")
-    add("--beam", nargs="+", type=positive, default=[1, 5], metavar="N", help="default: 1 5")
-    what = "default: 1 32 128"
-    add("--batch", nargs="+", type=positive, default=[1, 32, 128], metavar="N", help=what)
+    several: dict[str, Any] = {"nargs": "+", "type": positive, "metavar": "N"}
+    add("--beam", **several, default=[1, 5], help="default: 1 5")
+    add("--batch", **several, default=[1, 32, 128], help="default: 1 32 128")
     what = "of the fixed length (default: 40)"
     add("--tokens", type=positive, default=40, metavar="N", help=what)
     real = parser.add_mutually_exclusive_group()
@@ -489,10 +439,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     real.add_argument("--model_path", type=Path, metavar="RUN_OR_CHECKPOINT", help=what)
     what = "default: 300; 0: no real sentences without a run"
     real.add_argument("--train_steps", type=int, default=300, metavar="N", help=what)
-    what = "rounds that do not count (default: 1)"
-    add("--warmup", type=positive, default=1, metavar="N", help=what)
-    add("--seed", type=int, default=0, metavar="N")
-    common.add_arguments(parser, "bench_decode", rounds=7)
+    common.add_arguments(parser, "bench_decode", rounds=7, draws=True)
     return parser.parse_args(argv)
 
 
@@ -500,7 +447,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     device = common.use_machine(args.device, args.threads)
     if args.precision is None:
-        args.precision = [p for p in PRECISIONS if p != "bfloat16" or common.computes_bf16(device)]
+        args.precision = [p for p in PRECISIONS if p != "bfloat16" or computes_bf16(device)]
     report = Report("bench_decode", "Decoding speed", args, device)
     n_sentences = max(*args.batch, AT_LEAST)
     for size in dict.fromkeys(args.size):
@@ -514,7 +461,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     run = args.model_path
     if run is None:
-        run = train_briefly(args.train_steps, TRAINED, args.output_dir, device, args.seed)
+        run = train_briefly(args.train_steps, args.output_dir, device, args.seed)
     loaded = load_run(run, runs_dir=args.output_dir)
     corpus = build_corpus(loaded.config.data)
     split = corpus.test[0]

@@ -14,6 +14,7 @@ bench_scaling.json, bench_scaling.png.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import sys
 from argparse import Namespace
@@ -30,15 +31,15 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import common
-from benchmarks.common import DTYPES, NOTHING, Report, figure, in_turn, spread
+from benchmarks.common import DTYPES, NOTHING, Report, figure, in_turn, spread, table
 from benchmarks.train_models import Ours
 from benchmarks.train_setup import BOS, EOS, PAD, SIZES, Setup
-from configs.positions import POSITIONS
-from configs.schema import DecodeConfig
+from configs.positions import POSITIONS, Position
 from data.batching import Batch, collate
 from data.cache import TokenizedSplit
+from models.decoding.hypothesis import Limits
+from models.decoding.stepwise import greedy_search
 from pictures.panels import Curve, curve_panels, save_figure
-from translation.search import search_batch
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.tables import markdown_table
@@ -47,23 +48,39 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = {"train": "training step", "decode": "greedy decoding"}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What is varied, the flag that sets its values, and those without it: all and with --fast."""
+
+    words: str
+    flag: str
+    values: tuple[int, ...]
+    fast: tuple[int, ...]
+
+
+def cores() -> int:
+    """That this process may use; not every system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_counts(cores: int) -> tuple[int, ...]:
+    """1, 2, 4 and so on, and the cores."""
+    return tuple(sorted({*(2**i for i in range(cores.bit_length())), cores}))
+
+
+THREADS = thread_counts(cores())
 AXES = {
-    "length": "tokens in a sentence",
-    "sentences": "sentences",
-    "threads": "threads",
-    "vocabulary": "vocabulary",
-}
-FLAGS = dict(zip(AXES, ("lengths", "sentences", "thread_counts", "vocabularies")))
-# The values of each axis; those of threads are the machine's.
-RANGES: dict[str, tuple[int, ...]] = {
-    "length": (32, 64, 128, 256, 512, 1024),
-    "sentences": (1, 2, 4, 8, 16, 32, 64, 128),
-    "vocabulary": (2_000, 4_000, 8_000, 16_000, 32_000, 64_000),
-}
-FAST: dict[str, tuple[int, ...]] = {
-    "length": (32, 64, 128),
-    "sentences": (1, 4, 16),
-    "vocabulary": (2_000, 8_000, 32_000),
+    "length": Axis("tokens in a sentence", "lengths", (32, 64, 128, 256, 512, 1024), (32, 64, 128)),
+    "sentences": Axis("sentences", "sentences", (1, 2, 4, 8, 16, 32, 64, 128), (1, 4, 16)),
+    "threads": Axis("threads", "thread_counts", THREADS, THREADS),
+    "vocabulary": Axis(
+        "vocabulary",
+        "vocabularies",
+        (2_000, 4_000, 8_000, 16_000, 32_000, 64_000),
+        (2_000, 8_000, 32_000),
+    ),
 }
 SENTENCES_BY_LENGTH = 8  # of a batch whose sentences may have 1,024 tokens
 READING = "1 is growth in proportion; by threads, -1 is as fast as so many threads can be."
@@ -93,8 +110,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--position", choices=POSITIONS, metavar="NAME", default="sinusoidal", help=what)
     what = "of training (default: float32)"
     add("--precision", choices=DTYPES, default="float32", help=what)
-    for axis, flag in FLAGS.items():
-        add(f"--{flag}", type=several, metavar="N,...", help=AXES[axis])
+    for axis in AXES.values():
+        add(f"--{axis.flag}", type=several, metavar="N,...", help=axis.words)
     common.add_arguments(parser, "bench_scaling", rounds=5)
     args = parser.parse_args(argv)
     if args.vocabularies and args.vocabularies[0] < EOS + 2:
@@ -107,13 +124,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     device = common.use_machine(args.device, args.threads)
     report = Report("bench_scaling", "Growth of cost", args, device)
-    bench = Bench(args.size, args.position, args.precision, device)
+    setup = Setup(SIZES[args.size], device, args.precision, torch.get_num_threads())
+    bench = Bench(setup, POSITIONS[args.position])
     rounds = 2 if args.fast else args.rounds
     measured = {}
-    for axis, at in chosen_points(args, bench.setup).items():
+    for axis, at in chosen_points(args, setup).items():
         measured[axis] = {kind: costs(bench, kind, axis, at, rounds) for kind in KINDS}
         body = axis_markdown(axis, at[0], measured[axis])
-        report.add(AXES[axis].capitalize(), body, {"axis": axis, **measured[axis]})
+        report.add(AXES[axis].words.capitalize(), body, {"axis": axis, **measured[axis]})
     drawn = draw(measured, title=f"Growth of cost: {args.size}, {args.position}")
     picture = save_figure(drawn, args.output_dir / "bench_scaling.png")
     body = f"{growth_table(measured)}\n{READING} Drawn in {picture.name}.\n"
@@ -123,45 +141,25 @@ def main(argv: Sequence[str] | None = None) -> None:
 def chosen_points(args: Namespace, setup: Setup) -> dict[str, list[Point]]:
     """The points of each axis. A GPU does not care for CPU threads: there this axis is left out."""
     base = Point(threads=setup.threads, vocabulary=setup.size.vocab_size)
-    values = {**(FAST if args.fast else RANGES), "threads": thread_counts(cores())}
-    axes = {}
-    for axis in AXES:
-        if axis == "threads" and setup.device != "cpu":
+    points = {}
+    for name, axis in AXES.items():
+        if name == "threads" and setup.device.type != "cpu":
             continue
-        fixed = {"sentences": SENTENCES_BY_LENGTH} if axis == "length" else {}
-        chosen = getattr(args, FLAGS[axis]) or values[axis]
-        axes[axis] = [dataclasses.replace(base, **{**fixed, axis: value}) for value in chosen]
-    return axes
-
-
-def cores() -> int:
-    """That this process may use; not every system tells."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def thread_counts(cores: int) -> tuple[int, ...]:
-    """1, 2, 4 and so on, and the cores."""
-    return tuple(sorted({*(2**i for i in range(cores.bit_length())), cores}))
+        fixed = {"sentences": SENTENCES_BY_LENGTH} if name == "length" else {}
+        chosen = getattr(args, axis.flag) or (axis.fast if args.fast else axis.values)
+        points[name] = [dataclasses.replace(base, **{**fixed, name: value}) for value in chosen]
+    return points
 
 
 # ---------------------------------------------------------------------------------------- measuring
 
 
+@dataclass(slots=True)
 class Bench:
     """Our model, one for each vocabulary, and what is done with it at a point."""
 
-    def __init__(self, size: str, position: str, precision: str, device: torch.device) -> None:
-        self.position, self.device = POSITIONS[position], device
-        self.setup = Setup(
-            size=SIZES[size],
-            precision=precision,
-            device=str(device),
-            threads=torch.get_num_threads(),
-            batch_tokens=0,
-            rounds=0,
-            warmup=0,
-            steps=1,
-        )
+    setup: Setup
+    position: Position
 
     def model(self, vocabulary: int) -> Ours:
         size = dataclasses.replace(self.setup.size, vocab_size=vocabulary)
@@ -191,15 +189,11 @@ class Bench:
         with torch.no_grad():
             # The end then has the logit 0, and among thousands of others it never is the highest.
             model.output.weight[EOS] = 0
-        src = random_batch(point).src.to(self.device)
-        decode = DecodeConfig(max_len=point.length, max_len_ratio=1.0)
-        numbers = range(len(src))
+        src = random_batch(point).src.to(self.setup.device)
+        limits = Limits(bos_id=BOS, eos_id=EOS, max_len=point.length, max_len_ratio=1.0)
 
         def run() -> None:
-            found = search_batch(
-                model, src, decode, bos_id=BOS, eos_id=EOS, numbers=numbers, greedy=True
-            )
-            if any(len(best.ids) != point.length for [best] in found):
+            if any(len(best.ids) != point.length for [best] in greedy_search(model, src, limits)):
                 raise RuntimeError(f"a translation ended before {point.length} tokens")
 
         return run
@@ -219,13 +213,14 @@ def random_batch(point: Point) -> Batch:
 
 def costs(bench: Bench, kind: str, axis: str, at: Sequence[Point], rounds: int) -> dict[str, Any]:
     """Seconds at every point in every round, and how their median grows along the axis."""
-    seconds = in_turn(bench.runs(kind, at), rounds=rounds, warmup=1, device=bench.device)
+    seconds = in_turn(bench.runs(kind, at), rounds=rounds, device=bench.setup.device)
+    rows: list[dict[str, Any]] = []
+    for point, taken in zip(at, seconds.values()):
+        ms = spread([1e3 * s for s in taken])
+        per_token = 1e3 * ms.median / (point.sentences * point.length)
+        rows.append({"at": point, "seconds": taken, "ms": ms, "us_per_token": per_token})
     xs = [getattr(point, axis) for point in at]
-    ys = [spread(taken).median for taken in seconds.values()]
-    rows = [
-        {"at": point, "seconds": taken, "us_per_token": 1e6 * y / (point.sentences * point.length)}
-        for point, taken, y in zip(at, seconds.values(), ys)
-    ]
+    ys = [row["ms"].median / 1e3 for row in rows]
     return {"rows": rows, "growth": fit(xs, ys), "upper_half": fit(*upper_half(xs, ys))}
 
 
@@ -260,6 +255,7 @@ def upper_half(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], l
 
 # ------------------------------------------------------------------------------- tables and picture
 
+FITS = {"growth": "all points", "upper_half": "upper half"}
 Measured = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by axis, by kind: what `costs` gives
 
 
@@ -269,27 +265,26 @@ def exponent(growth: Growth | None) -> str:
 
 def axis_markdown(axis: str, base: Point, measured: Mapping[str, Mapping[str, Any]]) -> str:
     """The table of one axis, with what was held fixed above it and the growth below."""
-    rows = []
-    for one in zip(*(found["rows"] for found in measured.values())):
-        cells = [f"{getattr(one[0]['at'], axis):,}"]
-        for row in one:
-            cells += [str(spread([1e3 * s for s in row["seconds"]])), f"{row['us_per_token']:,.1f}"]
-        rows.append(cells)
-    pairs = [(f"{kind}, ms", f"{kind}, µs a target token") for kind in measured]
-    header = [AXES[axis], *(name for pair in pairs for name in pair)]
-    fixed = ", ".join(f"{AXES[name]} {getattr(base, name):,}" for name in AXES if name != axis)
+    columns = {AXES[axis].words: f"{{train[at].{axis}:,}}"}
+    for kind in measured:
+        columns[f"{kind}, ms"] = f"{{{kind}[ms]}}"
+        columns[f"{kind}, µs a target token"] = f"{{{kind}[us_per_token]:,.1f}}"
+    rows = [dict(zip(measured, row)) for row in zip(*(m["rows"] for m in measured.values()))]
+    others = [(AXES[name].words, getattr(base, name)) for name in AXES if name != axis]
+    fixed = ", ".join(f"{words} {value:,}" for words, value in others)
     growths = "; ".join(
         f"{KINDS[kind]} {exponent(found['growth'])} (upper half {exponent(found['upper_half'])})"
         for kind, found in measured.items()
     )
-    table = markdown_table(header, rows)
-    return f"Fixed: {fixed}. Medians, quartiles in brackets.\n\n{table}\nExponents: {growths}.\n"
+    return (
+        f"Fixed: {fixed}. Medians, quartiles in brackets.\n\n{table(rows, columns)}\n"
+        f"Exponents: {growths}.\n"
+    )
 
 
 def growth_table(measured: Measured) -> str:
-    parts = ("growth", "upper_half")
     rows = [
-        [AXES[axis], *(exponent(found[part]) for found in kinds.values() for part in parts)]
+        [AXES[axis].words, *(exponent(m[part]) for m in kinds.values() for part in FITS)]
         for axis, kinds in measured.items()
     ]
     header = [part for name in KINDS.values() for part in (name, "upper half")]
@@ -301,26 +296,24 @@ def draw(measured: Measured, *, title: str) -> Figure:
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     panels, ticks = {}, []
-    for kind, name in KINDS.items():
-        for axis, kinds in measured.items():
-            found = kinds[kind]
-            xs = [getattr(row["at"], axis) for row in found["rows"]]
-            spreads = [spread([1e3 * s for s in row["seconds"]]) for row in found["rows"]]
-            low, high = [s.low for s in spreads], [s.high for s in spreads]
-            lines = {"median": Curve(xs, [s.median for s in spreads], low, high)}
-            for part, among in (("growth", xs), ("upper_half", upper_half(xs, xs)[0])):
-                if found[part] is not None:
-                    ys = [1e3 * found[part](x) for x in among]
-                    lines[f"fit, {part.replace('growth', 'all points').replace('_', ' ')}"] = Curve(
-                        among, ys
-                    )
-            exponents = f"{exponent(found['growth'])}, {exponent(found['upper_half'])}"
-            panels[f"{name} by {AXES[axis]}: {exponents}"] = lines
-            ticks.append(xs)
-    words = f"{title}; exponents of all points, of the upper half"
-    size = (3.4, 2.6)
+    for (kind, name), (axis, kinds) in itertools.product(KINDS.items(), measured.items()):
+        found = kinds[kind]
+        xs = [getattr(row["at"], axis) for row in found["rows"]]
+        median, low, high = zip(*(dataclasses.astuple(row["ms"]) for row in found["rows"]))
+        lines = {"median": Curve(xs, median, low, high)}
+        for (part, words), among in zip(FITS.items(), (xs, upper_half(xs, xs)[0])):
+            if found[part] is not None:
+                lines[f"fit, {words}"] = Curve(among, [1e3 * found[part](x) for x in among])
+        exponents = ", ".join(exponent(found[part]) for part in FITS)
+        panels[f"{name} by {AXES[axis].words}: {exponents}"] = lines
+        ticks.append(xs)
     picture = curve_panels(
-        panels, title=words, x_label="", y_label="milliseconds", columns=len(measured), size=size
+        panels,
+        title=f"{title}; exponents of all points, of the upper half",
+        x_label="",
+        y_label="milliseconds",
+        columns=len(measured),
+        size=(3.4, 2.6),
     )
     for place, xs in zip(picture.axes, ticks):
         place.set(xscale="log", yscale="log")

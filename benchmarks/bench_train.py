@@ -15,13 +15,13 @@ that benchmarks/train_setup.py defines.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import multiprocessing
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,13 +31,14 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 import torch
 
 from benchmarks import common
-from benchmarks.common import DTYPES, Report, figure
+from benchmarks.common import DTYPES, NOTHING, Report, figure, ratio, spread, table
 from benchmarks.train_models import MODELS, Model, Ours, build_models, n_parameters
-from benchmarks.train_setup import SIZES, Batches, Setup, make_batches
+from benchmarks.train_setup import SIZES, Batches, Setup
 from configs.positions import POSITIONS
 from experiments.common import chosen_positions
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
+from utils.machine import computes_bf16
 from utils.tables import markdown_table
 
 AT_ONCE = 4  # schemes in turn with "none"; each holds a model with its gradients and moments
@@ -51,14 +52,11 @@ def peak_memory_mb(name: str, setup: Setup) -> float:
     To be called in a process of its own, since a peak does not fall. A tiny model goes first, so
     that libraries are loaded; then a round, and the batch with the most target positions of all.
     """
-    device = torch.device(setup.device)
+    device, (make, _) = setup.device, MODELS[name]
     torch.set_num_threads(setup.threads)
-    make = MODELS[name][0]
-    trial = dataclasses.replace(
-        setup, size=SIZES["tiny"], batch_tokens=64, rounds=1, warmup=0, steps=1, compile=False
-    )
-    make(trial).train(make_batches(trial).made)
-    batches = make_batches(setup)
+    tiny = dataclasses.replace(SIZES["tiny"], batch_tokens=64)
+    make(Setup(tiny, device, setup.precision)).train(Batches(Setup(tiny, device)).made)
+    batches = Batches(setup)
     largest = max(batches.made, key=lambda batch: batch.tgt_in.numel())
     on_gpu = device.type == "cuda"
     before = torch.cuda.memory_allocated(device) / 1e6 if on_gpu else common.status_mb("VmRSS")
@@ -83,114 +81,98 @@ def in_fresh_process(name: str, setup: Setup) -> float:
 # -------------------------------------------------------------------------------------- comparisons
 
 
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """One size and precision: its batches, and the machine's GFLOP/s there by matrix size."""
 
-    setup: Setup
-    batches: Batches
-    rates: dict[int, float]
+    def __init__(self, setup: Setup, rates: Mapping[int, float]) -> None:
+        self.setup, self.batches, self.rates = setup, Batches(setup), rates
+        rounds = range(setup.rounds)
+        self.tokens = [self.batches.n_tokens(number) for number in rounds]
+        self.flops = [self.batches.flops(number) for number in rounds]
 
-    @property
-    def emulated(self) -> bool:
-        device = torch.device(self.setup.device)
-        return self.setup.precision == "bfloat16" and not common.computes_bf16(device)
-
-    def seconds(self, models: Mapping[str, Model]) -> dict[str, list[float]]:
-        """Of every model in every round."""
-        setup, device = self.setup, torch.device(self.setup.device)
+    def rows(self, models: Mapping[str, Model], key: str) -> list[dict[str, Any]]:
+        """The figures of all models, measured in turn; `key` holds their names."""
+        setup, best = self.setup, max(self.rates.values()) * 1e9
         runs = {
             name: lambda number, model=model: model.train(self.batches.of_round(number))
             for name, model in models.items()
         }
-        return common.in_turn(runs, rounds=setup.rounds, warmup=setup.warmup, device=device)
-
-    def row(self, model: Model, taken: Sequence[float]) -> dict[str, Any]:
-        """The figures of one model from its seconds in every round."""
-        setup, batches, rate = self.setup, self.batches, max(self.rates.values()) * 1e9
-        rounds = list(enumerate(taken))
-        return {
-            "parameters": n_parameters(model),
-            "tokens_per_second": common.spread([batches.n_tokens(i) / s for i, s in rounds]),
-            "ms_per_step": common.spread([1e3 * s / setup.steps for s in taken]),
-            "utilisation": common.spread(
-                [batches.flops(setup.size, i) / s / rate for i, s in rounds]
-            ),
-            "seconds": list(taken),
-        }
+        taken = common.in_turn(runs, rounds=setup.rounds, warmup=setup.warmup, device=setup.device)
+        return [
+            {
+                key: name,
+                "parameters": n_parameters(models[name]),
+                "tokens_per_second": ratio(self.tokens, seconds),
+                "ms_per_step": spread([1e3 * s / setup.steps for s in seconds]),
+                "utilisation": ratio([n / best for n in self.flops], seconds),
+                "seconds": seconds,
+            }
+            for name, seconds in taken.items()
+        ]
 
     def conditions(self) -> dict[str, Any]:
-        """What was trained on what, for the JSON."""
-        numbers = range(self.setup.rounds)
-        tokens = sum(map(self.batches.n_tokens, numbers))
-        flops = sum(self.batches.flops(self.setup.size, number) for number in numbers)
-        return {
-            "setup": self.setup,
-            "target_tokens_per_step": tokens / (self.setup.rounds * self.setup.steps),
+        """What was trained on what: for the JSON, and in `words` to stand above a table."""
+        setup, size, tokens = self.setup, self.setup.size, sum(self.tokens)
+        figures = {
+            "target_tokens_per_step": tokens / (setup.rounds * setup.steps),
             "padding": self.batches.padding(),
-            "model_flops_per_target_token": flops / tokens,
-            "matrix_gflops": self.rates,
+            "model_flops_per_target_token": sum(self.flops) / tokens,
         }
-
-    def conditions_markdown(self) -> str:
-        """The same in words, to stand above a table."""
-        setup, size, figures = self.setup, self.setup.size, self.conditions()
         rates = ", ".join(f"{n}: {figure(rate)}" for n, rate in self.rates.items())
         emulated = " This CPU emulates bfloat16: these figures tell nothing about one that has it."
-        return (
+        words = (
             f"d_model {size.d_model}, {size.n_heads} heads, d_ff {size.d_ff}, "
             f"{size.n_layers}+{size.n_layers} layers, vocabulary {size.vocab_size:,}; batches of "
-            f"{setup.batch_tokens:,} tokens of the longer side, on average "
+            f"{size.batch_tokens:,} tokens of the longer side, on average "
             f"{figures['target_tokens_per_step']:,.0f} target tokens, {figures['padding']:.1%} of "
             f"both sides padding; rounds x steps: {setup.rounds} x {setup.steps}"
             f"{', ours compiled' if setup.compile else ''}. Medians (quartiles). "
             f"{figure(figures['model_flops_per_target_token'] / 1e6)} million model FLOPs a target "
             f"token; matrix products of this machine in {setup.precision}, GFLOP/s by size: "
-            f"{rates}.{emulated if self.emulated else ''}"
+            f"{rates}.{emulated if emulates(setup) else ''}"
         )
+        return {"words": words, "setup": setup, **figures, "matrix_gflops": self.rates}
+
+
+def emulates(setup: Setup) -> bool:
+    return setup.precision == "bfloat16" and not computes_bf16(setup.device)
+
+
+FIGURES = {
+    "parameters": "{parameters:,}",
+    "target tokens/s": "{tokens_per_second}",
+    "ms a step": "{ms_per_step}",
+}
 
 
 def compare_models(
     report: Report, comparison: Comparison, names: Sequence[str], heading: str, *, memory: bool
 ) -> None:
     """One section: ours and its peers."""
-    models, left_out = build_models(names, comparison.setup)
-    seconds = comparison.seconds(models)
+    setup = comparison.setup
+    models, left_out = build_models(names, setup)
+    rows = comparison.rows(models, "model")
     parts = cast(Ours, models["ours"]).split_step(comparison.batches)
-    rows = [
-        {"model": name, **comparison.row(models[name], taken)} for name, taken in seconds.items()
-    ]
     models.clear()  # before the memory of others is measured
     for row in rows:
-        row["ours_over_it"] = common.ratio(row["seconds"], seconds["ours"])
+        row["ours_over_it"] = ratio(row["seconds"], rows[0]["seconds"])
         if memory:
-            row["peak_memory_mb"] = in_fresh_process(row["model"], comparison.setup)
-    data = {**comparison.conditions(), "models": rows, "parts_ms": parts, "left_out": left_out}
-    report.add(heading, models_markdown(comparison, data), data)
-
-
-def models_markdown(comparison: Comparison, data: Mapping[str, Any]) -> str:
-    header = ["model", "parameters", "target tokens/s", "ms a step", "ours / it, tokens/s"]
-    header += [
-        "utilisation",
-        *(["peak memory, MB"] if "peak_memory_mb" in data["models"][0] else []),
-    ]
-    table = []
-    for row in data["models"]:
-        utilisation = f"{row['utilisation'].median:.1%}"
-        cells = [row["model"], f"{row['parameters']:,}", row["tokens_per_second"]]
-        cells += [row["ms_per_step"], row["ours_over_it"]]
-        cells += [common.NOTHING if comparison.emulated else utilisation]
-        table.append([*cells, *([figure(row[k]) for k in ("peak_memory_mb",) if k in row])])
-    parts, whole = data["parts_ms"], sum(data["parts_ms"].values())
-    shares = [[part, figure(ms), f"{ms / whole:.1%}"] for part, ms in parts.items()]
-    return "\n".join(
+            row["peak_memory_mb"] = in_fresh_process(row["model"], setup)
+    columns = {"model": "{model}", **FIGURES, "ours / it, tokens/s": "{ours_over_it}"}
+    columns["utilisation"] = NOTHING if emulates(setup) else "{utilisation.median:.1%}"
+    if memory:
+        columns["peak memory, MB"] = "{peak_memory_mb:,.0f}"
+    parts_ms = {part: 1e3 * spread(seconds).median for part, seconds in parts.items()}
+    whole = sum(parts_ms.values())
+    shares = [[part, figure(ms), f"{ms / whole:.1%}"] for part, ms in parts_ms.items()]
+    conditions = comparison.conditions()
+    body = "\n".join(
         [
-            comparison.conditions_markdown(),
+            conditions["words"],
             "",
-            markdown_table(header, table),
-            *(f"- {row['model']}: {MODELS[row['model']][1]}" for row in data["models"]),
-            *(f"- left out: {name} ({reason})" for name, reason in data["left_out"].items()),
+            table(rows, columns),
+            *(f"- {row['model']}: {MODELS[row['model']][1]}" for row in rows),
+            *(f"- left out: {name} ({reason})" for name, reason in left_out.items()),
             "",
             "The parts of our step (data: making the batch, which the table above leaves out for "
             "all; forward: with the loss, which makes its gradient on the way; optimizer: with "
@@ -199,6 +181,8 @@ def models_markdown(comparison: Comparison, data: Mapping[str, Any]) -> str:
             markdown_table(("part", "ms", "share"), shares),
         ]
     )
+    data = {**conditions, "models": rows, "parts_ms": parts_ms, "left_out": left_out}
+    report.add(heading, body, data)
 
 
 def compare_schemes(
@@ -210,25 +194,19 @@ def compare_schemes(
     for first in range(0, len(others), AT_ONCE) or [0]:
         group = scheme_rows(comparison, ["none", *others[first : first + AT_ONCE]])
         rows += group[1:] if rows else group  # none once
-    keys = ("tokens_per_second", "ms_per_step", "time_over_none")
-    table = [[row["scheme"], f"{row['parameters']:,}", *(row[key] for key in keys)] for row in rows]
-    header = ["scheme", "parameters", "target tokens/s", "ms a step", "time / time of none"]
-    text = f"{comparison.conditions_markdown()}\n\n{markdown_table(header, table)}"
-    report.add(heading, text, {**comparison.conditions(), "schemes": rows})
+    columns = {"scheme": "{scheme}", **FIGURES, "time / time of none": "{time_over_none}"}
+    conditions = comparison.conditions()
+    text = f"{conditions['words']}\n\n{table(rows, columns)}"
+    report.add(heading, text, {**conditions, "schemes": rows})
 
 
 def scheme_rows(comparison: Comparison, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The figures of a few schemes, "none" among them. Their models are gone afterwards."""
+    """The figures of a few schemes, "none" first. Their models are gone afterwards."""
     models = {name: Ours(comparison.setup, position=POSITIONS[name]) for name in names}
-    seconds = comparison.seconds(models)
-    return [
-        {
-            "scheme": name,
-            **comparison.row(models[name], taken),
-            "time_over_none": common.ratio(taken, seconds["none"]),
-        }
-        for name, taken in seconds.items()
-    ]
+    rows = comparison.rows(models, "scheme")
+    for row in rows:
+        row["time_over_none"] = ratio(row["seconds"], rows[0]["seconds"])
+    return rows
 
 
 # ------------------------------------------------------------------------------------- command line
@@ -247,12 +225,9 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     what = "default: 4096 for small, 2048 for base"
     add("--batch_tokens", type=positive, metavar="N", help=what)
     add("--steps", type=positive, default=4, metavar="N", help="updates in a round (default: 4)")
-    what = "rounds that do not count (default: 1)"
-    add("--warmup", type=positive, default=1, metavar="N", help=what)
     what = "torch.compile for ours; compiles in the first steps: --warmup 5"
     add("--compile", action="store_true", help=what)
-    add("--seed", type=int, default=0, metavar="N")
-    common.add_arguments(parser, "bench_train", rounds=7)
+    common.add_arguments(parser, "bench_train", rounds=7, draws=True)
     return parser.parse_args(argv)
 
 
@@ -262,27 +237,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     schemes = chosen_positions(wanted) if wanted else []
     device = common.use_machine(args.device, args.threads)
     report = Report("bench_train", "Training speed", args, device)
-    rates = {
-        name: common.matrix_rate(DTYPES[name], device) for name in dict.fromkeys(args.precision)
-    }
-    for size in dict.fromkeys(args.size):
-        for precision in rates:
-            setup = Setup(
-                size=SIZES[size],
-                precision=precision,
-                device=str(device),
-                threads=torch.get_num_threads(),
-                batch_tokens=args.batch_tokens or SIZES[size].batch_tokens,
-                **{
-                    key: getattr(args, key)
-                    for key in ("rounds", "warmup", "steps", "seed", "compile")
-                },
-            )
-            comparison = Comparison(setup, make_batches(setup), rates[precision])
-            names, heading = ["ours", *dict.fromkeys(args.peers)], f"{size}, {precision}"
-            compare_models(report, comparison, names, heading, memory=args.memory)
-            if schemes:
-                compare_schemes(report, comparison, schemes, f"{heading}: position schemes")
+    names = ["ours", *dict.fromkeys(args.peers)]
+    precisions = dict.fromkeys(args.precision)
+    rates = {precision: common.matrix_rate(DTYPES[precision], device) for precision in precisions}
+    same = {key: getattr(args, key) for key in ("rounds", "warmup", "steps", "seed", "compile")}
+    same["threads"] = torch.get_num_threads()
+    for name, precision in itertools.product(dict.fromkeys(args.size), precisions):
+        size = SIZES[name]
+        if args.batch_tokens:
+            size = dataclasses.replace(size, batch_tokens=args.batch_tokens)
+        comparison = Comparison(Setup(size, device, precision, **same), rates[precision])
+        heading = f"{name}, {precision}"
+        compare_models(report, comparison, names, heading, memory=args.memory)
+        if schemes:
+            compare_schemes(report, comparison, schemes, f"{heading}: position schemes")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import datetime
 import functools
 import json
-import statistics
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from utils.machine import computes_bf16, cpu_name, provenance, resolve_device
 from utils.tables import markdown_table
 
 REST_S = 0.3  # before each run: threads of another library's runtime spin for a while
+CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 NOTHING = "–"
 
@@ -32,15 +32,18 @@ NOTHING = "–"
 # -------------------------------------------------------------------------------------- the machine
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str, *, rounds: int) -> None:
-    """--rounds, --device, --threads and --output_dir (default: runs/NAME)."""
-    what = f"default: {rounds}"
-    parser.add_argument("--rounds", type=positive, default=rounds, metavar="N", help=what)
-    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
+def add_arguments(parser: ArgumentParser, name: str, *, rounds: int, draws: bool = False) -> None:
+    """--rounds, --device, --threads, --output_dir (default: runs/NAME); draws: --warmup, --seed."""
+    add = parser.add_argument
+    if draws:
+        what = "rounds that do not count (default: 1)"
+        add("--warmup", type=positive, default=1, metavar="N", help=what)
+        add("--seed", type=int, default=0, metavar="N")
+    add("--rounds", type=positive, default=rounds, metavar="N", help=f"default: {rounds}")
+    add("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     what = "CPU threads (default: torch's choice)"
-    parser.add_argument("--threads", type=positive, metavar="N", help=what)
-    folder = Path("runs") / name
-    parser.add_argument("--output_dir", type=Path, default=folder, metavar="DIR")
+    add("--threads", type=positive, metavar="N", help=what)
+    add("--output_dir", type=Path, default=Path("runs") / name, metavar="DIR")
 
 
 def use_machine(device: str, threads: int | None) -> torch.device:
@@ -57,12 +60,12 @@ def use_machine(device: str, threads: int | None) -> torch.device:
 def environment(device: torch.device) -> dict[str, str]:
     """Date, commit, versions, hardware. To be called when the threads are set."""
     emulated = "emulated: expect it to be far slower than float32"
-    made = provenance()
+    gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        **{key: made[key] for key in ("commit", "python", "torch")},
+        **{key: provenance()[key] for key in ("commit", "python", "torch")},
         "device": device.type,
-        **({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
+        **gpu,
         "cpu": cpu_name(),
         "threads": str(torch.get_num_threads()),
         "bfloat16": "in hardware" if computes_bf16(device) else emulated,
@@ -101,12 +104,16 @@ class Spread:
     high: float
 
     def __str__(self) -> str:
-        return f"{figure(self.median)} ({figure(self.low)}–{figure(self.high)})"
+        return f"{self.middle} ({figure(self.low)}–{figure(self.high)})"
+
+    @property
+    def middle(self) -> str:
+        """The median alone."""
+        return figure(self.median)
 
 
 def spread(values: Sequence[float]) -> Spread:
-    low, high = np.quantile(values, [0.25, 0.75]).tolist()
-    return Spread(statistics.median(values), low, high)
+    return Spread(*np.quantile(values, [0.5, 0.25, 0.75]).tolist())
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> Spread:
@@ -136,8 +143,8 @@ def in_turn(
     runs: Mapping[str, Callable[[int], object]],
     *,
     rounds: int,
-    warmup: int,
-    device: torch.device,
+    warmup: int = 1,
+    device: torch.device = CPU,
     rest_s: float = REST_S,
 ) -> dict[str, list[float]]:
     """Seconds of every run in every round: all of them in round 0, then in round 1, and so on.
@@ -184,11 +191,17 @@ def matrix_rate(dtype: torch.dtype, device: torch.device, most_s: float = 1.0) -
 # ------------------------------------------------------------------------------------------ reports
 
 
+def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+    """Markdown from rows of figures: each column's head -> the format of its cell by row's keys."""
+    cells = [[form.format_map(row) for form in columns.values()] for row in rows]
+    return markdown_table(list(columns), cells)
+
+
 def _as_json(value: Any) -> Any:
     """Spreads and other records as dicts; a path without the places of this machine."""
     if isinstance(value, Path):
         return value.name if value.is_absolute() else str(value)
-    return dataclasses.asdict(value)
+    return str(value) if isinstance(value, torch.device) else dataclasses.asdict(value)
 
 
 class Report:
@@ -198,19 +211,13 @@ class Report:
     --output_dir, so that a run that is cut short leaves what it had measured.
     """
 
-    def __init__(
-        self, name: str, title: str, args: argparse.Namespace, device: torch.device
-    ) -> None:
-        self.folder, self.name = args.output_dir, name
+    def __init__(self, name: str, title: str, args: Namespace, device: torch.device) -> None:
+        self.path = args.output_dir / name
         settings = {key: value for key, value in vars(args).items() if key != "output_dir"}
-        self.data: dict[str, Any] = {
-            "benchmark": name,
-            "environment": environment(device),
-            "settings": settings,
-            "sections": [],
-        }
-        rows = list(self.data["environment"].items())
-        self.text = f"# {title}\n\n" + markdown_table(("", ""), rows)
+        machine = environment(device)
+        self.data = {"benchmark": name, "environment": machine, "settings": settings}
+        self.sections: list[dict[str, Any]] = []
+        self.text = f"# {title}\n\n" + markdown_table(("", ""), list(machine.items()))
         print(self.text, flush=True)
 
     def add(self, heading: str, body: str, data: Mapping[str, Any]) -> None:
@@ -219,7 +226,8 @@ class Report:
         section = f"## {heading}\n\n{body.rstrip()}\n"
         print(section, flush=True)
         self.text += f"\n{section}"
-        self.data["sections"].append({"heading": heading, **data})
-        write_text(self.folder / f"{self.name}.md", self.text)
-        text = json.dumps(self.data, indent=1, default=_as_json)
-        write_text(self.folder / f"{self.name}.json", f"{text}\n")
+        self.sections.append({"heading": heading, **data})
+        whole = {**self.data, "sections": self.sections}
+        write_text(self.path.with_suffix(".md"), self.text)
+        text = json.dumps(whole, indent=1, default=_as_json)
+        write_text(self.path.with_suffix(".json"), f"{text}\n")

@@ -1,4 +1,4 @@
-"""A CTranslate2 translator in a process of its own, which never imports torch.
+"""A CTranslate2 translator in a process of its own, where torch computes nothing.
 
 Beside torch in one process it slows torch by a third from its first translation on (two OpenMP
 runtimes), and its own speed would be another than its users see.
@@ -28,14 +28,11 @@ def _translate(batch: Sequence[Sequence[str]], options: dict[str, Any]) -> list[
 class TranslatorProcess:
     """translate_batch of a converted model in `folder`, somewhere else. To be closed."""
 
-    def __init__(self, folder: str, *, device: str, compute_type: str, threads: int) -> None:
-        options = {"device": device, "compute_type": compute_type, "intra_threads": threads}
+    def __init__(self, folder: str, **options: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(1, context, _open, (folder, options))
+        self.close = self._pool.shutdown
 
     def translate(self, batch: Sequence[Sequence[str]], **options: Any) -> list[list[str]]:
         """Pieces of sentences -> pieces of the best hypothesis of each."""
         return self._pool.submit(_translate, batch, options).result()
-
-    def close(self) -> None:
-        self._pool.shutdown()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import logging
 import math
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -20,45 +19,28 @@ from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
 from benchmarks import common
-from benchmarks.train_setup import BOS, EOS, LONGEST, PAD, UNK, Batches, Setup, Size
+from benchmarks.train_setup import BOS, EOS, LONGEST, PAD, Batches, Setup, Size, Vocabulary
 from configs.positions import Position, Sinusoidal
 from configs.schema import Config, Constant, ModelConfig, OptimConfig, TrainConfig
 from data.batching import Batch, collate
+from models.positional_encodings.sinusoidal import sinusoid_table
 from tokenizer.base import BaseTokenizer
 from training.engine import create_trainer
-from training.prepare import build_learner
+from training.prepare import Learner, build_learner
 from training.schedules import build_optimizer
 from utils.errors import UserError
 from utils.machine import autocast
 
-DROPOUT = 0.1
+DROPOUT = LABEL_SMOOTHING = 0.1
+GRAD_CLIP = 1.0
 OPTIM = OptimConfig(
     optimizer="adamw",
     weight_decay=0.01,
     schedule=Constant(lr=1e-4),
-    grad_clip=1.0,
-    label_smoothing=0.1,
+    grad_clip=GRAD_CLIP,
+    label_smoothing=LABEL_SMOOTHING,
 )
 SINUSOIDAL = Sinusoidal()
-
-
-class Vocabulary:
-    """A joint vocabulary without words: what our model, joeynmt and fairseq ask of theirs."""
-
-    shared_vocab = True
-    pad_id = pad_index = PAD
-    unk_index, bos_index, eos_index, sep_index = UNK, BOS, EOS, None
-    specials: tuple[str, ...] = ()
-    lang_tags: tuple[str, ...] = ()
-
-    def __init__(self, size: int) -> None:
-        self.src_vocab_size = self.tgt_vocab_size = size
-
-    def __len__(self) -> int:
-        return self.src_vocab_size
-
-    def pad(self) -> int:
-        return PAD
 
 
 # --------------------------------------------------------------------------------------------- ours
@@ -70,52 +52,40 @@ class Ours:
     def __init__(
         self, setup: Setup, *, position: Position = SINUSOIDAL, inner_dropout: float = 0.0
     ) -> None:
-        size, self.device = setup.size, torch.device(setup.device)
-        model = ModelConfig(
-            **size.shape(),
-            position=position,
-            dropout=DROPOUT,
-            attention_dropout=inner_dropout,
-            activation_dropout=inner_dropout,
-        )
-        config = Config(
-            model=model, optim=OPTIM, train=TrainConfig(compile=setup.compile, seed=setup.seed)
-        )
-        tokenizer = cast(BaseTokenizer, Vocabulary(size.vocab_size))
-        self.learner = build_learner(
-            config, tokenizer, device=self.device, dtype=setup.dtype, total_steps=10**6
-        )
+        self.computing: dict[str, Any] = {"device": setup.device, "dtype": setup.dtype}
+        inner: dict[str, Any] = {
+            "attention_dropout": inner_dropout,
+            "activation_dropout": inner_dropout,
+        }
+        model = ModelConfig(**setup.size.shape(), position=position, dropout=DROPOUT, **inner)
+        train = TrainConfig(compile=setup.compile, seed=setup.seed)
+        config = Config(model=model, optim=OPTIM, train=train)
+        tokenizer = cast(BaseTokenizer, Vocabulary(setup.size.vocab_size))
+        self.learner = build_learner(config, tokenizer, **self.computing, total_steps=10**6)
         self.model: nn.Module = self.learner.model
-        self.trainer = self._trainer(setup, self.learner.scaler)
-        self.stopwatch = Stopwatch(self.device)
-        self.timed_trainer = self.stopwatch.attach(self._trainer(setup, self.stopwatch))
+        self.trainer = self._trainer(self.learner, setup.seed)
 
-    def _trainer(self, setup: Setup, scaler: torch.amp.GradScaler) -> Engine:
-        trainer = create_trainer(
-            dataclasses.replace(self.learner, scaler=scaler),
-            OPTIM,
-            pad_id=PAD,
-            device=self.device,
-            dtype=setup.dtype,
-            seed=setup.seed,
-        )
+    def _trainer(self, learner: Learner, seed: int) -> Engine:
+        trainer = create_trainer(learner, OPTIM, pad_id=PAD, **self.computing, seed=seed)
         trainer.logger.setLevel(logging.CRITICAL)  # some peers switch on all libraries' messages
         return trainer
 
     def train(self, batches: Sequence[Batch]) -> None:
         self.trainer.run([[batch] for batch in batches], max_epochs=1)
 
-    def split_step(self, batches: Batches) -> dict[str, float]:
-        """Median milliseconds of the parts of a step, over the batches of all rounds."""
-        data = []
-        for number in range(-batches.warmup, len(batches.made) // batches.steps - batches.warmup):
+    def split_step(self, batches: Batches) -> dict[str, list[float]]:
+        """Seconds of the parts of a step, for the batches of all rounds."""
+        watch = Stopwatch(batches.setup.device)
+        trainer = self._trainer(dataclasses.replace(self.learner, scaler=watch), batches.setup.seed)
+        trainer.add_event_handler(Events.ITERATION_STARTED, lambda: watch.lap())
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda: watch.lap("optimizer"))
+        for number in range(-batches.setup.warmup, batches.setup.rounds):
             for rows in batches.rows[batches.places(number)]:
-                start = time.perf_counter()
-                collate(batches.split, rows, pad_id=PAD, bos_id=BOS)
-                data.append(time.perf_counter() - start)
-            self.timed_trainer.run([[batch] for batch in batches.of_round(number)], max_epochs=1)
-        parts = {"data": data, **self.stopwatch.parts}
-        return {part: 1e3 * median(seconds) for part, seconds in parts.items()}
+                watch.lap()
+                collate(batches.split, rows.tolist(), pad_id=PAD, bos_id=BOS)
+                watch.lap("data")
+            trainer.run([[batch] for batch in batches.of_round(number)], max_epochs=1)
+        return watch.parts
 
 
 class Stopwatch(torch.amp.GradScaler):
@@ -127,31 +97,23 @@ class Stopwatch(torch.amp.GradScaler):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device.type, enabled=False)
-        self.on = device
-        self.parts: dict[str, list[float]] = {"forward": [], "backward": [], "optimizer": []}
-        self.since = 0.0
+        self.on, self.since = device, 0.0
+        self.parts: dict[str, list[float]] = {}
 
-    def attach(self, engine: Engine) -> Engine:
-        engine.add_event_handler(Events.ITERATION_STARTED, self._start)
-        engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: self._end("optimizer"))
-        return engine
+    def lap(self, part: str | None = None) -> None:
+        """The time since the last lap was that of `part`."""
+        common.synchronize(self.on)
+        now = time.perf_counter()
+        if part is not None:
+            self.parts.setdefault(part, []).append(now - self.since)
+        self.since = now
 
     def scale(self, outputs: Any) -> Any:
-        self._end("forward")
+        self.lap("forward")
         return outputs
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        self._end("backward")
-
-    def _start(self) -> None:
-        common.synchronize(self.on)
-        self.since = time.perf_counter()
-
-    def _end(self, part: str) -> None:
-        common.synchronize(self.on)
-        now = time.perf_counter()
-        self.parts[part].append(now - self.since)
-        self.since = now
+        self.lap("backward")
 
 
 # -------------------------------------------------------------------------------------------- peers
@@ -161,70 +123,64 @@ class Peer:
     """Another library's model, ids to logits [B,T,V], in the loop that people usually write."""
 
     def __init__(self, setup: Setup, build: Callable[[Size], nn.Module]) -> None:
-        self.device, self.dtype = torch.device(setup.device), setup.dtype
+        self.device, self.dtype = setup.device, setup.dtype
         torch.manual_seed(setup.seed)
         self.model = build(setup.size).to(self.device).train()
         self.optimizer = build_optimizer(self.model.parameters(), OPTIM, ModelConfig())
-        assert OPTIM.grad_clip is not None
-        self.grad_clip = OPTIM.grad_clip
 
     def train(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
             batch = batch.to(self.device)
             with autocast(self.device, self.dtype):
-                logits = self.model(batch.src, batch.tgt_in)
+                logits = self.model(batch.src, batch.tgt_in).flatten(0, 1)
+                targets = batch.tgt_out.flatten()
                 loss = F.cross_entropy(
-                    logits.flatten(0, 1),
-                    batch.tgt_out.flatten(),
-                    ignore_index=PAD,
-                    label_smoothing=OPTIM.label_smoothing,
+                    logits, targets, ignore_index=PAD, label_smoothing=LABEL_SMOOTHING
                 )
             self.optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.grad_clip)
+            nn.utils.clip_grad_norm_(self.model.parameters(), GRAD_CLIP)
             self.optimizer.step()
             # Read at every step, as ours and every loop that shows its loss.
             if not math.isfinite(loss.item()):
                 raise UserError("a peer's loss is no longer a number: its figures mean nothing")
 
 
-def marian_settings(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
-    """The shape of a model as transformers' MarianConfig has it."""
-    return {
-        "vocab_size": vocab_size,
-        "d_model": config.d_model,
-        "encoder_layers": config.n_encoder_layers,
-        "decoder_layers": config.n_decoder_layers,
-        "encoder_attention_heads": config.n_heads,
-        "decoder_attention_heads": config.n_heads,
-        "encoder_ffn_dim": config.d_ff,
-        "decoder_ffn_dim": config.d_ff,
-        "activation_function": config.activation,
-        "scale_embedding": True,
-    }
+def marian_model(shape: ModelConfig, **settings: Any) -> Any:
+    """A MarianMTModel of transformers in the shape of ours. Raises ImportError without it."""
+    library: Any = importlib.import_module("transformers")
+    config = library.MarianConfig(
+        d_model=shape.d_model,
+        encoder_layers=shape.n_encoder_layers,
+        decoder_layers=shape.n_decoder_layers,
+        encoder_attention_heads=shape.n_heads,
+        decoder_attention_heads=shape.n_heads,
+        encoder_ffn_dim=shape.d_ff,
+        decoder_ffn_dim=shape.d_ff,
+        activation_function=shape.activation,
+        scale_embedding=True,
+        **settings,
+    )
+    return library.MarianMTModel(config)
 
 
 class MarianPeer(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
-        library: Any = importlib.import_module("transformers")
-        ids = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": BOS}
-        settings = marian_settings(ModelConfig(**size.shape()), size.vocab_size)
-        self.inner = library.MarianMTModel(
-            library.MarianConfig(
-                **settings,
-                **ids,
-                dropout=DROPOUT,
-                max_position_embeddings=LONGEST,
-                forced_eos_token_id=EOS,
-            )
+        self.inner = marian_model(
+            ModelConfig(**size.shape()),
+            vocab_size=size.vocab_size,
+            dropout=DROPOUT,
+            max_position_embeddings=LONGEST,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            forced_eos_token_id=EOS,
+            decoder_start_token_id=BOS,
         )
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        out = self.inner(
-            input_ids=src, attention_mask=src != PAD, decoder_input_ids=tgt_in, use_cache=False
-        )
-        return out.logits
+        mask = src != PAD
+        return self.inner(src, mask, decoder_input_ids=tgt_in, use_cache=False).logits
 
 
 class TorchPeer(nn.Module):
@@ -235,10 +191,7 @@ class TorchPeer(nn.Module):
         d = size.d_model
         self.embedding = nn.Embedding(size.vocab_size, d, padding_idx=PAD)
         nn.init.normal_(self.embedding.weight, std=d**-0.5)
-        angles = torch.arange(LONGEST)[:, None] * torch.exp(
-            torch.arange(0, d, 2) * (-math.log(10000.0) / d)
-        )
-        table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+        table = sinusoid_table(torch.arange(LONGEST), d, dtype=torch.float32)
         self.register_buffer("positions", table, persistent=False)
         self.dropout = nn.Dropout(DROPOUT)
         self.inner = nn.Transformer(
@@ -254,10 +207,8 @@ class TorchPeer(nn.Module):
         self.output.weight = self.embedding.weight
 
     def embed(self, ids: Tensor) -> Tensor:
-        table = cast(Tensor, self.positions)
-        return self.dropout(
-            self.embedding(ids) * math.sqrt(self.inner.d_model) + table[: ids.shape[1]]
-        )
+        table = cast(Tensor, self.positions)[: ids.shape[1]]
+        return self.dropout(self.embedding(ids) * math.sqrt(self.inner.d_model) + table)
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         n = tgt_in.shape[1]
@@ -289,9 +240,7 @@ class XTransformersPeer(nn.Module):
             "emb_dropout": DROPOUT,
             "scaled_sinu_pos_emb": True,
         }
-        sides = {
-            f"{prefix}_{key}": value for prefix in ("enc", "dec") for key, value in side.items()
-        }
+        sides = {f"{name}_{key}": value for name in ("enc", "dec") for key, value in side.items()}
         self.inner = library.XTransformer(
             dim=size.d_model, tie_token_emb=True, pad_value=PAD, **sides
         )
@@ -318,10 +267,8 @@ class JoeyPeer(nn.Module):
             "embeddings": {"embedding_dim": size.d_model, "scale": True, "dropout": DROPOUT},
         }
         tied = {"tied_embeddings": True, "tied_softmax": True}
-        vocabulary = Vocabulary(size.vocab_size)
-        self.inner = library.build_model(
-            {"encoder": stack, "decoder": stack, **tied}, vocabulary, vocabulary
-        )
+        both = [Vocabulary(size.vocab_size)] * 2
+        self.inner = library.build_model({"encoder": stack, "decoder": stack, **tied}, *both)
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         src_mask = (src != PAD).unsqueeze(1)
@@ -371,7 +318,7 @@ def hashable_dataclasses() -> Iterator[None]:
 
     def hashable(cls: type | None = None, **options: Any) -> Any:
         if cls is None:
-            return functools.partial(hashable, **options)
+            return partial(hashable, **options)
         theirs = cls.__module__.partition(".")[0] in ("fairseq", "hydra")
         add = theirs and "__hash__" not in vars(cls)
         return real(cls, **(options | {"unsafe_hash": True} if add else options))
@@ -384,39 +331,28 @@ def hashable_dataclasses() -> Iterator[None]:
 
 
 Model = Ours | Peer
-RESIDUAL = "embeddings and residual branches"
+RESIDUAL = "dropout: embeddings and residual branches"
 EVERYWHERE = f"{RESIDUAL}, attention weights and activations"
-
-
-def ours_dropout(setup: Setup) -> Ours:
-    return Ours(setup, inner_dropout=DROPOUT)
-
-
-def peer(build: Callable[[Size], nn.Module]) -> Callable[[Setup], Peer]:
-    return lambda setup: Peer(setup, build)
-
-
 # How each model is made, and what a reader has to know to compare it. An ImportError leaves it out.
 MODELS: dict[str, tuple[Callable[[Setup], Model], str]] = {
-    "ours": (Ours, f"pre-norm; dropout: {RESIDUAL}"),
-    "ours_dropout": (ours_dropout, f"ours; dropout: {EVERYWHERE}, as in torch's"),
+    "ours": (Ours, f"pre-norm; {RESIDUAL}"),
+    "ours_dropout": (partial(Ours, inner_dropout=DROPOUT), f"ours; {EVERYWHERE}, as in torch's"),
     "marian": (
-        peer(MarianPeer),
-        "transformers' MarianMTModel: post-norm, no norm at the end of a stack; "
-        f"dropout: {RESIDUAL}",
+        partial(Peer, build=MarianPeer),
+        f"transformers' MarianMTModel: post-norm, no norm at the end of a stack; {RESIDUAL}",
     ),
     "torch": (
-        peer(TorchPeer),
+        partial(Peer, build=TorchPeer),
         "torch.nn.Transformer, the tutorial's masks: post-norm; output tied, without bias; "
-        f"dropout: {EVERYWHERE}",
+        f"{EVERYWHERE}",
     ),
     "x_transformers": (
-        peer(XTransformersPeer),
+        partial(Peer, build=XTransformersPeer),
         "XTransformer, fused attention, pre-norm, no biases in attention and norms; "
         "dropout: embeddings, activations",
     ),
-    "joeynmt": (peer(JoeyPeer), f"pre-norm; dropout: {EVERYWHERE}"),
-    "fairseq": (peer(FairseqPeer), f"TransformerModelBase, pre-norm; dropout: {RESIDUAL}"),
+    "joeynmt": (partial(Peer, build=JoeyPeer), f"pre-norm; {EVERYWHERE}"),
+    "fairseq": (partial(Peer, build=FairseqPeer), f"TransformerModelBase, pre-norm; {RESIDUAL}"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the models of a training benchmark share: sizes, made-up batches, the FLOPs of an update.
+"""What the models of a benchmark share: sizes, a vocabulary, made-up batches, FLOPs of an update.
 
 Model FLOPs of one update (forward, and twice that backward), for real tokens without padding:
 6 * (source tokens * [n_enc (4 D^2 + 2 D F) + n_dec 2 D^2] + target tokens * [n_dec (6 D^2 + 2 D F)
@@ -10,6 +10,7 @@ usual).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,18 +51,41 @@ SIZES = {
 }
 
 
+class Vocabulary:
+    """A joint vocabulary whose pieces are numbers: what ours, joeynmt and fairseq ask of theirs."""
+
+    shared_vocab = True
+    unk_id, pad_id, bos_id, eos_id = UNK, PAD, BOS, EOS
+    unk_index, pad_index, bos_index, eos_index, sep_index = UNK, PAD, BOS, EOS, None
+    specials: tuple[str, ...] = ()
+    lang_tags: tuple[str, ...] = ()
+
+    def __init__(self, size: int) -> None:
+        self.src_vocab_size = self.tgt_vocab_size = size
+
+    def __len__(self) -> int:
+        return self.src_vocab_size
+
+    def pad(self) -> int:
+        return PAD
+
+    def src_pieces(self, ids: Sequence[int]) -> list[str]:
+        return [str(i) for i in ids]
+
+    tgt_pieces = src_pieces
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What all models of one comparison share."""
 
     size: Size
-    precision: str
-    device: str
-    threads: int
-    batch_tokens: int
-    rounds: int
-    warmup: int
-    steps: int  # updates in a round
+    device: torch.device
+    precision: str = "float32"
+    threads: int = 1
+    rounds: int = 1
+    warmup: int = 0
+    steps: int = 1  # updates in a round
     seed: int = 0
     compile: bool = False  # ours
 
@@ -98,20 +122,24 @@ def made_up_split(n: int, vocab_size: int, seed: int) -> TokenizedSplit:
     return TokenizedSplit(*side(src), *side(tgt), kept=np.arange(n), n_skipped={})
 
 
-@dataclass(frozen=True, slots=True)
 class Batches:
-    """The batches of all rounds, warm-up first: `steps` of them a round, different ones in each."""
+    """The batches of all rounds, formed as in training: `steps` a round, different ones in each."""
 
-    split: TokenizedSplit
-    rows: list[list[int]]
-    made: list[Batch]
-    warmup: int
-    steps: int
+    def __init__(self, setup: Setup) -> None:
+        self.setup, seed, budget = setup, setup.seed, setup.size.batch_tokens
+        n = (setup.warmup + setup.rounds) * setup.steps
+        n_pairs = max(POOL, n * budget // 8)
+        self.split = split = made_up_split(n_pairs, setup.size.vocab_size, seed)
+        self.lengths = split.src_lengths, split.tgt_lengths
+        formed = form_batches(*self.lengths, batch_by="tokens", batch_size=budget, seed=seed)
+        chosen = np.random.default_rng(seed).permutation(len(formed))[:n]
+        self.rows = [formed[i] for i in chosen]
+        self.made = [collate(split, rows.tolist(), pad_id=PAD, bos_id=BOS) for rows in self.rows]
 
     def places(self, number: int) -> slice:
         """Where the batches of a round stand; the rounds -warmup to -1 are the warm-up."""
-        first = (number + self.warmup) * self.steps
-        return slice(first, first + self.steps)
+        first = (number + self.setup.warmup) * self.setup.steps
+        return slice(first, first + self.setup.steps)
 
     def of_round(self, number: int) -> list[Batch]:
         return self.made[self.places(number)]
@@ -120,32 +148,11 @@ class Batches:
         """Target tokens of a round, without padding."""
         return sum(batch.n_tokens for batch in self.of_round(number))
 
-    def flops(self, size: Size, number: int) -> float:
+    def flops(self, number: int) -> float:
         rows = np.concatenate(self.rows[self.places(number)])
-        return model_flops(size, self.split.src_lengths[rows], self.split.tgt_lengths[rows])
+        return model_flops(self.setup.size, *(lengths[rows] for lengths in self.lengths))
 
     def padding(self) -> float:
         """The share of both sides that is padding."""
         real = sum(batch.n_tokens + batch.n_src_tokens for batch in self.made)
-        padded = padded_tokens(
-            [np.array(rows) for rows in self.rows], self.split.src_lengths, self.split.tgt_lengths
-        )
-        return 1 - real / padded
-
-
-def make_batches(setup: Setup) -> Batches:
-    """Batches formed as in training, and a draw of as many as the rounds need."""
-    n = (setup.warmup + setup.rounds) * setup.steps
-    n_pairs = max(POOL, n * setup.batch_tokens // 8)
-    split = made_up_split(n_pairs, setup.size.vocab_size, setup.seed)
-    formed = form_batches(
-        split.src_lengths,
-        split.tgt_lengths,
-        batch_by="tokens",
-        batch_size=setup.batch_tokens,
-        seed=setup.seed,
-    )
-    chosen = np.random.default_rng(setup.seed).permutation(len(formed))[:n]
-    rows = [formed[i].tolist() for i in chosen]
-    made = [collate(split, r, pad_id=PAD, bos_id=BOS) for r in rows]
-    return Batches(split, rows, made, setup.warmup, setup.steps)
+        return 1 - real / padded_tokens(self.rows, *self.lengths)

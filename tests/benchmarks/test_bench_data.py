@@ -1,12 +1,9 @@
-"""`python benchmarks/bench_data.py`: padding counted right, starts seen as they happen, memory of a
-part, reports.
-"""
+"""`python benchmarks/bench_data.py`: padding, starts, the memory of a part, reports."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
 import time
@@ -15,58 +12,35 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import run_script
 from made_runs import Scripts, copy_run
 
 import inference
 import test as test_script
 import visualize
-from benchmarks import bench_data
-from benchmarks.bench_data import Script, Task, first_output, in_own_process, orders
+from benchmarks import bench_data, common
+from benchmarks.bench_data import PARTS, Script, Task, first_output, in_own_process, measure, orders
 from configs.load import load_config
-from configs.schema import Config
 from configs.serialize import apply_overrides
 from data.batching import collate
 from data.corpora.build import build_corpus
 from utils.errors import UserError
 
-CPU = torch.device("cpu")
 SMALL = (
     "tokenizer.vocab_size=300",
     "data.corpus.n_validation=10",
     "data.corpus.n_test=10",
     "data.batch_size=256",
 )
-PARTS = [
-    *(
-        "making the tokenizer",
-        "tokenising",
-        "token cache, built",
-        "token cache, opened",
-        "forming batches",
-    ),
-    *("collating, num_workers=0", "collating, num_workers=2"),
-]
-
-
-@pytest.fixture
-def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(bench_data.main, capsys, monkeypatch)
 
 
 @pytest.fixture(scope="module")
-def config() -> Config:
-    return apply_overrides(load_config("configs/demo.py"), [*SMALL, "data.corpus.n_train=200"])
-
-
-@pytest.fixture(scope="module")
-def task(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Task:
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     """With the tokenizer made."""
-    task = Task(
-        config, build_corpus(config.data).load("train"), tmp_path_factory.mktemp("data"), rounds=1
-    )
-    bench_data.make_tokenizer(task)
+    config = apply_overrides(load_config("configs/demo.py"), [*SMALL, "data.corpus.n_train=200"])
+    text = build_corpus(config.data).load("train")
+    task = Task(config, text, tmp_path_factory.mktemp("data"), rounds=1)
+    measure(bench_data.make_tokenizer, task)
     return task
 
 
@@ -77,9 +51,8 @@ def task(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Task:
 def test_the_share_of_padding_is_that_of_a_direct_count_in_batches_of_one_budget(
     task: Task, batch_by: str
 ) -> None:
-    data = dataclasses.replace(
-        task.config.data, batch_by=batch_by, batch_size={"tokens": 256, "sentences": 16}[batch_by]
-    )
+    size = {"tokens": 256, "sentences": 16}[batch_by]
+    data = dataclasses.replace(task.config.data, batch_by=batch_by, batch_size=size)
     config = dataclasses.replace(task.config, data=data)
     split, tokenizer = task.split(), task.tokenizer()
     shares = {}
@@ -98,38 +71,33 @@ def test_the_share_of_padding_is_that_of_a_direct_count_in_batches_of_one_budget
         assert (row["batches"], row["positions"]) == (len(batches), positions), name
         assert row["padding"] == pytest.approx(padding / positions), name
         shares[name] = padding / positions
-    assert (
-        shares["ours"]
-        <= shares["by source, then target"]
-        <= shares["by source alone"]
-        < shares["random"]
-    )
+    ours, *others, random = shares.values()
+    assert list(shares) == ["ours", "by source, then target", "by source alone", "random"]
+    assert ours <= others[0] <= others[1] < random
 
 
 # -------------------------------------------------------------------------------------------- parts
 
 
-def grow_by_eighty_mb(task: Task) -> dict[str, Any]:
-    row = bench_data.measured(lambda number: np.ones(10_000_000), task, sentences=None)
-    return {**row, "process": os.getpid()}
+def grow_by_eighty_mb(task: Task) -> Any:
+    return lambda number: np.ones(10_000_000), os.getpid()
 
 
 def test_a_part_has_a_process_and_a_memory_of_its_own(task: Task) -> None:
     held = np.ones(40_000_000)  # 320 MB of this process, none of them in the part's
-    row = in_own_process(grow_by_eighty_mb, task)
-    assert row["process"] != os.getpid()
+    row = in_own_process(measure, grow_by_eighty_mb, task)
+    assert row["sentences"] != os.getpid()
     assert row["growth_mb"] == pytest.approx(80, abs=12)
     assert row["peak_mb"] - row["growth_mb"] < held.nbytes / 1e6 + 130
 
 
 def test_the_cache_is_built_in_every_round_and_then_opened(task: Task) -> None:
-    built = bench_data.build_cache(dataclasses.replace(task, rounds=2))
+    measure(bench_data.build_cache, dataclasses.replace(task, rounds=2))
     entries = [path for path in task.folder.glob("cache_*/*") if path.is_dir()]
     assert {path.parent.name for path in entries} == {"cache_-1", "cache_0", "cache_1"}
     [entry] = [path for path in entries if path.parent.name == "cache_0"]
-    assert built["bytes"] == sum(path.stat().st_size for path in entry.iterdir())
     before = [path.stat().st_mtime_ns for path in entry.iterdir()]
-    assert bench_data.open_cache(task)["sentences"] == 400
+    assert measure(bench_data.open_cache, task)["sentences"] == 400
     assert [path.stat().st_mtime_ns for path in entry.iterdir()] == before
 
 
@@ -140,24 +108,20 @@ def test_the_script_writes_both_tables_of_the_data(tmp_path: Path) -> None:
         *(*settings, "--output_dir", tmp_path),
     )
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "bench_data.md",
-        "bench_data.json",
-    }  # the work is cleared
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {"bench_data.md", "bench_data.json"}  # the work is cleared
     record = json.loads((tmp_path / "bench_data.json").read_text("utf-8"))
     data, padding = record["sections"]
     assert data["pairs"] == 150
-    assert [row["part"] for row in data["rows"]] == PARTS
+    assert data["cache_bytes"] > 0
+    assert [row["part"] for row in data["rows"]] == list(PARTS)
     for row in data["rows"]:
         assert len(row["seconds"]) == 2
         assert all(0 < s < 60 for s in row["seconds"])
         assert row["sentences"] == 300
         assert 0 <= row["growth_mb"] < row["peak_mb"] < 4000
-        assert math.isfinite(row["peak_mb"])
-    workers = {
-        row["part"]: row["worker_peak_mb"] for row in data["rows"] if "worker_peak_mb" in row
-    }
-    assert workers["collating, num_workers=0"] == 0 < workers["collating, num_workers=2"] < 4000
+        workers = row["part"] == "collating, num_workers=2"
+        assert 0 < row["worker_peak_mb"] < 4000 if workers else row["worker_peak_mb"] == 0
     assert all(0 < row["padding"] < 1 and row["positions"] > 0 for row in padding["rows"])
     text = (tmp_path / "bench_data.md").read_text("utf-8")
     assert all(f"| {part} |" in text for part in PARTS)
@@ -204,7 +168,7 @@ def test_the_table_has_each_start_beside_that_of_torch() -> None:
 
 @pytest.fixture
 def real(trained_run: Path, tmp_path: Path) -> dict[str, Script]:
-    found = bench_data.scripts(copy_run(trained_run, tmp_path), tmp_path / "work", CPU, threads=1)
+    found = bench_data.scripts(copy_run(trained_run, tmp_path), tmp_path / "work", common.CPU, 1)
     return {script.name: script for script in found}
 
 
@@ -216,40 +180,18 @@ def test_training_is_seen_to_begin(real: dict[str, Script], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "main"),
-    [
-        ("inference.py", inference.main),
-        ("test.py", test_script.main),
-        ("visualize.py", visualize.main),
-    ],
+    "main", [inference.main, test_script.main, visualize.main], ids=lambda main: main.__module__
 )
 def test_each_script_prints_what_is_waited_for(
     real: dict[str, Script],
-    name: str,
     main: Any,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    name = f"{main.__module__}.py"
     script = real[name]
     assert script.args[0] == name
     assert isinstance(script.seen, str)
     done = Scripts(main, capsys, monkeypatch)(*script.args[1:])
     assert done.code == 0, done.err
     assert any(re.search(script.seen, line) for line in done.out.splitlines())
-
-
-# -------------------------------------------------------------------------------- a user's mistakes
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--sentences", "0"], "argument --sentences: '0': an integer >= 1"),
-        (["--config", "configs/none.py"], "configs/none.py: no such config file"),
-        (["--only", "data", "--output_dir", "/dev/null/here"], "/dev/null/here"),
-    ],
-)
-def test_a_bad_command_line_is_told_in_one_line(
-    script: Scripts, args: list[str], message: str
-) -> None:
-    assert message in script(*args).error()
