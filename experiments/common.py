@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rows = list[dict[str, Any]]
+NOTHING = "–"  # in a table
 # Of this machine: not for a report.
 PLACES = ("data.corpus.root", "data.corpus.path", "data.cache_dir", "train.runs_dir")
 
@@ -120,18 +121,16 @@ def make_trials(
 # ------------------------------------------------------------------------------------------- tables
 
 
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation (0 for a single value)."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-
-
 def mean_plus_minus(values: Iterable[float | None], digits: int = 3) -> str:
-    """`0.950 ± 0.012` from several values, `0.950` from one, a dash from none."""
+    """`0.950 ± 0.012` from several values, `0.950` from one, a dash from none.
+
+    The second number is the sample standard deviation.
+    """
     known = [value for value in values if value is not None]
     if not known:
-        return "–"
-    mean, spread = mean_and_spread(known)
-    return f"{mean:.{digits}f} ± {spread:.{digits}f}" if len(known) > 1 else f"{mean:.{digits}f}"
+        return NOTHING
+    mean = f"{statistics.fmean(known):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else mean
 
 
 def provenance_line(provenances: Iterable[Mapping[str, str]]) -> str:
@@ -147,18 +146,17 @@ def provenance_line(provenances: Iterable[Mapping[str, str]]) -> str:
 # ------------------------------------------------------------------------------------------ lengths
 
 
-def bucket_names(edges: Sequence[int]) -> list[str]:
-    """`edges` are increasing upper ends, in words; an open bucket follows the last."""
+def buckets(edges: Sequence[int], sources: Sequence[str] = ()) -> dict[str, list[int]]:
+    """The rows of the sentences in each bucket of source words (split at white space), by name.
+
+    `edges` are increasing upper ends, in words; an open bucket follows the last.
+    """
     lows = [1, *(edge + 1 for edge in edges)]
-    closed = (f"{low}–{high}" if low < high else f"{high}" for low, high in zip(lows, edges))
-    return [*closed, f"≥{lows[-1]}"]
-
-
-def rows_by_length(sources: Sequence[str], edges: Sequence[int]) -> list[list[int]]:
-    """The rows of the sentences in each bucket of source words (split at white space)."""
-    rows: list[list[int]] = [[] for _ in range(len(edges) + 1)]
+    names = [f"{low}–{high}" if low < high else f"{high}" for low, high in zip(lows, edges)]
+    names.append(f"≥{lows[-1]}")
+    rows: dict[str, list[int]] = {name: [] for name in names}
     for row, source in enumerate(sources):
-        rows[bisect_left(edges, len(source.split()))].append(row)
+        rows[names[bisect_left(edges, len(source.split()))]].append(row)
     return rows
 
 
@@ -174,7 +172,7 @@ def bleu_by_length(trial: Trial, splits: Sequence[str], edges: Sequence[int]) ->
         sacrebleu_score([found[row] for row in rows], [references[row] for row in rows])
         if rows
         else None
-        for rows in rows_by_length(sources, edges)
+        for rows in buckets(edges, sources).values()
     ]
 
 
@@ -201,8 +199,7 @@ def length_figure(
         style = ("o-", "o--", "o:")[number // 10 % 3]  # there are ten colours
         style, colour = ("o--", "black") if name == baseline else (style, f"C{number % 10}")
         lines += axes.plot(means, style, markersize=4, linewidth=1.6, color=colour)
-    buckets = zip(bucket_names(edges), rows_by_length(sources, edges))
-    labels = [f"{name}\n({len(rows):,})" for name, rows in buckets]
+    labels = [f"{name}\n({len(rows):,})" for name, rows in buckets(edges, sources).items()]
     axes.set_xticks(range(len(labels)), labels=labels, fontsize=8)
     axes.set_xlim(-0.5, len(labels) - 0.5)
     axes.grid(alpha=0.3)

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from configs.schema import Config
 from experiments.common import (
+    NOTHING,
     Experiment,
     Rows,
     bleu_by_length,
-    bucket_names,
+    buckets,
     length_figure,
     make_trials,
     mean_plus_minus,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from translation.metrics import PairedResult
 
 N_CURVES = 6  # variants in the plot by length, where none are named
-NOTHING = "–"
 
 
 def compare(
@@ -103,7 +103,7 @@ class Comparison(Experiment):
         record, training, paired = trial.scores(split), trial.training(), self.paired(trial, split)
         scores = record["scores"]
         low, high = paired.interval if paired else (None, None)
-        buckets = zip(bucket_names(self.edges), scores["buckets"])
+        by_length = zip(buckets(self.edges), scores["buckets"])
         return {
             "split": split,
             "status": "done",
@@ -124,7 +124,11 @@ class Comparison(Experiment):
             "p_value": paired.p_value if paired else None,
             **training,
             "sentences": scores["n"],
-            **{f"{key} {name} words": each[key] for name, each in buckets for key in ("bleu", "n")},
+            **{
+                f"{key} {name} words": each[key]
+                for name, each in by_length
+                for key in ("bleu", "n")
+            },
             "commit": record["provenance"]["commit"],
             "run": trial.run.relative_to(trial.output_dir).as_posix(),
         }
@@ -197,7 +201,7 @@ class Comparison(Experiment):
     def _split_table(self, rows: Rows, split: str) -> str:
         ranked = self.ranked(rows, split)
         first = next(iter(ranked.values()))[0]
-        names = [f"{name} words" for name in bucket_names(self.edges)]
+        names = [f"{name} words" for name in buckets(self.edges)]
         header = [self.noun, "loss", "token accuracy", "BLEU-4", "sacreBLEU", "95% interval"]
         header += ["difference", "p", *(f"{name} (n={first[f'n {name}']})" for name in names)]
         digits = {"test_loss": 3, "token_accuracy": 4, "bleu4": 4, "sacrebleu": 2}

@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import json
 import math
+import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,21 +36,10 @@ from configs import positions as config
 from configs.positions import POSITIONS
 from configs.schema import Cosine, ModelConfig
 from configs.serialize import to_dict
-from experiments.common import (
-    chosen,
-    chosen_seeds,
-    mean_and_spread,
-    mean_plus_minus,
-    provenance_line,
-)
+from experiments.common import chosen, chosen_seeds, mean_plus_minus, provenance_line
 from models.build import build_scheme
 from models.masks import as_bias, causal_attn_mask
-from models.positional_encodings.base import (
-    AttentionPosition,
-    AttentionScheme,
-    Places,
-    PositionScheme,
-)
+from models.positional_encodings.base import AttentionPosition, AttentionScheme, Places
 from models.transformer_backend import Encoder
 from pictures.panels import panel_figure, save_figure
 from training.schedules import lr_factor
@@ -157,6 +147,12 @@ ALIBI_VARIANTS = {
     "rope_1_head": Variant(position=config.Rope(), n_heads=1),
 }
 VARIANTS = {**SCHEMES, **ALIBI_VARIANTS}
+FAMILIES = {
+    "none, added to the embeddings": (config.NoPosition, config.Sinusoidal, config.Learnable),
+    "rotation": (config.Rope,),
+    "relative terms with content": (config.Shaw, config.TransformerXl, config.Deberta),
+    "combined, randomized": (config.Combined, config.Randomized),
+}
 FAST_SCHEMES = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "alibi_1_head")
 FAST_TASK = Task(steps=500)
 
@@ -180,16 +176,8 @@ def family(variant: Variant) -> str:
     """The heading under which a variant's curve is drawn."""
     if variant not in SCHEMES.values():
         return "ALiBi and its controls"
-    match variant.position:
-        case config.NoPosition() | config.Sinusoidal() | config.Learnable():
-            return "none, added to the embeddings"
-        case config.Rope():
-            return "rotation"
-        case config.Shaw() | config.TransformerXl() | config.Deberta():
-            return "relative terms with content"
-        case config.Combined() | config.Randomized():
-            return "combined, randomized"
-    return "bias by distance"
+    titles = (title for title, kinds in FAMILIES.items() if isinstance(variant.position, kinds))
+    return next(titles, "bias by distance")
 
 
 class FixedSlopes(AttentionPosition):
@@ -216,28 +204,6 @@ class Causal(AttentionPosition):
         return mask if inner is None else inner + mask
 
 
-def model_config(variant: Variant, task: Task) -> ModelConfig:
-    return ModelConfig(
-        position=fit_to_task(variant.position, task),
-        d_model=task.d_model,
-        n_heads=variant.n_heads,
-        n_encoder_layers=task.n_layers,
-        n_decoder_layers=task.n_layers,
-        d_ff=task.d_ff,
-        dropout=0.0,
-    )
-
-
-def variant_scheme(variant: Variant, task: Task) -> PositionScheme:
-    """The scheme's modules for the task's model."""
-    if variant.slopes is not None:
-        return AttentionScheme(encoder=[FixedSlopes(variant.slopes)])
-    scheme = build_scheme(model_config(variant, task))
-    if variant.causal:
-        return AttentionScheme(encoder=[Causal(scheme.attention("encoder", 0))])
-    return scheme
-
-
 class Copier(nn.Module):
     """Embedding, the project's encoder, and a projection to the vocabulary."""
 
@@ -245,10 +211,23 @@ class Copier(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(task.n_symbols + 2, task.d_model)
         nn.init.normal_(self.embedding.weight, std=task.d_model**-0.5)
-        self.encoder = Encoder(model_config(variant, task))
+        sizes = ModelConfig(
+            position=fit_to_task(variant.position, task),
+            d_model=task.d_model,
+            n_heads=variant.n_heads,
+            n_encoder_layers=task.n_layers,
+            n_decoder_layers=task.n_layers,
+            d_ff=task.d_ff,
+            dropout=0.0,
+        )
+        self.encoder = Encoder(sizes)
         self.out = nn.Linear(task.d_model, task.n_symbols + 2)
         # Last, so that all schemes of a seed start from the same weights elsewhere.
-        self.scheme = variant_scheme(variant, task)
+        self.scheme = build_scheme(sizes)
+        if variant.slopes is not None:
+            self.scheme = AttentionScheme(encoder=[FixedSlopes(variant.slopes)])
+        if variant.causal:
+            self.scheme = AttentionScheme(encoder=[Causal(self.scheme.attention("encoder", 0))])
 
     def forward(self, rows: Tensor) -> Tensor:
         """rows [B,T] -> logits [B,T,V]. A blank is a token like any other, not padding."""
@@ -261,10 +240,9 @@ class Copier(nn.Module):
     def n_position_parameters(self) -> int:
         """Trained numbers that the scheme adds to the encoder."""
         layers = range(len(self.encoder.layers))
-        modules: list[nn.Module] = [self.scheme.attention("encoder", layer) for layer in layers]
+        modules = nn.ModuleList(self.scheme.attention("encoder", layer) for layer in layers)
         modules.append(self.scheme.input("source"))
-        shared = {tensor for module in modules for tensor in module.parameters()}
-        return sum(tensor.numel() for tensor in shared)
+        return sum(tensor.numel() for tensor in modules.parameters())  # what is shared counts once
 
 
 # -------------------------------------------------------------------------------------------- a run
@@ -358,13 +336,18 @@ def values(results: Iterable[Mapping[str, Any]], measure: str, length: int) -> l
     return [result[measure][str(length)] for result in results if str(length) in result[measure]]
 
 
+def mean_and_range(seeds: Sequence[float]) -> tuple[float, float, float]:
+    """The mean, and the mean - and + the standard deviation, as far as those are shares."""
+    mean = statistics.fmean(seeds)
+    spread = statistics.stdev(seeds) if len(seeds) > 1 else 0.0
+    return mean, max(0.0, mean - spread), min(1.0, mean + spread)
+
+
 def panels(results: Results) -> dict[str, Results]:
     """The plain schemes; and ALiBi's panel in its order, unless none of its own was run."""
     alibi = {name: results[name] for name in ALIBI_VARIANTS if name in results}
-    found = {
-        "schemes": {name: results[name] for name in results if name in SCHEMES},
-        "ALiBi: heads, slopes, symmetry, causal mask": alibi if alibi.keys() - SCHEMES else {},
-    }
+    found = {"schemes": {name: results[name] for name in results if name in SCHEMES}}
+    found["ALiBi: heads, slopes, symmetry, causal mask"] = alibi if alibi.keys() - SCHEMES else {}
     return {title: panel for title, panel in found.items() if panel}
 
 
@@ -385,7 +368,7 @@ def table(results: Results, task: Task) -> str:
 
 
 def markdown(results: Results, task: Task) -> str:
-    runs = [result for of_scheme in results.values() for result in of_scheme]
+    runs = list(itertools.chain(*results.values()))
     seeds = ", ".join(str(result["seed"]) for result in next(iter(results.values())))
     parts = [
         "# Copy task\n",
@@ -424,9 +407,8 @@ def accuracy_figure(results: Results, task: Task) -> Figure:
     for place, (title, panel) in zip(axes.flat, bars.items()):
         for row, runs in enumerate(panel.values()):
             seeds = values(runs, "exact", task.length)
-            mean, spread = mean_and_spread(seeds)
+            mean, *ends = mean_and_range(seeds)
             place.barh(row, mean, height=0.7, color="C0", alpha=0.45)
-            ends = [max(0.0, mean - spread), min(1.0, mean + spread)]
             place.plot(ends, [row, row], color="black", linewidth=1)
             # Equal values lie beside each other, not on top of one another.
             heights = [row + 0.09 * (i - (len(seeds) - 1) / 2) for i in range(len(seeds))]
@@ -461,11 +443,9 @@ def length_figure(results: Results, task: Task) -> Figure:
             place.axvline(task.length, color="0.6", linestyle=":", linewidth=1)
             for name, runs in members.items():
                 lengths = [n for n in task.test_lengths if values(runs, measure, n)]
-                spans = [mean_and_spread(values(runs, measure, n)) for n in lengths]
-                means = [mean for mean, _ in spans]
+                found = [mean_and_range(values(runs, measure, n)) for n in lengths]
+                means, low, high = zip(*found)
                 [line] = place.plot(lengths, means, "o-", markersize=3, linewidth=1.4, label=name)
-                low = [max(0.0, mean - spread) for mean, spread in spans]
-                high = [min(1.0, mean + spread) for mean, spread in spans]
                 colour = line.get_color()
                 place.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
             place.set_ylim(-0.03, 1.03)

@@ -28,7 +28,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
@@ -47,13 +47,12 @@ from experiments.common import (
     add_positions_argument,
     add_trial_arguments,
     bleu_by_length,
-    bucket_names,
+    buckets,
     chosen_positions,
     length_figure,
     make_trials,
     mean_plus_minus,
     position_config,
-    rows_by_length,
 )
 from experiments.trials import Runner, Trial
 from utils.cli import Parser, positive, run_main
@@ -258,7 +257,7 @@ class Extrapolation(Experiment):
     def rows(self, trial: Trial) -> Rows:
         """One for each bucket."""
         lows = [1, *(edge + 1 for edge in self.edges)]
-        counts = map(len, rows_by_length(self.sources, self.edges))
+        counts = map(len, buckets(self.edges, self.sources).values())
         return [
             {
                 "status": "done",
@@ -276,9 +275,9 @@ class Extrapolation(Experiment):
         """BLEU by source length: a row for each scheme, means over the seeds."""
         limit = self.args.max_words
         config, seeds, provenance = self.about()
-        buckets = zip(bucket_names(self.edges), rows_by_length(self.sources, self.edges))
         header = ["scheme", "seeds", f"up to {limit} words", f"beyond {limit}"]
-        header += [f"{name} words (n={len(rows)})" for name, rows in buckets]
+        by_length = buckets(self.edges, self.sources)
+        header += [f"{name} words (n={len(rows)})" for name, rows in by_length.items()]
         table: list[list[object]] = []
         for name, trials in self.ranked().items():
             columns = zip(*map(self.bleu, trials))
@@ -321,9 +320,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code, see Experiment.main."""
     args = parse_args(argv)
     limits = limited_overrides(args)
-    shared = Namespace(**{**vars(args), "overrides": [*args.overrides, *limits]})
-    load, validation = partial(position_config, shared), args.corpus == "phrasebook"
-    trials, refused = make_trials(args, load, args.positions, validation=validation)
+    trials, refused = make_trials(
+        args,
+        lambda name, more: position_config(args, name, [*limits, *more]),
+        args.positions,
+        validation=args.corpus == "phrasebook",
+    )
     corpus = build_corpus(trials[0].config.data)
     sources = [line for split in trials[0].splits for line in corpus.load(split).src]
     pairs = [

@@ -18,7 +18,7 @@ from configs.positions import YarnScaling
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
 from experiments import length_extrapolation
-from experiments.common import bucket_names, rows_by_length
+from experiments.common import buckets
 from experiments.trials import Trial
 from translation.loading import load_run
 
@@ -60,9 +60,9 @@ def test_buckets_meet_at_the_limit_and_end_where_sentences_are_few() -> None:
     # Beyond 15 words there are just enough, beyond 18 one too few.
     lines = ["w " * 5] * 100 + ["w " * 17] + ["w " * 40] * (few - 1)
     assert length_extrapolation.length_edges(lines, 12) == (6, 9, 12, 15)
-    assert bucket_names((6, 9, 12)) == ["1–6", "7–9", "10–12", "≥13"]
-    assert bucket_names((1, 2)) == ["1", "2", "≥3"]
-    assert rows_by_length(["a", "a b", "a b c", "a b c d"], (1, 3)) == [[0], [1, 2], [3]]
+    assert list(buckets((6, 9, 12))) == ["1–6", "7–9", "10–12", "≥13"]
+    found = buckets((1, 3), ["a", "a b", "a b c", "a b c d"])
+    assert found == {"1": [0], "2–3": [1, 2], "≥4": [3]}
 
 
 def test_a_scaled_copy_has_the_trained_weights_and_another_rotation(
