@@ -288,6 +288,11 @@ class Experiment:
         say(f"written: {args.output_dir}/{self.stem}.*")
         return int(bool(self.failures)) if runner.stopped is None else 128 + runner.stopped
 
+    def failed_lines(self, n_columns: int) -> list[list[object]]:
+        """The last lines of a reader's table: what failed, and why."""
+        dashes = [NOTHING] * (n_columns - 2)
+        return [[name, f"failed: {reason}", *dashes] for name, reason in self.failures.items()]
+
     def about(self) -> tuple[str, str, str]:
         """Config with its changes, seeds, provenance: for a reader."""
         changes = dict(map(parse_override, self.args.overrides))  # of each key the last

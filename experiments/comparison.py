@@ -171,13 +171,11 @@ class Comparison(Experiment):
         config, seeds, provenance = self.about()
         signature = self.done()[0].scores(self.tests[0])["scores"]["signature"]
         search = f"{self.args.search} search, sacreBLEU {signature}"
-        parts = [config, seeds, search, provenance]
         jobs = max(row["jobs"] for row in rows if row["status"] == "done")
-        if jobs > 1:
-            parts.append(
-                f"up to {jobs} runs at once, so tokens/s and minutes are not those of a run alone"
-            )
-        return "; ".join(parts) + "."
+        disturbed = (
+            f"; up to {jobs} runs at once, so tokens/s and minutes are not those of a run alone"
+        )
+        return f"{config}; {seeds}; {search}; {provenance}{disturbed if jobs > 1 else ''}."
 
     def _training_table(self, rows: Rows) -> str:
         header = [self.noun, "seeds", "parameters", "validation loss", "tokens/s"]
@@ -194,9 +192,7 @@ class Comparison(Experiment):
             ]
             for name, seeds in self.ranked(rows, self.tests[0]).items()
         ]
-        for name, reason in self.failures.items():
-            table.append([name, f"failed: {reason}", *[NOTHING] * 5])
-        return markdown_table(header, table)
+        return markdown_table(header, table + self.failed_lines(len(header)))
 
     def _split_table(self, rows: Rows, split: str) -> str:
         ranked = self.ranked(rows, split)

@@ -249,27 +249,19 @@ class Extrapolation(Experiment):
         for trial in self.done():
             found.setdefault(trial.variant, []).append(trial)
 
-        def beyond(name: str) -> float:
-            return fmean(self.bleu(trial)[1] or 0.0 for trial in found[name])
+        def beyond(scheme: tuple[str, list[Trial]]) -> float:
+            return fmean(self.bleu(trial)[1] or 0.0 for trial in scheme[1])
 
-        return {name: found[name] for name in sorted(found, key=beyond, reverse=True)}
+        return dict(sorted(found.items(), key=beyond, reverse=True))
 
     def rows(self, trial: Trial) -> Rows:
         """One for each bucket."""
         lows = [1, *(edge + 1 for edge in self.edges)]
         counts = map(len, buckets(self.edges, self.sources).values())
-        return [
-            {
-                "status": "done",
-                "reason": "",
-                "from_words": low,
-                "to_words": high,
-                "sentences": n,
-                "beyond": int(low > self.args.max_words),
-                "sacrebleu": bleu,
-            }
-            for low, high, n, bleu in zip(lows, [*self.edges, None], counts, self.bleu(trial)[2:])
-        ]
+        names = ("from_words", "to_words", "sentences", "beyond", "sacrebleu")
+        beyond = [int(low > self.args.max_words) for low in lows]
+        columns = zip(lows, [*self.edges, None], counts, beyond, self.bleu(trial)[2:])
+        return [{"status": "done", "reason": "", **dict(zip(names, row))} for row in columns]
 
     def report(self, rows: Rows) -> str:
         """BLEU by source length: a row for each scheme, means over the seeds."""
@@ -282,8 +274,7 @@ class Extrapolation(Experiment):
         for name, trials in self.ranked().items():
             columns = zip(*map(self.bleu, trials))
             table.append([name, len(trials), *(mean_plus_minus(column, 1) for column in columns)])
-        for name, reason in self.failures.items():
-            table.append([name, f"failed: {reason}", *["–"] * (len(header) - 2)])
+        table += self.failed_lines(len(header))
         return (
             f"# Trained up to {limit} words, tested beyond\n\n"
             f"sacreBLEU by source length. {config}; {self.args.corpus} corpus; {seeds}; "

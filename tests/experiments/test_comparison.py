@@ -8,6 +8,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from conftest import run_script, tiny_args
@@ -15,7 +16,7 @@ from stand_in import StandIn, read_csv
 
 from configs.schema import Config, InverseSqrt, RDrop, Subword
 from configs.serialize import diff, from_dict
-from experiments import compare_methods, compare_positions, length_extrapolation
+from experiments import compare_methods, compare_positions, copy_task, length_extrapolation
 from translation.loading import load_run
 from translation.metrics import paired_bootstrap
 from utils.errors import UserError
@@ -155,19 +156,31 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
         (length_extrapolation, "--positions rope,x", "no position scheme 'x'"),
         (length_extrapolation, "--scaled_at_test alibi", "alibi: not a scaling of RoPE"),
         (length_extrapolation, "--corpus files --max_words 1", "no pair of train is so short"),
+        (copy_task, "--schemes ropee", "no scheme 'ropee': there are none, "),
+        (copy_task, "--schemes rope,cope", "--schemes cope: serves causal attention alone"),
+        (copy_task, "--schemes ,", "',': name at least one scheme"),
+        (copy_task, "--seeds 0,x", "--seeds '0,x'"),
+        (copy_task, "--steps 0", "'0': an integer >= 1"),
+        (copy_task, "--speed 9", "--speed"),
     ],
 )
 def test_a_mistake_gets_one_line_and_runs_nothing(
-    stand_in: StandIn, script: object, arguments: str, words: str
+    stand_in: StandIn, script: ModuleType, arguments: str, words: str
 ) -> None:
+    given = arguments.split()
+    output = ["--output_dir", str(stand_in.output)]
     with pytest.raises(UserError) as caught:
-        script.main(stand_in.arguments(*arguments.split()))
+        script.main([*given, *output] if script is copy_task else stand_in.arguments(*given))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert stand_in.calls() == []
+    assert not list(stand_in.output.glob("results/*"))
 
 
-@pytest.mark.parametrize("name", ["compare_positions", "compare_methods", "length_extrapolation"])
+SCRIPTS = ("compare_positions", "compare_methods", "length_extrapolation", "copy_task")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_run_as_a_file_and_a_mistake_ends_with_exit_code_2(name: str) -> None:
     done = run_script(f"experiments/{name}.py", "--seeds", "x")
     assert (done.returncode, done.stdout) == (2, "")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
 from made_runs import Scripts
 
 from configs.positions import POSITIONS
@@ -229,33 +228,6 @@ def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
     message = script(*fast(tmp_path, "none", "0", "--steps", "1"))
     assert message.code == 2
     assert "not a result (KeyError('result')); delete it to run it again" in message.err
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (("--schemes", "ropee"), ["no scheme 'ropee'", "rope_yarn"]),
-        (("--schemes", "rope,cope"), ["--schemes cope", "causal"]),
-        (("--schemes", ","), ["','", "at least one"]),
-        (("--seeds", "0,x"), ["'0,x'"]),
-        (("--seeds", "-1"), ["-1"]),
-        (("--steps", "0"), ["'0'"]),
-        (("--speed", "9"), ["--speed"]),
-    ],
-)
-def test_a_mistake_gets_one_line_and_runs_nothing(
-    script: Scripts, tmp_path: Path, args: tuple[str, ...], words: list[str]
-) -> None:
-    message = script(*args, "--output_dir", tmp_path).error()
-    assert all(word in message for word in words), message
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_the_command_works_as_a_user_types_it(tmp_path: Path) -> None:
-    args = ("--schemes", "none", "--seeds", "0", "--steps", "1", "--output_dir", tmp_path)
-    done = run_script("experiments/copy_task.py", *args)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_tables_say_mean_and_spread() -> None:
