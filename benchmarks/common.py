@@ -129,10 +129,10 @@ def figure(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def timed(run: Callable[[], object], device: torch.device, rest_s: float = REST_S) -> float:
+def timed(run: Callable[[], object], device: torch.device, *, rest: bool = True) -> float:
     """Seconds of one run, after a rest, until the device has done it."""
     synchronize(device)
-    time.sleep(rest_s)
+    time.sleep(REST_S if rest else 0)
     start = time.perf_counter()
     run()
     synchronize(device)
@@ -145,7 +145,7 @@ def in_turn(
     rounds: int,
     warmup: int = 1,
     device: torch.device = CPU,
-    rest_s: float = REST_S,
+    rest: bool = True,
 ) -> dict[str, list[float]]:
     """Seconds of every run in every round: all of them in round 0, then in round 1, and so on.
 
@@ -156,7 +156,7 @@ def in_turn(
     for number in range(-warmup, rounds):
         for name, run in runs.items():
             say(f"round {number + 1}/{rounds}: {name}")
-            taken = timed(functools.partial(run, number), device, rest_s)
+            taken = timed(functools.partial(run, number), device, rest=rest)
             if number >= 0:
                 seconds[name].append(taken)
     return seconds

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for name, pair in parts.items():
         runs = {key: lambda number, part=part: part().backward() for key, part in zip("ab", pair)}
-        taken = in_turn(runs, rounds=args.rounds, warmup=2, device=torch.device("cpu"), rest_s=0)
+        taken = in_turn(runs, rounds=args.rounds, warmup=2, rest=False)
         a, b = (f"{1e3 * spread(seconds).median:.2f}" for seconds in taken.values())
         rows.append((name, a, b, f"{ratio(taken['b'], taken['a']).median:.2f}"))
     machine = f"{platform.machine()}, {args.threads} threads, {args.rounds} rounds"

@@ -101,6 +101,7 @@ def test_the_cache_is_built_in_every_round_and_then_opened(task: Task) -> None:
     assert [path.stat().st_mtime_ns for path in entry.iterdir()] == before
 
 
+@pytest.mark.slow
 def test_the_script_writes_both_tables_of_the_data(tmp_path: Path) -> None:
     settings = [part for text in SMALL for part in ("--set", text)]
     done = run_script(
@@ -172,6 +173,7 @@ def real(trained_run: Path, tmp_path: Path) -> dict[str, Script]:
     return {script.name: script for script in found}
 
 
+@pytest.mark.slow
 def test_training_is_seen_to_begin(real: dict[str, Script], tmp_path: Path) -> None:
     seconds = first_output(real["train.py"])
     assert 0 < seconds < bench_data.LIMIT_S

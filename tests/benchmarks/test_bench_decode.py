@@ -186,6 +186,7 @@ def test_it_runs_as_a_file(tmp_path: Path) -> None:
 def test_both_kinds_of_work_are_measured_for_all_systems(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(common, "REST_S", 0)
     done = Scripts(bench_decode.main, capsys, monkeypatch)(
         *"--size tiny --batch 4 8 --beam 1 2 --tokens 6 --device cpu".split(),
         *"--precision float32 int8 --rounds 2 --threads 1".split(),

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
+from made_runs import Scripts
 
-from benchmarks import bench_scaling
+from benchmarks import bench_scaling, common
 from benchmarks.bench_scaling import (
     AXES,
     KINDS,
@@ -156,16 +156,18 @@ def test_the_axis_of_threads_is_left_out_on_a_gpu(bench: Bench) -> None:
 # --------------------------------------------------------------------------------------- the script
 
 
-def test_the_script_writes_tables_growths_and_a_picture(tmp_path: Path) -> None:
-    done = run_script(
-        "benchmarks/bench_scaling.py", *TINY.split(), "--rounds", "2", "--output_dir", tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_script_writes_tables_growths_and_a_picture(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "REST_S", 0)
+    script = Scripts(bench_scaling.main, capsys, monkeypatch)
+    done = script(*TINY.split(), "--rounds", "2", "--output_dir", tmp_path)
+    assert done.code == 0, done.err
     suffixes = sorted(path.name.removeprefix("bench_scaling") for path in tmp_path.iterdir())
     assert suffixes == [".json", ".md", ".png"]
     assert (tmp_path / "bench_scaling.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / "bench_scaling.md").read_text("utf-8")
-    assert all(line in done.stdout for line in text.splitlines())
+    assert all(line in done.out for line in text.splitlines())
     record = json.loads((tmp_path / "bench_scaling.json").read_text("utf-8"))
     sections = {section["axis"]: section for section in record["sections"] if "axis" in section}
     expected = {"length": [4, 8, 16], "sentences": [1, 2], "threads": [1], "vocabulary": [50, 100]}

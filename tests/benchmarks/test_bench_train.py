@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import math
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT
 from made_runs import Scripts
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -30,8 +28,9 @@ SETUP = Setup(
 
 
 @pytest.fixture(autouse=True)
-def small_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are drawn from few pairs: forming those of 20,000 takes most of a second."""
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are drawn from few pairs, and nobody rests: seconds are not what is tested."""
+    monkeypatch.setattr(common, "REST_S", 0)
     monkeypatch.setattr(train_setup, "POOL", 500)
 
 
@@ -218,29 +217,12 @@ def numbers(value: Any) -> list[float]:
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
-@pytest.fixture
-def script_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    """The file run as `python FILE` does: its folder first on the path, the root not on it.
-
-    But in this process, which has imported torch, and without seconds of matrix products.
-    """
-    path = ROOT / "benchmarks" / "bench_train.py"
-
-    def run(argv: list[str]) -> None:
-        monkeypatch.setattr(sys, "argv", [str(path), *argv])
-        others = [p for p in sys.path if Path(p).resolve() != ROOT]
-        monkeypatch.setattr(sys, "path", [str(path.parent), *others])
-        runpy.run_path(str(path), run_name="__main__")
-        assert sys.path[0] == str(ROOT)
-
-    monkeypatch.setattr(common, "matrix_rate", functools.partial(common.matrix_rate, most_s=0.02))
-    return Scripts(run, capsys, monkeypatch)
-
-
 def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
-    tmp_path: Path, script_file: Scripts
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = script_file(
+    brief = functools.partial(common.matrix_rate, most_s=0.02)
+    monkeypatch.setattr(common, "matrix_rate", brief)
+    done = Scripts(bench_train.main, capsys, monkeypatch)(
         *("--size", "tiny", "--batch_tokens", "128", "--rounds", "2", "--steps", "1"),
         *("--peers", "torch", "joeynmt", "--schemes", "rope,shaw", "--threads", "1"),
         *("--output_dir", tmp_path),
