@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from conftest import ROOT
 from ignite.engine import Engine, Events
 
 from checkpoints.run import Run
@@ -25,38 +29,18 @@ from training.run import Result, train
 from translation.evaluator import create_evaluator
 from translation.loading import load_run
 
-NOUNS = [
-    "chat/cat",
-    "chien/dog",
-    "livre/book",
-    "train/train",
-    "jardin/garden",
-    "pain/bread",
-    "roi/king",
-]
-NOUNS += ["vent/wind", "lit/bed"]
-VERBS = ["voit/sees", "prend/takes", "veut/wants", "cherche/seeks"]
-TOY = (
-    "data.corpus=files",
-    "data.max_len=40",
-    "data.batch_size=96",  # 28 batches: with optim.accumulate=3, 10 updates, the last of one batch
-    "tokenizer.vocab_size=100",
-    "model.d_model=16",
-    "model.n_heads=2",
-    "model.n_encoder_layers=1",
-    "model.n_decoder_layers=1",
-    "model.d_ff=32",
-    "model.dropout=0.2",
-    "optim.schedule=constant",
-    "optim.schedule.lr=0.003",
-    "train.max_epochs=3",
-    "train.device=cpu",
-    "train.precision=fp32",
-    "train.log_every=1",
-    "train.log_attention=false",
-    "evaluate.bleu_every_epochs=0",
-    "decode.max_len=24",
-)
+NOUNS = (
+    "chat/cat chien/dog livre/book train/train jardin/garden pain/bread roi/king vent/wind lit/bed"
+).split()
+VERBS = "voit/sees prend/takes veut/wants cherche/seeks".split()
+# 28 batches an epoch: with optim.accumulate=3, 10 updates, the last of one batch.
+TOY = """
+    data.corpus=files data.max_len=40 data.batch_size=96 tokenizer.vocab_size=100
+    model.d_model=16 model.n_heads=2 model.n_encoder_layers=1 model.n_decoder_layers=1
+    model.d_ff=32 model.dropout=0.2 optim.schedule=constant optim.schedule.lr=0.003
+    train.max_epochs=3 train.device=cpu train.precision=fp32 train.log_every=1
+    train.log_attention=false evaluate.bleu_every_epochs=0 decode.max_len=24
+""".split()
 
 
 @cache
@@ -83,13 +67,11 @@ def toy_corpus(folder: Path) -> Path:
 
 
 def toy_settings(folder: Path, *overrides: str) -> list[str]:
-    """`section.field=value` texts of a toy run under `folder`; `overrides` come last and win."""
-    places = [
-        f"data.corpus.root={toy_corpus(folder)}",
-        f"data.cache_dir={folder / 'cache'}",
-        f"train.runs_dir={folder / 'runs'}",
-    ]
-    return [*TOY, *places, *overrides]
+    """`section.field=value` texts of a toy run under `folder`; `overrides`, texts of one or more
+    settings, come last and win."""
+    root, cache, runs = toy_corpus(folder), folder / "cache", folder / "runs"
+    places = [f"data.corpus.root={root}", f"data.cache_dir={cache}", f"train.runs_dir={runs}"]
+    return [*TOY, *places, *" ".join(overrides).split()]
 
 
 def toy_config(folder: Path, *overrides: str) -> Config:
@@ -102,6 +84,13 @@ def toy_command(folder: Path, *overrides: str) -> list[str]:
     file.write_text("from configs.schema import Config\n\nconfig = Config(name='toy')\n", "utf-8")
     settings = [part for text in toy_settings(folder, *overrides) for part in ("--set", text)]
     return ["train.py", "--config", str(file), *settings]
+
+
+def started(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
+    """`python ARGUMENTS` from the repository root, under way."""
+    env, pipe = {**os.environ, "OMP_NUM_THREADS": "1", **environment}, subprocess.PIPE
+    command = [sys.executable, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True)
 
 
 Hook = Callable[[Engine, Learner], object]
@@ -158,6 +147,11 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     return a == b
+
+
+def assert_same_logs(one: Run | Path, other: Run | Path) -> None:
+    for kind in ("train", "validation"):
+        assert log_of(one, kind) == log_of(other, kind), kind
 
 
 def assert_same(one: Run | Path, other: Run | Path, name: str) -> None:

@@ -32,7 +32,7 @@ DOUBLE = torch.float64
 B, H, TQ, TK, DH = 2, 3, 5, 5, 4
 
 
-def close(a: Tensor, b: Tensor, tolerance: float = 1e-11) -> None:
+def close(a: Any, b: Any, tolerance: float = 1e-11) -> None:
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -51,55 +51,41 @@ MASKS = {
 BIASES = {"none": None, "heads": (H, TQ, TK), "full": (B, H, TQ, TK), "one": (1, 1, TQ, TK)}
 
 
-@pytest.mark.parametrize(
-    ("mask", "bias", "is_causal"), itertools.product(MASKS, BIASES, (False, True))
-)
-def test_eager_equals_sdpa_equals_the_formula_with_gradients(
-    mask: str, bias: str, is_causal: bool
-) -> None:
-    leaves = list(qkv(grad=True))
-    allowed = MASKS[mask]
-    shape = BIASES[bias]
-    term = None
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_both_kernels_equal_the_formula(mask: str, bias: str, is_causal: bool) -> None:
+    q, k, v = leaves = list(qkv(grad=True))
+    allowed, shape, term = MASKS[mask], BIASES[bias], None
     if shape is not None:
         term = torch.randn(shape, dtype=DOUBLE, requires_grad=True)
         leaves.append(term)
-    q, k, v = leaves[:3]
     arguments = {"mask": allowed, "bias": term, "is_causal": is_causal, "scale": 0.7}
     eager, weights = attend(q, k, v, **arguments, need_weights=True)
     fast, no_weights = attend(q, k, v, **arguments)
     assert no_weights is None
 
     # row by row, key by key
-    expected = torch.zeros_like(q)
+    expected, full = torch.zeros_like(q), (B, H, TQ, TK)
+    seen = torch.ones(full).bool() if allowed is None else allowed.expand(full)
+    extra = torch.zeros(full, dtype=DOUBLE) if term is None else term.expand(full)
     for b, h, i in itertools.product(range(B), range(H), range(TQ)):
-        keys = [j for j in range(TK) if not is_causal or j <= i]
-        if allowed is not None:
-            keys = [j for j in keys if allowed.expand(B, H, TQ, TK)[b, h, i, j]]
-        extra = (
-            torch.zeros(B, H, TQ, TK, dtype=DOUBLE) if term is None else term.expand(B, H, TQ, TK)
-        )
-        terms = torch.stack(
-            [(0.7 * (q[b, h, i] * k[b, h, j]).sum() + extra[b, h, i, j]).exp() for j in keys]
-        )
+        keys = [j for j in range(TK) if seen[b, h, i, j] and (not is_causal or j <= i)]
+        logits = [0.7 * (q[b, h, i] * k[b, h, j]).sum() + extra[b, h, i, j] for j in keys]
+        terms = torch.stack(logits).exp()
         expected[b, h, i] = sum(w * v[b, h, j] for w, j in zip(terms / terms.sum(), keys)).detach()
         assert all(weights[b, h, i, j] == 0 for j in range(TK) if j not in keys)
     close(eager, expected)
     close(fast, expected)
     close(weights.sum(-1), torch.ones(B, H, TQ, dtype=DOUBLE))
     seed = torch.randn_like(eager)
-    for a, b_ in zip(
-        torch.autograd.grad(eager, leaves, seed), torch.autograd.grad(fast, leaves, seed)
-    ):
-        close(a, b_)
+    close(*(torch.autograd.grad(out, leaves, seed) for out in (eager, fast)))
 
 
 def test_the_kernels_agree_for_more_keys_than_queries() -> None:
     q, k, v = qkv(2, 5)
-    mask, bias = (
-        torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool(),
-        torch.randn(H, 2, 5, dtype=DOUBLE),
-    )
+    mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()
+    bias = torch.randn(H, 2, 5, dtype=DOUBLE)
     arguments = {"mask": mask, "bias": bias, "is_causal": False, "scale": 0.5, "dropout_p": 0.0}
     close(attend_eager(q, k, v, **arguments)[0], attend_sdpa(q, k, v, **arguments))
 
@@ -110,10 +96,8 @@ def test_is_causal_needs_as_many_queries_as_keys(need_weights: bool) -> None:
         attend(*qkv(1, 5), is_causal=True, scale=1.0, need_weights=need_weights)
 
 
-@pytest.mark.parametrize(("queries", "kernel"), [(1, "eager"), (5, "eager"), (17, "fused")])
-def test_many_rows_of_few_queries_take_the_eager_kernel(
-    queries: int, kernel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def kernels_used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels, "eager" or "sdpa", as they are called from here on."""
     used: list[str] = []
 
     def spy(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,7 +108,15 @@ def test_many_rows_of_few_queries_take_the_eager_kernel(
         return call
 
     monkeypatch.setattr(kernels, "attend_eager", spy("eager", attend_eager))
-    monkeypatch.setattr(kernels, "attend_sdpa", spy("fused", attend_sdpa))
+    monkeypatch.setattr(kernels, "attend_sdpa", spy("sdpa", attend_sdpa))
+    return used
+
+
+@pytest.mark.parametrize(("queries", "kernel"), [(1, "eager"), (5, "eager"), (17, "sdpa")])
+def test_many_rows_of_few_queries_take_the_eager_kernel(
+    queries: int, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = kernels_used(monkeypatch)
     torch.manual_seed(0)
     q, k, v = (torch.randn(150, 2, n, DH, dtype=DOUBLE) for n in (queries, 9, 9))
     mask = (torch.arange(9) < torch.arange(1, 151)[:, None])[:, None, None]
@@ -133,7 +125,7 @@ def test_many_rows_of_few_queries_take_the_eager_kernel(
     assert none is None
     with_gradients, _ = attend(q, k, v, mask=mask, scale=0.5)
     few, _ = attend(q[:20], k[:20], v[:20], mask=mask[:20], scale=0.5)
-    assert used == [kernel, "fused", "fused"]
+    assert used == [kernel, "sdpa", "sdpa"]
     close(fast, with_gradients)
     close(fast[:20], few)
 
@@ -188,9 +180,8 @@ def test_the_bias_may_have_a_type_of_its_own(dtype: torch.dtype) -> None:
 
 
 def self_attention(kind: Any = "decoder", n_heads: int = 4, bias: bool = True) -> SelfAttention:
-    return SelfAttention(
-        d_model=D_MODEL, n_heads=n_heads, dropout=0.0, bias=bias, kind=kind, layer=0
-    ).double()
+    shape: Any = {"d_model": D_MODEL, "n_heads": n_heads, "bias": bias}
+    return SelfAttention(**shape, dropout=0.0, kind=kind, layer=0).double()
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -208,12 +199,9 @@ def test_self_attention_equals_torchs_after_copying_weights(causal: bool, bias: 
             theirs.out_proj.bias.copy_(ours.out_proj.bias)
     x = torch.randn(2, 5, D_MODEL, dtype=DOUBLE)
     padding = torch.tensor([[0] * 5, [0, 0, 0, 1, 1]]).bool()
-    tap = AttentionTap()
-    at = torch.arange(5)
-    arguments = {
-        "position": AttentionPosition(),
-        "places": Places(at, at, causal=causal, padding=~padding[:, None, None]),
-    }
+    tap, at = AttentionTap(), torch.arange(5)
+    places = Places(at, at, causal=causal, padding=~padding[:, None, None])
+    arguments = {"position": AttentionPosition(), "places": places}
     out, fast = ours(x, **arguments, tap=tap), ours(x, **arguments)
     future = torch.ones(5, 5).triu(1).bool() if causal else None
     expected, weights = theirs(
@@ -327,31 +315,16 @@ def cache_of(n_rows: int, max_len: int) -> KeyValueCache:
     return KeyValueCache(n_rows, H, max_len, DH, like=torch.empty(0, dtype=DOUBLE))
 
 
-def test_the_cache_returns_what_was_stored_in_order() -> None:
-    cache = cache_of(B, 6)
-    k, v = qkv()[:2]
-    state = torch.randn(B, H, 5, dtype=DOUBLE)
-    cache.append(k[:, :, :2], v[:, :, :2], state[:, :, :2])
-    got_k, got_v, got_state = cache.append(k[:, :, 2:], v[:, :, 2:], state[:, :, 2:])
-    assert cache.length == 5
-    assert torch.equal(got_k, k)
-    assert torch.equal(got_v, v)
-    assert torch.equal(got_state, state)
-
-
-@pytest.mark.parametrize("rows", [[1, 0, 0, 3], [2, 2, 2, 2], [3], [1, 0, 2, 2, 3, 0]])
-def test_the_cache_takes_rows_in_any_order_and_number(rows: list[int]) -> None:
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3], [1, 0, 0, 3], [2] * 4, [3], [1, 0, 2, 2, 3, 0]])
+def test_the_cache_keeps_the_order_and_takes_rows_in_any(rows: list[int]) -> None:
     cache = cache_of(4, 6)
-    k, v = torch.randn(2, 4, H, 3, DH, dtype=DOUBLE)
-    state = torch.randn(4, H, 3, dtype=DOUBLE)
+    k, v = torch.randn(2, 4, H, 5, DH, dtype=DOUBLE)
+    state = torch.randn(4, H, 5, dtype=DOUBLE)
     cache.append(k[:, :, :2], v[:, :, :2], state[:, :, :2])
     cache.take(torch.tensor(rows))
-    got_k, got_v, got_state = cache.append(
-        k[rows][:, :, 2:], v[rows][:, :, 2:], state[rows][:, :, 2:]
-    )
-    assert torch.equal(got_state, state[rows])
-    assert torch.equal(got_k, k[rows])
-    assert torch.equal(got_v, v[rows])
+    got = cache.append(*(x[rows][:, :, 2:] for x in (k, v, state)))
+    assert cache.length == 5
+    assert all(torch.equal(x, whole[rows]) for x, whole in zip(got, (k, v, state)))
 
 
 @pytest.mark.parametrize("n_new", [1, 2])
@@ -389,35 +362,19 @@ def test_the_tap_records_every_layer_in_its_place() -> None:
     layer = model.encoder.layers[0]
     position = model.scheme.attention("encoder", 0)
     q, k, _ = layer.self_attention.qkv_proj(layer.norm1(x)).chunk(3, -1)
-    q, k = (
-        position.rotate(y.unflatten(-1, (N_HEADS, -1)).transpose(1, 2), torch.arange(6), "query")
-        for y in (q, k)
-    )
+    q, k = (y.unflatten(-1, (N_HEADS, -1)).transpose(1, 2) for y in (q, k))
+    q, k = (position.rotate(y, torch.arange(6), "query") for y in (q, k))
     close(tap.maps("encoder")[0, 0], (q @ k.mT / math.sqrt(D_MODEL / N_HEADS)).softmax(-1)[0])
 
 
-def test_without_a_tap_the_fused_kernel_serves_and_with_one_the_eager(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls: list[str] = []
-
-    def watched(name: str):
-        kernel = getattr(kernels, name)
-
-        def run(*args, **kwargs):
-            calls.append(name)
-            return kernel(*args, **kwargs)
-
-        return run
-
-    for name in ("attend_eager", "attend_sdpa"):
-        monkeypatch.setattr(kernels, name, watched(name))
+def test_a_tap_alone_asks_for_the_eager_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = kernels_used(monkeypatch)
     model, src, tgt_in = model_with("rope"), sources(4), targets(1, 3)
     model(src, tgt_in)
-    assert calls == ["attend_sdpa"] * 3 * N_LAYERS
-    calls.clear()
+    assert used == ["sdpa"] * 3 * N_LAYERS
+    used.clear()
     model(src, tgt_in, tap=AttentionTap())
-    assert calls == ["attend_eager"] * 3 * N_LAYERS
+    assert used == ["eager"] * 3 * N_LAYERS
 
 
 def eager_by_the_fused_kernel(
@@ -430,9 +387,7 @@ def eager_by_the_fused_kernel(
 
 
 @pytest.mark.parametrize("name", ALL_SCHEMES)
-def test_the_fast_model_equals_the_eager_one_with_gradients(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fast_model_equals_the_eager_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A term on the values asks for the eager kernel: the fused one serves in its place at first.
 
     (That term itself is held against the paper's equations in test_shaw.py.)
@@ -445,9 +400,8 @@ def test_the_fast_model_equals_the_eager_one_with_gradients(
         model.zero_grad()
         logits = model(src, tgt_in, tap=tap)
         logits.square().sum().backward()
-        results.append(
-            (logits.detach(), {key: p.grad.clone() for key, p in model.named_parameters()})
-        )
+        gradients = {key: p.grad.clone() for key, p in model.named_parameters()}
+        results.append((logits.detach(), gradients))
     (fast, fast_gradients), (eager, eager_gradients) = results
     close(fast, eager)
     for key, gradient in fast_gradients.items():

@@ -34,38 +34,20 @@ if __name__ == "__main__":  # run as a file: where the imports of the project an
     sys.path[1:1] = [str(Path(__file__).resolve().parents[n]) for n in (2, 1)]
 
 from conftest import ROOT
-from toy_runs import content, log_of, same
+from toy_runs import assert_same_logs, assert_same_state
 
 from checkpoints.content import read_checkpoint
 from checkpoints.run import BEST, REGULAR, Run
 
 EPOCHS = 4
-SETTINGS = (
-    f"train.max_epochs={EPOCHS}",
-    "train.checkpoint_every_steps=5",
-    "train.device=cpu",
-    "train.precision=fp32",
-    "train.log_every=1",
-    "train.log_attention=false",
-    "train.patience=9",
-    "train.ema_decay=0.9",
-    "model.d_model=16",
-    "model.n_heads=2",
-    "model.n_encoder_layers=1",
-    "model.n_decoder_layers=1",
-    "model.d_ff=32",
-    "model.dropout=0.2",
-    "tokenizer.vocab_size=300",
-    "data.corpus.n_train=300",
-    "data.corpus.n_validation=20",
-    "data.corpus.n_test=10",
-    "data.max_len=64",
-    "data.batch_size=192",
-    "optim.accumulate=3",
-    "optim.schedule.warmup_steps=10",
-    "evaluate.bleu_every_epochs=0",
-    "decode.max_len=24",
-)
+SETTINGS = f"""
+    train.max_epochs={EPOCHS} train.checkpoint_every_steps=5 train.device=cpu train.precision=fp32
+    train.log_every=1 train.log_attention=false train.patience=9 train.ema_decay=0.9
+    model.d_model=16 model.n_heads=2 model.n_encoder_layers=1 model.n_decoder_layers=1
+    model.d_ff=32 model.dropout=0.2 tokenizer.vocab_size=300 data.corpus.n_train=300
+    data.corpus.n_validation=20 data.corpus.n_test=10 data.max_len=64 data.batch_size=192
+    optim.accumulate=3 optim.schedule.warmup_steps=10 evaluate.bleu_every_epochs=0 decode.max_len=24
+""".split()
 # With the highest number that is drawn: a life that goes on from a late checkpoint makes few calls.
 CALLS = {"torch.save": 6, "os.fsync": 24, "os.replace": 12, "os.rename": 2, "os.unlink": 12}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -76,12 +58,10 @@ KILLS_OF_A_RUN = 5  # then it may come to its end
 
 
 def nursery() -> None:
-    """Read a life a line, live it in a forked process; print its number and, when asked by another
-    line, how it ended.
+    """Live each life that is read in a forked process; print its number and, when asked, its end.
 
-    Until then the number is not another process's, so that it may be killed.
+    Until it is asked the number is not another process's, so that it may be killed.
     """
-
     import train
     import training.run  # noqa: F401
 
@@ -95,9 +75,7 @@ def nursery() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def live(
-    script: Any, arguments: list[str], said: str, call: str | None, number: int, after: bool
-) -> None:
+def live(script: Any, arguments: list, said: str, call: str | None, number: int, after: bool):
     """Run train.py's main with these arguments; die at the call with this number, if any."""
     from utils.cli import run_main
 
@@ -157,8 +135,7 @@ class Report:
     def lines(self) -> list[str]:
         steps = sorted(self.updates)
         return [
-            f"{self.kills} kills of {self.runs} runs, each in the end the run that was never "
-            "stopped, bit for bit",
+            f"{self.kills} kills of {self.runs} runs: each ended as one never stopped, bit for bit",
             "by " + ", ".join(f"{what} {n}" for what, n in sorted(self.ended.items())),
             "fell " + ", ".join(f"{where} {n}" for where, n in sorted(self.fell.items())),
             f"last logged update before the kill: {steps[0]} to {steps[-1]}, "
@@ -173,13 +150,10 @@ class Campaign:
         self.folder = folder
         self.draw = random.Random(seed)
         self.report = Report()
+        env, pipe = {**os.environ, "OMP_NUM_THREADS": "1"}, subprocess.PIPE
+        command = [sys.executable, __file__, "--nursery"]
         self.nursery = subprocess.Popen(
-            [sys.executable, __file__, "--nursery"],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True
         )
         self.seconds = 0.0
         self.whole = folder / "whole"
@@ -199,22 +173,14 @@ class Campaign:
         assert len(runs) <= 1, runs
         return runs[0] if runs else None
 
-    def life(
-        self, subject: Path, number: signal.Signals | None = None, call: str | None = None
-    ) -> int:
-        """Train the subject on, from its checkpoint or from the beginning, until the end or the
-        kill; the exit code.
-        """
+    def life(self, subject: Path, number: Any = None, call: str | None = None) -> int:
+        """Train the subject on from where it is until its end or the kill; the exit code."""
         run = self.run_of(subject)
-        settings = [
-            *SETTINGS,
-            f"data.cache_dir={subject / 'cache'}",
-            f"train.runs_dir={subject / 'runs'}",
-        ]
         if run is not None:
             arguments = ["--resume", str(run.path)]
         else:
-            arguments = [part for setting in settings for part in ("--set", setting)]
+            places = [f"data.cache_dir={subject}/cache", f"train.runs_dir={subject}/runs"]
+            arguments = [part for setting in [*SETTINGS, *places] for part in ("--set", setting)]
         life: dict[str, Any] = {
             "arguments": arguments,
             "said": str(subject.with_suffix(".txt")),
@@ -232,9 +198,8 @@ class Campaign:
             os.kill(pid, number)
         print(file=self.nursery.stdin, flush=True)
         code = int(self.nursery.stdout.readline())
-        self.seconds = (
-            self.seconds or time.monotonic() - began
-        )  # of the first life, which is not cut short
+        # Of the first life, which is not cut short.
+        self.seconds = self.seconds or time.monotonic() - began
         return code
 
     def kill_until_done(self, subject: Path, *, most: int) -> None:
@@ -256,17 +221,12 @@ class Campaign:
                 break
             self._count(subject, code, number, call, said)
             kills += 1
-            print(
-                f"kill {self.report.kills}: after update {self.report.updates[-1]}",
-                file=sys.stderr,
-                flush=True,
-            )
+            told = f"kill {self.report.kills}: after update {self.report.updates[-1]}"
+            print(told, file=sys.stderr, flush=True)
         self.report.runs += 1
         self._compare(subject, tidy=not finished)
 
-    def _count(
-        self, subject: Path, code: int, number: signal.Signals | None, call: str | None, said: str
-    ) -> None:
+    def _count(self, subject: Path, code: int, number: Any, call: str | None, said: str) -> None:
         """Take note of a death, and look at what it left: whatever has its name is whole."""
         if call is not None:
             assert code == -signal.SIGKILL, (code, said)
@@ -292,25 +252,16 @@ class Campaign:
         """`tidy`: nothing is left beside what a run leaves that was never stopped."""
         [whole], again = map(Run, (self.whole / "runs").glob("*")), self.run_of(subject)
         assert again is not None
-        for kind in ("train", "validation"):
-            assert log_of(again, kind) == log_of(whole, kind), (subject, kind)
-        # A signal makes a checkpoint after the update at which it stops the run; those by epoch are
-        # the same.
+        assert_same_logs(again, whole)
+        # A signal makes a checkpoint after its update; those by epoch are the same.
         names, found = (
             [path.name for p in (BEST, REGULAR) for path in run.files(p)] for run in (whole, again)
         )
         assert found == names or not tidy, (subject, found, names)
         for name in names if tidy else []:
-            require_same(whole.checkpoints / name, again.checkpoints / name)
-        require_same(whole.by_age()[-1], again.by_age()[-1])
+            assert_same_state(whole.checkpoints / name, again.checkpoints / name)
+        assert_same_state(whole.by_age()[-1], again.by_age()[-1])
         assert not (tidy and list(again.path.rglob("*.tmp"))), subject
-
-
-def require_same(one: Path, other: Path) -> None:
-    """Two checkpoints hold the same, but for the places that their configs name."""
-    old, new = content(one), content(other)
-    for part in ("model", "last_weights", "optimizer", "scheduler", "progress", "early_stopping"):
-        assert same(old[part], new[part]), (one, other, part)
 
 
 def logged(run: Run) -> list[int]:

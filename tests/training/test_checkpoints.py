@@ -8,7 +8,9 @@ import re
 import resource
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,13 +29,8 @@ from utils.errors import UserError
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return toy_config(
-        tmp_path_factory.mktemp("checkpoints"),
-        "train.max_epochs=4",
-        "train.log_attention=true",
-        "evaluate.bleu_every_epochs=2",
-        "evaluate.bleu_sentences=5",
-    )
+    shown = "train.log_attention=true evaluate.bleu_every_epochs=2 evaluate.bleu_sentences=5"
+    return toy_config(tmp_path_factory.mktemp("checkpoints"), "train.max_epochs=4", shown)
 
 
 @pytest.fixture(scope="module")
@@ -43,34 +40,20 @@ def run(config: Config) -> Run:
 
 def test_the_folder_of_a_run(config: Config, run: Run) -> None:
     assert re.fullmatch(r"toy_\d{8}_\d{6}", run.path.name)
-    assert sorted(p.name for p in run.path.iterdir()) == [
-        "checkpoints",
-        "config.json",
-        "logs",
-        "tokenizer",
-    ]
+    inside = "checkpoints config.json logs tokenizer".split()
+    assert sorted(p.name for p in run.path.iterdir()) == inside
     assert json.loads(run.config_file.read_text("utf-8")) == to_dict(config)
     assert not list(run.path.rglob("*.tmp"))
 
 
 def test_the_names_and_the_number_of_checkpoints(run: Run) -> None:
-    assert [p.name for p in run.files(REGULAR)] == [
-        "regular_checkpoint_3.pt",
-        "regular_checkpoint_4.pt",
-    ]
+    assert [p.name for p in run.files(REGULAR)] == [f"regular_checkpoint_{e}.pt" for e in (3, 4)]
     losses = {step // 28: line["loss"] for step, line in log_of(run, "validation").items()}
-    best_two = sorted(sorted(losses, key=losses.__getitem__)[:2])
-    assert [p.name for p in run.files(BEST)] == [
-        f"best_checkpoint_{e}_loss=-{losses[e]:.4f}.pt" for e in best_two
-    ]
-
-
-def test_the_best_is_the_one_with_the_lowest_validation_loss(run: Run) -> None:
-    lowest = min(line["loss"] for line in log_of(run, "validation").values())
-    best = run.best()
-    assert best is not None
-    assert best.name.endswith(f"_loss=-{lowest:.4f}.pt")
-    assert content(best)["progress"]["best_loss"] == lowest
+    lowest, *_ = best_two = sorted(losses, key=losses.__getitem__)[:2]
+    names = {e: f"best_checkpoint_{e}_loss=-{losses[e]:.4f}.pt" for e in losses}
+    assert [p.name for p in run.files(BEST)] == [names[e] for e in sorted(best_two)]
+    assert run.best().name == names[lowest]
+    assert content(run.best())["progress"]["best_loss"] == losses[lowest]
 
 
 def test_a_checkpoint_holds_all_that_it_takes_to_use_it(config: Config, run: Run) -> None:
@@ -93,11 +76,10 @@ def test_tensorboard_has_every_promised_tag(run: Run) -> None:
     events = EventAccumulator(str(run.logs), size_guidance={"tensors": 0, "scalars": 0})
     events.Reload()
     tags = events.Tags()
-    train = ("loss", "accuracy", "grad_norm", "learning_rate", "tokens_per_second")
-    validation = ("loss", "accuracy", "perplexity", "bleu")
-    assert {f"train/{name}" for name in train} | {
-        f"validation/{name}" for name in validation
-    } <= set(tags["scalars"])
+    train = {f"train/{name}" for name in "grad_norm learning_rate tokens_per_second".split()}
+    validation = {f"validation/{name}" for name in ("perplexity", "bleu")}
+    both = {f"{kind}/{name}" for kind in ("train", "validation") for name in ("loss", "accuracy")}
+    assert train | validation | both <= set(tags["scalars"])
     assert {"config/text_summary", "validation/translations/text_summary"} <= set(tags["tensors"])
     assert {f"attention/{kind}" for kind in ("encoder", "decoder", "cross")} == set(tags["images"])
     assert "_hparams_/session_start_info" in events.summary_metadata
@@ -116,14 +98,12 @@ def test_metrics_jsonl_repeats_what_tensorboard_shows(run: Run) -> None:
     assert all(0 <= line["accuracy"] <= 1 and line["grad_norm"] > 0 for line in train.values())
 
 
-def test_a_run_that_goes_on_from_an_earlier_checkpoint_drops_what_came_after_it(
-    config: Config, run: Run
+def test_going_on_from_an_earlier_checkpoint_drops_what_came_after(
+    tmp_path: Path, run: Run
 ) -> None:
-    copy = create_run(Path(config.train.runs_dir), "copy")
-    lines = (run.logs / "metrics.jsonl").read_text("utf-8")
-    (copy.logs / "metrics.jsonl").write_text(
-        lines + '{"kind": "train", "st', "utf-8"
-    )  # killed in the middle
+    copy = create_run(tmp_path, "copy")
+    lines = (run.logs / "metrics.jsonl").read_text("utf-8") + '{"kind": "train", "st'  # killed
+    (copy.logs / "metrics.jsonl").write_text(lines, "utf-8")
     RunLog(copy, first_step=56).close()
     assert list(log_of(copy)) == list(range(1, 57))
     assert list(log_of(copy, "validation")) == [28, 56]
@@ -143,31 +123,26 @@ def test_two_runs_begun_in_the_same_second_have_folders_of_their_own(tmp_path: P
     assert len({create_run(tmp_path, "run").path for _ in range(3)}) == 3
 
 
+NEWER = {"format": {"version": 99}, "config": {}, "model": {}, "tokenizer": {}}
+
+
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("inside", "words"),
     [
-        (lambda path: path.write_bytes(b""), "not a whole checkpoint"),
-        (lambda path: path.write_text("hello"), "not a whole checkpoint"),
-        (
-            lambda path: torch.save({"weights": torch.zeros(2)}, path),
-            "not a checkpoint of this project",
-        ),
-        (
-            lambda path: torch.save(Path("code"), path),
-            "not a whole checkpoint",
-        ),  # pickled code is never run
-        (
-            lambda path: torch.save(
-                {"format": {"version": 99}, "config": {}, "model": {}, "tokenizer": {}}, path
-            ),
-            "checkpoint format 99 is newer",
-        ),
-        (lambda path: None, "no such checkpoint"),
+        (b"", "not a whole checkpoint"),
+        (b"hello", "not a whole checkpoint"),
+        ({"weights": torch.zeros(2)}, "not a checkpoint of this project"),
+        (Path("code"), "not a whole checkpoint"),  # pickled code is never run
+        (NEWER, "checkpoint format 99 is newer"),
+        (None, "no such checkpoint"),
     ],
 )
-def test_a_file_that_is_no_checkpoint_gets_one_line(tmp_path: Path, make, words: str) -> None:
+def test_a_file_that_is_no_checkpoint_gets_one_line(tmp_path: Path, inside, words: str) -> None:
     path = tmp_path / "regular_checkpoint_1.pt"
-    make(path)
+    if isinstance(inside, bytes):
+        path.write_bytes(inside)
+    elif inside is not None:
+        torch.save(inside, path)
     with pytest.raises(UserError, match=words) as caught:
         read_checkpoint(path)
     assert "\n" not in str(caught.value)
@@ -183,25 +158,18 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     assert torch.equal(content(path)["a"], torch.ones(3))
 
 
-def test_a_full_disk_ends_with_one_line_and_leaves_the_earlier_checkpoints_whole(
-    tmp_path: Path,
-) -> None:
+def test_a_full_disk_ends_with_one_line_and_harms_no_checkpoint(tmp_path: Path) -> None:
     run = run_here(toy_config(tmp_path, "train.max_epochs=1")).run
     before = {path: path.read_bytes() for path in run.by_age()}
     limit = min(map(len, before.values())) // 2
-    done = subprocess.run(
-        [sys.executable, "train.py", "--resume", str(run.path), "--set", "train.max_epochs=5"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    resume = [sys.executable, "train.py", "--resume", run.path, "--set", "train.max_epochs=5"]
+    piped: Any = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120}
+    full = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit))
+    done = subprocess.run(resume, preexec_fn=full, **piped)
+    [error] = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert done.returncode == 2, done.stderr
-    assert len(errors) == 1
-    assert "checkpoint_2" in errors[0]
-    assert "free some space" in errors[0]
+    assert "checkpoint_2" in error
+    assert "free some space" in error
     assert "Traceback" not in done.stderr
     assert {path: path.read_bytes() for path in run.by_age()} == before
     assert not list(run.path.rglob("*.tmp"))

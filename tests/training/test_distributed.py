@@ -1,6 +1,4 @@
-"""Several processes train what one process trains, write once, stop together, and end together when
-one fails.
-"""
+"""Several processes train what one trains, write once, stop together and fail together."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +14,17 @@ from pathlib import Path
 import ignite.distributed as idist
 import pytest
 import torch
-from conftest import ROOT, run_script
-from toy_runs import content, log_of, run_here, same, toy_command, toy_config
+from conftest import run_script
+from toy_runs import (
+    assert_same_logs,
+    content,
+    log_of,
+    run_here,
+    same,
+    started,
+    toy_command,
+    toy_config,
+)
 
 from checkpoints.run import BEST, Run
 from data.cache import load_split
@@ -31,33 +37,28 @@ from utils.errors import UserError
 # Nothing is drawn, so that the shares of several processes must add up to the figures of one: with
 # two passes through the model in an update, an average of the weights that is evaluated, and
 # numbers of pairs that two do not divide.
-PLAIN = (
-    "model.dropout=0.0",
-    "optim.objective=sim_cut",
-    "optim.objective.cut=0",
-    "optim.accumulate=3",
-    "train.ema_decay=0.9",
-    "train.checkpoint_every_steps=4",
-    "evaluate.bleu_every_epochs=1",
-    "evaluate.bleu_sentences=7",
-)
+PLAIN = """
+    model.dropout=0.0 optim.objective=sim_cut optim.objective.cut=0 optim.accumulate=3
+    train.ema_decay=0.9 train.checkpoint_every_steps=4
+    evaluate.bleu_every_epochs=1 evaluate.bleu_sentences=7
+"""
 EXACT = {"step", "epoch", "learning_rate"}
+pytestmark = pytest.mark.slow
 
 
-def assert_same_figures(several: Path, one: Path, kind: str, *, up_to: int) -> None:
-    a, b = log_of(several, kind), log_of(one, kind)
-    steps = [step for step in a if step <= up_to]
-    assert steps == [step for step in b if step <= up_to]
-    for step in steps:
-        assert a[step].keys() == b[step].keys()
-        for name in a[step]:
-            assert a[step][name] == pytest.approx(
-                b[step][name], abs=0 if name in EXACT else 1e-5
-            ), (step, name)
+def assert_same_figures(several: Path, one: Path, *, up_to: int) -> None:
+    for kind in ("train", "validation"):
+        a, b = log_of(several, kind), log_of(one, kind)
+        steps = [step for step in a if step <= up_to]
+        assert steps == [step for step in b if step <= up_to]
+        for step in steps:
+            assert a[step].keys() == b[step].keys()
+            for name, figure in b[step].items():
+                near = pytest.approx(figure, abs=0 if name in EXACT else 1e-5)
+                assert a[step][name] == near, (kind, step, name)
 
 
-# Run by every Python process at its start: notes who opens, renames or makes what under the folder
-# of the run.
+# Run by every Python process at its start: notes who opens, renames or makes what.
 WATCH = """
 import os, sys
 
@@ -74,27 +75,11 @@ sys.addaudithook(note)
 
 
 def watched(folder: Path) -> dict[str, str]:
-    """Environment in which processes note in folder/notes what they write under folder/runs and
-    folder/cache.
-    """
-    (folder / "watch").mkdir()
-    (folder / "watch" / "sitecustomize.py").write_text(WATCH, "utf-8")
-    return {
-        "PYTHONPATH": str(folder / "watch"),
-        "WATCHED": f"{folder}/",
-        "NOTES": str(folder / "notes"),
-    }
-
-
-def started(command: list[str], **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    """Environment in which processes note in folder/notes what they write under the folder."""
+    watch = folder / "watch"
+    watch.mkdir()
+    (watch / "sitecustomize.py").write_text(WATCH, "utf-8")
+    return {"PYTHONPATH": f"{watch}", "WATCHED": f"{folder}/", "NOTES": f"{folder / 'notes'}"}
 
 
 def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
@@ -105,11 +90,9 @@ def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool]) -> Non
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run of two processes whose launcher got a SIGTERM in the second epoch or later; what it
-    said.
-    """
+    """A run of two processes that got a SIGTERM in the second epoch or later; what it said."""
     folder = tmp_path_factory.mktemp("several")
-    command = [*toy_command(folder, *PLAIN, "train.max_epochs=5000"), "--nproc_per_node", "2"]
+    command = [*toy_command(folder, PLAIN, "train.max_epochs=5000"), "--nproc_per_node", "2"]
     process = started(command, **watched(folder))
     logs: list[Path] = []
 
@@ -127,10 +110,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.fixture(scope="module")
 def single(stopped: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process with the same config, a little further than the others came."""
-    step = max(log_of(stopped[0]))
-    return run_here(
-        toy_config(tmp_path_factory.mktemp("single"), *PLAIN, f"train.max_steps={step + 12}")
-    ).run.path
+    further = f"train.max_steps={max(log_of(stopped[0])) + 12}"
+    return run_here(toy_config(tmp_path_factory.mktemp("single"), PLAIN, further)).run.path
 
 
 def test_two_processes_have_the_figures_of_one(stopped: tuple[Path, str], single: Path) -> None:
@@ -138,17 +119,12 @@ def test_two_processes_have_the_figures_of_one(stopped: tuple[Path, str], single
     assert "2 processes" in said
     step = max(log_of(run))
     assert step >= 10
-    assert_same_figures(run, single, "train", up_to=step)
-    assert_same_figures(run, single, "validation", up_to=step)
+    assert_same_figures(run, single, up_to=step)
 
 
-def test_all_stop_at_one_update_and_one_of_them_speaks_and_writes(
-    stopped: tuple[Path, str],
-) -> None:
+def test_all_stop_at_one_update_and_one_speaks_and_writes(stopped: tuple[Path, str]) -> None:
     run, said = stopped
-    newest = Run(run).newest()
-    assert newest is not None
-    assert content(newest)["progress"]["step"] == max(log_of(run))
+    assert content(Run(run).newest())["progress"]["step"] == max(log_of(run))
     assert said.count("stopped by SIGTERM; go on with: python train.py --resume") == 1
     assert said.count("saving after this update") == 1
     assert "Traceback" not in said
@@ -165,14 +141,8 @@ def test_one_process_writes_every_file(stopped: tuple[Path, str]) -> None:
         if any(part in path for part in ("/runs/", "/cache/")):
             writers.setdefault(process, set()).add(path.removeprefix(f"{folder}/"))
     [paths] = writers.values()
-    for kind in (
-        "cache/",
-        "config.json",
-        "tokenizer/",
-        "logs/events",
-        "logs/metrics.jsonl",
-        "checkpoints/.best",
-    ):
+    kinds = "cache/ config.json tokenizer/ logs/events logs/metrics.jsonl checkpoints/.best"
+    for kind in kinds.split():
         assert any(kind in path for path in paths), kind
 
 
@@ -203,10 +173,8 @@ def resumed(stopped: tuple[Path, str], killed: tuple[Path, str]) -> Path:
     """The stopped run (`killed` has its copy), taken by torchrun as far as `single` came."""
     run, _ = stopped
     step = max(log_of(run))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    done = run_script(
-        *launcher, "train.py", "--resume", run, "--set", f"train.max_steps={step + 12}", timeout=300
-    )
+    command = "-m torch.distributed.run --standalone --nproc_per_node=2 train.py --resume".split()
+    done = run_script(*command, run, "--set", f"train.max_steps={step + 12}", timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(run)
     return run
@@ -215,21 +183,18 @@ def resumed(stopped: tuple[Path, str], killed: tuple[Path, str]) -> Path:
 def test_torchrun_goes_on_where_they_stopped(resumed: Path, single: Path) -> None:
     last = max(log_of(single))
     assert max(log_of(resumed)) == last
-    assert_same_figures(resumed, single, "train", up_to=last)
-    assert_same_figures(resumed, single, "validation", up_to=last)
+    assert_same_figures(resumed, single, up_to=last)
 
 
 def test_killed_and_going_on_is_bit_for_bit_never_killed(
     resumed: Path, killed: tuple[Path, str]
 ) -> None:
     run, _ = killed
-    last = max(log_of(resumed))
-    more = ("--nproc_per_node", "2", "--set", f"train.max_steps={last}")
+    more = ("--nproc_per_node", "2", "--set", f"train.max_steps={max(log_of(resumed))}")
     done = run_script("train.py", "--resume", run, *more, timeout=300)
     assert done.returncode == 0, done.stderr
-    for kind in ("train", "validation"):
-        assert log_of(run, kind) == log_of(resumed, kind)
-    ours, theirs = (content(path.newest()) for path in (Run(run), Run(resumed)))  # type: ignore[arg-type]
+    assert_same_logs(run, resumed)
+    ours, theirs = (content(Run(path).newest()) for path in (run, resumed))
     for part in ("model", "last_weights", "optimizer", "progress"):
         assert same(ours[part], theirs[part]), part
 
@@ -260,9 +225,8 @@ def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.Monk
 def test_more_processes_than_validation_pairs_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained_run: Path
 ) -> None:
-    corpus = build_corpus(toy_config(tmp_path).data)
-    tokenizer = load_tokenizer(trained_run / "tokenizer")
-    config = toy_config(tmp_path).data
+    config, tokenizer = toy_config(tmp_path).data, load_tokenizer(trained_run / "tokenizer")
+    corpus = build_corpus(config)
     _, ids = load_split(config, corpus, corpus.validation, tokenizer, training=False)
     monkeypatch.setattr(idist, "get_world_size", lambda: 4)
     for rank in range(4):

@@ -1,6 +1,4 @@
-"""The moving average of the weights: its formula, what is evaluated and saved, and that a resumed
-run repeats it.
-"""
+"""The moving average of the weights: its formula, what is evaluated and saved, and resuming it."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ import torch
 from tiny_models import tiny_model
 from toy_runs import (
     assert_same,
+    assert_same_logs,
     content,
     copied,
-    log_of,
     run_here,
     same,
     toy_config,
@@ -27,20 +25,15 @@ from configs.serialize import apply_overrides
 from training.ema import WeightAverage
 from utils.errors import ConfigError, UserError
 
-STEPS = (
-    "optim.accumulate=3",
-    "train.checkpoint_every_steps=14",
-    "train.keep_regular=3",
-    "train.patience=5",
-)
+SETTINGS = """
+    optim.accumulate=3 train.checkpoint_every_steps=14 train.keep_regular=3 train.patience=5
+    train.ema_decay=0.7 model.tie_embeddings=all train.max_epochs=2
+"""
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    folder = tmp_path_factory.mktemp("ema")
-    return toy_config(
-        folder, *STEPS, "train.ema_decay=0.7", "model.tie_embeddings=all", "train.max_epochs=2"
-    )
+    return toy_config(tmp_path_factory.mktemp("ema"), SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +55,16 @@ def test_the_average_is_the_recursion_number_by_number() -> None:
         for name, value in model.state_dict().items():
             pairs = zip(expected[name], value.flatten().tolist())
             expected[name] = [decay * before + (1 - decay) * now for before, now in pairs]
-    assert (
-        (1 + 7) / (10 + 7) < 0.5 < (1 + 12) / (10 + 12)
-    )  # the warm-up and the decay itself were both met
+    # The warm-up and the decay itself were both met.
+    assert (1 + 7) / (10 + 7) < 0.5 < (1 + 12) / (10 + 12)
     for name, value in average.model.state_dict().items():
-        torch.testing.assert_close(
-            value.flatten(), torch.tensor(expected[name], dtype=value.dtype), atol=1e-12, rtol=0
-        )
+        by_hand = torch.tensor(expected[name], dtype=value.dtype)
+        torch.testing.assert_close(value.flatten(), by_hand, atol=1e-12, rtol=0)
     assert average.model.output.weight is average.model.src_embedding.weight
     assert not any(parameter.requires_grad for parameter in average.model.parameters())
 
 
-def test_training_itself_is_not_changed_and_the_saved_model_is_the_average_of_its_updates(
-    config: Config, run: Run
-) -> None:
+def test_training_is_not_changed_and_the_average_of_its_updates_saved(config: Config) -> None:
     every = ("train.checkpoint_every_steps=1", "train.max_steps=3", "train.keep_regular=9")
     updates, averages = [], []
     for n in (1, 2, 3):  # runs that end after one, two and three updates
@@ -101,14 +90,12 @@ def test_going_on_repeats_weights_and_average_bit_for_bit(
 ) -> None:
     again = copied(run, tmp_path)
     run_here(config, resume=again.checkpoints / checkpoint)
-    assert log_of(again) == log_of(run)
-    assert log_of(again, "validation") == log_of(run, "validation")
+    assert_same_logs(again, run)
     assert_same(run, again, "regular_checkpoint_2.pt")
 
 
 def test_the_loss_in_a_name_is_that_of_the_average(run: Run) -> None:
     best = run.best()
-    assert best is not None
     assert f"_loss=-{validation_loss(best, 21):.4f}.pt" in best.name
     last = {**content(best), "model": content(best)["last_weights"]}
     torch.save(last, run.checkpoints / "last.pt")
@@ -120,7 +107,5 @@ def test_the_decay_is_fixed_for_a_run_and_checked(config: Config, run: Run) -> N
         words = re.escape(f"train.ema_decay = {value}, but ")
         with pytest.raises(UserError, match=f"^{words}.* was trained with 0.7"):
             run_here(apply_overrides(config, [change, "train.max_epochs=9"]), resume=run.path)
-    with pytest.raises(
-        ConfigError, match=re.escape("ema_decay = 1.0: allowed: a number > 0 and < 1, None")
-    ):
+    with pytest.raises(ConfigError, match=r"ema_decay = 1\.0: allowed: a number > 0 and < 1, None"):
         TrainConfig(ema_decay=1.0)

@@ -1,6 +1,4 @@
-"""R-Drop and SimCut against their formulas in float64, and through the engine that trains with
-them.
-"""
+"""R-Drop and SimCut against their formulas in float64, and through the engine."""
 
 from __future__ import annotations
 
@@ -29,22 +27,17 @@ DOUBLE = torch.float64
 R_DROP = PairWeights((0.5, 0.5), first_from_second=1.3, second_from_first=1.3)
 SIM_CUT = PairWeights((1.0, 0.0), first_from_second=3.0, second_from_first=0.0)
 UNEVEN = PairWeights((0.3, 0.7), first_from_second=0.2, second_from_first=2.0)
+PAIRS = {"r_drop": R_DROP, "sim_cut": SIM_CUT, "uneven": UNEVEN}
+every_pair = pytest.mark.parametrize("weights", PAIRS.values(), ids=PAIRS)
 
 
-def example(
-    n: int = 7, vocab: int = 11, width: int = 5, *, scale: float = 1.0
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def example(n: int = 7, vocab: int = 11, width: int = 5, *, scale: float = 1.0) -> list[Tensor]:
     """Hidden states of two passes [n,width], weight [vocab,width], targets [n]."""
     torch.manual_seed(0)
-    first, second = (
-        (scale * torch.randn(n, width, dtype=DOUBLE)).requires_grad_() for _ in range(2)
-    )
-    return (
-        first,
-        second,
-        torch.randn(vocab, width, dtype=DOUBLE).requires_grad_(),
-        torch.randint(0, vocab, (n,)),
-    )
+    first, second = (scale * torch.randn(n, width, dtype=DOUBLE) for _ in range(2))
+    weight = torch.randn(vocab, width, dtype=DOUBLE)
+    leaves = [x.requires_grad_() for x in (first, second, weight)]
+    return [*leaves, torch.randint(0, vocab, (n,))]
 
 
 def plainly(
@@ -71,7 +64,7 @@ def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
 # ------------------------------------------------------------------------------- the pair of passes
 
 
-@pytest.mark.parametrize("weights", [R_DROP, SIM_CUT, UNEVEN], ids=["r_drop", "sim_cut", "uneven"])
+@every_pair
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("scale", [1.0, 20.0])
 def test_the_pair_equals_the_plain_formula_with_gradients(
@@ -82,10 +75,10 @@ def test_the_pair_equals_the_plain_formula_with_gradients(
     expected = plainly(first, second, weight, targets, smoothing, weights)
     torch.testing.assert_close(sums.objective, expected, rtol=1e-12, atol=1e-12)
     for factor in (1.0, -0.3):
-        ours = torch.autograd.grad(
-            sums.objective * factor, (first, second, weight), retain_graph=True
+        ours, theirs = (
+            torch.autograd.grad(total * factor, (first, second, weight), retain_graph=True)
+            for total in (sums.objective, expected)
         )
-        theirs = torch.autograd.grad(expected * factor, (first, second, weight), retain_graph=True)
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-10)
 
 
@@ -104,25 +97,21 @@ def test_equal_passes_add_exactly_nothing(rows: int) -> None:
     found = []
     for alpha in (0.0, 1e6):
         weights = PairWeights((0.5, 0.5), first_from_second=alpha, second_from_first=alpha)
-        objective = pair_sums(
-            first, second, weight, targets, label_smoothing=0.1, weights=weights
-        ).objective
+        sums = pair_sums(first, second, weight, targets, label_smoothing=0.1, weights=weights)
+        objective = sums.objective
         found.append((objective, *torch.autograd.grad(objective, (first, second, weight))))
     assert all(torch.equal(a, b) for a, b in zip(*found))
 
 
-@pytest.mark.parametrize("weights", [R_DROP, SIM_CUT, UNEVEN], ids=["r_drop", "sim_cut", "uneven"])
-def test_the_pairs_figures_are_the_plain_ones_of_its_passes(
-    weights: PairWeights, rows: int
-) -> None:
+@every_pair
+def test_the_pairs_figures_are_those_of_its_passes(weights: PairWeights, rows: int) -> None:
     first, second, weight, targets = example()
     sums = pair_sums(first, second, weight, targets, label_smoothing=0.3, weights=weights)
     a, b = (token_sums(h, weight, targets, label_smoothing=0.0) for h in (first, second))
     one, two = weights.cross_entropy
     assert sums.nll.item() == pytest.approx(one * a.nll.item() + two * b.nll.item(), rel=1e-12)
-    assert sums.n_correct.item() == pytest.approx(
-        one * a.n_correct.item() + two * b.n_correct.item()
-    )
+    hits = one * a.n_correct.item() + two * b.n_correct.item()
+    assert sums.n_correct.item() == pytest.approx(hits)
     assert not sums.nll.requires_grad
     assert not sums.n_correct.requires_grad
 
@@ -138,15 +127,14 @@ def test_no_tokens_give_zero() -> None:
 def test_no_matrix_of_the_pair_stands_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objectives, "_ROWS_CPU", 16)
     first, second, weight, targets = example(64, 512, 8)
+    whole = 64 * 512 * 8
     with torch.profiler.profile(profile_memory=True) as profile:
-        pair_sums(
-            first, second, weight, targets, label_smoothing=0.1, weights=R_DROP
-        ).objective.backward()
-    largest = max(event.cpu_memory_usage for event in profile.events())
-    assert 0 < largest < 64 * 512 * 8
+        sums = pair_sums(first, second, weight, targets, label_smoothing=0.1, weights=R_DROP)
+        sums.objective.backward()
+    assert 0 < max(event.cpu_memory_usage for event in profile.events()) < whole
     with torch.profiler.profile(profile_memory=True) as profile:
         plainly(first, second, weight, targets, 0.1, R_DROP).backward()
-    assert max(event.cpu_memory_usage for event in profile.events()) >= 64 * 512 * 8
+    assert max(event.cpu_memory_usage for event in profile.events()) >= whole
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -181,19 +169,22 @@ class Recorder(torch.nn.Module):
         return hidden
 
 
-def called(
-    objective: Any, **changes: Any
-) -> tuple[TranslationTransformer, Batch, dict[str, Any], Any]:
-    """A model of random weights in training mode, a batch, its one call by the objective, and the
-    sums.
-    """
+def called(objective: Any, **changes: Any) -> tuple[TranslationTransformer, Batch, dict, Any]:
+    """A random model in training mode, a batch, its one call by the objective, and the sums."""
     model = tiny_model(vocab=VOCABULARY, **changes).train()
     batch = batch_of(sentences(5, seed=1), range(5))
-    targets, recorder = batch.tgt_out != PAD, Recorder(model)
+    select, recorder = batch.tgt_out != PAD, Recorder(model)
     torch.manual_seed(3)
-    sums = build_objective(objective)(recorder, batch, targets, model.output.weight, 0.1)
+    sums = build_objective(objective)(recorder, batch, select, model.output.weight, 0.1)
     [call] = recorder.calls
     return model, batch, call, sums
+
+
+def of_two_passes(model: TranslationTransformer, batch: Batch, call: dict) -> tuple[Tensor, ...]:
+    """Targets [n], and of each pass the hidden states [n,D] and log-probabilities [n,V]."""
+    targets = batch.tgt_out[batch.tgt_out != PAD]
+    passes = call["hidden"].view(2, len(targets), -1)
+    return targets, *passes, *(passes @ model.output.weight.T).log_softmax(-1)
 
 
 def test_cross_entropy_is_one_pass_over_the_batch() -> None:
@@ -209,13 +200,10 @@ def test_r_drop_is_half_the_papers_equation_4() -> None:
     model, batch, call, sums = called(RDrop(alpha=5.0), dropout=0.3)
     assert torch.equal(call["src"], torch.cat((batch.src, batch.src)))
     assert torch.equal(call["tgt_in"], torch.cat((batch.tgt_in, batch.tgt_in)))
-    targets = batch.tgt_out[batch.tgt_out != PAD]
-    first, second = call["hidden"].view(2, len(targets), -1)
+    targets, first, second, log_p, log_q = of_two_passes(model, batch, call)
     assert (first - second).abs().max() > 1e-2  # dropout of its own
-    log_p, log_q = ((h @ model.output.weight.T).log_softmax(-1) for h in (first, second))
-    ce = sum(
-        F.cross_entropy(x, targets, label_smoothing=0.1, reduction="sum") for x in (log_p, log_q)
-    )
+    smooth: Any = {"label_smoothing": 0.1, "reduction": "sum"}
+    ce = sum(F.cross_entropy(x, targets, **smooth) for x in (log_p, log_q))
     kl = (log_p.exp() * (log_p - log_q)).sum() + (log_q.exp() * (log_q - log_p)).sum()
     paper = ce + 5.0 * kl / 2
     assert sums.objective.item() == pytest.approx(paper.item() / 2, rel=1e-10)
@@ -235,24 +223,19 @@ def test_r_drop_of_a_model_without_dropout_is_the_cross_entropy() -> None:
 
 def test_sim_cut_compares_the_whole_pass_with_one_without_some_embeddings() -> None:
     model, batch, call, sums = called(SimCut(alpha=3.0, cut=0.4))
-    keep_src, keep_tgt = call["keep"]
-    n = len(batch.src)
-    assert keep_src[:n].all()
-    assert keep_tgt[:n].all()
-    assert 0.3 < keep_src[n:].double().mean() < 0.9
-    assert 0.3 < keep_tgt[n:].double().mean() < 0.9
-    targets = batch.tgt_out[batch.tgt_out != PAD]
-    whole, cut = call["hidden"].view(2, len(targets), -1)
+    for keep in call["keep"]:
+        whole_pass, cut_pass = keep.chunk(2)
+        assert whole_pass.all()
+        assert 0.3 < cut_pass.double().mean() < 0.9
+    targets, whole, _, log_p, log_q = of_two_passes(model, batch, call)
     select = batch.tgt_out != PAD
     torch.testing.assert_close(whole, model(batch.src, batch.tgt_in, select=select, project=False))
-    log_p, log_q = ((h @ model.output.weight.T).log_softmax(-1) for h in (whole, cut))
     ce = F.cross_entropy(log_p, targets, label_smoothing=0.1, reduction="sum")
     kl = (log_p.exp() * (log_p - log_q)).sum()
     assert kl > 1e-2
     assert sums.objective.item() == pytest.approx((ce + 3.0 * kl).item(), rel=1e-10)
-    assert sums.nll.item() == pytest.approx(
-        F.cross_entropy(log_p, targets, reduction="sum").item(), rel=1e-10
-    )
+    nll = F.cross_entropy(log_p, targets, reduction="sum")
+    assert sums.nll.item() == pytest.approx(nll.item(), rel=1e-10)
 
 
 def test_sim_cut_that_cuts_nothing_is_the_cross_entropy_without_dropout() -> None:
@@ -303,21 +286,18 @@ def test_an_objective_is_set_like_any_member_of_a_union() -> None:
     old = to_dict(config)
     del old["optim"]["objective"]
     assert from_dict(old).optim.objective == OptimConfig().objective == CrossEntropy()
-    with pytest.raises(
-        ConfigError, match=r"'optim\.objective\.cut'.*cut belongs to optim\.objective=sim_cut"
-    ):
+    words = r"'optim\.objective\.cut'.*cut belongs to optim\.objective=sim_cut"
+    with pytest.raises(ConfigError, match=words):
         apply_overrides(config, ["optim.objective.cut=0.1"])
-    for wrong in (lambda: SimCut(cut=1.0), lambda: RDrop(alpha=-1.0)):
-        with pytest.raises(
-            ConfigError, match=r"optim\.objective\.(cut = 1\.0|alpha = -1\.0): allowed"
-        ):
-            wrong()
+    with pytest.raises(ConfigError, match=r"optim\.objective\.cut = 1\.0: allowed"):
+        SimCut(cut=1.0)
+    with pytest.raises(ConfigError, match=r"optim\.objective\.alpha = -1\.0: allowed"):
+        RDrop(alpha=-1.0)
 
 
 @pytest.mark.parametrize("kind", ["r_drop", "sim_cut"])
 def test_a_run_with_the_objective_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
-    settings = (f"optim.objective={kind}", "optim.accumulate=9", "train.max_epochs=2")
-    config = toy_config(tmp_path, *settings)
+    config = toy_config(tmp_path, f"optim.objective={kind} optim.accumulate=9 train.max_epochs=2")
     whole = run_here(config).run
     stopped = run_here(apply_overrides(config, ["train.max_steps=2"])).run
     run_here(config, resume=stopped.path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ignite.engine import Engine, Events
-from toy_runs import assert_same, content, log_of, run_here, same, toy_config, toy_corpus
+from toy_runs import assert_same, content, copied, log_of, run_here, same, toy_config, toy_corpus
 
 import train as script
 from checkpoints.content import checkpoint_config
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parent(folder: Path) -> Run:
-    return run_here(toy_config(folder, "train.max_epochs=2", "optim.accumulate=3")).run
+    return run_here(toy_config(folder, "train.max_epochs=2 optim.accumulate=3")).run
 
 
 def child_config(folder: Path, parent: Run | Path, *overrides: str) -> Config:
@@ -41,13 +41,8 @@ def child_config(folder: Path, parent: Run | Path, *overrides: str) -> Config:
             lines = (corpus / f"train.{language}").read_text("utf-8").splitlines(keepends=True)
             (corpus / f"train.{language}").write_text("".join(lines[100:]), "utf-8")
     path = parent.path if isinstance(parent, Run) else parent
-    changes = (
-        f"data.corpus.root={corpus}",
-        "tokenizer.vocab_size=80",
-        "optim.accumulate=3",
-        f"train.init_from={path}",
-    )
-    return toy_config(folder, *changes, *overrides)
+    changes = f"data.corpus.root={corpus} tokenizer.vocab_size=80 optim.accumulate=3"
+    return toy_config(folder, changes, f"train.init_from={path}", *overrides)
 
 
 def test_it_begins_with_the_parents_best_weights_and_tokenizer(
@@ -55,7 +50,6 @@ def test_it_begins_with_the_parents_best_weights_and_tokenizer(
 ) -> None:
     caplog.set_level(logging.INFO)
     best = parent.best()
-    assert best is not None
     saved = content(best)
 
     def hook(trainer: Engine, learner: Learner) -> None:
@@ -66,8 +60,8 @@ def test_it_begins_with_the_parents_best_weights_and_tokenizer(
             assert learner.scheduler.last_epoch == engine.state.iteration == 0
             assert engine.state.epoch_length == 5  # of its own corpus
 
-    changes = ("model.activation=gelu", "tokenizer.sampling=0.2", "train.max_steps=1")
-    run = run_here(child_config(folder, parent, *changes), hook=hook).run
+    changes = "model.activation=gelu tokenizer.sampling=0.2 train.max_steps=1"
+    run = run_here(child_config(folder, parent, changes), hook=hook).run
     assert any(message.endswith(f"; weights of {best}") for message in caplog.messages)
     different = "model.activation is 'relu' there and 'gelu' here"
     assert any(m.endswith(f"trained for another model: {different}") for m in caplog.messages)
@@ -76,10 +70,9 @@ def test_it_begins_with_the_parents_best_weights_and_tokenizer(
 
 
 def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent: Run) -> None:
-    run = run_here(child_config(folder, parent, "train.max_epochs=1")).run
-    scratch = run_here(
-        child_config(folder, parent, "train.max_epochs=1", "train.init_from=none")
-    ).run
+    config = child_config(folder, parent, "train.max_epochs=1")
+    run = run_here(config).run
+    scratch = run_here(apply_overrides(config, ["train.init_from=none"])).run
     first = [log_of(r)[1]["loss"] for r in (run, scratch)]
     assert first[0] < first[1] - 0.3
     config = json.loads(run.config_file.read_text("utf-8"))
@@ -88,48 +81,39 @@ def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent
     assert tokenizers[0] == tokenizers[1] != tokenizers[2]
 
 
-def test_it_goes_on_like_any_run_and_without_its_parent(
-    folder: Path, parent: Run, tmp_path: Path
-) -> None:
+def test_it_goes_on_without_its_parent(folder: Path, parent: Run, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(parent.path, tmp_path / "moved"))
     config = child_config(folder, moved, "train.max_epochs=2")
     whole = run_here(config).run
     stopped = run_here(apply_overrides(config, ["train.max_steps=7"])).run
     shutil.rmtree(moved)
-    newest = stopped.newest()
-    assert newest is not None
-    saved = checkpoint_config(content(newest))
-    run_here(apply_overrides(saved, ["train.max_steps=none"]), resume=stopped.path)
+    saved = apply_overrides(checkpoint_config(content(stopped.newest())), ["train.max_steps=none"])
+    run_here(saved, resume=stopped.path)
     assert log_of(stopped) == log_of(whole)
     assert_same(whole, stopped, "regular_checkpoint_2.pt")
-    with pytest.raises(
-        UserError, match=r"^train\.init_from = 'elsewhere', but .* a run goes on as it began"
-    ):
-        run_here(
-            apply_overrides(saved, ["train.init_from=elsewhere", "train.max_steps=none"]),
-            resume=stopped.path,
-        )
+    words = r"^train\.init_from = 'elsewhere', but .* a run goes on as it began"
+    with pytest.raises(UserError, match=words):
+        run_here(apply_overrides(saved, ["train.init_from=elsewhere"]), resume=stopped.path)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["model.d_ff=64"], r"model\.d_ff is 32 there and 64 here\. Set the model alike"),
+        ("model.d_ff=64", r"d_ff is 32 there and 64 here\. Set the model alike"),
         (
-            ["model.position=learnable", "model.dropout=0"],
-            r"model\.position is 'sinusoidal' there and 'learnable' here",
+            "model.position=learnable model.dropout=0",
+            r"position is 'sinusoidal' there and 'learnable' here",
         ),
-        (["model.n_encoder_layers=2"], r"model\.n_encoder_layers is 1 there and 2 here"),
+        ("model.n_encoder_layers=2", r"n_encoder_layers is 1 there and 2 here"),
     ],
 )
 def test_weights_that_do_not_fit_are_named_by_the_fields(
-    folder: Path, parent: Run, changes: list[str], words: str
+    folder: Path, parent: Run, changes: str, words: str
 ) -> None:
     before = sorted((folder / "runs").iterdir())
-    with pytest.raises(
-        UserError, match=r"^train\.init_from = '.*': its weights do not fit: .*" + words
-    ) as caught:
-        run_here(child_config(folder, parent, *changes))
+    words = rf"^train\.init_from = '.*': its weights do not fit: .*model\.{words}"
+    with pytest.raises(UserError, match=words) as caught:
+        run_here(child_config(folder, parent, changes))
     assert "dropout" not in str(caught.value)
     assert sorted((folder / "runs").iterdir()) == before
 
@@ -139,27 +123,21 @@ def test_a_parent_that_is_not_there_is_named(folder: Path) -> None:
         run_here(child_config(folder, Path("nowhere")))
 
 
-def test_a_tokenizer_that_is_not_the_checkpoints_is_refused(
-    folder: Path, parent: Run, tmp_path: Path
-) -> None:
-    other = Path(shutil.copytree(parent.path, tmp_path / "other"))
-    strange = run_here(toy_config(folder, "train.max_steps=1", "tokenizer.vocab_size=90")).run
-    shutil.rmtree(other / "tokenizer")
-    shutil.copytree(strange.tokenizer, other / "tokenizer")
+def test_a_strange_tokenizer_is_refused(folder: Path, parent: Run, tmp_path: Path) -> None:
+    other = copied(parent, tmp_path)
+    strange = run_here(toy_config(folder, "train.max_steps=1 tokenizer.vocab_size=90")).run
+    shutil.rmtree(other.tokenizer)
+    shutil.copytree(strange.tokenizer, other.tokenizer)
     with pytest.raises(UserError, match="is not the one this checkpoint was trained with"):
         run_here(child_config(folder, other))
 
 
-def test_on_the_command_line_it_is_one_flag(
-    folder: Path, parent: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = parent.checkpoints / "regular_checkpoint_1.pt"
-    args = script.parse_args(["--config", "configs/demo.py", "--init_from", str(checkpoint)])
-    assert script.choose_config(args)[0].train.init_from == str(checkpoint)
-    assert isinstance(script.choose_config(args)[0].tokenizer, Subword)
-    monkeypatch.setattr(
-        "sys.argv", ["train.py", "--resume", str(parent.path), "--init_from", str(checkpoint)]
-    )
+def test_on_the_command_line_it_is_one_flag(parent: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = ["--init_from", str(parent.checkpoints / "regular_checkpoint_1.pt")]
+    config, _ = script.choose_config(script.parse_args(["--config", "configs/demo.py", *begin]))
+    assert config.train.init_from == begin[1]
+    assert isinstance(config.tokenizer, Subword)
+    monkeypatch.setattr("sys.argv", ["train.py", "--resume", str(parent.path), *begin])
     with pytest.raises(SystemExit) as ended:
         run_main(script.main)
     assert ended.value.code == 2

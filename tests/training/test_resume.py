@@ -6,14 +6,21 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from toy_runs import assert_same, content, copied, log_of, run_here, toy_command, toy_config
+from toy_runs import (
+    assert_same,
+    assert_same_logs,
+    content,
+    copied,
+    log_of,
+    run_here,
+    started,
+    toy_command,
+    toy_config,
+)
 
 import train as script
 from checkpoints.content import checkpoint_config
@@ -23,23 +30,18 @@ from configs.serialize import apply_overrides
 from utils.cli import run_main
 from utils.errors import UserError
 
-STEPS = (
-    *("optim.accumulate=3", "train.checkpoint_every_steps=14"),
-    *("train.keep_regular=3", "train.patience=5"),
-)
+Runs = dict[str, tuple[Config, Run]]
+STEPS = """
+    optim.accumulate=3 train.checkpoint_every_steps=14 train.keep_regular=3 train.patience=5
+"""
 SCHEDULES = {
-    "epoch_decay": (
-        "optim.schedule=epoch_decay",
-        "optim.schedule.lr=0.003",
-        "optim.schedule.warmup_epochs=1",
-    ),
-    "cosine": (
-        "optim.schedule=cosine",
-        "optim.schedule.lr=0.003",
-        "optim.schedule.warmup_steps=5",
-        "optim.optimizer=muon",
-        "optim.weight_decay=0.01",
-    ),
+    "epoch_decay": """
+        optim.schedule=epoch_decay optim.schedule.lr=0.003 optim.schedule.warmup_epochs=1
+    """,
+    "cosine": """
+        optim.schedule=cosine optim.schedule.lr=0.003 optim.schedule.warmup_steps=5
+        optim.optimizer=muon optim.weight_decay=0.01
+    """,
 }
 
 
@@ -49,11 +51,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path) -> dict[str, tuple[Config, Run]]:
-    """Runs that were never stopped: 3 epochs of 10 updates, with checkpoints after updates 14 and
-    28.
-    """
-    configs = {name: toy_config(folder, *STEPS, *schedule) for name, schedule in SCHEDULES.items()}
+def whole(folder: Path) -> Runs:
+    """Never stopped: 3 epochs of 10 updates, with checkpoints after updates 14 and 28."""
+    configs = {name: toy_config(folder, STEPS, schedule) for name, schedule in SCHEDULES.items()}
     return {name: (config, run_here(config).run) for name, config in configs.items()}
 
 
@@ -67,28 +67,21 @@ def whole(folder: Path) -> dict[str, tuple[Config, Run]]:
     ],
 )
 def test_going_on_repeats_the_rest_bit_for_bit(
-    whole: dict[str, tuple[Config, Run]],
-    tmp_path: Path,
-    schedule: str,
-    checkpoint: str,
-    workers: int,
+    whole: Runs, tmp_path: Path, schedule: str, checkpoint: str, workers: int
 ) -> None:
     config, run = whole[schedule]
     assert sorted(log_of(run)) == list(range(1, 31))
     again = copied(run, tmp_path)
     config = apply_overrides(config, [f"data.num_workers={workers}"])
     run_here(config, resume=again.checkpoints / checkpoint)
-    assert log_of(again) == log_of(run)
-    assert log_of(again, "validation") == log_of(run, "validation")
+    assert_same_logs(again, run)
     assert {p.name for p in again.by_age()} == {p.name for p in run.by_age()}
     assert_same(run, again, "regular_checkpoint_3.pt")
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 def test_any_number_of_loader_workers_gives_the_same_run(folder: Path) -> None:
-    config = toy_config(
-        folder, "tokenizer.sampling=0.2", "optim.accumulate=3", "train.max_epochs=2"
-    )
+    config = toy_config(folder, "tokenizer.sampling=0.2 optim.accumulate=3 train.max_epochs=2")
     first, *others = [
         run_here(apply_overrides(config, [f"data.num_workers={workers}"])).run
         for workers in (0, 1, 3)
@@ -98,9 +91,7 @@ def test_any_number_of_loader_workers_gives_the_same_run(folder: Path) -> None:
         assert_same(first, run, "regular_checkpoint_2.pt")
 
 
-def test_a_stop_in_the_middle_of_an_epoch_leaves_a_checkpoint_of_that_update(
-    whole: dict[str, tuple[Config, Run]],
-) -> None:
+def test_a_stop_within_an_epoch_leaves_a_checkpoint_of_that_update(whole: Runs) -> None:
     config, run = whole["epoch_decay"]
     stopped = run_here(apply_overrides(config, ["train.max_steps=17"])).run
     assert stopped.newest() == stopped.checkpoints / "step_checkpoint_17.pt"
@@ -110,28 +101,20 @@ def test_a_stop_in_the_middle_of_an_epoch_leaves_a_checkpoint_of_that_update(
 
 
 def test_a_step_checkpoint_due_at_an_epochs_end_waits_for_the_epochs_work(folder: Path) -> None:
-    schedule = SCHEDULES["epoch_decay"]
-    steps = (
-        "optim.accumulate=3",
-        "train.checkpoint_every_steps=10",
-        "train.checkpoint_every_epochs=2",
-    )
-    run = run_here(toy_config(folder, *steps, *schedule)).run
+    every = "train.checkpoint_every_steps=10 train.checkpoint_every_epochs=2"
+    settings = ("optim.accumulate=3", every, SCHEDULES["epoch_decay"])
+    run = run_here(toy_config(folder, *settings)).run
     assert not list(run.checkpoints.glob("step_checkpoint_*"))
     for epoch in (2, 3):  # the two that are kept
         saved = content(run.checkpoints / f"regular_checkpoint_{epoch}.pt")
         assert (saved["progress"]["epoch"], saved["scheduler"]["last_epoch"]) == (epoch, epoch)
 
 
-def test_a_finished_run_is_not_trained_again(
-    whole: dict[str, tuple[Config, Run]], tmp_path: Path
-) -> None:
+def test_a_finished_run_is_not_trained_again(whole: Runs, tmp_path: Path) -> None:
     config, run = whole["cosine"]
     before = run.newest()
-    with pytest.raises(
-        UserError,
-        match=r"this run is finished \(epochs: 3, updates: 30\).*--set train.max_epochs=13",
-    ):
+    words = r"this run is finished \(epochs: 3, updates: 30\).*--set train.max_epochs=13"
+    with pytest.raises(UserError, match=words):
         run_here(config, resume=run.path)
     assert run.newest() == before
     again = copied(run, tmp_path)
@@ -141,25 +124,18 @@ def test_a_finished_run_is_not_trained_again(
     assert '"max_epochs": 4' in again.config_file.read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *("model.d_ff=64", "data.batch_size=120", "optim.accumulate=2", "train.seed=5"),
-        "tokenizer.vocab_size=90",
-    ],
-)
-def test_a_change_that_would_not_continue_the_run_is_refused_by_name(
-    whole: dict[str, tuple[Config, Run]], change: str
-) -> None:
+FIXED = "model.d_ff=64 data.batch_size=120 optim.accumulate=2 train.seed=5 tokenizer.vocab_size=90"
+
+
+@pytest.mark.parametrize("change", FIXED.split())
+def test_a_change_that_would_not_continue_the_run_is_refused(whole: Runs, change: str) -> None:
     config, run = whole["cosine"]
     words = re.escape(change.replace("=", " = "))
     with pytest.raises(UserError, match=f"^{words}, but .* was trained with"):
         run_here(apply_overrides(config, [change, "train.max_epochs=9"]), resume=run.path)
 
 
-def test_changed_training_data_are_refused(
-    whole: dict[str, tuple[Config, Run]], folder: Path, tmp_path: Path
-) -> None:
+def test_changed_training_data_are_refused(whole: Runs, folder: Path, tmp_path: Path) -> None:
     config, run = whole["cosine"]
     other = Path(shutil.copytree(folder / "corpus", tmp_path / "corpus"))
     lines = (other / "train.fr").read_text("utf-8").splitlines(keepends=True)
@@ -182,7 +158,7 @@ def flip_a_bit_in_the_middle(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut_in_half, flip_a_bit_in_the_middle])
 def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
-    whole: dict[str, tuple[Config, Run]], tmp_path: Path, caplog: pytest.LogCaptureFixture, damage
+    whole: Runs, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage
 ) -> None:
     config, run = whole["cosine"]
     again = copied(run, tmp_path)
@@ -191,22 +167,20 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
         damage(path)
     with pytest.raises(UserError) as caught:  # the one that is named itself is meant
         run_here(config, resume=newest)
-    assert str(caught.value).startswith(f"{newest}: not a whole checkpoint")
-    assert damage is flip_a_bit_in_the_middle or str(caught.value).endswith(
-        f"the one before it is {before}"
-    )
+    said, remedy = str(caught.value), f"the one before it is {before}"
+    assert said.startswith(f"{newest}: not a whole checkpoint")
+    assert damage is flip_a_bit_in_the_middle or said.endswith(remedy)
     run_here(config, resume=again.path)
-    assert (
-        f"damaged: {newest}, {last_but_one}; going on from the one before, {before}" in caplog.text
-    )
+    named = f"damaged: {newest}, {last_but_one}; going on from the one before, {before}"
+    assert named in caplog.text
     assert log_of(again) == log_of(run)
     assert_same(run, again, "regular_checkpoint_3.pt")
     aside = [path.name for path in sorted((again.checkpoints / "left_after_update_28").iterdir())]
     assert aside == sorted([newest.name, last_but_one.name])  # kept, and out of the way
 
 
-def test_a_run_killed_between_the_two_checkpoints_of_an_epoch_makes_up_for_the_second(
-    whole: dict[str, tuple[Config, Run]], tmp_path: Path
+def test_a_kill_between_two_checkpoints_of_an_epoch_is_made_up_for(
+    whole: Runs, tmp_path: Path
 ) -> None:
     config, run = whole["cosine"]
     again = copied(run, tmp_path)
@@ -217,33 +191,23 @@ def test_a_run_killed_between_the_two_checkpoints_of_an_epoch_makes_up_for_the_s
     assert_same(run, again, "regular_checkpoint_2.pt")
 
 
-def test_which_checkpoint_is_the_newest_does_not_depend_on_time_stamps(
-    whole: dict[str, tuple[Config, Run]], tmp_path: Path
-) -> None:
+def test_the_newest_checkpoint_does_not_depend_on_time_stamps(whole: Runs, tmp_path: Path) -> None:
     _, run = whole["cosine"]
     again = copied(run, tmp_path)
     names = [path.name for path in run.by_age()]
-    assert [content(path)["progress"]["step"] for path in run.by_age()] == sorted(
-        content(path)["progress"]["step"] for path in run.by_age()
-    )
-    for place, name in enumerate(names):
-        os.utime(
-            again.checkpoints / name, (10**9 - place, 10**9 - place)
-        )  # as if written backwards
+    steps = [content(path)["progress"]["step"] for path in run.by_age()]
+    assert steps == sorted(steps)
+    for place, name in enumerate(names):  # as if written backwards
+        os.utime(again.checkpoints / name, (10**9 - place, 10**9 - place))
     cut_in_half(again.checkpoints / names[0])
     assert [path.name for path in again.by_age()] == names
 
 
 def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) -> None:
     # From the third epoch on the rate is 1e-22 of the first: nothing gets better.
-    schedule = (
-        "optim.schedule=epoch_decay",
-        "optim.schedule.warmup_epochs=0",
-        "optim.schedule.decay=50",
-    )
-    config = toy_config(
-        folder, *schedule, "train.patience=2", "train.max_epochs=9", "train.keep_regular=5"
-    )
+    schedule = "optim.schedule=epoch_decay optim.schedule.warmup_epochs=0 optim.schedule.decay=50"
+    train = "train.patience=2 train.max_epochs=9 train.keep_regular=5"
+    config = toy_config(folder, schedule, train)
     run = run_here(config).run
     assert sorted(log_of(run, "validation")) == [28, 56, 84, 112]
     again = copied(run, tmp_path)
@@ -251,24 +215,12 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
     assert content(third)["early_stopping"]["counter"] == 1
     run_here(config, resume=third)
     assert log_of(again, "validation") == log_of(run, "validation")
-    with pytest.raises(
-        UserError, match=r"this run is finished \(epochs: 4,.*--set train.patience=4"
-    ):
+    words = r"this run is finished \(epochs: 4,.*--set train.patience=4"
+    with pytest.raises(UserError, match=words):
         run_here(config, resume=again.path)
 
 
 # ------------------------------------------------------------------------------------------ signals
-
-
-def started(folder: Path, *overrides: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *toy_command(folder, *overrides)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def wait_for_lines(folder: Path, n: int) -> Path:
@@ -283,42 +235,37 @@ def wait_for_lines(folder: Path, n: int) -> Path:
 
 
 def test_a_run_out_of_patience_says_so(folder: Path) -> None:
-    config = toy_config(folder, "optim.schedule.lr=1e-12", "train.patience=1", "train.max_epochs=9")
+    config = toy_config(folder, "optim.schedule.lr=1e-12 train.patience=1 train.max_epochs=9")
     result = run_here(config)
     assert result.stopped_early
     assert max(log_of(result.run)) < 9 * 28
-    assert not run_here(
-        apply_overrides(config, ["train.patience=none", "train.max_epochs=1"])
-    ).stopped_early
+    short = apply_overrides(config, ["train.patience=none", "train.max_epochs=1"])
+    assert not run_here(short).stopped_early
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
-    process = started(tmp_path, "train.max_epochs=5000", "optim.accumulate=3")
+    process = started(toy_command(tmp_path, "train.max_epochs=5000 optim.accumulate=3"))
     path = wait_for_lines(tmp_path, 3)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 128 + number, stderr
     assert "Traceback" not in stderr
     assert f"stopped by {number.name}; go on with: python train.py --resume {path}" in stderr
-    newest = Run(path).newest()
-    assert newest is not None
-    step = content(newest)["progress"]["step"]
+    newest = content(Run(path).newest())
+    step = newest["progress"]["step"]
     assert step == max(log_of(path))
-    config = apply_overrides(checkpoint_config(content(newest)), [f"train.max_steps={step + 3}"])
+    config = apply_overrides(checkpoint_config(newest), [f"train.max_steps={step + 3}"])
     run_here(config, resume=path)
     assert log_of(path) == log_of(run_here(config).run)
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     # Updates of a second: there is time between the signals.
-    slow = (
-        "optim.accumulate=28",
-        "model.d_model=256",
-        "model.d_ff=1024",
-        "model.n_encoder_layers=4",
-    )
-    process = started(tmp_path, "train.max_epochs=5000", *slow)
+    slow = "optim.accumulate=28 model.d_model=256 model.d_ff=1024 model.n_encoder_layers=4"
+    process = started(toy_command(tmp_path, "train.max_epochs=5000", slow))
     path = wait_for_lines(tmp_path, 1)
     process.send_signal(signal.SIGTERM)
     time.sleep(0.1)
@@ -330,16 +277,12 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         assert content(file)["progress"]["step"] >= 1
 
 
-def test_resume_on_the_command_line_needs_no_config_and_refuses_a_finished_run(
-    whole: dict[str, tuple[Config, Run]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+def test_resume_on_the_command_line_needs_no_config(
+    whole: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    _, run = whole["epoch_decay"]
-    monkeypatch.setattr("sys.argv", ["train.py", "--resume", str(run.path)])
+    monkeypatch.setattr("sys.argv", ["train.py", "--resume", str(whole["epoch_decay"][1].path)])
     with pytest.raises(SystemExit) as ended:
         run_main(script.main)
     assert ended.value.code == 2
-    assert re.fullmatch(
-        r"error: .*: this run is finished .*--set train.max_epochs=13\n", capsys.readouterr().err
-    )
+    words = r"error: .*: this run is finished .*--set train.max_epochs=13\n"
+    assert re.fullmatch(words, capsys.readouterr().err)

@@ -43,23 +43,37 @@ def rates(schedule: Schedule, n: int, *, total_steps: int = 100, **optim: Any) -
     return seen
 
 
-def test_epoch_decay_gives_the_originals_numbers() -> None:
-    expected = [1 / 7, 2 / 7, 3 / 7, 4 / 7, 5 / 7, 6 / 7, 1.0, 1.0]
-    expected += [math.exp(-0.35), math.exp(-0.70), math.exp(-1.05)]
-    assert rates(EpochDecay(lr=3e-4), 11) == pytest.approx([3e-4 * e for e in expected], rel=1e-12)
+WARM_UP_TO_6 = [1 / 7, 2 / 7, 3 / 7, 4 / 7, 5 / 7, 6 / 7, 1.0]
+BY_HAND = {
+    "the original's epochs": (
+        EpochDecay(lr=3e-4),
+        [3e-4 * f for f in (*WARM_UP_TO_6, *(math.exp(-0.35 * n) for n in range(13)))],
+    ),
+    "epochs without a warm-up": (
+        EpochDecay(lr=1.0, warmup_epochs=0, decay=1.0),
+        [1, 1, math.exp(-1), math.exp(-2)],
+    ),
+    "the paper's equation": (
+        Noam(warmup_steps=4),
+        [512**-0.5 * min(s**-0.5, s * 4**-1.5) for s in range(1, 11)],
+    ),
+    "up to its rate, down with the root": (
+        InverseSqrt(lr=2.0, warmup_steps=4),
+        [0.5, 1.0, 1.5, *(2 * (4 / n) ** 0.5 for n in range(4, 17))],
+    ),
+    "a cosine shorter than its warm-up": (
+        Cosine(lr=1.0, warmup_steps=4),
+        [0.25, 0.5, 0.75, 1.0, 0.0],
+    ),
+    "a plateau's warm-up": (Plateau(lr=2.0, warmup_steps=4), [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]),
+    "constant": (Constant(lr=3e-4), [3e-4] * 5),
+}
 
 
-def test_epoch_decay_holds_its_definition_for_20_epochs() -> None:
-    factor = lr_factor(EpochDecay(), total_steps=1)
-    for e in range(20):
-        expected = (e + 1) / 7 if e < 6 else 1.0 if e == 6 else math.exp(-0.35 * (e - 7))
-        assert factor(e) == pytest.approx(expected, rel=1e-12)
-
-
-def test_epoch_decay_without_warm_up_starts_at_the_full_rate() -> None:
-    assert rates(EpochDecay(lr=1.0, warmup_epochs=0, decay=1.0), 4) == pytest.approx(
-        [1, 1, math.exp(-1), math.exp(-2)]
-    )
+@pytest.mark.parametrize(("schedule", "expected"), BY_HAND.values(), ids=BY_HAND)
+def test_a_schedules_rates_are_those_computed_by_hand(schedule: Any, expected: list) -> None:
+    seen = rates(schedule, len(expected), total_steps=3)
+    assert seen == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -78,19 +92,6 @@ def test_noam_gives_the_originals_numbers(step: int, rate: float) -> None:
     )
 
 
-def test_noam_follows_the_papers_equation_at_every_step() -> None:
-    expected = [512**-0.5 * min(s**-0.5, s * 4**-1.5) for s in range(1, 11)]
-    assert rates(Noam(warmup_steps=4), 10) == pytest.approx(expected, rel=1e-12)
-
-
-def test_inverse_sqrt_rises_to_its_rate_and_falls_with_the_root() -> None:
-    expected = [0.25, 0.5, 0.75, 1.0, (4 / 5) ** 0.5, (4 / 6) ** 0.5]
-    assert rates(InverseSqrt(lr=2.0, warmup_steps=4), 6) == pytest.approx(
-        [2 * e for e in expected], rel=1e-12
-    )
-    assert lr_factor(InverseSqrt(warmup_steps=4), total_steps=1)(15) == pytest.approx(0.5)
-
-
 def test_cosine_warms_up_and_ends_at_its_final_fraction() -> None:
     seen = rates(Cosine(lr=2.0, warmup_steps=2, final_fraction=0.1), 12, total_steps=10)
     assert seen[:2] == pytest.approx([1.0, 2.0])
@@ -99,32 +100,15 @@ def test_cosine_warms_up_and_ends_at_its_final_fraction() -> None:
     assert all(a > b for a, b in zip(seen[1:9], seen[2:10]))
 
 
-def test_cosine_survives_fewer_steps_than_its_warm_up() -> None:
-    assert rates(Cosine(lr=1.0, warmup_steps=4), 5, total_steps=3) == pytest.approx(
-        [0.25, 0.5, 0.75, 1.0, 0.0]
-    )
-
-
-def test_a_constant_rate_is_constant() -> None:
-    assert rates(Constant(lr=3e-4), 5) == [3e-4] * 5
-
-
 @pytest.mark.parametrize(
     ("name", "cls"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
 )
 def test_the_optimizer_takes_its_settings_from_the_config(name: Any, cls: type) -> None:
-    config = OptimConfig(
-        optimizer=name, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.01, schedule=Constant(lr=0.5)
-    )
+    asked: Any = {"betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.01}
+    config = OptimConfig(optimizer=name, schedule=Constant(lr=0.5), **asked)
     optimizer = build_optimizer([nn.Parameter(torch.ones(1))], config, MODEL)
-    group = optimizer.param_groups[0]
     assert type(optimizer) is cls
-    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (
-        0.5,
-        (0.8, 0.9),
-        1e-6,
-        0.01,
-    )
+    assert {**asked, "lr": 0.5}.items() <= optimizer.param_groups[0].items()
 
 
 # ------------------------------------------------------------------------------------------ plateau
@@ -132,41 +116,28 @@ def test_the_optimizer_takes_its_settings_from_the_config(name: Any, cls: type) 
 
 @pytest.fixture(scope="module")
 def plateau_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Run]:
-    """Four epochs of four updates. The rate is far too low for the loss to fall: it is cut after
-    epochs 2 and 3.
+    """Four epochs of four updates; the loss never falls: the rate is cut after epochs 2 and 3."""
+    settings = """
+        optim.schedule=plateau optim.schedule.lr=1e-25 optim.schedule.warmup_steps=2
+        optim.schedule.patience=1 optim.schedule.min_lr=0 optim.decay=matrices
+        optim.optimizer=adamw optim.weight_decay=0.01 optim.accumulate=7 train.max_epochs=4
     """
-    schedule = (
-        "optim.schedule=plateau",
-        "optim.schedule.lr=1e-25",
-        "optim.schedule.warmup_steps=2",
-    )
-    patience = ("optim.schedule.patience=1", "optim.schedule.min_lr=0", "optim.decay=matrices")
-    decay = (
-        "optim.optimizer=adamw",
-        "optim.weight_decay=0.01",
-        "optim.accumulate=7",
-        "train.max_epochs=4",
-    )
-    config = toy_config(tmp_path_factory.mktemp("plateau"), *schedule, *patience, *decay)
+    config = toy_config(tmp_path_factory.mktemp("plateau"), settings)
     return config, run_here(config).run
 
 
 def plateau(schedule: Plateau) -> tuple[torch.optim.Optimizer, PlateauLR]:
-    config = OptimConfig(
-        schedule=schedule, decay="matrices", weight_decay=0.1
-    )  # two groups of parameters
-    optimizer = build_optimizer(
-        [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1, 1))], config, MODEL
-    )
+    config = OptimConfig(schedule=schedule, decay="matrices", weight_decay=0.1)  # two groups
+    parameters = [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1, 1))]
+    optimizer = build_optimizer(parameters, config, MODEL)
     scheduler = build_scheduler(optimizer, config, total_steps=1)
     assert isinstance(scheduler, PlateauLR)
     return optimizer, scheduler
 
 
 def test_plateau_falls_at_every_so_many_evaluations_without_a_new_lowest_loss() -> None:
-    optimizer, scheduler = plateau(
-        Plateau(lr=8.0, warmup_steps=1, factor=0.5, patience=2, min_lr=1.5)
-    )
+    halving = Plateau(lr=8.0, warmup_steps=1, factor=0.5, patience=2, min_lr=1.5)
+    optimizer, scheduler = plateau(halving)
     losses = [3.0, 2.0, 2.0, 2.5, 1.9, 1.95, 1.91, 1.92, 1.93, 1.94, 1.95, 1.0]
     expected = [8.0, 8.0, 8.0, 4.0, 4.0, 4.0, 2.0, 2.0, 1.5, 1.5, 1.5, 1.5]
     seen = []
@@ -179,10 +150,7 @@ def test_plateau_falls_at_every_so_many_evaluations_without_a_new_lowest_loss() 
     assert seen == [{rate} for rate in expected]
 
 
-def test_plateau_warms_up_like_the_others_and_can_fall_meanwhile() -> None:
-    assert rates(Plateau(lr=2.0, warmup_steps=4), 6) == pytest.approx(
-        [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
-    )
+def test_plateau_can_fall_while_it_warms_up() -> None:
     optimizer, scheduler = plateau(Plateau(lr=2.0, warmup_steps=4, factor=0.5, patience=1))
     scheduler.observe(1.0)
     optimizer.step()
@@ -192,9 +160,8 @@ def test_plateau_warms_up_like_the_others_and_can_fall_meanwhile() -> None:
 
 
 def test_the_smallest_rate_of_plateau_is_below_its_first() -> None:
-    with pytest.raises(
-        ConfigError, match=r"optim\.schedule\.min_lr = 2\.0: at most optim\.schedule\.lr = 1\.0"
-    ):
+    words = r"optim\.schedule\.min_lr = 2\.0: at most optim\.schedule\.lr = 1\.0"
+    with pytest.raises(ConfigError, match=words):
         Plateau(lr=1.0, min_lr=2.0)
 
 
@@ -202,9 +169,8 @@ def test_the_smallest_rate_of_plateau_is_below_its_first() -> None:
 def test_plateau_goes_on_where_it_was(step: int, plateau_run: tuple[Config, Run]) -> None:
     config, whole = plateau_run
     log = log_of(whole)
-    assert [log[n]["learning_rate"] * 1e25 for n in (1, 2, 8, 9, 12, 13)] == pytest.approx(
-        [0.5, 1, 1, 0.5, 0.5, 0.25]
-    )
+    seen = [log[n]["learning_rate"] * 1e25 for n in (1, 2, 8, 9, 12, 13)]
+    assert seen == pytest.approx([0.5, 1, 1, 0.5, 0.5, 0.25])
     stopped = run_here(apply_overrides(config, [f"train.max_steps={step}"])).run
     run_here(config, resume=stopped.path)
     assert log_of(stopped) == log
@@ -217,20 +183,13 @@ def test_plateau_goes_on_where_it_was(step: int, plateau_run: tuple[Config, Run]
 
 
 def test_decay_reaches_matrices_alone_where_it_is_asked_to() -> None:
-    """A step with a gradient of zero moves exactly what decays: AdamW takes lr * weight_decay of
-    it.
-    """
+    """A step with a gradient of zero moves what decays alone: AdamW takes lr * weight_decay."""
     for decay, moved in (("all", {"weight", "bias", "norm"}), ("matrices", {"weight"})):
-        config = OptimConfig(
-            optimizer="adamw",
-            weight_decay=0.1,
-            decay=decay,
-            schedule=Constant(lr=0.5),  # type: ignore[arg-type]
-        )
-        parameters = {
-            name: nn.Parameter(torch.full(shape, 2.0))
-            for name, shape in (("weight", (2, 3)), ("bias", (2,)), ("norm", (3,)))
-        }
+        schedule = Constant(lr=0.5)
+        decays: Any = {"weight_decay": 0.1, "decay": decay}
+        config = OptimConfig(optimizer="adamw", schedule=schedule, **decays)
+        shapes = {"weight": (2, 3), "bias": (2,), "norm": (3,)}
+        parameters = {name: nn.Parameter(torch.full(shapes[name], 2.0)) for name in shapes}
         optimizer = build_optimizer(parameters.values(), config, MODEL)
         assert sum(len(group["params"]) for group in optimizer.param_groups) == 3
         for parameter in parameters.values():
@@ -238,10 +197,7 @@ def test_decay_reaches_matrices_alone_where_it_is_asked_to() -> None:
         optimizer.step()
         for name, parameter in parameters.items():
             expected = 2.0 * (1 - 0.5 * 0.1) if name in moved else 2.0
-            assert torch.allclose(parameter, torch.full_like(parameter, expected), atol=1e-7), (
-                decay,
-                name,
-            )
+            assert (parameter - expected).abs().max() < 1e-6, (decay, name)
 
 
 def test_all_that_decays_is_one_group_as_it_always_was() -> None:

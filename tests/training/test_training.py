@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import re
-import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from conftest import run_script
 from ignite.engine import Engine
 from torch import Tensor, nn
-from toy_runs import content, log_of, run_here, toy_command, toy_config
+from toy_runs import content, copied, log_of, run_here, toy_command, toy_config
 from updates import CPU, EOS, PAD, VOCAB, batch_of, difference, sentences, small_model, updated
 
 import train as script
@@ -48,18 +48,14 @@ def test_the_step_is_the_mean_over_the_tokens_of_the_group() -> None:
     batch = batch_of(split, range(5))
     model, out = updated([[batch]], label_smoothing=0.1)
     by_hand = small_model()
-    logits = by_hand(batch.src, batch.tgt_in)
-    F.cross_entropy(
-        logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=0.1
-    ).backward()
+    logits, ids = by_hand(batch.src, batch.tgt_in).flatten(0, 1), batch.tgt_out.flatten()
+    F.cross_entropy(logits, ids, ignore_index=PAD, label_smoothing=0.1).backward()
     with torch.no_grad():
         for p in by_hand.parameters():
             p -= p.grad
     assert difference(model, by_hand) < 1e-12
     # What is reported is not smoothed.
-    plain = F.cross_entropy(
-        logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD, reduction="sum"
-    )
+    plain = F.cross_entropy(logits, ids, ignore_index=PAD, reduction="sum")
     assert out["nll"] == pytest.approx(plain.item(), rel=1e-12)
 
 
@@ -139,11 +135,11 @@ def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
 
 
 def test_the_rate_that_is_logged_is_the_one_of_the_epoch(tmp_path: Path) -> None:
-    schedule = [
-        f"optim.schedule{setting}"
-        for setting in ("=epoch_decay", ".lr=0.001", ".warmup_epochs=1", ".decay=0.5")
-    ]
-    log = log_of(run_here(toy_config(tmp_path, "optim.accumulate=14", *schedule)).run)
+    schedule = """
+        optim.schedule=epoch_decay optim.schedule.lr=0.001
+        optim.schedule.warmup_epochs=1 optim.schedule.decay=0.5
+    """
+    log = log_of(run_here(toy_config(tmp_path, "optim.accumulate=14", schedule)).run)
     rates = [line["learning_rate"] for line in log.values()]
     assert rates == pytest.approx([0.0005, 0.0005, 0.001, 0.001, 0.001, 0.001])
 
@@ -151,24 +147,17 @@ def test_the_rate_that_is_logged_is_the_one_of_the_epoch(tmp_path: Path) -> None
 # ------------------------------------------------------------------------------------ breaking down
 
 
-def test_a_loss_that_is_no_number_ends_with_a_diagnosis_and_keeps_the_good_checkpoints(
-    tmp_path: Path,
-) -> None:
+def test_a_loss_that_is_no_number_is_diagnosed_and_harms_no_checkpoint(tmp_path: Path) -> None:
     good = run_here(toy_config(tmp_path, "train.max_epochs=1")).run
-    doctored = (
-        Path(shutil.copytree(good.path, tmp_path / "doctored"))
-        / "checkpoints"
-        / "regular_checkpoint_1.pt"
-    )
+    doctored = copied(good, tmp_path).checkpoints / "regular_checkpoint_1.pt"
     payload = content(doctored)
     payload["scheduler"]["base_lrs"] = [1e30]
     payload["optimizer"]["param_groups"][0]["lr"] = 1e30
     torch.save(payload, doctored)
     before = {path.name: path.read_bytes() for path in doctored.parent.iterdir()}
-    config = toy_config(tmp_path, "train.max_epochs=3", "train.checkpoint_every_steps=1000")
-    with pytest.raises(
-        NonFiniteError, match=r"^update (29|30|31) \(epoch 2\): loss .* Try a lower learning rate"
-    ):
+    config = toy_config(tmp_path, "train.max_epochs=3 train.checkpoint_every_steps=1000")
+    words = r"^update (29|30|31) \(epoch 2\): loss .* Try a lower learning rate"
+    with pytest.raises(NonFiniteError, match=words):
         run_here(config, resume=doctored)
     assert {path.name: path.read_bytes() for path in doctored.parent.iterdir()} == before
     best = next(path for path in doctored.parent.iterdir() if path.name.startswith("best"))
@@ -177,12 +166,13 @@ def test_a_loss_that_is_no_number_ends_with_a_diagnosis_and_keeps_the_good_check
 
 def test_a_validation_loss_that_is_no_number_saves_nothing(tmp_path: Path) -> None:
     # One update an epoch: the weights break down in it, and only the validation can see that.
-    config = toy_config(tmp_path, "optim.accumulate=100", "optim.schedule.lr=1e30")
+    config = toy_config(tmp_path, "optim.accumulate=100 optim.schedule.lr=1e30")
     with pytest.raises(NonFiniteError, match="validation loss"):
         run_here(config)
     assert not list(tmp_path.glob("runs/*/checkpoints/*"))
 
 
+@pytest.mark.slow
 def test_an_absurd_rate_on_the_command_line_is_one_line(tmp_path: Path) -> None:
     done = run_script(*toy_command(tmp_path, "optim.schedule.lr=1e30"))
     assert (done.returncode, done.stdout) == (2, "")
@@ -194,9 +184,7 @@ def test_an_absurd_rate_on_the_command_line_is_one_line(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------- progress
 
 
-def test_where_there_is_no_terminal_a_line_says_how_far_it_is(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_without_a_terminal_a_line_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     output = {"nll": 20.0, "n_tokens": 10, "lr": 0.001}
     trainer = Engine(lambda engine, batch: output)
@@ -229,9 +217,7 @@ def test_a_device_that_is_not_there(name: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("computes", ["yes", "no"])
-def test_a_precision_that_the_device_does_not_have(
-    monkeypatch: pytest.MonkeyPatch, computes: str
-) -> None:
+def test_a_precision_that_is_not_there(monkeypatch: pytest.MonkeyPatch, computes: str) -> None:
     monkeypatch.setenv("COMPUTES_BF16", computes)
     assert resolve_precision("fp32", CPU) is torch.float32
     with pytest.raises(UserError, match="'fp16' needs a CUDA device"):
@@ -246,27 +232,22 @@ def test_a_precision_that_the_device_does_not_have(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--config", "configs/demoo.py"], "there are: configs/demo.py,"),
-        (["--set", "model.d_modle=8"], "unknown key 'model.d_modle': model has: d_model"),
-        (["--set", "train.max_epochs=0"], "train.max_epochs = 0: allowed: an integer >= 1"),
-        (["--position", "alibbi"], "model.position = 'alibbi': allowed: alibi, alibi_asymmetric,"),
-        (["--nproc_per_node", "0"], "an integer >= 1"),
-        (["--resume", "runs/none_at_all"], "no such checkpoint or run folder"),
-        (["--config", "WRONG"], "wrong.py:3: TypeError:"),
-        (["--epochs", "3"], "unrecognized arguments: --epochs 3 (see train.py --help)"),
+        ("--config configs/demoo.py", "there are: configs/demo.py,"),
+        ("--set model.d_modle=8", "unknown key 'model.d_modle': model has: d_model"),
+        ("--set train.max_epochs=0", "train.max_epochs = 0: allowed: an integer >= 1"),
+        ("--position alibbi", "model.position = 'alibbi': allowed: alibi, alibi_asymmetric,"),
+        ("--nproc_per_node 0", "an integer >= 1"),
+        ("--resume runs/none_at_all", "no such checkpoint or run folder"),
+        ("--config WRONG", "wrong.py:3: TypeError:"),
+        ("--epochs 3", "unrecognized arguments: --epochs 3 (see train.py --help)"),
     ],
 )
 def test_a_mistake_on_the_command_line_gets_one_line(
-    args: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    args: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text("from configs.schema import Config\n\nconfig = Config(depth=3)\n")
-    args = [str(wrong) if arg == "WRONG" else arg for arg in args]
-    monkeypatch.setattr("sys.argv", ["train.py", *args])
+    monkeypatch.setattr("sys.argv", ["train.py", *args.replace("WRONG", str(wrong)).split()])
     with pytest.raises(SystemExit) as ended:
         run_main(script.main)
     error = capsys.readouterr().err
@@ -284,15 +265,9 @@ def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
 
 
 def test_a_validation_pair_past_the_position_table_is_named_before_training(tmp_path: Path) -> None:
-    short = (
-        "data.max_len=9",
-        "decode.max_len=9",
-        "model.position=learnable",
-        "model.position.max_positions=9",
-    )
-    with pytest.raises(
-        UserError,
-        match=r"validation source has \d+ tokens and the position table 9: use --set data.eval",
-    ):
-        run_here(toy_config(tmp_path, *short))
-    run_here(toy_config(tmp_path, *short, "data.eval_long=truncate", "train.max_epochs=1"))
+    table = "model.position=learnable model.position.max_positions=9"
+    short = f"data.max_len=9 decode.max_len=9 {table}"
+    words = r"validation source has \d+ tokens and the position table 9: use --set data.eval"
+    with pytest.raises(UserError, match=words):
+        run_here(toy_config(tmp_path, short))
+    run_here(toy_config(tmp_path, short, "data.eval_long=truncate train.max_epochs=1"))

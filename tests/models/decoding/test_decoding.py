@@ -7,7 +7,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -44,13 +44,10 @@ FOUR = {"beam_size": 4, "n_best": 4}
 DIVERSE = {"beam_size": 6, "n_best": 6, "groups": 3, "strength": 0.8}
 
 
-def assert_alike(
-    ours: list[Hypothesis], theirs: list[Hypothesis], tolerance: float = 1e-10
-) -> None:
+def assert_alike(ours: list[Hypothesis], theirs: list[Hypothesis], near: float = 1e-10) -> None:
     assert [(h.ids, h.finished) for h in ours] == [(h.ids, h.finished) for h in theirs]
     for a, b in zip(ours, theirs):
-        assert a.log_prob == pytest.approx(b.log_prob, abs=tolerance, rel=0)
-        assert a.score == pytest.approx(b.score, abs=tolerance, rel=0)
+        assert (a.log_prob, a.score) == pytest.approx((b.log_prob, b.score), abs=near, rel=0)
 
 
 @torch.no_grad()
@@ -112,9 +109,8 @@ def naive_search(
 def test_a_beam_as_wide_as_the_space_finds_the_best_of_all_sequences(alpha: float) -> None:
     vocab, pad, longest = 7, 6, 5
     small = vocabulary(src_vocab_size=vocab, tgt_vocab_size=vocab, pad_id=pad)
-    model = tiny_model(
-        Rope(), seed=1, vocab=small, gain=1.2, n_encoder_layers=1, n_decoder_layers=1
-    )
+    layers: Any = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    model = tiny_model(Rope(), seed=1, vocab=small, gain=1.2, **layers)
     src = torch.tensor([[3, 2, 5, EOS], [4, EOS, pad, pad], [2, 2, EOS, pad]])
     sequences = [
         (*words, EOS) for n in range(longest) for words in itertools.product(range(1, 6), repeat=n)
@@ -145,15 +141,14 @@ def test_cached_batched_search_equals_the_naive_one_for_every_scheme(name: str) 
         assert_alike(ours, naive_search(model, sentence, size=3, alpha=0.8, limit=9))
 
 
+GROUPS = [(2, 0.3, 0.0), (2, 1.5, 0.6), (3, 0.7, 1.0), (3, 0.0, 0.6), (6, 0.8, 0.6)]
+
+
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize(
-    ("groups", "strength", "alpha"),
-    [(2, 0.3, 0.0), (2, 1.5, 0.6), (3, 0.7, 1.0), (3, 0.0, 0.6), (6, 0.8, 0.6)],
-)
-def test_a_beam_in_groups_equals_the_naive_one(
-    seed: int, groups: int, strength: float, alpha: float
-) -> None:
+@pytest.mark.parametrize("drawn", GROUPS)
+def test_a_beam_in_groups_equals_the_naive_one(seed: int, drawn: tuple[int, float, float]) -> None:
     model, src = lively(seed=seed), sources(5, 3, 7, seed=seed)
+    groups, strength, alpha = drawn
     how = {"groups": groups, "strength": strength}
     limits = replace(LIMITS, alpha=alpha)
     for sentence, ours in zip(src, beam_search(model, src, limits, beam_size=6, n_best=6, **how)):
@@ -167,16 +162,12 @@ def test_stopping_early_loses_nothing(alpha: float, monkeypatch: pytest.MonkeyPa
     for seed in range(6):
         model, src = lively(seed=seed), sources(4, seed=seed)
         step, lengths = model.decode_step, []
-        monkeypatch.setattr(
-            model,
-            "decode_step",
-            lambda t, s: lengths.append(s.length) or step(t, s),  # noqa: B023
-        )
+        counted = lambda t, s: lengths.append(s.length) or step(t, s)  # noqa: B023, E731
+        monkeypatch.setattr(model, "decode_step", counted)
         (found,) = beam_search(model, src, replace(LIMITS, max_len=12, alpha=alpha), **FOUR)
         n_steps.append(len(lengths))
-        assert_alike(
-            found, naive_search(model, src[0], size=4, alpha=alpha, limit=12, early_stop=False)
-        )
+        whole = naive_search(model, src[0], size=4, alpha=alpha, limit=12, early_stop=False)
+        assert_alike(found, whole)
     assert min(n_steps) < 12  # ... and it does stop
 
 
@@ -268,9 +259,7 @@ def test_a_translation_does_not_depend_on_the_batch_around_it(name: str) -> None
     src = sources(*lengths)
     padded = torch.cat((src, torch.full((7, 4), PAD)), dim=1)
     order = [3, 6, 0, 2, 5, 1, 4]
-    batches = [
-        (src, range(7)), (padded, range(7)), (src[order], order), (src[:2], (0, 1))
-    ]  # fmt: skip
+    batches = [(src, range(7)), (padded, range(7)), (src[order], order), (src[:2], (0, 1))]
     # The limits differ: sentences leave the search one after the other.
     limits = replace(LIMITS, max_len=16, max_len_ratio=0.8)
     for search in (
@@ -286,11 +275,8 @@ def test_a_translation_does_not_depend_on_the_batch_around_it(name: str) -> None
 
 def test_each_sentence_has_a_length_limit_of_its_own() -> None:
     src = sources(2, 9, 5)
-    for max_len, ratio, expected in (
-        (20, 1.5, [13, 20, 17]),
-        (20, 0.1, [10, 10, 10]),
-        (4, 1.5, [4, 4, 4]),
-    ):
+    table = ((20, 1.5, [13, 20, 17]), (20, 0.1, [10, 10, 10]), (4, 1.5, [4, 4, 4]))
+    for max_len, ratio, expected in table:
         limits = replace(LIMITS, max_len=max_len, max_len_ratio=ratio)
         assert limits.max_lengths(src, PAD).tolist() == expected
     model = lively(seed=2)
@@ -306,10 +292,8 @@ def test_each_sentence_has_a_length_limit_of_its_own() -> None:
 
 def test_one_token_of_room_is_enough_to_answer() -> None:
     model, src, limits = lively(), sources(3, 2), replace(LIMITS, max_len=1)
-    for n, found in (
-        (1, greedy_search(model, src, limits)),
-        (4, beam_search(model, src, limits, **FOUR)),
-    ):
+    greedy, beams = greedy_search(model, src, limits), beam_search(model, src, limits, **FOUR)
+    for n, found in ((1, greedy), (4, beams)):
         assert [len(hypotheses) for hypotheses in found] == [n, n]
         assert all(len(h.ids) + h.finished == 1 for h in itertools.chain(*found))
 
@@ -367,9 +351,8 @@ def test_ids_that_are_never_generated() -> None:
     logits = torch.zeros(1, 4, dtype=torch.bfloat16)
     log_probs = allowed_log_probs(logits, (3, 0))
     assert log_probs.dtype == torch.float32
-    assert log_probs[0].tolist() == pytest.approx(
-        [-math.inf, -math.log(4), -math.log(4), -math.inf]
-    )
+    quarter = -math.log(4)
+    assert log_probs[0].tolist() == pytest.approx([-math.inf, quarter, quarter, -math.inf])
     assert (logits == 0).all()
 
 
