@@ -21,16 +21,10 @@ from utils.errors import ConfigError
 
 
 def test_deepnorms_constants_are_those_of_the_papers_figure_2() -> None:
-    (alpha_e, beta_e), (alpha_d, beta_d) = deepnorm_constants(6, 6)
+    encoder, decoder = deepnorm_constants(6, 6)
     # 6^5 = 7776 and its 16th root, 18^(1/4), 72^(1/4)
-    assert (alpha_e, beta_e) == (
-        pytest.approx(0.81 * 1.750541, rel=1e-6),
-        pytest.approx(0.87 / 1.750541, rel=1e-6),
-    )
-    assert (alpha_d, beta_d) == (
-        pytest.approx(2.059767, rel=1e-6),
-        pytest.approx(0.3432945, rel=1e-6),
-    )
+    assert encoder == pytest.approx((0.81 * 1.750541, 0.87 / 1.750541), rel=1e-6)
+    assert decoder == pytest.approx((2.059767, 0.3432945), rel=1e-6)
     (alpha_e, beta_e), (alpha_d, beta_d) = deepnorm_constants(18, 3)
     assert math.log(alpha_e / 0.81) == pytest.approx((4 * math.log(18) + math.log(3)) / 16)
     assert alpha_e * beta_e == pytest.approx(0.81 * 0.87)
@@ -44,17 +38,13 @@ def test_a_deepnorm_layer_is_equation_1_written_out() -> None:
     layer: Any = model.encoder.layers[1]
     torch.manual_seed(0)
     x = torch.randn(2, 5, D_MODEL, dtype=torch.float64)
-    positions = torch.arange(5)
-    places = Places(
-        positions, positions, padding=padding_attn_mask(torch.zeros(2, 5, dtype=torch.bool))
-    )
+    mask = padding_attn_mask(torch.zeros(2, 5, dtype=torch.bool))
+    places = Places(torch.arange(5), torch.arange(5), padding=mask)
     out = layer(x, scheme=model.scheme, places=places, tap=None)
 
     def norm(y: Tensor, module: Any) -> Tensor:
-        y = (y - y.mean(-1, keepdim=True)) / (
-            y.var(-1, correction=0, keepdim=True) + module.eps
-        ).sqrt()
-        return y * module.weight + module.bias
+        variance = y.var(-1, correction=0, keepdim=True) + module.eps
+        return (y - y.mean(-1, keepdim=True)) / variance.sqrt() * module.weight + module.bias
 
     attended = layer.self_attention(x, position=model.scheme.attention("encoder", 1), places=places)
     y = norm(alpha * x + attended, layer.norm1)
@@ -68,31 +58,22 @@ def test_deepnorm_begins_with_its_gains() -> None:
     """Xavier's normal: std = gain (2 / (fan_in + fan_out))^0.5, for each projection by itself."""
     torch.manual_seed(0)
     d, d_ff = 128, 256
-    model: Any = build_model(
-        tiny_config(norm="deepnorm", d_model=d, d_ff=d_ff, n_encoder_layers=2), vocabulary()
-    )
+    shape: Any = {"d_model": d, "d_ff": d_ff, "n_encoder_layers": 2}
+    model: Any = build_model(tiny_config(norm="deepnorm", **shape), vocabulary())
     (_, beta_e), (_, beta_d) = deepnorm_constants(2, 2)
     for stack, beta in ((model.encoder, beta_e), (model.decoder, beta_d)):
         layer = stack.layers[1]
         q, k, v = layer.self_attention.qkv_proj.weight.chunk(3)
-        weights = [(q, 1.0), (k, 1.0), (v, beta), (layer.self_attention.out_proj.weight, beta)]
-        weights += [
-            (layer.feed_forward.linear1.weight, beta),
-            (layer.feed_forward.linear2.weight, beta),
-        ]
+        plain, scaled = [q, k], [v, layer.self_attention.out_proj.weight]
+        scaled += [layer.feed_forward.linear1.weight, layer.feed_forward.linear2.weight]
         if stack is model.decoder:
             cross = layer.cross_attention
             k, v = cross.kv_proj.weight.chunk(2)
-            weights += [
-                (cross.q_proj.weight, 1.0),
-                (k, 1.0),
-                (v, beta),
-                (cross.out_proj.weight, beta),
-            ]
-        for weight, gain in weights:
-            assert weight.std().item() == pytest.approx(
-                gain * math.sqrt(2 / sum(weight.shape)), rel=0.04
-            )
+            plain += [cross.q_proj.weight, k]
+            scaled += [v, cross.out_proj.weight]
+        for weight, gain in [*((w, 1.0) for w in plain), *((w, beta) for w in scaled)]:
+            xavier = math.sqrt(2 / sum(weight.shape))
+            assert weight.std().item() == pytest.approx(gain * xavier, rel=0.04)
         assert not layer.feed_forward.linear1.bias.any()
 
 
@@ -100,10 +81,8 @@ def test_weights_by_depth_are_the_plain_ones_over_the_root_of_the_layer() -> Non
     plain, scaled = (
         tiny_model(gain=1.0, n_encoder_layers=4, init=init) for init in ("xavier", "depth_scaled")
     )
-    for stack in ("encoder", "decoder"):
-        for number, layers in enumerate(
-            zip(getattr(plain, stack).layers, getattr(scaled, stack).layers), start=1
-        ):
+    for ours, theirs in ((plain.encoder, scaled.encoder), (plain.decoder, scaled.decoder)):
+        for number, layers in enumerate(zip(ours.layers, theirs.layers), start=1):
             for p, q in zip(*(layer.parameters() for layer in layers)):
                 torch.testing.assert_close(q, p * number**-0.5 if p.dim() > 1 else p)
     assert torch.equal(plain.output.weight, scaled.output.weight)
@@ -113,61 +92,53 @@ def test_weights_by_depth_are_the_plain_ones_over_the_root_of_the_layer() -> Non
     ("changes", "message"),
     [
         (
-            {"norm": "deepnorm", "backend": "torch"},
+            "norm=deepnorm backend=torch",
             r'norm = .deepnorm.: model\.backend = "torch" has .pre. or .post. alone',
         ),
         (
-            {"init": "depth_scaled", "backend": "torch"},
+            "init=depth_scaled backend=torch",
             r'init = .depth_scaled.: model\.backend = "torch" has .xavier. alone',
         ),
         (
-            {"init": "depth_scaled", "norm": "deepnorm"},
+            "init=depth_scaled norm=deepnorm",
             r"init = 'depth_scaled': .* has an initialisation of its own",
         ),
     ],
-    ids=["deepnorm", "depth", "both"],
 )
-def test_what_does_not_go_together_is_refused(changes: dict, message: str) -> None:
+def test_what_does_not_go_together_is_refused(changes: str, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"model\.{message}"):
-        tiny_config(**changes)
+        tiny_config(**dict(change.split("=") for change in changes.split()))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post", "deepnorm"])
 def test_gradients_reach_the_first_of_many_layers(norm: Any) -> None:
     torch.manual_seed(0)
-    model = build_model(
-        tiny_config(norm=norm, n_encoder_layers=12, n_decoder_layers=2), vocabulary()
-    ).double()
+    config = tiny_config(norm=norm, n_encoder_layers=12, n_decoder_layers=2)
+    model = build_model(config, vocabulary()).double()
     model(sources(6, 4), targets(2, 5)).log_softmax(-1)[..., 3].sum().backward()
-    norms = [
-        layer.feed_forward.linear2.weight.grad.norm().item()  # type: ignore[union-attr]
-        for layer in model.encoder.layers  # type: ignore[union-attr]
-    ]
+    gradients = [layer.feed_forward.linear2.weight.grad for layer in model.encoder.layers]
+    norms = [gradient.norm().item() for gradient in gradients]
     assert min(norms) > 1e-3 * max(norms) > 0
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        ("model.norm=pre", "model.init=depth_scaled", "model.stochastic_depth=0.2"),
-        ("model.norm=deepnorm", "model.position=t5"),
+        "model.norm=pre model.init=depth_scaled model.stochastic_depth=0.2",
+        "model.norm=deepnorm model.position=t5",
     ],
     ids=["depth_scaled", "deepnorm"],
 )
 @pytest.mark.slow
-def test_six_layers_above_one_train_and_translate(changes: tuple[str, ...], tmp_path: Path) -> None:
-    shape = (
-        "model.n_encoder_layers=6",
-        "model.n_decoder_layers=1",
-        "optim.accumulate=4",
-        "train.max_epochs=2",
-    )
-    run = run_here(toy_config(tmp_path, *shape, *changes)).run
+def test_six_layers_above_one_train_and_translate(changes: str, tmp_path: Path) -> None:
+    layers = "model.n_encoder_layers=6 model.n_decoder_layers=1"
+    rest = "optim.accumulate=4 train.max_epochs=2"
+    run = run_here(toy_config(tmp_path, layers, rest, changes)).run
     log = log_of(run)
     assert len(log) == 14
     assert log[14]["loss"] < log[1]["loss"] - 0.3
     loaded = load_run(run.path, runs_dir=tmp_path)
-    assert (len(loaded.model.encoder.layers), len(loaded.model.decoder.layers)) == (6, 1)  # type: ignore[arg-type]
+    assert [len(stack.layers) for stack in (loaded.model.encoder, loaded.model.decoder)] == [6, 1]
     translator = loaded.translator(torch.device("cpu"))
     [greedy], beam = (
         translator.translate(["le chat voit le chien"], greedy=g)[0] for g in (True, False)

@@ -1,10 +1,9 @@
-"""Muon: its polynomial, its step against torch's and against AdamW, which weights it takes, and its
-state.
-"""
+"""Muon: its polynomial, its step against torch's and AdamW's, which weights it takes, its state."""
 
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +21,17 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
+def muon_of(*maps: HiddenMap, weight_decay: float = 0.1) -> Muon:
+    """Of these maps, and of one number that is AdamW's."""
+    rest = nn.Parameter(normal(1, dtype=maps[0].weight.dtype))
+    return Muon(list(maps), [{"params": [rest]}], **RATES, weight_decay=weight_decay)
+
+
+def give_gradients(model: nn.Module, step: int) -> None:
+    for n, p in enumerate(model.parameters()):
+        p.grad = normal(*p.shape, seed=100 * step + n, dtype=p.dtype)
+
+
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4), (1, 5)])
 def test_the_step_is_a_polynomial_of_the_singular_values_alone(shape: tuple[int, int]) -> None:
     x = normal(3, *shape)
@@ -29,9 +39,8 @@ def test_the_step_is_a_polynomial_of_the_singular_values_alone(shape: tuple[int,
     s = s / s.norm(dim=-1, keepdim=True)
     for _ in range(5):
         s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
-    torch.testing.assert_close(
-        orthogonalise(x), u @ torch.diag_embed(s) @ vh, rtol=1e-9, atol=1e-12
-    )
+    expected = u @ torch.diag_embed(s) @ vh
+    torch.testing.assert_close(orthogonalise(x), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_the_step_is_nearly_orthogonal() -> None:
@@ -43,9 +52,7 @@ def test_the_step_is_nearly_orthogonal() -> None:
 def test_no_gradient_moves_nothing_but_what_decays() -> None:
     weight = nn.Parameter(normal(4, 4))
     start = weight.detach().clone()
-    muon = Muon(
-        [HiddenMap(weight, 1)], [{"params": [nn.Parameter(normal(1))]}], **RATES, weight_decay=0.5
-    )
+    muon = muon_of(HiddenMap(weight, 1), weight_decay=0.5)
     muon.step()  # a weight without a gradient is left alone
     assert torch.equal(weight, start)
     weight.grad = torch.zeros_like(weight)
@@ -58,15 +65,9 @@ def test_it_goes_where_torchs_muon_goes(shape: tuple[int, int]) -> None:
     """Torch's computes in bfloat16, so the two agree to about two digits."""
     ours, theirs = (nn.Parameter(normal(*shape, dtype=torch.float32)) for _ in range(2))
     start = ours.detach().clone()
-    muon = Muon(
-        [HiddenMap(ours, 1)],
-        [{"params": [nn.Parameter(normal(1, dtype=torch.float32))]}],
-        **RATES,
-        weight_decay=0.1,
-    )
-    other = torch.optim.Muon(
-        [theirs], lr=0.01, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = muon_of(HiddenMap(ours, 1))
+    alike = {"lr": 0.01, "weight_decay": 0.1, "momentum": 0.95, "adjust_lr_fn": "match_rms_adamw"}
+    other = torch.optim.Muon([theirs], **alike)
     for step in range(5):
         ours.grad = theirs.grad = normal(*shape, seed=step + 1, dtype=torch.float32)
         muon.step()
@@ -80,14 +81,8 @@ def test_maps_in_one_weight_step_as_if_each_had_its_own() -> None:
     apart = [nn.Parameter(part.clone()) for part in together.detach().chunk(3)]
     whole = nn.Parameter(together.detach().clone())
 
-    def muon(*maps: HiddenMap) -> Muon:
-        return Muon(maps, [{"params": [nn.Parameter(normal(1))]}], **RATES, weight_decay=0.1)
-
-    packed, single, mixed = (
-        muon(HiddenMap(together, 3)),
-        muon(*(HiddenMap(p, 1) for p in apart)),
-        muon(HiddenMap(whole, 1)),
-    )
+    packed, mixed = muon_of(HiddenMap(together, 3)), muon_of(HiddenMap(whole, 1))
+    single = muon_of(*(HiddenMap(p, 1) for p in apart))
     for step in range(3):
         gradient = normal(12, 4, seed=step + 1)
         together.grad, whole.grad = gradient, gradient.clone()
@@ -96,7 +91,7 @@ def test_maps_in_one_weight_step_as_if_each_had_its_own() -> None:
         for each in (packed, single, mixed):
             each.step()
     torch.testing.assert_close(
-        together.detach(), torch.cat([p.detach() for p in apart]), rtol=0, atol=1e-14
+        together.data, torch.cat([p.data for p in apart]), rtol=0, atol=1e-14
     )
     assert not torch.allclose(together, whole, atol=1e-3)
 
@@ -126,24 +121,20 @@ def test_what_a_scheme_learns_is_left_to_adamw() -> None:
 def test_the_rest_of_the_model_steps_as_with_adamw(decay: str) -> None:
     model = tiny_model(Rope())
     other = copy.deepcopy(model)
-    config = OptimConfig(
-        optimizer="muon", weight_decay=0.1, decay=decay, schedule=Constant(lr=0.01)
-    )  # type: ignore[arg-type]
-    maps = hidden_maps(model)
-    muon = build_optimizer(model.parameters(), config, ModelConfig(), maps)
+    alike: Any = {"weight_decay": 0.1, "decay": decay, "schedule": Constant(lr=0.01)}
+    muon, adamw = (
+        build_optimizer(
+            m.parameters(), OptimConfig(optimizer=kind, **alike), ModelConfig(), hidden_maps(m)
+        )
+        for kind, m in (("muon", model), ("adamw", other))
+    )
     assert isinstance(muon, Muon)
     assert {group["lr"] for group in muon.param_groups} == {0.01}
-    adamw_config = OptimConfig(
-        optimizer="adamw", weight_decay=0.1, decay=decay, schedule=Constant(lr=0.01)
-    )  # type: ignore[arg-type]
-    adamw = build_optimizer(other.parameters(), adamw_config, ModelConfig(), hidden_maps(other))
     for step in range(3):
-        for n, (a, b) in enumerate(zip(model.parameters(), other.parameters())):
-            a.grad = normal(*a.shape, seed=100 * step + n, dtype=a.dtype)
-            b.grad = a.grad.clone()
-        muon.step()
-        adamw.step()
-    taken = {id(weight) for weight, _ in maps}
+        for m, optimizer in ((model, muon), (other, adamw)):
+            give_gradients(m, step)
+            optimizer.step()
+    taken = {id(weight) for weight, _ in hidden_maps(model)}
     for (name, a), b in zip(model.named_parameters(), other.parameters()):
         assert torch.equal(a, b) == (id(a) not in taken), name
 
@@ -151,8 +142,7 @@ def test_the_rest_of_the_model_steps_as_with_adamw(decay: str) -> None:
 def test_a_state_that_is_loaded_goes_on_as_the_one_that_was_saved() -> None:
     def steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: range) -> None:
         for step in numbers:
-            for n, p in enumerate(model.parameters()):
-                p.grad = normal(*p.shape, seed=100 * step + n, dtype=p.dtype)
+            give_gradients(model, step)
             optimizer.step()
 
     config = OptimConfig(optimizer="muon", decay="matrices", schedule=Constant(lr=0.01))

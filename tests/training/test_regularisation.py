@@ -67,10 +67,9 @@ def test_joint_dropout_refuses_what_is_no_rate(p: float) -> None:
 def test_word_dropout_takes_the_embedding_and_leaves_the_position(position: str) -> None:
     model = tiny_model(POSITIONS[position], word_dropout=0.4).train()
     src, tgt_in = sources(*[9] * 30), targets(30, 8)
+    sides = {"source": (src, model.src_embedding), "target": (tgt_in, model.tgt_embedding)}
     for side, x in inputs_of(model, src, tgt_in).items():
-        ids, embedding = (
-            (src, model.src_embedding) if side == "source" else (tgt_in, model.tgt_embedding)
-        )
+        ids, embedding = sides[side]
         places = torch.arange(ids.shape[1])
         nothing = model.scheme.input(side)(torch.zeros(*ids.shape, D_MODEL, dtype=x.dtype), places)
         whole = embedding(ids) * math.sqrt(D_MODEL) / 0.6 + nothing
@@ -81,24 +80,22 @@ def test_word_dropout_takes_the_embedding_and_leaves_the_position(position: str)
     assert (src == EOS).any()
 
 
-def test_word_dropout_is_for_training_alone() -> None:
+@pytest.mark.parametrize("field", ["word_dropout", "stochastic_depth"])
+def test_in_evaluation_nothing_is_dropped(field: str) -> None:
     src, tgt_in = sources(6, 3), targets(2, 4)
-    assert torch.equal(tiny_model(word_dropout=0.5)(src, tgt_in), tiny_model()(src, tgt_in))
+    assert torch.equal(tiny_model(**{field: 0.5})(src, tgt_in), tiny_model()(src, tgt_in))
 
 
 def test_embeddings_have_a_dropout_of_their_own_where_one_is_set() -> None:
     src, tgt_in = sources(9, 9), targets(2, 8)
-    zeros = {}
-    for name, changes in (
-        ("as dropout", {"dropout": 0.5}),
-        ("own", {"dropout": 0.5, "embedding_dropout": 0.0}),
-        ("more", {"dropout": 0.0, "embedding_dropout": 0.5}),
+    for dropout, own, least, most in (
+        (0.5, None, 0.3, 0.7),
+        (0.5, 0.0, 0, 0),
+        (0.0, 0.5, 0.3, 0.7),
     ):
-        x = inputs_of(tiny_model(**changes).train(), src, tgt_in)["source"]
-        zeros[name] = (x == 0).double().mean().item()
-    assert zeros["own"] == 0
-    assert 0.3 < zeros["as dropout"] < 0.7
-    assert 0.3 < zeros["more"] < 0.7
+        model = tiny_model(dropout=dropout, embedding_dropout=own).train()
+        x = inputs_of(model, src, tgt_in)["source"]
+        assert least <= (x == 0).double().mean() <= most
     model = tiny_model(dropout=0.0, embedding_dropout=0.5)
     assert all(layer.dropout.p == 0 for layer in [*model.encoder.layers, *model.decoder.layers])
 
@@ -109,11 +106,8 @@ def test_embeddings_have_a_dropout_of_their_own_where_one_is_set() -> None:
 def test_branches_are_dropped_more_often_from_layer_to_layer() -> None:
     """Huang et al. 2016, equation 4: p_l = 1 - l/L (1 - p_L) is kept; each stack has its own L."""
     model = tiny_model(stochastic_depth=0.4, n_encoder_layers=4, n_decoder_layers=2)
-    rates = [
-        [layer.branch_dropout.p for layer in stack.layers]
-        for stack in (model.encoder, model.decoder)
-    ]
-    assert rates == [pytest.approx([0.1, 0.2, 0.3, 0.4]), pytest.approx([0.2, 0.4])]
+    for stack, rates in ((model.encoder, [0.1, 0.2, 0.3, 0.4]), (model.decoder, [0.2, 0.4])):
+        assert [layer.branch_dropout.p for layer in stack.layers] == pytest.approx(rates)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -121,10 +115,8 @@ def test_each_sentence_loses_each_branch_for_itself(norm: Any) -> None:
     model = tiny_model(norm=norm, n_encoder_layers=1, stochastic_depth=0.5).train()
     layer: EncoderLayer = model.encoder.layers[0]  # type: ignore[assignment]
     x = torch.randn(1, 5, D_MODEL, dtype=torch.float64).expand(64, -1, -1)
-    positions = torch.arange(5)
-    places = Places(
-        positions, positions, padding=padding_attn_mask(torch.zeros(64, 5, dtype=torch.bool))
-    )
+    mask = padding_attn_mask(torch.zeros(64, 5, dtype=torch.bool))
+    places = Places(torch.arange(5), torch.arange(5), padding=mask)
     position = model.scheme.attention("encoder", 0)
     out = layer(x, scheme=model.scheme, places=places, tap=None)
 
@@ -133,15 +125,12 @@ def test_each_sentence_loses_each_branch_for_itself(norm: Any) -> None:
 
     seen = set()
     for kept in itertools.product((0.0, 2.0), repeat=2):  # a kept branch counts 1 / (1 - 0.5)
-        y = x
-        for factor, norm_of, branch in zip(
-            kept, (layer.norm1, layer.norm2), (attend, layer.feed_forward)
-        ):
-            y = (
-                y + factor * branch(norm_of(y))
-                if norm == "pre"
-                else norm_of(y + factor * branch(y))
-            )
+        y, branches = x, ((layer.norm1, attend), (layer.norm2, layer.feed_forward))
+        for factor, (norm_of, branch) in zip(kept, branches):
+            if norm == "pre":
+                y = y + factor * branch(norm_of(y))
+            else:
+                y = norm_of(y + factor * branch(y))
         rows = ((out - y).abs().amax(dim=(1, 2)) < 1e-10).nonzero().flatten().tolist()
         assert len(rows) > 4
         seen |= set(rows)
@@ -159,15 +148,9 @@ def test_a_dropped_branch_keeps_its_parameters_in_the_graph() -> None:
     assert gradients["tgt_embedding.weight"].any()  # type: ignore[union-attr]
 
 
-def test_stochastic_depth_is_for_training_alone() -> None:
-    src, tgt_in = sources(6, 3), targets(2, 4)
-    assert torch.equal(tiny_model(stochastic_depth=0.5)(src, tgt_in), tiny_model()(src, tgt_in))
-
-
 def test_the_other_backend_refuses_stochastic_depth_and_has_the_rest() -> None:
-    with pytest.raises(
-        ConfigError, match=r'model\.stochastic_depth = 0\.1: model\.backend = "torch" has 0 alone'
-    ):
+    words = r'model\.stochastic_depth = 0\.1: model\.backend = "torch" has 0 alone'
+    with pytest.raises(ConfigError, match=words):
         tiny_config(backend="torch", stochastic_depth=0.1)
     model = tiny_model(backend="torch", word_dropout=0.4, embedding_dropout=0.2).train()
     src, tgt_in = sources(6, 3), targets(2, 4)
