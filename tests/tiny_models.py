@@ -61,14 +61,8 @@ def vocabulary(**changes: Any) -> Any:
 
 
 def tiny_config(position: Position = NO_POSITION, **changes: Any) -> ModelConfig:
-    sizes = {
-        "d_model": D_MODEL,
-        "n_heads": N_HEADS,
-        "n_encoder_layers": N_LAYERS,
-        "n_decoder_layers": N_LAYERS,
-        "d_ff": D_FF,
-        "dropout": 0.0,
-    }
+    layers = {"n_encoder_layers": N_LAYERS, "n_decoder_layers": N_LAYERS}
+    sizes = {"d_model": D_MODEL, "n_heads": N_HEADS, **layers, "d_ff": D_FF, "dropout": 0.0}
     return ModelConfig(**cast(Any, {"position": position, **sizes, **changes}))
 
 
@@ -95,48 +89,43 @@ def tiny_model(
 # ------------------------------------------------------ toy schemes: one for each point of the seam
 
 
-def distance_index(places: Places, reach: int) -> Tensor:
-    return (-places.distance).clamp(-reach, reach) + reach
+class Distances(AttentionPosition):
+    """A trained vector for each distance up to `reach`."""
+
+    width = D_MODEL // N_HEADS
+
+    def __init__(self, reach: int = 4) -> None:
+        super().__init__()
+        self.reach = reach
+        self.table = nn.Parameter(torch.randn(2 * reach + 1, self.width))
+
+    def at(self, places: Places) -> Tensor:
+        return self.table[(-places.distance).clamp(-self.reach, self.reach) + self.reach]
 
 
-class RelativeBias(AttentionPosition):
+class RelativeBias(Distances):
     """A trained number for each head and distance, [H,Tq,Tk]."""
 
-    def __init__(self, reach: int = 4) -> None:
-        super().__init__()
-        self.reach = reach
-        self.table = nn.Parameter(torch.randn(2 * reach + 1, N_HEADS))
+    width = N_HEADS
 
     def bias(self, places: Places) -> Tensor:
-        return self.table[distance_index(places, self.reach)].permute(2, 0, 1)
+        return self.at(places).permute(2, 0, 1)
 
 
-class KeyTerm(AttentionPosition):
+class KeyTerm(Distances):
     """Shaw et al. 2018, equation 4: q times a trained vector for each distance."""
 
-    def __init__(self, reach: int = 4) -> None:
-        super().__init__()
-        self.reach = reach
-        self.table = nn.Parameter(torch.randn(2 * reach + 1, D_MODEL // N_HEADS))
-
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
-        keys = self.table[distance_index(places, self.reach)]
-        return torch.einsum("bhqd,qkd->bhqk", q, keys) * q.shape[-1] ** -0.5
+        return torch.einsum("bhqd,qkd->bhqk", q, self.at(places)) * q.shape[-1] ** -0.5
 
 
-class ValueTerm(AttentionPosition):
+class ValueTerm(Distances):
     """Shaw et al. 2018, equation 3: the weights times a trained vector for each distance."""
 
     needs_weights = True
 
-    def __init__(self, reach: int = 4) -> None:
-        super().__init__()
-        self.reach = reach
-        self.table = nn.Parameter(torch.randn(2 * reach + 1, D_MODEL // N_HEADS))
-
     def value_term(self, weights: Tensor, places: Places) -> Tensor:
-        values = self.table[distance_index(places, self.reach)]
-        return torch.einsum("bhqk,qkd->bhqd", weights, values)
+        return torch.einsum("bhqk,qkd->bhqd", weights, self.at(places))
 
 
 class TokenGate(AttentionPosition):
@@ -184,13 +173,7 @@ class Ramp(InputPosition):
 class ToyScheme(PositionScheme):
     """A module for the layers of each stack; one for cross-attention where asked."""
 
-    def __init__(
-        self,
-        make: Callable[[], AttentionPosition] | None,
-        *,
-        ramp: bool = False,
-        cross: bool = False,
-    ) -> None:
+    def __init__(self, make: Any = None, *, ramp: bool = False, cross: bool = False) -> None:
         super().__init__()
         self.at = nn.ModuleDict()
         if make is not None:
@@ -256,7 +239,7 @@ TOYS: dict[str, Callable[[], PositionScheme]] = {
     "token_gate": lambda: ToyScheme(TokenGate, ramp=True),
     "unit_scale": lambda: ToyScheme(UnitScale, cross=True),
     "stretch": lambda: ToyScheme(Stretch, cross=True),
-    "ramp": lambda: ToyScheme(None, ramp=True),
+    "ramp": lambda: ToyScheme(ramp=True),
 }
 ALL_SCHEMES = [*POSITIONS, *TOYS]
 

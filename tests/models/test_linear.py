@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,20 +26,17 @@ def was_laid_out(module: Linear, x: torch.Tensor) -> bool:
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Linear:
+def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Linear:
+    """With a bias, but for a test that has one without as a parameter."""
     monkeypatch.setattr(models.linear, "_WORTH", 1)
     torch.manual_seed(0)
-    return Linear(16, 70)
+    return Linear(16, 70, bias=getattr(request, "param", True))
 
 
 @pytest.mark.parametrize("shape", [(1, 16), (5, 1, 16), (8, 8, 16), (3, 300, 16), (0, 16)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_equals_the_plain_product(
-    shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(models.linear, "_WORTH", 1)
-    torch.manual_seed(0)
-    module, x = Linear(16, 70, bias=bias), torch.randn(shape)
+@pytest.mark.parametrize("module", [True, False], indirect=True)
+def test_equals_the_plain_product(shape: tuple[int, ...], module: Linear) -> None:
+    x = torch.randn(shape)
     with torch.inference_mode(), weights_fixed():
         out, plain = module(x), F.linear(x, module.weight, module.bias)
     assert out.shape == plain.shape == (*shape[:-1], 70)
@@ -50,9 +49,7 @@ def test_takes_other_strides(module: Linear) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
-def test_follows_the_weight_from_scope_to_scope(
-    module: Linear, optimizer: type[torch.optim.Optimizer]
-) -> None:
+def test_follows_the_weight_from_scope_to_scope(module: Linear, optimizer: Any) -> None:
     x = torch.randn(4, 16)
     before = module.weight.detach().clone()
     assert was_laid_out(module, x)
@@ -61,7 +58,7 @@ def test_follows_the_weight_from_scope_to_scope(
         loss = module(x).square().sum()
     assert loss.requires_grad  # with gradients: the plain product
     loss.backward()
-    optimizer(module.parameters(), lr=0.1, fused=True).step()  # type: ignore[call-arg]  # counts no version
+    optimizer(module.parameters(), lr=0.1, fused=True).step()  # counts no version
     assert (module.weight - before).abs().max() > 0.01
     assert difference(module, x) < 1e-5
     module.weight.data = torch.randn(70, 16)
@@ -88,10 +85,8 @@ def test_keeps_a_layout_within_the_outermost_scope_alone(module: Linear) -> None
 def test_leaves_other_precisions_to_torch(module: Linear) -> None:
     x = torch.randn(4, 16)
     with torch.inference_mode(), weights_fixed():
-        exact = linear(x.double(), module.weight.double(), module.bias.double())
-        assert torch.equal(
-            exact, F.linear(x.double(), module.weight.double(), module.bias.double())
-        )
+        double = (x.double(), module.weight.double(), module.bias.double())
+        assert torch.equal(linear(*double), F.linear(*double))
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert module(x).dtype == torch.bfloat16
 
@@ -99,13 +94,8 @@ def test_leaves_other_precisions_to_torch(module: Linear) -> None:
 @pytest.mark.parametrize(
     ("rows", "size", "laid_out"),
     [
-        (7, 512, False),  # 262,144 products a row
-        (8, 512, True),
-        (64, 512, True),
-        (65, 512, False),
-        (1, 1500, True),
-        (256, 1500, True),
-        (257, 1500, False),
+        *((7, 512, False), (8, 512, True), (64, 512, True), (65, 512, False)),  # 262,144 products
+        *((1, 1500, True), (256, 1500, True), (257, 1500, False)),
     ],
 )
 def test_few_rows_and_many_products_are_worth_it(rows: int, size: int, laid_out: bool) -> None:

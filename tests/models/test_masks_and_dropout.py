@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from models.dropout import Dropout
+from models.dropout import Dropout, JointDropout
 from models.masks import as_bias, causal_attn_mask, key_padding_mask, padding_attn_mask
 
 
@@ -53,15 +54,12 @@ def test_dropout_decides_on_neighbours_independently() -> None:
     dropped = (drop(p, n) == 0).double() - p
     lanes = dropped.view(-1, 4) / math.sqrt(p * (1 - p))
     rows = len(lanes)
-    assert (
-        lanes.mean(dim=0).abs() < 4.5 / math.sqrt(rows)
-    ).all()  # each of the four lanes has the same rate
+    assert (lanes.mean(dim=0).abs() < 4.5 / math.sqrt(rows)).all()  # each lane has the same rate
     correlation = lanes.T @ lanes / rows
     assert (correlation - torch.eye(4)).abs().max() < 0.02
     for lag in (1, 2, 3, 4, 5, 8):
-        assert abs((dropped[:-lag] * dropped[lag:]).mean().item()) / (
-            p * (1 - p)
-        ) < 4.5 / math.sqrt(n - lag)
+        correlation = (dropped[:-lag] * dropped[lag:]).mean() / (p * (1 - p))
+        assert abs(correlation.item()) < 4.5 / math.sqrt(n - lag)
 
 
 def test_dropout_repeats_with_the_seed() -> None:
@@ -101,8 +99,9 @@ def test_dropout_takes_what_is_not_contiguous() -> None:
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, 1.5, float("nan")])
 def test_dropout_refuses_an_impossible_rate(p: float) -> None:
-    with pytest.raises(ValueError, match=r"dropout p = .*: allowed: 0 <= p < 1"):
-        Dropout(p)
+    for make in (Dropout, partial(JointDropout, shared=1)):
+        with pytest.raises(ValueError, match=r"dropout p = .*: allowed: 0 <= p < 1"):
+            make(p)
 
 
 def test_dropout_works_up_to_the_largest_rate_below_one() -> None:

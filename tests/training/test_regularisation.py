@@ -54,12 +54,6 @@ def test_joint_dropout_does_and_draws_nothing_in_evaluation_and_at_0() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("p", [-0.1, 1.0, math.nan])
-def test_joint_dropout_refuses_what_is_no_rate(p: float) -> None:
-    with pytest.raises(ValueError, match="allowed: 0 <= p < 1"):
-        JointDropout(p, shared=1)
-
-
 # ------------------------------------------------------------------------------------- word dropout
 
 

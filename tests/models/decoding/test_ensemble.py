@@ -22,29 +22,25 @@ from models.loss import token_sums
 from models.transformer import TranslationTransformer
 from tokenizer.subword import SubwordTokenizer
 
+Models = list[TranslationTransformer]
+
 
 @pytest.fixture(scope="module")
-def three() -> list[TranslationTransformer]:
+def three() -> Models:
     """Models of three position schemes and two widths, one of them without a cache."""
-    return [
-        lively("rope"),
-        lively("torch", seed=1),
-        lively("t5", seed=2, d_model=24, n_decoder_layers=1),
-    ]
+    small = lively("t5", seed=2, d_model=24, n_decoder_layers=1)
+    return [lively("rope"), lively("torch", seed=1), small]
 
 
-def mean_log_probs(models: list[TranslationTransformer], src: Tensor, tgt_in: Tensor) -> Tensor:
+def mean_log_probs(models: Models, src: Tensor, tgt_in: Tensor) -> Tensor:
     """The formula, token by token: the geometric mean of the probabilities, normalised."""
     mean = torch.stack([model(src, tgt_in).log_softmax(-1) for model in models]).mean(0)
     return mean - mean.exp().sum(-1, keepdim=True).log()
 
 
 @torch.no_grad()
-def naive_greedy(
-    models: list[TranslationTransformer], sentence: Tensor, limit: int
-) -> tuple[tuple[int, ...], float]:
-    ids: list[int] = []
-    total = 0.0
+def naive_greedy(models: Models, sentence: Tensor, limit: int) -> tuple[tuple[int, ...], float]:
+    ids, total = [], 0.0
     for _ in range(limit):
         log_probs = mean_log_probs(models, sentence[None], torch.tensor([[BOS, *ids]]))[0, -1]
         log_probs = log_probs.index_fill(0, torch.tensor([PAD]), -torch.inf)
@@ -56,7 +52,7 @@ def naive_greedy(
     return tuple(ids), total
 
 
-def test_the_search_sees_the_normalised_geometric_mean(three: list[TranslationTransformer]) -> None:
+def test_the_search_sees_the_normalised_geometric_mean(three: Models) -> None:
     src = sources(5, 3, 7)
     for sentence, [hypothesis] in zip(src, greedy_search(Ensemble(three), src, LIMITS)):
         ids, log_prob = naive_greedy(three, sentence[sentence != PAD], 9)
@@ -65,9 +61,7 @@ def test_the_search_sees_the_normalised_geometric_mean(three: list[TranslationTr
         assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-10)
 
 
-def test_a_step_after_reordering_and_selecting_is_the_whole_prefix_of_every_model(
-    three: list[TranslationTransformer],
-) -> None:
+def test_a_step_after_reordering_is_the_whole_prefix_of_every_model(three: Models) -> None:
     src, ensemble = sources(5, 3), Ensemble(three)
     with torch.inference_mode():
         state = ensemble.init_state(ensemble.encode(src), beam_size=2, max_len=4)
@@ -91,7 +85,7 @@ def test_one_model_twice_is_the_model_to_the_last_bit(name: str) -> None:
     assert beam_search(twice, src, LIMITS, **four) == beam_search(model, src, LIMITS, **four)
 
 
-def test_the_loss_is_that_of_the_mean(three: list[TranslationTransformer]) -> None:
+def test_the_loss_is_that_of_the_mean(three: Models) -> None:
     src, tgt_in = sources(5, 3), targets(2, 6)
     tgt_out = targets(2, 6, seed=1)
     chosen = tgt_out > 3
@@ -99,13 +93,10 @@ def test_the_loss_is_that_of_the_mean(three: list[TranslationTransformer]) -> No
     with torch.inference_mode():
         hidden = ensemble(src, tgt_in, select=chosen, project=False)
         sums = token_sums(hidden, ensemble.output.weight, tgt_out[chosen], label_smoothing=0.0)
-        expected = mean_log_probs(three, src, tgt_in)[chosen].gather(-1, tgt_out[chosen][:, None])
-        torch.testing.assert_close(
-            ensemble(src, tgt_in).log_softmax(-1),
-            mean_log_probs(three, src, tgt_in),
-            atol=1e-10,
-            rtol=0,
-        )
+        mean = mean_log_probs(three, src, tgt_in)
+        expected = mean[chosen].gather(-1, tgt_out[chosen][:, None])
+        ours = ensemble(src, tgt_in).log_softmax(-1)
+        torch.testing.assert_close(ours, mean, atol=1e-10, rtol=0)
     assert sums.nll.item() == pytest.approx(-expected.sum().item(), abs=1e-9)
 
 
@@ -126,20 +117,17 @@ def infer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 def test_inference_takes_several_models_in_both_ways_of_writing(
     infer: Scripts, trained_run: Path, tmp_path: Path
 ) -> None:
-    other = untrained_run(
-        trained_run, tmp_path, position=Learnable(max_positions=256), n_encoder_layers=1
-    )
-    text = ("--src_text", "Le chat dort dans le jardin.", "--json")
-    alone = json.loads(infer("--model_path", trained_run, *text).out)
-    twice = json.loads(
-        infer("--model_path", trained_run, "--model_path", best_of(trained_run), *text).out
-    )
-    assert twice == alone
-    mixed = json.loads(infer("--model_path", trained_run, other, *text).out)
-    assert mixed == json.loads(infer("--model_path", trained_run, "--model_path", other, *text).out)
-    assert (
-        mixed["greedy"]["log_prob"] < alone["greedy"]["log_prob"]
-    )  # the second model knows nothing
+    def said(*models: str | Path) -> dict:
+        text = ("--src_text", "Le chat dort dans le jardin.", "--json")
+        return json.loads(infer("--model_path", *models, *text).out)
+
+    learnable = Learnable(max_positions=256)
+    other = untrained_run(trained_run, tmp_path, position=learnable, n_encoder_layers=1)
+    alone, mixed = said(trained_run), said(trained_run, other)
+    assert said(trained_run, "--model_path", best_of(trained_run)) == alone
+    assert said(trained_run, "--model_path", other) == mixed
+    # The second model knows nothing.
+    assert mixed["greedy"]["log_prob"] < alone["greedy"]["log_prob"]
 
 
 def test_a_partner_of_another_tokenizer_or_without_room_is_refused(
@@ -148,9 +136,8 @@ def test_a_partner_of_another_tokenizer_or_without_room_is_refused(
     short = untrained_run(trained_run, tmp_path, position=Learnable(max_positions=256))
     text = ("--src_text", "Oui.")
     said = infer("--model_path", trained_run, short, *text, "--max_len", "300").error()
-    assert said.startswith(
-        "model.position.max_positions = 256: allows for 256 tokens on the target side"
-    )
+    words = "model.position.max_positions = 256: allows for 256 tokens on the target side"
+    assert said.startswith(words)
     foreign = copy_run(trained_run, tmp_path)
     shutil.rmtree(foreign / "tokenizer")
     tokenizer = SubwordTokenizer.train(["Un autre texte, d'autres mots."], Subword(vocab_size=600))

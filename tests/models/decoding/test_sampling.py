@@ -39,15 +39,14 @@ def by_definition(log_probs: list[float], sampling: Sampling) -> list[float]:
     return [probs[i] / mass if i in kept else 0.0 for i in range(len(probs))]
 
 
+CUTS = ({}, {"top_k": 3}, {"top_k": 1}, {"top_k": 40}, {"top_p": 0.6}, {"top_p": 1e-9})
+CUTS += ({"top_k": 4, "top_p": 0.7}, {"top_k": 2, "top_p": 1.0})
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-@pytest.mark.parametrize(
-    ("top_k", "top_p"),
-    [(None, None), (3, None), (1, None), (40, None), (None, 0.6), (None, 1e-9), (4, 0.7), (2, 1.0)],
-)
-def test_what_is_drawn_from_is_the_definition(
-    temperature: float, top_k: int | None, top_p: float | None
-) -> None:
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_what_is_drawn_from_is_the_definition(temperature: float, cut: dict) -> None:
+    sampling = Sampling(temperature=temperature, **cut)
     generator = torch.Generator().manual_seed(0)
     log_probs = torch.randn(6, 12, dtype=torch.float64, generator=generator).log_softmax(-1)
     log_probs[:, 5] = -torch.inf  # a token that is never generated
@@ -67,9 +66,8 @@ def test_the_first_tokens_come_as_often_as_they_are_probable() -> None:
     model, src, n = lively(), sources(4), 20_000
     with torch.no_grad():
         logits = model(src, torch.tensor([[BOS]]))[0, -1].index_fill(0, torch.tensor([PAD]), -1e9)
-    [found] = sample_search(
-        model, src, replace(LIMITS, max_len=1), Sampling(temperature=1.3), n_samples=n, numbers=[0]
-    )
+    limits, hot = replace(LIMITS, max_len=1), Sampling(temperature=1.3)
+    [found] = sample_search(model, src, limits, hot, n_samples=n, numbers=[0])
     counts = Counter(h.ids[0] if h.ids else EOS for h in found)
     for token, probability in enumerate((logits / 1.3).softmax(-1).tolist()):
         deviation = math.sqrt(probability * (1 - probability) / n)
