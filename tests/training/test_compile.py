@@ -1,6 +1,4 @@
-"""torch.compile changes the speed of a run and nothing else. A file of its own: its time goes to
-the C++ compiler.
-"""
+"""torch.compile changes the speed of a run and nothing else; its time goes to the C++ compiler."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from toy_runs import content, log_of, run_here, toy_config
 from configs.serialize import apply_overrides
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
 )
