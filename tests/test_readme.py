@@ -48,6 +48,7 @@ def run(root: Path, *args: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_readmes_encoding_trains_and_translates(copy: Path, tmp_path: Path) -> None:
     positions = copy / "configs/positions.py"
     before = positions.read_text()
@@ -88,6 +89,7 @@ def test_the_readmes_encoding_trains_and_translates(copy: Path, tmp_path: Path) 
     assert "=== beam search ===" in out
 
 
+@pytest.mark.slow
 def test_the_readmes_corpus_config_reads_parallel_files(copy: Path, tmp_path: Path) -> None:
     (copy / "configs/my_pair.py").write_text(snippet("configs/my_pair.py"))
     files = copy / "data/parallel"

@@ -83,6 +83,7 @@ def grow_by_eighty_mb(task: Task) -> Any:
     return lambda number: np.ones(10_000_000), os.getpid()
 
 
+@pytest.mark.slow
 def test_a_part_has_a_process_and_a_memory_of_its_own(task: Task) -> None:
     held = np.ones(40_000_000)  # 320 MB of this process, none of them in the part's
     row = in_own_process(measure, grow_by_eighty_mb, task)

@@ -159,6 +159,7 @@ def test_it_runs_as_a_file(tmp_path: Path) -> None:
     assert same == {"ours": 1.0, "ctranslate2": 1.0}
 
 
+@pytest.mark.slow
 def test_both_kinds_of_work_are_measured_for_all_systems(
     trained_run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

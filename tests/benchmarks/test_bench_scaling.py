@@ -156,6 +156,7 @@ def test_the_axis_of_threads_is_left_out_on_a_gpu(bench: Bench) -> None:
 # --------------------------------------------------------------------------------------- the script
 
 
+@pytest.mark.slow
 def test_the_script_writes_tables_growths_and_a_picture(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,7 @@ def test_a_figure_has_three_significant_digits(value: float, text: str) -> None:
     assert common.figure(value) == text
 
 
+@pytest.mark.slow
 def test_the_matrix_rate_stops_at_sizes_that_would_take_too_long() -> None:
     assert list(common.matrix_rate(torch.float32, common.CPU, most_s=1e-9)) == [512]
     rates = common.matrix_rate(torch.float32, common.CPU, most_s=0.02)
@@ -217,6 +218,7 @@ def numbers(value: Any) -> list[float]:
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
+@pytest.mark.slow
 def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +256,7 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
         assert f"- left out: {name} (" in text
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_a_process_of_its_own() -> None:
     size = dataclasses.replace(SIZES["tiny"], d_model=256, d_ff=1024, batch_tokens=512)
     setup = dataclasses.replace(SETUP, size=size)

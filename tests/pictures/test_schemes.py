@@ -66,6 +66,7 @@ def frequencies(n: int, base: float = 10000.0) -> np.ndarray:
 # ------------------------------------------------------------------------------------- every scheme
 
 
+@pytest.mark.slow
 def test_every_scheme_gives_a_picture_or_says_which_other_would() -> None:
     outcomes = {}
     for name, picture in itertools.product(POSITIONS, ("encoding", "bias")):

@@ -51,6 +51,7 @@ def said(*lines: str | Path) -> tuple[int, str, str]:
 # ---------------------------------------------------------------------------------------- attention
 
 
+@pytest.mark.slow
 def test_attention_prints_the_translation_and_writes_into_the_newest_run(
     trained_run: Path, tmp_path: Path
 ) -> None:
@@ -168,6 +169,7 @@ def test_the_learned_tables_of_both_sides_are_drawn(draw: Scripts, learnable_run
     assert error == "--positions 101: the learnable encoding has 100"
 
 
+@pytest.mark.slow
 def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     model = "ModelConfig(position=Learnable(), d_model=64)"

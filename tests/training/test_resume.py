@@ -80,6 +80,7 @@ def test_going_on_repeats_the_rest_bit_for_bit(
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+@pytest.mark.slow
 def test_any_number_of_loader_workers_gives_the_same_run(folder: Path) -> None:
     config = toy_config(folder, "tokenizer.sampling=0.2 optim.accumulate=3 train.max_epochs=2")
     first, *others = [

@@ -105,6 +105,7 @@ def test_every_search_is_a_flag_and_a_title(infer: Scripts, trained_run: Path) -
     assert ended.out.count("\n") == 8
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_quietly(trained_run: Path) -> None:
     command = f"{sys.executable} inference.py --model_path {trained_run} --search greedy"
     piped = subprocess.run(
