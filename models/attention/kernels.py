@@ -7,6 +7,7 @@ softmax(scale q k^T + bias, over allowed keys) v.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -118,19 +119,9 @@ def attend(
         raise ValueError(
             f"is_causal needs as many queries as keys: {q.shape[-2]} against {k.shape[-2]}"
         )
+    settings: dict[str, Any] = {"mask": mask, "bias": bias, "is_causal": is_causal}
+    settings |= {"scale": scale, "dropout_p": dropout_p}
     if need_weights or value_term is not None or _many_short(q):
-        out, weights = attend_eager(
-            q,
-            k,
-            v,
-            mask=mask,
-            bias=bias,
-            is_causal=is_causal,
-            scale=scale,
-            dropout_p=dropout_p,
-            value_term=value_term,
-        )
+        out, weights = attend_eager(q, k, v, **settings, value_term=value_term)
         return out, weights if need_weights else None
-    return attend_sdpa(
-        q, k, v, mask=mask, bias=bias, is_causal=is_causal, scale=scale, dropout_p=dropout_p
-    ), None
+    return attend_sdpa(q, k, v, **settings), None

@@ -26,12 +26,11 @@ from tiny_models import (
 )
 from torch import Tensor
 
-from configs.schema import POSITIONS as NAMED, Position, Sinusoidal
+from configs.schema import Position, Sinusoidal
 from configs.section import members
 from models.attention.tap import AttentionTap
 from models.build import build_model
-from models.positional_encodings.base import PositionScheme
-from models.schemes import POSITION_SCHEMES, build_scheme
+from models.schemes import POSITION_SCHEMES
 from models.transformer import TranslationTransformer
 from utils.errors import ConfigError
 
@@ -79,17 +78,6 @@ def test_more_padding_changes_no_real_position(name: str, norm: str) -> None:
     close(model(padded, torch.cat((tgt_in, tail), dim=1))[:, :5], logits)
     alone = model(src[1:, :3], tgt_in[1:])  # the same sentence without a neighbour
     close(alone[0], logits[1])
-
-
-@every_model
-def test_calls_leave_no_trace(name: str, norm: str) -> None:
-    model = model_with(name, norm=norm)
-    short, long = (sources(4), targets(1, 3)), (sources(15), targets(1, 14))
-    first = model(*short)
-    assert torch.equal(model(*short), first)
-    first_long = model(*long)
-    assert torch.equal(model(*short), first)
-    assert torch.equal(model(*long), first_long)
 
 
 @every_model
@@ -240,18 +228,8 @@ def test_tying_separate_vocabularies_is_refused() -> None:
     assert model.output.weight.shape == (VOCAB, D_MODEL)
 
 
-def test_a_shared_toy_parameter_stands_in_the_state_dict_once() -> None:
-    model = model_with("relative_bias")
-    keys = [key for key in model.state_dict() if "table" in key]
-    assert keys == ["scheme.at.encoder.table", "scheme.at.decoder.table"]
-    assert [key for key, _ in model.named_parameters() if "table" in key] == keys
-    assert model.scheme.attention("encoder", 0) is model.scheme.attention("encoder", 1)
-
-
 def test_every_position_of_the_schema_has_a_scheme() -> None:
     assert set(POSITION_SCHEMES) == set(members(Position))
-    for position in NAMED.values():
-        assert isinstance(build_scheme(tiny_config(position)), PositionScheme)
 
 
 @pytest.mark.parametrize("backend", ["scratch", "torch"])
@@ -314,24 +292,6 @@ def test_reordered_and_selected_beams_go_on_from_their_own_prefix(name: str, nor
         close(torch.cat(pieces, dim=2), logits.view(2, 3, 7, -1)[:, :, 4:])
 
 
-def test_reorder_before_the_first_step_and_after_every_step() -> None:
-    for name in ("rope", "torch"):
-        model, src = model_with(name), sources(4, 6)
-        state = model.init_state(model.encode(src), beam_size=2, max_len=6)
-        state.reorder(torch.tensor([[1, 0], [0, 0]]))
-        tokens = targets(4, 6).view(2, 2, 6)
-        history = torch.zeros(2, 2, 0, dtype=torch.long)
-        generator = torch.Generator().manual_seed(0)
-        for t in range(6):
-            logits = model.decode_step(tokens[:, :, t], state)
-            history = torch.cat((history, tokens[:, :, t : t + 1]), dim=2)
-            whole = model(src.repeat_interleave(2, dim=0), history.flatten(0, 1))
-            close(logits, whole[:, -1].view(2, 2, -1))
-            beams = torch.randint(0, 2, (2, 2), generator=generator)
-            state.reorder(beams)
-            history = history.gather(1, beams[:, :, None].expand_as(history))
-
-
 def test_the_memory_is_not_copied_for_the_beams() -> None:
     model, src = model_with("rope"), sources(6, 3)
     state = model.init_state(model.encode(src), beam_size=5, max_len=9)
@@ -381,16 +341,19 @@ def twins(position: Any, **changes: Any) -> tuple[TranslationTransformer, Transl
     return scratch, original
 
 
-TWINS = [(norm, activation) for norm in ("pre", "post") for activation in ("relu", "gelu")]
+TWINS: list[dict[str, Any]] = [
+    *({"norm": norm, "activation": how} for norm in ("pre", "post") for how in ("relu", "gelu")),
+    {"bias": False},
+]
 
 
-@pytest.mark.parametrize(("norm", "activation"), TWINS)
+@pytest.mark.parametrize("changes", TWINS, ids=str)
 @pytest.mark.parametrize("name", ["none", "sinusoidal", "learnable"])
 @pytest.mark.parametrize("training", [False, True])
 def test_torchs_transformer_agrees_in_logits_and_gradients(
-    name: str, norm: Any, activation: Any, training: bool
+    name: str, changes: dict[str, Any], training: bool
 ) -> None:
-    models = twins(POSITIONS[name], norm=norm, activation=activation)
+    models = twins(POSITIONS[name], **changes)
     src, tgt_in = sources(6, 3, 5), targets(3, 5)
     weight = torch.randn(3, 5, VOCAB, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
     logits = [model.train(training)(src, tgt_in) for model in models]
@@ -405,13 +368,6 @@ def test_torchs_transformer_agrees_in_logits_and_gradients(
         close(ours[key], gradient, 1e-9)
     with torch.inference_mode():  # torch's fast path
         close(models[1].eval()(src, tgt_in), models[0].eval()(src, tgt_in), 1e-9)
-
-
-def test_torchs_transformer_without_biases_agrees() -> None:
-    scratch, original = twins(Sinusoidal(), bias=False)
-    src, tgt_in = sources(6, 3), targets(2, 5)
-    close(scratch(src, tgt_in), original(src, tgt_in), 1e-9)
-    assert not [key for key, _ in scratch.named_parameters() if key.endswith("bias")]
 
 
 def test_torchs_transformer_shows_no_attention() -> None:
