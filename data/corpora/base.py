@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,13 @@ class ParallelText:
         return digest.hexdigest()
 
 
-class CorpusReader(Protocol):
+class CorpusReader(ABC):
     """A corpus: its named splits, one for training, one for validation, the rest for testing."""
 
-    @property
-    def train(self) -> str: ...
+    train: str
+    validation: str
+    test: tuple[str, ...]
 
-    @property
-    def validation(self) -> str: ...
-
-    @property
-    def test(self) -> tuple[str, ...]: ...
-
+    @abstractmethod
     def load(self, split: str) -> ParallelText:
         """One split in the direction of the config; UserError where it cannot be had."""
-        ...

@@ -5,20 +5,17 @@ from __future__ import annotations
 import html
 import io
 import logging
-import lzma
 import os
 import re
-import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import Any
 
 from configs.schema import Iwslt2017
-from data.corpora.base import ParallelText
+from data.corpora.base import CorpusReader, ParallelText
 from data.corpora.text import normalize_whitespace, read_packed
 from utils.errors import UserError, one_line
 from utils.hub import fetch
@@ -35,28 +32,31 @@ OFFICIAL = {
     "validation": ("IWSLT17.TED.dev2010.{pair}.{lang}.xml",),
     "test": tuple(f"IWSLT17.TED.tst{y}.{{pair}}.{{lang}}.xml" for y in range(2010, 2016)),
 }
-MAX_FILE = 1 << 29  # bytes of one file inside an archive; the largest official one has about 25 MB
+MAX_FILE = 1 << 29  # bytes of one file, unpacked; the largest official one has about 25 MB
 REMEDY = (
     "(1) run once with network, it is then downloaded and kept; (2) --set "
     "data.corpus.path=FOLDER_OR_ZIP with the official archive (fr-en.zip) or its files; (3) copy "
     "the Hugging Face cache of a machine that has it, and point HF_HOME to the copy"
 )
 
+# A character by a number of more digits than any has: beyond 4,300 Python refuses to read it.
+ENDLESS = re.compile(r"&#(?:[0-9]{20,}|[xX][0-9a-fA-F]{20,});?")
+TAG = re.compile(r"<(/?(?:doc|seg)\b[^<>]*)>")
+DOC_ID = re.compile(r"""\bdocid\s*=\s*["']?([^"'\s>]+)""")
+SEG_ID = re.compile(r"""\bid\s*=\s*["']?(\d{1,9})(?!\d)""")
+
 Pairs = list[tuple[str, str]]  # French, English
 Files = dict[str, Callable[[], bytes]]  # path inside the folder or archive, and how to read it
 
 
-class Iwslt2017Corpus:
+class Iwslt2017Corpus(CorpusReader):
     """The splits train, validation (dev2010) and test (tst2010 to tst2015), in either direction."""
 
-    train = "train"
-    validation = "validation"
-    test = ("test",)
+    train, validation, test = "train", "validation", ("test",)
 
     def __init__(self, config: Iwslt2017, src_lang: str, tgt_lang: str) -> None:
         self.config = config
         self.src_lang = src_lang
-        self.tgt_lang = tgt_lang
 
     def load(self, split: str) -> ParallelText:
         """The pairs of one split: entities unescaped, white space normalised, empty sides counted.
@@ -65,9 +65,8 @@ class Iwslt2017Corpus:
         """
         if split not in SIZES:
             raise UserError(f"IWSLT2017 has no split {split!r}: its splits are {', '.join(SIZES)}")
-        path, strict = self._path(), self.config.check_sizes
-        pairs = _read_split(path, split, strict=strict)
-        where = self.config.path or REPO
+        strict, where = self.config.check_sizes, self.config.path or REPO
+        pairs = _read_split(self._path(), split, strict=strict)
         if strict and len(pairs) != SIZES[split]:
             raise UserError(
                 f"IWSLT2017 {split} has {len(pairs):,} pairs in {where}, and not the official "
@@ -95,18 +94,9 @@ class Iwslt2017Corpus:
         )
 
 
-# A character by a number of more digits than any has: beyond 4,300 Python refuses to read it.
-_ENDLESS = re.compile(r"&#(?:[0-9]{20,}|[xX][0-9a-fA-F]{20,});?")
-
-
 def _clean(text: str) -> str:
     # In this order: &nbsp; is white space.
-    return normalize_whitespace(html.unescape(_ENDLESS.sub("\ufffd", text)))
-
-
-# What the readers of archives raise on damaged bytes.
-_ANY = (OSError, EOFError, ArithmeticError, LookupError, RuntimeError, ValueError)
-_DAMAGE = (*_ANY, struct.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
+    return normalize_whitespace(html.unescape(ENDLESS.sub("\ufffd", text)))
 
 
 def _read_split(path: Path, split: str, *, strict: bool) -> Pairs:
@@ -116,7 +106,9 @@ def _read_split(path: Path, split: str, *, strict: bool) -> Pairs:
         pairs = _official_pairs(files, split, path, strict=strict)
         if pairs is None:
             pairs = _parquet_pairs(files, split, path)
-    except _DAMAGE as error:
+    except UserError:
+        raise
+    except Exception as error:  # the readers of archives and of parquet raise many kinds
         reason = one_line(error)
         raise UserError(f"{path}: damaged or unreadable ({reason}); fetch it anew") from error
     if pairs is None:
@@ -131,31 +123,27 @@ def _read_split(path: Path, split: str, *, strict: bool) -> Pairs:
 
 def _list_files(path: Path) -> Files:
     """Every file of a folder or an archive; those of an archive are never written to the disk."""
-    members: dict[str, Callable[[], IO[bytes] | None]]
+    opened: dict[str, Callable[[], Any]]
     if path.is_dir():
         paths = (file for file in sorted(path.rglob("*")) if file.is_file())
-        return {file.relative_to(path).as_posix(): file.read_bytes for file in paths}
-    if not path.is_file():
-        raise UserError(f"data.corpus.path = {str(path)!r}: no such folder or archive")
-    if path.name.endswith(".zip"):
+        opened = {file.relative_to(path).as_posix(): partial(file.open, "rb") for file in paths}
+    elif path.is_file() and path.name.endswith(".zip"):
         packed = zipfile.ZipFile(path)
         infos = (info for info in packed.infolist() if not info.is_dir())
-        members = {info.filename: partial(packed.open, info) for info in infos}
-    elif path.name.endswith((".tgz", ".tar.gz")):
+        opened = {info.filename: partial(packed.open, info) for info in infos}
+    elif path.is_file() and path.name.endswith((".tgz", ".tar.gz")):
         tar = tarfile.open(fileobj=io.BytesIO(read_packed(path)), mode="r:")  # noqa: SIM115
-        files = (member for member in tar.getmembers() if member.isfile())
-        members = {member.name: partial(tar.extractfile, member) for member in files}
+        members = (member for member in tar if member.isfile())
+        opened = {member.name: partial(tar.extractfile, member) for member in members}
     else:
         raise UserError(
-            f"data.corpus.path = {str(path)!r}: a folder, or an archive (.zip, .tgz, .tar.gz)"
+            f"data.corpus.path = {str(path)!r}: no such folder or archive (.zip, .tgz, .tar.gz)"
         )
-    return {name: partial(_unpack, name, open_member) for name, open_member in members.items()}
+    return {name: partial(_read, name, open_it) for name, open_it in opened.items()}
 
 
-def _unpack(name: str, open_member: Callable[[], IO[bytes] | None]) -> bytes:
-    stream = open_member()
-    assert stream is not None  # tarfile's None is for members that are not files
-    with stream:
+def _read(name: str, open_it: Callable[[], Any]) -> bytes:
+    with open_it() as stream:
         raw = stream.read(MAX_FILE + 1)
     if len(raw) > MAX_FILE:
         raise UserError(
@@ -174,6 +162,7 @@ def _official_pairs(files: Files, split: str, path: Path, *, strict: bool) -> Pa
     Unless strict, a year that is missing on both sides is left out with a warning.
     """
     by_name = {PurePosixPath(name).name: name for name in reversed(files)}
+    parse = _train_pairs if split == "train" else _xml_pairs
     for pair in ("fr-en", "en-fr"):
         wanted = [
             [template.format(pair=pair, lang=lang) for lang in pair.split("-")]
@@ -190,13 +179,11 @@ def _official_pairs(files: Files, split: str, path: Path, *, strict: bool) -> Pa
             )
         if missing:
             logger.warning("%s: %s is without %s", path, split, ", ".join(missing))
-        parse = _train_pairs if split == "train" else _xml_pairs
         pairs: Pairs = []
         for names in wanted:
-            if not set(names) & set(missing):
-                found = [by_name[name] for name in names]
-                lines = [list(read_lines(io.BytesIO(files[name]()), name)) for name in found]
-                pairs += parse(found, lines)
+            found = [by_name[name] for name in names if name in by_name]
+            lines = [list(read_lines(io.BytesIO(files[name]()), name)) for name in found]
+            pairs += parse(found, lines) if found else []
         return pairs if pair == "fr-en" else [(fr, en) for en, fr in pairs]
     return None
 
@@ -214,18 +201,13 @@ def _train_pairs(names: list[str], lines: list[list[str]]) -> Pairs:
 def _xml_pairs(names: list[str], lines: list[list[str]]) -> Pairs:
     """`IWSLT17.TED.*.xml`: segments are paired by document and number, not by place."""
     src, tgt = (_segments(name, "\n".join(text)) for name, text in zip(names, lines))
-    for alone, (name, other) in ((src.keys() - tgt, names), (tgt.keys() - src, names[::-1])):
-        if alone:
-            document, number = min(alone)
-            raise UserError(
-                f"{name}: segment {number} of document {document} has no partner in {other}"
-            )
+    if alone := sorted(src.keys() ^ tgt):
+        document, number = alone[0]
+        name, other = names if alone[0] in src else names[::-1]
+        raise UserError(
+            f"{name}: segment {number} of document {document} has no partner in {other}"
+        )
     return [(text, tgt[key]) for key, text in src.items()]
-
-
-_TAG = re.compile(r"<(/?)(doc|seg)\b([^<>]*)>")
-_DOCID = re.compile(r"""\bdocid\s*=\s*["']?([^"'\s>]+)""")
-_SEG_ID = re.compile(r"""\bid\s*=\s*["']?(\d{1,9})(?!\d)""")
 
 
 def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
@@ -236,30 +218,20 @@ def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
     expanded, no other file ever opened.
     """
     found: dict[tuple[str, int], str] = {}
-    document: str | None = None
-    key: tuple[str, int] | None = None
-    start = 0
-    for tag in _TAG.finditer(text):
-        closing, kind, attributes = tag.groups()
-        if key is not None and not (closing and kind == "seg"):
-            break
-        if kind == "doc":
-            docid = _DOCID.search(attributes)
-            document = docid[1] if docid and not closing else None
-        elif not closing:
-            number = _SEG_ID.search(attributes)
-            if document is None or number is None:
-                where = f"{name}: <seg{attributes}>"
-                raise UserError(f"{where} has no id or stands outside of a <doc docid=...>")
-            key, start = (document, int(number[1])), tag.end()
-            if key in found:
-                raise UserError(f"{name}: segment {key[1]} comes twice in document {key[0]}")
-        elif key is not None:
-            found[key] = text[start : tag.start()]
-            key = None
-    if key is not None:
-        where = f"{name}: segment {key[1]} of document {key[0]}"
-        raise UserError(f"{where} is not closed; fetch the file anew")
+    document = None
+    parts = [*TAG.split(text), ""]  # text, tag, text, tag, ...
+    for tag, content, following in zip(parts[1::2], parts[2::2], parts[3::2]):
+        if "doc" in tag[:4]:
+            document = DOC_ID.search(tag)
+        elif tag.startswith("seg"):
+            number = SEG_ID.search(tag)
+            key = (document[1], int(number[1])) if document and number else None
+            if key is None or key in found or not following.startswith("/seg"):
+                raise UserError(
+                    f"{name}, document {document and document[1]}, <{tag}>: not closed, comes "
+                    "twice, or has no id or document; fetch the file anew"
+                )
+            found[key] = content
     return found
 
 
@@ -269,23 +241,16 @@ def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
 def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
     """The split from {split}/*.parquet or {split}-*.parquet, by name; None where there is none.
 
-    Where pairs of languages have folders of their own, only French-English is taken: the hub's
-    folders merged would be a corpus of another size and language.
+    Folders of other pairs of languages, as the hub has them, are left out.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
     from datasets import Dataset
 
     of_split = re.compile(rf"(?:^|/){split}(?:[/.-][^/]*)?\.parquet$")
-    names = sorted(name for name in files if of_split.search(name))
-    parts = {part for name in names for part in name.split("/")}
-    languages = sorted(part for part in parts if re.fullmatch(r"iwslt2017-\w\w-\w\w", part))
-    if languages:
-        names = [name for name in names if CONFIG in name.split("/")]
-    if languages and not names:
-        raise UserError(f"{path}: holds {', '.join(languages)} and not {CONFIG}")
-    pairs: Pairs = []
-    for name in names:
+    other = re.compile(r"(?:^|/)iwslt2017-(?!fr-en/)\w\w-\w\w/")
+    pairs: Pairs | None = None
+    for name in sorted(name for name in files if of_split.search(name) and not other.search(name)):
         try:
             table = pq.read_table(pa.BufferReader(files[name]()), columns=["translation"])
             rows = Dataset(table).flatten()  # in memory: nothing is copied into a cache
@@ -295,5 +260,5 @@ def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
                 f"{path / name}: not a parquet file with translation.fr and translation.en "
                 f"({one_line(error)}); delete it and fetch it anew"
             ) from error
-        pairs += [(a or "", b or "") for a, b in zip(fr, en)]
-    return pairs if names else None
+        pairs = [*(pairs or []), *((a or "", b or "") for a, b in zip(fr, en))]
+    return pairs

@@ -11,7 +11,7 @@ from data.corpora.base import CorpusReader, ParallelText
 from utils.errors import UserError
 
 
-class MixtureCorpus:
+class MixtureCorpus(CorpusReader):
     """The training split holds every part's pairs as often as the weights say, part after part."""
 
     train = "train"
@@ -22,13 +22,11 @@ class MixtureCorpus:
         self._evaluated = config.evaluate or config.names[0]
         main = self.parts[self._evaluated]
         self.validation = main.validation
-        others = [
-            f"{name}.{split}"
-            for name, part in self.parts.items()
-            if part is not main
-            for split in part.test
-        ]
-        self.test = (*main.test, *others)
+        others = [(name, part) for name, part in self.parts.items() if part is not main]
+        self.test = (
+            *main.test,
+            *(f"{name}.{split}" for name, part in others for split in part.test),
+        )
 
     def load(self, split: str) -> ParallelText:
         """The mixture for "train"; else a split of the part to evaluate, or NAME.SPLIT."""
@@ -79,7 +77,6 @@ def epoch_counts(config: Mixture, sizes: Sequence[int]) -> list[int]:
 def _rows(size: int, count: int, *, seed: list[int]) -> list[int]:
     """`count` rows of `size`, in their order: all as often as possible, the rest drawn."""
     repeats, rest = divmod(count, size) if size else (0, 0)
-    extra = np.random.default_rng(seed).permutation(size)[:rest]
     times = np.full(size, repeats)
-    times[extra] += 1
+    times[np.random.default_rng(seed).permutation(size)[:rest]] += 1
     return np.repeat(np.arange(size), times).tolist()

@@ -6,23 +6,22 @@ their order. Commit 60e90db wrote them, and is the last to hold the grammar.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 
 from configs.schema import Phrasebook
-from data.corpora.base import ParallelText
+from data.corpora.base import CorpusReader, ParallelText
 from data.corpora.text import read_packed
 from utils.errors import UserError
 
 FILE = Path(__file__).parents[1] / "phrasebook.tsv.gz"
 
 
-class PhrasebookCorpus:
+class PhrasebookCorpus(CorpusReader):
     """The embedded corpus as a reader: src_lang and tgt_lang are fr and en, in either order."""
 
-    train = "train"
-    validation = "validation"
-    test = ("test",)
+    train, validation, test = "train", "validation", ("test",)
 
     def __init__(self, config: Phrasebook, src_lang: str = "fr", tgt_lang: str = "en") -> None:
         if {src_lang, tgt_lang} != {"fr", "en"}:
@@ -42,27 +41,23 @@ class PhrasebookCorpus:
 
 
 @cache
-def read_pairs() -> list[list[str]]:
-    """All pairs of the file, [French, English]."""
-    return [line.split("\t") for line in read_packed(FILE).decode().splitlines()]
-
-
 def _splits(config: Phrasebook) -> dict[str, list[list[str]]]:
     """Validation and test are cut off before train, so that they do not change with its size."""
-    pairs, limit = read_pairs(), config.train_max_words
-    n = {"validation": config.n_validation, "test": config.n_test, "train": config.n_train}
-    if limit is None:
-        pools = {"validation": pairs, "test": pairs[n["validation"] :]}
-        pools["train"] = pools["test"][n["test"] :]
-    else:
-        short = [pair for pair in pairs if len(pair[0].split()) <= limit]
-        long = [pair for pair in pairs if len(pair[0].split()) > limit]
-        pools = {"validation": short, "test": long, "train": short[n["validation"] :]}
-    for name, pool in pools.items():
-        if len(pool) < n[name]:
-            bound = "" if limit is None else f" with data.corpus.train_max_words = {limit}"
+    pairs = [line.split("\t") for line in read_packed(FILE).decode().splitlines()]
+    limit = config.train_max_words or math.inf
+    rest = [pair for pair in pairs if len(pair[0].split()) <= limit]
+    longer = [pair for pair in pairs if len(pair[0].split()) > limit]
+    splits = {}
+    for name in ("validation", "test", "train"):
+        n = getattr(config, f"n_{name}")
+        pool = longer if name == "test" and config.train_max_words else rest
+        if len(pool) < n:
+            bound = f" with data.corpus.train_max_words = {limit}" if limit < math.inf else ""
             raise UserError(
-                f"data.corpus.n_{name} = {n[name]}: the phrasebook has {len(pool):,} sentences "
-                f"for it{bound}; ask for fewer"
+                f"data.corpus.n_{name} = {n}: the phrasebook has {len(pool):,} sentences for it"
+                f"{bound}; ask for fewer"
             )
-    return {name: pool[: n[name]] for name, pool in pools.items()}
+        splits[name] = pool[:n]
+        if pool is rest:
+            rest = rest[n:]
+    return splits

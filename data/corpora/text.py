@@ -1,8 +1,7 @@
-"""What every corpus shares: what a line is, what white space is, how text comes out of .gz."""
+"""What corpora share: what white space is, and how text comes out of .gz."""
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import zlib
 from pathlib import Path
@@ -14,18 +13,6 @@ from utils.errors import UserError
 MAX_RATIO = 100
 ALWAYS_ALLOWED = 1 << 26
 CHUNK = 1 << 20
-
-
-def split_lines(raw: bytes) -> list[bytes]:
-    r"""The lines of a file: cut at "\n" alone, without a trailing "\r" and a byte order mark.
-
-    Not `str.splitlines`: that also cuts at U+2028, U+0085, "\v" and "\f", which stand inside
-    sentences of real corpora; one such cut shifts the two sides against each other to the end.
-    """
-    lines = raw.removeprefix(codecs.BOM_UTF8).split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    return [line.removesuffix(b"\r") for line in lines]
 
 
 def normalize_whitespace(text: str) -> str:
@@ -41,17 +28,16 @@ def read_packed(path: Path) -> bytes:
     """The content of a .gz file. UserError: it is damaged, or unpacks without end."""
     try:
         most = max(ALWAYS_ALLOWED, MAX_RATIO * path.stat().st_size)
-        parts, size = [], 0
+        raw = bytearray()
         with gzip.open(path) as file:
-            while part := file.read(CHUNK):
-                parts.append(part)
-                size += len(part)
-                if size > most:
-                    raise UserError(
-                        f"{path}: more than {MAX_RATIO} times its size once unpacked, which no "
-                        "text is; unpack it yourself (gunzip) if it is what you mean"
-                    )
-        return b"".join(parts)
+            while len(raw) <= most and (part := file.read(CHUNK)):
+                raw += part
+        if len(raw) > most:
+            raise UserError(
+                f"{path}: more than {MAX_RATIO} times its size once unpacked, which no text is; "
+                "unpack it yourself (gunzip) if it is what you mean"
+            )
+        return bytes(raw)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
             f"{path}: a damaged or truncated gzip file ({error}); copy it anew"
