@@ -154,5 +154,6 @@ class Batches:
 
     def padding(self) -> float:
         """The share of both sides that is padding."""
-        real = sum(batch.n_tokens + batch.n_src_tokens for batch in self.made)
+        sides = [ids for batch in self.made for ids in (batch.src, batch.tgt_out)]
+        real = sum(int((ids != PAD).sum()) for ids in sides)
         return 1 - real / padded_tokens(self.rows, *self.lengths)

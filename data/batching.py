@@ -11,6 +11,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +39,6 @@ class Batch:
     tgt_out: Tensor  # [B,T]
     indices: Tensor  # [B], rows of the split
     n_tokens: int  # target tokens without padding
-    n_src_tokens: int  # source tokens without padding
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> Batch:
         """The batch on a device; the copy overlaps with computation only from pinned memory."""
@@ -54,15 +55,14 @@ class Batch:
 
     def _rows(self, rows: slice, pad_id: int) -> Batch:
         src, tgt_out = self.src[rows], self.tgt_out[rows]
-        src_lengths, tgt_lengths = ((ids != pad_id).sum(dim=1) for ids in (src, tgt_out))
-        longest = int(tgt_lengths.max())
+        n_src, n_tgt = ((ids != pad_id).sum(dim=1) for ids in (src, tgt_out))
+        longest = int(n_tgt.max())
         return Batch(
-            src=src[:, : int(src_lengths.max())],
+            src=src[:, : int(n_src.max())],
             tgt_in=self.tgt_in[rows, :longest],
             tgt_out=tgt_out[:, :longest],
             indices=self.indices[rows],
-            n_tokens=int(tgt_lengths.sum()),
-            n_src_tokens=int(src_lengths.sum()),
+            n_tokens=int(n_tgt.sum()),
         )
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> Batch:
@@ -187,9 +187,7 @@ class EpochGroupSampler(GroupSampler):
     """The same groups, each with its epoch: for data that are drawn anew in every epoch."""
 
     def __iter__(self) -> Iterator[Any]:
-        epoch = self.epoch
-        for group in super().__iter__():
-            yield epoch, group
+        return zip(repeat(self.epoch), super().__iter__())
 
 
 # ------------------------------------------------------------------------------------------ loaders
@@ -197,92 +195,63 @@ class EpochGroupSampler(GroupSampler):
 
 def collate(split: TokenizedSplit, rows: Sequence[int], *, pad_id: int, bos_id: int) -> Batch:
     """The rows as one batch, padded on the right; no rows: one row that counts for nothing."""
+    index = np.array(rows or [0], np.int64)
+    src = _padded(split.src_ids, split.src_offsets, index, pad_id)
+    tgt_out = _padded(split.tgt_ids, split.tgt_offsets, index, pad_id)
+    tgt_in = np.full_like(tgt_out, bos_id)
+    tgt_in[:, 1:] = np.where(tgt_out[:, 1:] == pad_id, pad_id, tgt_out[:, :-1])
     if not rows:
-        batch = collate(split, [0], pad_id=pad_id, bos_id=bos_id)
-        batch.tgt_out.fill_(pad_id)
-        batch.indices.fill_(-1)
-        batch.n_tokens = batch.n_src_tokens = 0
-        return batch
-    index = np.asarray(rows, np.int64)
-    src, n_src_tokens = _padded(split.src_ids, split.src_offsets, index, pad_id)
-    tgt_out, n_tokens = _padded(split.tgt_ids, split.tgt_offsets, index, pad_id)
-    tgt_in = np.full_like(tgt_out, pad_id)
-    tgt_in[:, 0] = bos_id
-    lengths = split.tgt_offsets[index + 1] - split.tgt_offsets[index]
-    real = np.arange(1, tgt_out.shape[1]) < lengths[:, None]
-    tgt_in[:, 1:][real] = tgt_out[:, :-1][real]
+        tgt_out.fill(pad_id)
+        index.fill(-1)
     return Batch(
         src=torch.from_numpy(src),
         tgt_in=torch.from_numpy(tgt_in),
         tgt_out=torch.from_numpy(tgt_out),
         indices=torch.from_numpy(index),
-        n_tokens=n_tokens,
-        n_src_tokens=n_src_tokens,
+        n_tokens=int((tgt_out != pad_id).sum()),
     )
 
 
-def _padded(
-    ids: np.ndarray, offsets: np.ndarray, index: np.ndarray, pad_id: int
-) -> tuple[np.ndarray, int]:
-    """The sequences of `index` as int64 [B,L], padded on the right, and the number of their ids."""
+def _padded(ids: np.ndarray, offsets: np.ndarray, index: np.ndarray, pad_id: int) -> np.ndarray:
+    """The sequences of `index` as int64 [B,L], padded on the right."""
     starts, lengths = offsets[index], offsets[index + 1] - offsets[index]
     columns = np.arange(lengths.max())
-    real = columns < lengths[:, None]
-    flat = np.minimum(starts[:, None] + columns, len(ids) - 1)  # beyond: masked below
-    return np.where(real, ids[flat], pad_id).astype(np.int64), int(lengths.sum())
-
-
-class _Batches(Dataset[Batch]):
-    """A list of rows to a batch."""
-
-    def __init__(self, split: TokenizedSplit, *, pad_id: int, bos_id: int) -> None:
-        self.split = split
-        self.pad_id = pad_id
-        self.bos_id = bos_id
-
-    def __getitem__(self, rows: list[int]) -> Batch:  # the "index" is what the sampler yields
-        return collate(self.split, rows, pad_id=self.pad_id, bos_id=self.bos_id)
+    flat = np.minimum(starts[:, None] + columns, len(ids) - 1)  # beyond: not taken below
+    return np.where(columns < lengths[:, None], ids[flat], pad_id).astype(np.int64)
 
 
 class _Groups(Dataset[list[Batch]]):
-    """A list of lists of rows to a list of batches."""
+    """An epoch and a group of it, a list of lists of rows, to a list of batches.
 
-    def __init__(self, plain: _Batches) -> None:
-        self.plain = plain
-
-    def __getitem__(self, group: list[list[int]]) -> list[Batch]:
-        return [self.plain[rows] for rows in group]
-
-
-class _ResampledGroups(Dataset[list[Batch]]):
-    """An epoch and a list of lists of rows to a list of batches, segmented for that epoch.
-
-    Drawn sequences are longer and of uneven lengths: the rows of the group are cut into batches
-    anew, so that the budget holds. What is learned from a group is a sum over its rows.
+    With a resampler, ids are drawn for that epoch. They make longer sequences, of uneven lengths:
+    the rows of the group are cut into batches anew, so that the budget holds. What is learned from
+    a group is a sum over its rows.
     """
 
     def __init__(
-        self, plain: _Batches, resampler: Resampler, config: DataConfig, world_size: int
+        self,
+        split: TokenizedSplit,
+        collate: Callable[[TokenizedSplit, Sequence[int]], Batch],
+        resampler: Resampler | None,
+        budget: dict[str, Any],
     ) -> None:
-        self.plain = plain
+        self.split = split
+        self.collate = collate
         self.resampler = resampler
-        self.batch_by = config.batch_by
-        self.batch_size = -(-config.batch_size // world_size)  # a process has its share
+        self.budget = budget
 
     def __getitem__(self, item: tuple[int, list[list[int]]]) -> list[Batch]:
         epoch, group = item
+        if self.resampler is None:
+            return [self.collate(self.split, rows) for rows in group]
         rows = [row for batch in group for row in batch]
         if not rows:
-            return [self.plain[[]]]
+            return [self.collate(self.split, rows)]
         drawn = self.resampler.draw(rows, epoch)
-        lengths = drawn.src_lengths, drawn.tgt_lengths
-        parts = form_batches(*lengths, batch_by=self.batch_by, batch_size=self.batch_size, seed=0)
-        batches = []
-        for part in parts:
-            ids = {"pad_id": self.plain.pad_id, "bos_id": self.plain.bos_id}
-            batch = collate(drawn, part.tolist(), **ids)
+        parts = form_batches(drawn.src_lengths, drawn.tgt_lengths, **self.budget, seed=0)
+        batches = [self.collate(drawn, part.tolist()) for part in parts]
+        for batch in batches:
             batch.indices = torch.tensor(rows)[batch.indices]
-            batches.append(batch)
         return batches
 
 
@@ -304,21 +273,15 @@ def make_train_loader(
     With a resampler a group has the same rows, and their ids are drawn anew in each epoch; it may
     then be of more batches, each within the budget.
     """
-    batches = form_batches(
-        split.src_lengths,
-        split.tgt_lengths,
-        batch_by=config.batch_by,
-        batch_size=config.batch_size,
-        seed=seed,
-    )
-    plain = _Batches(split, pad_id=pad_id, bos_id=bos_id)
-    dataset: Dataset[list[Batch]] = _Groups(plain)
-    order = GroupSampler
-    if resampler is not None:
-        dataset, order = _ResampledGroups(plain, resampler, config, world_size), EpochGroupSampler
+    by, size = config.batch_by, config.batch_size
+    lengths = split.src_lengths, split.tgt_lengths
+    batches = form_batches(*lengths, batch_by=by, batch_size=size, seed=seed)
+    share = {"batch_by": by, "batch_size": -(-size // world_size)}  # of this process
     return DataLoader(
-        dataset,
-        sampler=order(batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size),
+        _Groups(split, partial(collate, pad_id=pad_id, bos_id=bos_id), resampler, share),
+        sampler=EpochGroupSampler(
+            batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size
+        ),
         batch_size=None,  # the sampler yields whole groups
         num_workers=config.num_workers,
         persistent_workers=config.num_workers > 0,
@@ -335,13 +298,12 @@ def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
     """
     sampler: Any = loader.sampler
     dataset: Any = loader.dataset
-    split: TokenizedSplit = dataset.plain.split
-    longest = np.maximum(split.src_lengths, split.tgt_lengths)
+    longest = np.maximum(dataset.split.src_lengths, dataset.split.tgt_lengths)
     sizes = [(len(rows), int(longest[rows].max())) for rows in sampler.batches]
     costs = [[rows * width**power for rows, width in sizes] for power in (1, 2)]
     largest = sorted({cost.index(max(cost)) for cost in costs})
     shards = [sampler.batches[i][sampler.rank :: sampler.world_size] for i in largest]
-    return [dataset.plain[rows.tolist()] for rows in shards]
+    return [dataset.collate(dataset.split, rows.tolist()) for rows in shards]
 
 
 def make_eval_loader(
@@ -358,9 +320,9 @@ def make_eval_loader(
     Ranks take whole batches in turn: each row comes once, and one may have a batch less.
     """
     order = np.lexsort((split.tgt_lengths, split.src_lengths))[::-1].tolist()
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    dataset = _Batches(split, pad_id=pad_id, bos_id=bos_id)
-    return DataLoader(dataset, sampler=batches[rank::world_size], batch_size=None)
+    batches: Any = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    collated = partial(collate, split, pad_id=pad_id, bos_id=bos_id)
+    return DataLoader(batches[rank::world_size], batch_size=None, collate_fn=collated)
 
 
 def _leave_signals_to_the_parent(worker_id: int) -> None:

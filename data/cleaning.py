@@ -25,18 +25,20 @@ def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: st
     seen: set[tuple[str, str]] = set()
     counts: Counter[str] = Counter(text.skipped)
     kept: list[int] = []
-    for row, (src, tgt) in enumerate(zip(text.src, text.tgt)):
-        reason = _reason(src, tgt, config, src_lang, tgt_lang, seen)
+    for row, pair in enumerate(zip(text.src, text.tgt)):
+        reason = _reason(*pair, config, src_lang, tgt_lang)
+        if reason is None and config.duplicates and pair in seen:
+            reason = "duplicate"
         if reason is None:
+            seen.add(pair)
             kept.append(row)
         else:
             counts[reason] += 1
-    return ParallelText(
-        [text.src[row] for row in kept], [text.tgt[row] for row in kept], dict(counts)
-    )
+    src, tgt = ([side[row] for row in kept] for side in (text.src, text.tgt))
+    return ParallelText(src, tgt, dict(counts))
 
 
-class CleanedCorpus:
+class CleanedCorpus(CorpusReader):
     """A corpus whose training split is cleaned."""
 
     def __init__(
@@ -53,10 +55,8 @@ class CleanedCorpus:
         return clean_text(text, self.config, *self.langs) if split == self.train else text
 
 
-def _reason(
-    src: str, tgt: str, config: Cleaning, src_lang: str, tgt_lang: str, seen: set[tuple[str, str]]
-) -> str | None:
-    """The name of the first rule that drops the pair."""
+def _reason(src: str, tgt: str, config: Cleaning, src_lang: str, tgt_lang: str) -> str | None:
+    """The name of the first rule that drops the pair, whatever came before it."""
     if config.identical and src.casefold() == tgt.casefold():
         return "identical"
     n_words = len(src.split()), len(tgt.split())
@@ -69,10 +69,6 @@ def _reason(
         return "length_ratio"
     if config.language and not (speaks(src, src_lang) and speaks(tgt, tgt_lang)):
         return "language"
-    if config.duplicates:
-        if (src, tgt) in seen:
-            return "duplicate"
-        seen.add((src, tgt))
     return None
 
 

@@ -11,7 +11,7 @@ from data.cache import Side, TokenizedSplit
 from data.corpora.base import ParallelText
 from tokenizer.sampling import SegmentationSampler
 
-_STREAM = 1  # keeps these draws apart from the order of the batches, of (seed, epoch)
+STREAM = 1  # keeps these draws apart from the order of the batches, of (seed, epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,14 @@ class Resampler:
         """The pairs of these rows, in their order."""
         src, tgt = Side(), Side()
         for row in rows:
-            for side, drawn in zip((src, tgt), self._pair(row, epoch)):
-                side.add(drawn)
+            rng = np.random.default_rng([self.seed, epoch, row, STREAM])
+            line = self.ids.kept[row]
+            drawn = [
+                self.sampler.sample(text[line], rng) for text in (self.text.src, self.text.tgt)
+            ]
+            if max(map(len, drawn)) > self.max_len:
+                drawn = [self.ids.src(row).tolist(), self.ids.tgt(row).tolist()]
+            src.add(drawn[0])
+            tgt.add(drawn[1])
         kept = self.ids.kept[list(rows)]
         return TokenizedSplit(*src.arrays(), *tgt.arrays(), kept=kept, n_skipped={})
-
-    def _pair(self, row: int, epoch: int) -> tuple[Sequence[int], Sequence[int]]:
-        rng = np.random.default_rng([self.seed, epoch, row, _STREAM])
-        line = int(self.ids.kept[row])
-        src, tgt = (self.sampler.sample(side[line], rng) for side in (self.text.src, self.text.tgt))
-        if max(len(src), len(tgt)) > self.max_len:
-            return self.ids.src(row).tolist(), self.ids.tgt(row).tolist()
-        return src, tgt
