@@ -3,24 +3,12 @@
 Cross-entropy alone and no gradient clipping, as in the original; post-norm, as in the paper.
 """
 
-from configs.schema import (
-    Config,
-    DataConfig,
-    DecodeConfig,
-    EpochDecay,
-    EvaluateConfig,
-    Iwslt2017,
-    Marian,
-    ModelConfig,
-    OptimConfig,
-    Sinusoidal,
-    TrainConfig,
-)
+from configs import schema
 
-config = Config(
+config = schema.Config(
     name="base",
-    model=ModelConfig(
-        position=Sinusoidal(),
+    model=schema.ModelConfig(
+        position=schema.Sinusoidal(),
         d_model=512,
         n_heads=8,
         n_encoder_layers=6,
@@ -31,17 +19,19 @@ config = Config(
         activation_dropout=0.1,
         norm="post",
     ),
-    tokenizer=Marian(name_or_path="Helsinki-NLP/opus-mt-fr-en"),
-    data=DataConfig(corpus=Iwslt2017(), max_len=256, batch_by="sentences", batch_size=56),
-    optim=OptimConfig(
+    tokenizer=schema.Marian(name_or_path="Helsinki-NLP/opus-mt-fr-en"),
+    data=schema.DataConfig(
+        corpus=schema.Iwslt2017(), max_len=256, batch_by="sentences", batch_size=56
+    ),
+    optim=schema.OptimConfig(
         optimizer="adam",
         betas=(0.9, 0.98),
         eps=1e-8,
-        schedule=EpochDecay(lr=3e-4, warmup_epochs=6, decay=0.35),
+        schedule=schema.EpochDecay(lr=3e-4, warmup_epochs=6, decay=0.35),
         grad_clip=None,
         label_smoothing=0.0,
     ),
-    train=TrainConfig(max_epochs=20),
-    evaluate=EvaluateConfig(bleu_every_epochs=5),
-    decode=DecodeConfig(max_len=256),
+    train=schema.TrainConfig(max_epochs=20),
+    evaluate=schema.EvaluateConfig(bleu_every_epochs=5),
+    decode=schema.DecodeConfig(max_len=256),
 )

@@ -19,26 +19,12 @@ end.
 - cleaning: the talks hold a few untranslated and misaligned segments.
 """
 
-from configs.schema import (
-    Cleaning,
-    Config,
-    DataConfig,
-    DecodeConfig,
-    EvaluateConfig,
-    InverseSqrt,
-    Iwslt2017,
-    ModelConfig,
-    OptimConfig,
-    RDrop,
-    Rope,
-    Subword,
-    TrainConfig,
-)
+from configs import schema
 
-config = Config(
+config = schema.Config(
     name="iwslt2017_best",
-    model=ModelConfig(
-        position=Rope(),
+    model=schema.ModelConfig(
+        position=schema.Rope(),
         d_model=512,
         n_heads=4,
         n_encoder_layers=6,
@@ -48,17 +34,19 @@ config = Config(
         norm="pre",
         tie_embeddings="all",
     ),
-    tokenizer=Subword(algorithm="bpe", vocab_size=10000),
-    data=DataConfig(corpus=Iwslt2017(), clean=Cleaning(), max_len=256, batch_size=4096),
-    optim=OptimConfig(
+    tokenizer=schema.Subword(algorithm="bpe", vocab_size=10000),
+    data=schema.DataConfig(
+        corpus=schema.Iwslt2017(), clean=schema.Cleaning(), max_len=256, batch_size=4096
+    ),
+    optim=schema.OptimConfig(
         optimizer="adamw",
         weight_decay=1e-4,
         decay="matrices",
-        schedule=InverseSqrt(lr=5e-4, warmup_steps=4000),
-        objective=RDrop(alpha=5.0),
+        schedule=schema.InverseSqrt(lr=5e-4, warmup_steps=4000),
+        objective=schema.RDrop(alpha=5.0),
         label_smoothing=0.1,
     ),
-    train=TrainConfig(max_epochs=60, keep_regular=10),
-    evaluate=EvaluateConfig(bleu_every_epochs=5),
-    decode=DecodeConfig(beam_size=5, length_penalty=1.0),
+    train=schema.TrainConfig(max_epochs=60, keep_regular=10),
+    evaluate=schema.EvaluateConfig(bleu_every_epochs=5),
+    decode=schema.DecodeConfig(beam_size=5, length_penalty=1.0),
 )

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from configs.positions import POSITIONS, Position
 from configs.schema import Config
-from configs.serialize import apply_overrides, from_dict, kinds, to_dict
+from configs.section import kinds, to_dict
+from configs.serialize import apply_overrides, from_dict
 from utils.errors import ConfigError, closest_first
 from utils.files import write_text
 
@@ -36,18 +37,12 @@ def load_config(
     line where it failed, and the reason.
     """
     path = Path(path)
-    wrong = ""
-    if path.is_dir():
-        wrong = " is a folder: give a config file"
-    elif not path.is_file():
-        wrong = ": no such config file"
-    elif path.suffix != ".py":
-        wrong = ": a config is a Python file (.py)"
-    if wrong:
+    if path.suffix != ".py" or not path.is_file():
+        wrong = "a config is a Python file (.py)" if path.exists() else "no such config file"
         files = {file.stem: file.relative_to(CONFIGS_DIR.parent) for file in config_files()}
         closest = [files[stem].as_posix() for stem in closest_first(path.stem, files)]
         there = f"; the closest of {len(files)} there are: {', '.join(closest[:5])}"
-        raise ConfigError(f"{path}{wrong}{there}")
+        raise ConfigError(f"{path}: {wrong}{there}")
     config = _execute(path)
     if config.name == Config().name:
         stem = "".join(c if c.isalnum() or c in "_-." else "_" for c in path.stem)
@@ -108,25 +103,19 @@ def _execute(path: Path) -> Config:
     try:
         # Compiled from the source each time: cached bytecode may be older than a file just edited.
         names = runpy.run_path(str(path), run_name=f"config_file_{path.stem}")
-    except ConfigError as error:
-        raise ConfigError(f"{_where(path, error)}: {error}") from None
     except SyntaxError as error:
         where = f"{error.filename or path}:{error.lineno or 1}"
         raise ConfigError(f"{where}: syntax error: {error.msg}") from None
     except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f":{frame.lineno}" for frame in frames if frame.filename == str(path)]
+        kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{_where(path, error)}: {type(error).__name__}: {reason}") from None
-    if "config" not in names:
-        raise ConfigError(f"{path}: must end in `config = ...`, a configs.schema.Config")
-    config = names["config"]
+        raise ConfigError(f"{path}{''.join(lines[-1:])}: {kind}{reason}") from None
+    config = names.get("config")
     if not isinstance(config, Config):
         kind = type(config).__name__
-        raise ConfigError(f"{path}: `config` must be a configs.schema.Config, not {kind}")
+        raise ConfigError(
+            f"{path}: must end in `config = ...`, a configs.schema.Config, not {kind}"
+        )
     return config
-
-
-def _where(path: Path, error: BaseException) -> str:
-    """The file and the line of it at which the error came up."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-    return f"{path}:{lines[-1]}" if lines else str(path)

@@ -20,55 +20,30 @@ choice:
 - dropout 0.1 and plain cross-entropy: five epochs are too few to learn the corpus by heart.
 """
 
-from configs.multi30k_small_rope import MULTI30K
-from configs.schema import (
-    Cleaning,
-    Config,
-    Cosine,
-    DataConfig,
-    DecodeConfig,
-    EvaluateConfig,
-    Mixture,
-    ModelConfig,
-    OptimConfig,
-    ParallelFiles,
-    Rope,
-    Subword,
-    TrainConfig,
-    Weighted,
-)
+from dataclasses import replace
 
-config = Config(
+from configs.multi30k_small_rope import MULTI30K, config as base
+from configs.schema import Cleaning, Cosine, Mixture, ParallelFiles, Subword, Weighted
+
+TATOEBA = ParallelFiles(root="data/tatoeba", train="train", validation="dev", test=("test",))
+
+config = replace(
+    base,
     name="mix_best",
-    model=ModelConfig(
-        position=Rope(),
-        d_model=192,
-        n_heads=4,
-        n_encoder_layers=4,
-        n_decoder_layers=2,
-        d_ff=768,
-        dropout=0.1,
-        tie_embeddings="all",
-    ),
+    model=replace(base.model, n_encoder_layers=4, n_decoder_layers=2, dropout=0.1),
     tokenizer=Subword(algorithm="bpe", vocab_size=8000),
-    data=DataConfig(
+    data=replace(
+        base.data,
         corpus=Mixture(
             parts=(
                 Weighted(name="multi30k", corpus=MULTI30K),
-                Weighted(
-                    name="tatoeba",
-                    corpus=ParallelFiles(
-                        root="data/tatoeba", train="train", validation="dev", test=("test",)
-                    ),
-                ),
+                Weighted(name="tatoeba", corpus=TATOEBA),
             )
         ),
         clean=Cleaning(),
-        max_len=128,
         batch_size=2400,
     ),
-    optim=OptimConfig(schedule=Cosine(lr=2e-3, warmup_steps=400), label_smoothing=0.1),
-    train=TrainConfig(max_epochs=5, log_attention=False),
-    evaluate=EvaluateConfig(bleu_sentences=300),
-    decode=DecodeConfig(max_len=128, length_penalty=1.0),
+    optim=replace(base.optim, schedule=Cosine(lr=2e-3, warmup_steps=400)),
+    train=replace(base.train, max_epochs=5, log_attention=False),
+    evaluate=replace(base.evaluate, bleu_every_epochs=1),
 )

@@ -21,18 +21,21 @@ class Bound(NamedTuple):
     field: str
     length: int
 
-    def below(self, name: str) -> Bound:
-        return Bound(f"{name}.{self.field}", self.length)
-
 
 class PositionSection(Section, section="model.position"):
     """What the rest of the configuration may ask of a position scheme."""
 
     inside_attention: ClassVar[bool] = True  # it acts on queries, keys, logits or values
 
+    def parts(self) -> dict[str, PositionSection]:
+        """The schemes that this one is made of, by their fields."""
+        return {k: part for k, part in vars(self).items() if isinstance(part, PositionSection)}
+
     def bound(self, side: Side) -> Bound | None:
         """What limits the length of a side, where something does."""
-        return None
+        bounds = [(name, part.bound(side)) for name, part in self.parts().items()]
+        found = [Bound(f"{name}.{b.field}", b.length) for name, b in bounds if b is not None]
+        return min(found, key=lambda bound: bound.length, default=None)
 
     def longest(self) -> int | None:
         """The longest sequence in tokens that both sides can place; None: there is no bound."""
@@ -41,6 +44,8 @@ class PositionSection(Section, section="model.position"):
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         """Raises ConfigError where the scheme does not fit a model of this shape."""
+        for part in self.parts().values():
+            part.check_shape(d_model, n_heads)
 
 
 class NoPosition(PositionSection, kind="none"):
@@ -53,19 +58,16 @@ class NoPosition(PositionSection, kind="none"):
 
 
 class Sinusoidal(PositionSection, kind="sinusoidal"):
-    """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5).
-
-    layout: "interleaved" as in the paper; "half": all sines, then all cosines (Marian); "t2t": the
-    same with tensor2tensor's frequencies, which end at 1/base exactly.
-    """
+    """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
     inside_attention: ClassVar[bool] = False
     base: float = number(10000.0, gt=1)
+    # As in the paper; all sines, then all cosines (Marian); so with tensor2tensor's frequencies.
     layout: Literal["interleaved", "half", "t2t"] = "interleaved"
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
-        rule = f"needs a d_model of 4 or more; it is {d_model}"
-        self._require(self.layout != "t2t" or d_model >= 4, "layout", rule)
+        if self.layout == "t2t" and d_model < 4:
+            self._fail("layout", f"needs a d_model of 4 or more; it is {d_model}")
 
 
 class Learnable(PositionSection, kind="learnable"):
@@ -109,12 +111,8 @@ class YarnScaling(Section, kind="yarn", section="model.position.scaling"):
 
     factor: float = number(4.0, ge=1)
     trained_length: int = number(128, ge=1)
-    beta_fast: float = number(32.0, gt=0)
+    beta_fast: float = number(32.0, gt="beta_slow")
     beta_slow: float = number(1.0, gt=0)
-
-    def _check(self) -> None:
-        rule = f"must be greater than beta_slow = {self.beta_slow}"
-        self._require(self.beta_fast > self.beta_slow, "beta_fast", rule)
 
 
 Scaling = NoScaling | LinearScaling | NtkScaling | DynamicNtkScaling | YarnScaling
@@ -129,40 +127,34 @@ def _check_head(kind: str, d_model: int, n_heads: int) -> None:
 class Rope(PositionSection, kind="rope"):
     """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
 
-    form: how it is computed; "auto" is the faster way here. layout: which two numbers make a pair,
-    (2i, 2i+1) as in the paper or (i, i + Dh/2) as in Llama. rope_dim="model" spreads the
-    frequencies over d_model, as if the rotation came before the head split: this is what the
-    original project did, and is wrong by the paper (wavelengths then differ by head). cross=True
-    also rotates in cross-attention. Both are kept as labelled experiments.
+    rope_dim="model" spreads the frequencies over d_model, as if the rotation came before the head
+    split: so the original project did, wrongly by the paper (wavelengths then differ by head).
+    cross=True also rotates in cross-attention. Both are kept as labelled experiments.
     """
 
     base: float = number(10000.0, gt=1)
-    form: Literal["auto", "real", "complex"] = "auto"
-    layout: Literal["interleaved", "half"] = "interleaved"
+    form: Literal["auto", "real", "complex"] = "auto"  # how it is computed; auto: the faster way
+    layout: Literal["interleaved", "half"] = "interleaved"  # the pairs; half: as in Llama
     rope_dim: Literal["head", "model"] = "head"
     cross: bool = False
     scaling: Scaling = NoScaling()
 
     def _check(self) -> None:
-        by_head = self.rope_dim == "head" or isinstance(self.scaling, NoScaling)
-        rule = f"the {self.scaling.kind} scaling is defined for rope_dim = 'head'"
-        self._require(by_head, "rope_dim", rule)
-        one_length = not (self.cross and isinstance(self.scaling, DynamicNtkScaling))
-        rule = "dynamic_ntk has a length of its own on each side; allowed: False"
-        self._require(one_length, "cross", rule)
+        if self.rope_dim == "model" and not isinstance(self.scaling, NoScaling):
+            rule = f"the {self.scaling.kind} scaling is defined for rope_dim = 'head'"
+            self._fail("rope_dim", rule)
+        if self.cross and isinstance(self.scaling, DynamicNtkScaling):
+            self._fail("cross", "dynamic_ntk has a length of its own on each side; allowed: False")
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         _check_head(self.kind, d_model, n_heads)
-        if isinstance(self.scaling, (NtkScaling, DynamicNtkScaling)):
+        if isinstance(self.scaling, (NtkScaling, DynamicNtkScaling)) and d_model // n_heads < 4:
             rule = f"needs a head size of 4 or more; it is {d_model // n_heads}"
-            self._require(d_model // n_heads >= 4, "scaling.kind", rule)
+            self._fail("scaling.kind", rule)
 
 
 class XPos(PositionSection, kind="xpos"):
-    """Rotation with a decay by distance (Sun et al. 2022) in the decoder; RoPE in the encoder.
-
-    The decay turns into growth for keys ahead of the query, so it serves causal attention alone.
-    """
+    """Rotation with a decay by distance (Sun et al. 2022) in the decoder; RoPE in the encoder."""
 
     base: float = number(10000.0, gt=1)
     gamma: float = number(0.4, gt=0)
@@ -172,8 +164,7 @@ class XPos(PositionSection, kind="xpos"):
     def bound(self, side: Side) -> Bound | None:
         if side == "source":
             return None
-        # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most; four digits are left to the
-        # key itself.
+        # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most; four digits are its own.
         growth = math.log((1 + self.gamma) / self.gamma) / self.scale_base
         return Bound("scale_base", int(math.log(FLOAT32_MAX / 1e4) / growth))
 
@@ -185,30 +176,22 @@ class XPos(PositionSection, kind="xpos"):
 
 
 class Alibi(PositionSection, kind="alibi"):
-    """A penalty proportional to the distance, one slope for each head (Press et al. 2022, 3).
+    """A penalty proportional to the distance, one slope for each head (Press et al. 2022, 3)."""
 
-    The encoder's is |i - j| to both sides; asymmetric (asymmetry > 0) also tells left from right.
-    """
-
-    asymmetry: float = number(0.0, ge=0)
+    asymmetry: float = number(0.0, ge=0)  # of the encoder; > 0 tells left from right
 
 
 class T5(PositionSection, kind="t5"):
-    """A trained number for each head and bucket of distances (Raffel et al. 2020, 2.1).
+    """A trained number for each head and bucket of distances (Raffel et al. 2020, 2.1)."""
 
-    There is one table for each stack. scaled=False leaves q.k undivided by sqrt(Dh), as T5 does
-    together with its own initialisation.
-    """
-
-    n_buckets: int = number(32, ge=4)
+    n_buckets: int = number(32, ge=4, multiple_of=4)  # two sides, half exact, half logarithmic
     max_distance: int = number(128, ge=2)
-    scaled: bool = True
+    scaled: bool = True  # False: q.k undivided by sqrt(Dh), as in T5
 
     def _check(self) -> None:
-        rule = "must be a multiple of 4: two sides, each half exact and half logarithmic"
-        self._require(self.n_buckets % 4 == 0, "n_buckets", rule)
-        rule = f"must be greater than n_buckets / 2 = {self.n_buckets // 2}"
-        self._require(self.max_distance > self.n_buckets // 2, "max_distance", rule)
+        if self.max_distance <= self.n_buckets // 2:
+            rule = f"must be greater than n_buckets / 2 = {self.n_buckets // 2}"
+            self._fail("max_distance", rule)
 
 
 class Kerple(PositionSection, kind="kerple"):
@@ -228,72 +211,44 @@ class Fire(PositionSection, kind="fire"):
 class Sandwich(PositionSection, kind="sandwich"):
     """The dot product of two sinusoids as a bias (Chi et al. 2023), scaled by head."""
 
-    width: int = number(128, ge=2)
+    width: int = number(128, ge=2, multiple_of=2)
     base: float = number(10000.0, gt=1)
-
-    def _check(self) -> None:
-        self._require(self.width % 2 == 0, "width", "must be even")
 
 
 # ----------------------------------------------------------------- terms that depend on the content
 
 
 class Shaw(PositionSection, kind="shaw"):
-    """A trained vector for each distance up to clip, added to keys and values.
-
-    Shaw et al. 2018, equations 3-5.
-    """
+    """A trained vector for each distance up to clip, on keys and values (Shaw et al. 2018)."""
 
     clip: int = number(16, ge=1)
     values: bool = True
 
 
 class TransformerXl(PositionSection, kind="transformer_xl"):
-    """Sinusoids of the distance under a trained projection (Dai et al. 2019, 3.3).
+    """Sinusoids of the distance under a trained projection (Dai et al. 2019, 3.3)."""
 
-    reading: "xl" shares the trained biases u and v between the layers of a stack, "xlnet" gives
-    each layer its own.
-    """
-
-    reading: Literal["xl", "xlnet"] = "xl"
+    reading: Literal["xl", "xlnet"] = "xl"  # xlnet: each layer has trained biases of its own
     base: float = number(10000.0, gt=1)
 
 
 class Deberta(PositionSection, kind="deberta"):
-    """Disentangled attention: content to position (c2p), position to content (p2c).
+    """Content to position (c2p), position to content (p2c) (He et al. 2021, equations 3-4)."""
 
-    He et al. 2021, equations 3-4. Distances beyond max_distance fall together. log_buckets=N
-    (version 2 of the model) has N buckets on each side, the nearer half of them one distance wide
-    and the others logarithmic up to max_distance.
-    """
-
-    max_distance: int = number(64, ge=2)
-    log_buckets: int | None = number(None, ge=4)
+    max_distance: int = number(64, ge=2)  # what lies beyond falls together
+    # Of each side (version 2 of the model): half of them one distance wide, the others logarithmic.
+    log_buckets: int | None = number(None, ge=4, lt="max_distance", multiple_of=2)
     c2p: bool = True
     p2c: bool = True
 
     def _check(self) -> None:
-        self._require(self.c2p or self.p2c, "c2p", "switch on c2p, p2c or both")
-        n = self.log_buckets or 0
-        rule = f"must be even and less than max_distance = {self.max_distance}"
-        self._require(n % 2 == 0 and n < self.max_distance, "log_buckets", rule)
+        if not (self.c2p or self.p2c):
+            self._fail("c2p", "switch on c2p, p2c or both")
 
 
+TwoSided = Alibi | T5 | Kerple | Fire | Sandwich | Shaw | TransformerXl | Deberta
 # What may stand in an encoder: everything that is defined for keys on both sides of a query.
-EncoderPosition = (
-    NoPosition
-    | Sinusoidal
-    | Learnable
-    | Rope
-    | Alibi
-    | T5
-    | Kerple
-    | Fire
-    | Sandwich
-    | Shaw
-    | TransformerXl
-    | Deberta
-)
+EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | TwoSided
 
 
 class _CausalOnly(PositionSection):
@@ -302,16 +257,12 @@ class _CausalOnly(PositionSection):
     encoder: EncoderPosition = Rope()
 
     def _check(self) -> None:
-        plain = not (isinstance(self.encoder, Rope) and self.encoder.cross)
-        rule = f"{self.kind} leaves cross-attention without positions; allowed: False"
-        self._require(plain, "encoder.cross", rule)
+        if isinstance(self.encoder, Rope) and self.encoder.cross:
+            rule = f"{self.kind} leaves cross-attention without positions; allowed: False"
+            self._fail("encoder.cross", rule)
 
     def bound(self, side: Side) -> Bound | None:
-        bound = self.encoder.bound("source") if side == "source" else None
-        return bound and bound.below("encoder")
-
-    def check_shape(self, d_model: int, n_heads: int) -> None:
-        self.encoder.check_shape(d_model, n_heads)
+        return super().bound(side) if side == "source" else None
 
 
 class Cope(_CausalOnly, kind="cope"):
@@ -327,20 +278,7 @@ class Fox(_CausalOnly, kind="fox"):
 # -------------------------------------------------------------------- schemes made of other schemes
 
 InputScheme = Sinusoidal | Learnable
-InsideAttention = (
-    Rope
-    | XPos
-    | Alibi
-    | T5
-    | Kerple
-    | Fire
-    | Sandwich
-    | Shaw
-    | TransformerXl
-    | Deberta
-    | Cope
-    | Fox
-)
+InsideAttention = Rope | XPos | TwoSided | Cope | Fox
 
 
 class Combined(PositionSection, kind="combined"):
@@ -350,46 +288,29 @@ class Combined(PositionSection, kind="combined"):
     attention: InsideAttention = T5()
 
     def _check(self) -> None:
-        one = not isinstance(getattr(self.attention, "encoder", None), InputScheme)
-        rule = "the embeddings have a scheme already (input); name one inside attention"
-        self._require(one, "attention.encoder", rule)
-
-    def bound(self, side: Side) -> Bound | None:
-        bounds = {"input": self.input.bound(side), "attention": self.attention.bound(side)}
-        found = [bound.below(name) for name, bound in bounds.items() if bound is not None]
-        return min(found, key=lambda bound: bound.length, default=None)
-
-    def check_shape(self, d_model: int, n_heads: int) -> None:
-        self.input.check_shape(d_model, n_heads)
-        self.attention.check_shape(d_model, n_heads)
+        if isinstance(getattr(self.attention, "encoder", None), InputScheme):
+            rule = "the embeddings have a scheme already (input); name one inside attention"
+            self._fail("attention.encoder", rule)
 
 
 class Randomized(PositionSection, kind="randomized"):
-    """Increasing positions drawn at random from 0 .. spread-1, fed to any scheme.
-
-    Ruoss et al. 2023. max_positions is the longest sequence in tokens: evaluation and decoding use
-    one draw of so many positions.
-    """
+    """Increasing positions drawn from 0 .. spread-1, fed to any scheme (Ruoss et al. 2023)."""
 
     scheme: NoPosition | InputScheme | InsideAttention | Combined = Rope()
-    spread: int = number(1024, ge=2)
-    max_positions: int = number(256, ge=1)
+    spread: int = number(1024, gt=1, ge="max_positions")
+    max_positions: int = number(256, ge=1)  # the longest sequence; outside training one draw of it
 
     def _check(self) -> None:
-        rule = f"must be at least max_positions = {self.max_positions}"
-        self._require(self.spread >= self.max_positions, "spread", rule)
         inner = self.scheme.longest()
-        rule = f"{self.scheme.kind} knows {inner} positions: make its max_positions as large"
-        self._require(inner is None or inner >= self.spread, "spread", rule)
-        used = NoPosition() not in (self.scheme, getattr(self.scheme, "encoder", None))
-        rule = f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does"
-        self._require(used, "scheme", rule)
+        if inner is not None and inner < self.spread:
+            rule = f"{self.scheme.kind} knows {inner} positions: make its max_positions as large"
+            self._fail("spread", rule)
+        if NoPosition() in (self.scheme, getattr(self.scheme, "encoder", None)):
+            rule = f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does"
+            self._fail("scheme", rule)
 
     def bound(self, side: Side) -> Bound | None:
         return Bound("max_positions", self.max_positions)
-
-    def check_shape(self, d_model: int, n_heads: int) -> None:
-        self.scheme.check_shape(d_model, n_heads)
 
 
 Position = NoPosition | InputScheme | InsideAttention | Combined | Randomized
@@ -441,16 +362,13 @@ def choose_position(config: dict[str, Any], name: str, max_len: int, decode_max_
     if name not in schemes:
         allowed = ", ".join(closest_first(name, schemes))
         raise ConfigError(f"model.position = {name!r}: allowed: {allowed}")
-    scheme = to_dict(schemes[name])
-    if "max_positions" in scheme:
-        scheme["max_positions"] = max(scheme["max_positions"], max_len, decode_max_len)
-    if "trained_length" in scheme.get("scaling", {}):
-        scheme["scaling"]["trained_length"] = max_len
-    config["model"]["position"] = scheme
-    config["name"] = f"{_without_ending(config['name'], present, schemes)}_{name}"
-
-
-def _without_ending(run: str, kind: str, schemes: dict[str, Any]) -> str:
-    """The name of a run without that of its scheme, where it ends in one of this kind."""
-    endings = [f"_{name}" for name, scheme in schemes.items() if scheme.kind == kind]
-    return run.removesuffix(max(filter(run.endswith, endings), key=len, default=""))
+    chosen = to_dict(schemes[name])
+    if "max_positions" in chosen:
+        chosen["max_positions"] = max(chosen["max_positions"], max_len, decode_max_len)
+    if "trained_length" in chosen.get("scaling", {}):
+        chosen["scaling"]["trained_length"] = max_len
+    config["model"]["position"] = chosen
+    # What the name of the config ends in may be that of the present scheme, or of one of its kind.
+    endings = [f"_{other}" for other, scheme in schemes.items() if scheme.kind == present]
+    ending = max(filter(config["name"].endswith, endings), key=len, default="")
+    config["name"] = f"{config['name'].removesuffix(ending)}_{name}"

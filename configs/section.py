@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
+import re
 import sys
 import types
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import typing
+from collections.abc import Callable
 from functools import cache
-from typing import (
-    Any,
-    ClassVar,
-    Literal,
-    NoReturn,
-    Union,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, Literal, NoReturn, dataclass_transform, get_args, get_origin
 
 from utils.errors import ConfigError
 
 LARGEST = 2**63 - 1  # of an integer: what torch and NumPy can hold
+BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "ge": (">=", operator.ge),
+    "gt": (">", operator.gt),
+    "lt": ("<", operator.lt),
+    "le": ("<=", operator.le),
+    "multiple_of": ("a multiple of", lambda value, factor: value % factor == 0),
+}
+NOUNS: dict[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    str: "a string of Unicode text",
+    bool: "True or False",
+    types.NoneType: "None",
+}
 
 
-def number(
-    default: Any, *, ge: float | None = None, gt: float | None = None, lt: float | None = None
-) -> Any:
-    """A numeric field with bounds, checked when the section is made."""
-    return field(default=default, metadata={">=": ge, ">": gt, "<": lt})
+def number(default: Any, **bounds: float | str) -> Any:
+    """A numeric field, or a tuple of such, with BOUNDS that are checked when the section is made.
+
+    A text as a bound is the name of a field beside it.
+    """
+    return dataclasses.field(default=default, metadata=bounds)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -47,29 +54,46 @@ class Section:
     def __init_subclass__(cls, *, kind: str = "", section: str = "") -> None:
         cls.kind = kind or cls.kind
         cls.section = section or cls.section
-        dataclass(frozen=True, kw_only=True)(cls)
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
         cls: Any = type(self)
         hints = type_hints(cls)
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            if not fits(value, hints[f.name]) or not _within(value, f.metadata):
-                self._fail(f.name, f"allowed: {describe(hints[f.name], f.metadata)}")
+        wrong = [name for name, hint in hints.items() if not fits(getattr(self, name), hint)]
+        wrong = wrong or [name for name in hints if not self._within_bounds(name)]
+        if wrong:
+            self._fail(wrong[0], f"allowed: {describe(hints[wrong[0]], self._bounds(wrong[0]))}")
         self._check()
+
+    def _within_bounds(self, name: str) -> bool:
+        value = getattr(self, name)
+        return value is None or all(
+            BOUNDS[sign][1](each, getattr(self, bound) if isinstance(bound, str) else bound)
+            for sign, bound in self.__dataclass_fields__[name].metadata.items()
+            for each in (value if isinstance(value, tuple) else (value,))
+        )
+
+    def _bounds(self, name: str) -> str:
+        """In words."""
+        words = []
+        for sign, bound in self.__dataclass_fields__[name].metadata.items():
+            if isinstance(bound, str):
+                bound = f"{join(self.section, bound)} = {getattr(self, bound)}"
+            words.append(f"{BOUNDS[sign][0]} {bound}")
+        return " and ".join(words)
 
     def _check(self) -> None:
         """Rules between the fields of one section."""
 
-    def _require(self, holds: bool, name: str, rule: str) -> None:
-        """Raises ConfigError naming the field (or one below: `clean.language`) and the rule."""
-        if not holds:
-            self._fail(name, rule)
+    def _check_name(self, field: str, signs: str = "_-") -> None:
+        """That a text can be part of a file's name."""
+        text = getattr(self, field)
+        if not text or not all(c.isalnum() or c in signs for c in text):
+            self._fail(field, f"letters, digits and {' '.join(signs)} alone")
 
     def _fail(self, name: str, rule: str) -> NoReturn:
-        value: Any = self
-        for part in name.split("."):
-            value = getattr(value, part)
+        """Raises ConfigError naming the field (or one below: `clean.language`) and the rule."""
+        value = operator.attrgetter(name)(self)
         raise ConfigError(f"{join(self.section, name)} = {value!r}: {rule}")
 
 
@@ -95,19 +119,14 @@ def join(path: str, key: str) -> str:
 @cache
 def type_hints(cls: Any) -> dict[str, Any]:
     """Resolved annotations of a section's fields (the annotations are strings in the source)."""
-    hints = get_type_hints(cls)
+    hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def members(hint: Any) -> tuple[Any, ...]:
     """The alternatives of a union annotation; the annotation itself where it is not a union."""
     # `Literal["a"] | None` is a typing.Union on Python 3.11, unlike a union of classes.
-    return get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
-
-
-def sections(hint: Any) -> tuple[Any, ...]:
-    """The section classes of an annotation; none for a plain value."""
-    return tuple(m for m in members(hint) if isinstance(m, type) and issubclass(m, Section))
+    return get_args(hint) if get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
 
 
 def item_hint(hint: Any) -> Any:
@@ -115,70 +134,39 @@ def item_hint(hint: Any) -> Any:
     return next((get_args(m)[0] for m in members(hint) if get_origin(m) is tuple), None)
 
 
-def kinds(union: Any) -> dict[str, Any]:
-    """The alternatives of a union of sections by their `kind`, in the order of the schema."""
-    return {member.kind: member for member in sections(union)}
+def kinds(hint: Any) -> dict[str, Any]:
+    """The section classes of an annotation by their `kind`, in its order; none for a value."""
+    return {m.kind: m for m in members(hint) if isinstance(m, type) and issubclass(m, Section)}
 
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of an annotated type. True and False are no numbers, NaN neither."""
-    return any(_fits_one(value, member) for member in members(hint))
-
-
-def _fits_one(value: Any, hint: Any) -> bool:
+    inner = get_args(hint)
+    if members(hint) != (hint,):
+        return any(fits(value, member) for member in inner)
     if get_origin(hint) is Literal:
-        return any(value == allowed and type(value) is type(allowed) for allowed in get_args(hint))
+        return any(value == allowed and type(value) is type(allowed) for allowed in inner)
     if get_origin(hint) is tuple:
-        inner = get_args(hint)
         sized = isinstance(value, tuple) and (inner[-1] is Ellipsis or len(value) == len(inner))
         return sized and all(fits(item, inner[0]) for item in value)
     if hint in (int, float):
-        kind, largest = (int, LARGEST) if hint is int else ((int, float), sys.float_info.max)
-        return isinstance(value, kind) and not isinstance(value, bool) and abs(value) <= largest
-    if hint is str:
-        return isinstance(value, str) and _is_text(value)
+        largest = LARGEST if hint is int else sys.float_info.max
+        is_number = isinstance(value, (int, hint)) and not isinstance(value, bool)
+        return is_number and abs(value) <= largest
+    if hint is str:  # to be a file's name and stand in a file: no NUL, no lone surrogate
+        return isinstance(value, str) and not re.search("[\0\ud800-\udfff]", value)
     return isinstance(value, hint)
 
 
-def _is_text(value: str) -> bool:
-    """Whether a string can be a file's name and stand in a file: no NUL, no lone surrogate."""
-    try:
-        return b"\0" not in value.encode()
-    except UnicodeEncodeError:
-        return False
-
-
-def _within(value: Any, bounds: Mapping[str, Any]) -> bool:
-    holds = {">=": lambda a, b: a >= b, ">": lambda a, b: a > b, "<": lambda a, b: a < b}
-    numbers = value if isinstance(value, tuple) else (value,)
-    return value is None or all(
-        holds[sign](each, bound)
-        for sign, bound in bounds.items()
-        if bound is not None
-        for each in numbers
-    )
-
-
-def describe(hint: Any, bounds: Mapping[str, Any]) -> str:
+def describe(hint: Any, bounds: str) -> str:
     """The allowed values of a field, in words."""
-    return ", ".join(_describe_one(member, bounds) for member in members(hint))
-
-
-def _describe_one(hint: Any, bounds: Mapping[str, Any]) -> str:
     inner = get_args(hint)
+    if members(hint) != (hint,):
+        return ", ".join(describe(member, bounds) for member in inner)
     if get_origin(hint) is Literal:
         return ", ".join(map(repr, inner))
     if get_origin(hint) is tuple:
         count = "a sequence of" if inner[-1] is Ellipsis else str(len(inner))
         return f"{count} values, each {describe(inner[0], bounds)}"
-    nouns = {
-        int: "an integer",
-        float: "a number",
-        str: "a string of Unicode text",
-        bool: "True or False",
-        types.NoneType: "None",
-    }
-    limits = [f"{sign} {bound}" for sign, bound in bounds.items() if bound is not None]
-    if hint not in (int, float):
-        limits = []
-    return f"{nouns.get(hint, hint.__name__)} {' and '.join(limits)}".strip()
+    noun = NOUNS.get(hint, hint.__name__)
+    return f"{noun} {bounds}".strip() if hint in (int, float) else noun

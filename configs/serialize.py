@@ -11,13 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from configs.positions import POSITIONS, choose_position
-from configs.schema import Config
-from configs.section import Section, fits, item_hint, join, kinds, sections, to_dict, type_hints
+from configs.schema import Config, DataConfig, DecodeConfig
+from configs.section import Section, fits, item_hint, join, kinds, to_dict, type_hints
 from utils.errors import ConfigError, closest_first
-
-
-class Text(str):
-    """A value as a user typed it, still to be read by the annotation of its field."""
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
@@ -26,9 +22,7 @@ def from_dict(data: Mapping[str, Any]) -> Config:
     Raises ConfigError for an unknown key or kind, a value of the wrong type, or a rule that does
     not hold.
     """
-    config = _build(Config, data, "")
-    assert isinstance(config, Config)
-    return config
+    return _build(Config, data, "")
 
 
 def apply_overrides(config: Config, texts: Iterable[str], *, position: str | None = None) -> Config:
@@ -47,9 +41,10 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
         if (key, text) not in after:
             _set(data, key, text)
     if position is not None:
-        lengths: list[Any] = [_build(type(config.data), data["data"], "data")]
-        lengths.append(_build(type(config.decode), data["decode"], "decode"))
-        choose_position(data, position, *(section.max_len for section in lengths))
+        max_len = _build(DataConfig, data["data"], "data").max_len
+        choose_position(
+            data, position, max_len, _build(DecodeConfig, data["decode"], "decode").max_len
+        )
     for key, text in after:
         _set(data, key, text)
     return from_dict(data)
@@ -65,12 +60,12 @@ def parse_override(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def diff(a: Config, b: Config) -> list[tuple[str, Any, Any]]:
+def diff(a: Section, b: Section, path: str = "") -> list[tuple[str, Any, Any]]:
     """(dotted key, value in a, value in b) where two differ; None for a field that one lacks.
 
-    The key of a union itself (`model.position`) stands for its kind.
+    The key of a union itself (`model.position`) stands for its kind. The keys begin with `path`.
     """
-    left, right = dict(_leaves(to_dict(a), "")), dict(_leaves(to_dict(b), ""))
+    left, right = dict(_leaves(to_dict(a), path)), dict(_leaves(to_dict(b), path))
     keys = left | right
     return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
 
@@ -89,12 +84,12 @@ def _leaves(data: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 # -------------------------------------------------------------------------------------- from a dict
 
 
-def _build(hint: Any, data: Any, path: str) -> Section:
-    """The section that `data` describes; its leaves may be Text."""
+def _build(hint: Any, data: Any, path: str) -> Any:
+    """The section that `data` describes."""
     cls = _section_class(hint, data, path)
     hints = type_hints(cls)
     values: dict[str, Any] = {}
-    for key, value in {} if isinstance(data, Text) else data.items():
+    for key, value in data.items():
         if key == "kind" and cls.kind:
             continue
         if key not in hints:
@@ -109,39 +104,30 @@ def _build(hint: Any, data: Any, path: str) -> Section:
 def _section_class(hint: Any, data: Any, path: str) -> Any:
     """The class that `data` stands for: the section itself, or the union's member of its kind."""
     several = kinds(hint)
-    kind: Any = data
-    if not isinstance(data, Text):
-        if not isinstance(data, Mapping):
-            where = path or "the configuration"
-            raise ConfigError(f"{where} = {data!r}: must be a mapping of field names to values")
-        if len(several) == 1:
-            return sections(hint)[0]
-        path, kind = f"{path}.kind", data.get("kind")
-    elif len(several) == 1:
-        raise ConfigError(
-            f"{path} = {data!r}: {path} is a section; set its fields: {_fields(hint)}"
-        )
-    if not isinstance(kind, str) or kind not in several:
-        raise ConfigError(
-            f"{path} = {kind!r}: allowed: {', '.join(several)}{_spelled_out(path, several, kind)}"
-        )
-    return several[kind]
+    only = next(iter(several.values())) if len(several) == 1 else None
+    if not isinstance(data, Mapping):
+        where = path or "the configuration"
+        fields = ", ".join(type_hints(only)) if only else "kind"
+        raise ConfigError(f"{where} = {data!r}: {where} is a section; set its fields: {fields}")
+    if only:
+        return only
+    kind = data.get("kind")
+    if isinstance(kind, str) and kind in several:
+        return several[kind]
+    remedy, scheme = "", POSITIONS.get(str(kind))
+    if scheme is not None and scheme.kind in several:  # a name of `--position` that is no kind
+        changes = [f"{key}={value}" for key, _, value in diff(type(scheme)(), scheme, path)]
+        remedy = f"; {kind} is {', '.join([f'{path}={scheme.kind}', *changes])}"
+    raise ConfigError(f"{path} = {kind!r}: allowed: {', '.join(several)}{remedy}")
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:
     """The value of a field; what does not fit its annotation stays, and the section refuses it."""
     item = item_hint(hint)
-    if sections(hint):
+    if kinds(hint):
         return _build(hint, value, path)
-    if sections(item) and isinstance(value, Text):
-        raise ConfigError(
-            f"{path} = {value!r}: {path} is a list of sections, which a config file makes; set "
-            f"fields of one, for example {path}.0.FIELD: {_fields(item)}"
-        )
-    if sections(item) and isinstance(value, list):
+    if kinds(item) and isinstance(value, list):
         return tuple(_build(item, each, f"{path}.{i}") for i, each in enumerate(value))
-    if isinstance(value, Text):
-        return _parse(hint, value)
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -150,7 +136,7 @@ def _unknown(path: str, key: str, cls: Any, hint: Any) -> ConfigError:
     where = f"{path or 'the configuration'}{f' ({cls.kind})' if cls.kind else ''}"
     fields = closest_first(key, type_hints(cls))
     has = f"has: {', '.join(fields)}" if fields else "has no fields"
-    owners = [other.kind for other in sections(hint) if key in type_hints(other)]
+    owners = [kind for kind, other in kinds(hint).items() if key in type_hints(other)]
     elsewhere = list(dict.fromkeys(_places(key, Config, "")))
     remedy = ""
     if owners:
@@ -162,7 +148,7 @@ def _unknown(path: str, key: str, cls: Any, hint: Any) -> ConfigError:
 
 def _places(key: str, hint: Any, path: str) -> Iterator[str]:
     """Every dotted key below `path` that ends in `key`, in any member of the unions on the way."""
-    for cls in sections(hint):
+    for cls in kinds(hint).values():
         for name, inner in type_hints(cls).items():
             if name == key:
                 yield join(path, name)
@@ -170,65 +156,54 @@ def _places(key: str, hint: Any, path: str) -> Iterator[str]:
             yield from _places(key, item_hint(inner), join(path, f"{name}.NUMBER"))
 
 
-def _fields(hint: Any) -> str:
-    return ", ".join(type_hints(sections(hint)[0]))
-
-
-def _spelled_out(path: str, allowed: Mapping[str, Any], name: object) -> str:
-    """How a name of `--position` that is no kind is set field by field; else nothing."""
-    scheme = POSITIONS.get(str(name))
-    if scheme is None or scheme.kind not in allowed:
-        return ""
-    plain = dict(_leaves(to_dict(type(scheme)()), path))
-    changes = [
-        f"{key}={value}"
-        for key, value in _leaves(to_dict(scheme), path)
-        if key != path and plain.get(key) != value
-    ]
-    return f"; {name} is {path}={scheme.kind} with {', '.join(changes)}".removesuffix(" with ")
-
-
 # ------------------------------------------------------------------------------------ from the text
 
 
 def _set(data: dict[str, Any], key: str, text: str) -> None:
-    """Put text into the dict of a whole configuration; `_build` finds what is wrong with it."""
+    """Put what text stands for into the dict of a whole configuration.
+
+    `_build` finds what is wrong with the value, and a name that there is not.
+    """
     node: Any = data
+    hint: Any = Config
     parts = key.split(".")
     for i, part in enumerate(parts):
         path = ".".join(parts[:i])
         at: Any = part
-        if isinstance(node, list) and node and isinstance(node[0], dict):
-            if not part.isdecimal() or int(part) >= len(node):
+        if isinstance(node, list):
+            if part not in map(str, range(len(node))):
                 raise ConfigError(
                     f"unknown key {key!r}: {path}.{part} is none of 0 to {len(node) - 1}"
                 )
-            at = int(part)
-        elif not isinstance(node, dict):
+            at, hint = int(part), item_hint(hint)
+        elif isinstance(node, dict):
+            cls = kinds(hint).get(node.get("kind", ""))
+            hint = type_hints(cls).get(part, str) if cls else str
+            node.setdefault(part, {})
+        else:
             raise ConfigError(f"unknown key {key!r}: {path} is a single value, it has no fields")
-        if i == len(parts) - 1:
-            node[at] = Text(text)
-        elif isinstance(node, dict) and isinstance(node.setdefault(at, {}), Text):
-            node[at] = {"kind": node[at]}  # of a union's member, without its fields
-        node = node[at]
+        if i < len(parts) - 1:
+            node = node[at]
+    node[at] = _parse(hint, text, key)
 
 
 _WORDS = {"none": None, "null": None, "true": True, "yes": True, "1": True}
 _WORDS |= {"false": False, "no": False, "0": False}
 
 
-def _parse(hint: Any, text: str) -> Any:
-    """A plain value from text, by its annotation; the text itself where there is none."""
+def _parse(hint: Any, text: str, path: str) -> Any:
+    """A value from text, by its annotation; the text itself where there is none."""
+    if len(kinds(hint)) > 1:
+        return {"kind": text}
+    if kinds(hint):
+        _section_class(hint, text, path)  # raises: it needs a mapping
     item = item_hint(hint)
     readers: list[Callable[[str], Any]] = [lambda text: _WORDS[text.lower()], float, int, str]
     if item is not None:
-        readers.append(lambda text: tuple(_parse(item, word) for word in _words(text)))
+        words = [word.strip() for word in text.strip("()[]").split(",") if word.strip()]
+        readers.append(lambda text: tuple(_parse(item, word, f"{path}.0") for word in words))
     for read in readers:
         with contextlib.suppress(ValueError, KeyError):
             if fits(value := read(text), hint):
                 return value
-    return str(text)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.strip("()[]").split(",") if word.strip()]
+    return text

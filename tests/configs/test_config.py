@@ -112,16 +112,16 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ({"modle": {}}, "'modle' .. has: model, "),
         ({"model": {"d_modell": 4}}, "'model.d_modell': model has: d_model, "),
         ({"model": {"kind": "rope"}}, "'model.kind'"),
-        ({"model": {"position": {"kind": "ropes"}}}, "model.position.kind = 'ropes' .. rope"),
-        ({"model": {"position": {}}}, "model.position.kind = None .. rope"),
-        ({"model": {"position": {"kind": ["rope"]}}}, "model.position.kind = ['rope']"),
+        ({"model": {"position": {"kind": "ropes"}}}, "model.position = 'ropes' .. rope"),
+        ({"model": {"position": {}}}, "model.position = None .. rope"),
+        ({"model": {"position": {"kind": ["rope"]}}}, "model.position = ['rope']"),
         (
             {"model": {"position": {"kind": "rope", "max_positions": 4}}},
             "(rope) .. belongs to model.position=learnable",
         ),
         ({"model": {"d_model": "512"}}, "model.d_model = '512': allowed: an integer >= 2"),
-        ({"model": 3}, "model = 3: must be a mapping"),
-        ([], "the configuration = []: must be a mapping"),
+        ({"model": 3}, "model = 3: model is a section; set its fields: position, "),
+        ([], "the configuration = []: .. fields: name, model, "),
         ({"optim": {"betas": [0.9]}}, "optim.betas = (0.9,): allowed: 2 values, each a number"),
         ({"data": {"corpus": {"kind": "files", "test": []}}}, "data.corpus.test = ()"),
         (ENCODER, "model.position.encoder.base = -1: allowed: a number > 1"),
@@ -445,10 +445,10 @@ def test_an_edited_config_file_is_read_anew(tmp_path: Path) -> None:
         ("\nimport not_a_module_at_all\n", ":2: ModuleNotFoundError .. not_a_module_at_all"),
         ("raise SystemExit(3)\n", ":1: SystemExit: 3"),
         ("raise ValueError('two\\nlines')\n", ":1: ValueError: two lines"),
-        (HEAD + "config = Config(model=ModelConfig(d_model=3))\n", ":3: model.d_model = 3: must"),
+        (HEAD + "config = Config(model=ModelConfig(d_model=3))\n", ":3: model.d_model = 3: "),
         (HEAD + "config = Config(modle=1)\n", ":3: TypeError .. modle"),
         ("x = 1\n", ": must end in `config = ...`"),
-        ("config = {}\n", ": `config` must be a configs.schema.Config, not dict"),
+        ("config = {}\n", ": must end in `config = ...`, a configs.schema.Config, not dict"),
     ],
 )
 def test_a_config_file_that_fails_gives_file_line_and_reason(
@@ -461,7 +461,7 @@ def test_a_config_file_that_fails_gives_file_line_and_reason(
 def test_a_path_that_is_no_config_file_is_named_with_the_closest_ones(tmp_path: Path) -> None:
     said = "configs/demoo.py: no such config file; the closest .. there are: configs/demo.py, "
     refused(lambda: load_config("configs/demoo.py"), said)
-    refused(lambda: load_config(tmp_path), "is a folder")
+    refused(lambda: load_config(tmp_path), "a config is a Python file")
     refused(lambda: load_config(write(tmp_path / "a.json", "{}")), "a config is a Python file")
 
 

@@ -148,7 +148,7 @@ def test_fields_of_a_part_are_set_by_its_number(tmp_path: Path) -> None:
         ("parts.2.weight=1", "data.corpus.parts.2 is none of 0 to 1"),
         ("parts.one.weight=1", "data.corpus.parts.one is none of 0 to 1"),
         ("parts.0=3", "data.corpus.parts.0 is a section; set its fields: corpus, weight, name"),
-        ("parts=3", "a list of sections, which a config file makes; set fields of one, for"),
+        ("parts=3", "parts.0 is a section; set its fields: corpus, weight, name"),
         ("parts.0.weight=0", "data.corpus.parts.0.weight = 0.0: allowed: a number > 0"),
         (
             "parts.0.wait=1",

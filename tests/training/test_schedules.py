@@ -160,7 +160,7 @@ def test_plateau_can_fall_while_it_warms_up() -> None:
 
 
 def test_the_smallest_rate_of_plateau_is_below_its_first() -> None:
-    words = r"optim\.schedule\.min_lr = 2\.0: at most optim\.schedule\.lr = 1\.0"
+    words = r"optim\.schedule\.min_lr = 2\.0: allowed: .* <= optim\.schedule\.lr = 1\.0"
     with pytest.raises(ConfigError, match=words):
         Plateau(lr=1.0, min_lr=2.0)
 
