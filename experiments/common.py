@@ -1,18 +1,17 @@
-"""What experiments share: their command line, their tables, and the frame of those over trials."""
+"""What experiments share: command line, tables, plots, and the frame of those over trials."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import statistics
+from abc import ABC, abstractmethod
 from argparse import Namespace
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from configs.load import load_config
 from configs.positions import POSITIONS
 from configs.schema import Config
 from configs.serialize import parse_override
@@ -22,11 +21,12 @@ from translation.arguments import add_set_argument
 from utils.cli import Parser, positive
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
-from utils.tables import write_csv
+from utils.tables import markdown_table, write_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 Rows = list[dict[str, Any]]
 NOTHING = "–"  # in a table
 # Of this machine: not for a report.
@@ -36,9 +36,14 @@ PLACES = ("data.corpus.root", "data.corpus.path", "data.cache_dir", "train.runs_
 # ------------------------------------------------------------------------------------- command line
 
 
+def between_commas(text: str) -> list[str]:
+    """What stands between the commas, each once."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
 def chosen(text: str, known: Collection[str], what: str) -> list[str]:
-    """The names in `text`, between commas, each once. Raises UserError for an unknown one."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    """The names in `text`, between commas. Raises UserError for an unknown one, and for none."""
+    names = between_commas(text)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise UserError(f"no {what} {', '.join(map(repr, unknown))}: there are {', '.join(known)}")
@@ -52,16 +57,25 @@ def chosen_positions(text: str) -> list[str]:
 
 
 def chosen_seeds(text: str) -> list[int]:
-    """The seeds in `text`, between commas, each once. Raises UserError for what is no seed."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    """The seeds in `text`, between commas. Raises UserError for what is no seed, and for none."""
+    parts = between_commas(text)
     if not parts or not all(part.isascii() and part.isdigit() for part in parts):
         raise UserError(f"--seeds {text!r}: integers >= 0, separated by commas")
-    return list(dict.fromkeys(map(int, parts)))
+    return list(map(int, parts))
 
 
-def add_trial_arguments(parser: Parser, *, config: str | None, output_dir: Path | None) -> None:
-    """The options of every experiment over trials. None: the default is the experiment's affair."""
+def add_trial_arguments(
+    parser: Parser, *, config: str | None, output_dir: Path | None, positions: str = ""
+) -> None:
+    """The options of every experiment over trials, and --positions where it has a default.
+
+    None: the default is the experiment's affair.
+    """
     add = parser.add_argument
+    if positions:
+        names = "position schemes, separated by commas (names as for --position)"
+        how: dict[str, Any] = {"type": chosen_positions, "default": positions, "help": names}
+        add("--positions", metavar="NAME,...", **how)
     add("--config", metavar="FILE", default=config, help="the config that all runs share")
     each = "one training of each variant for each (default: 0)"
     add("--seeds", metavar="N,...", type=chosen_seeds, default="0", help=each)
@@ -77,45 +91,27 @@ def add_trial_arguments(parser: Parser, *, config: str | None, output_dir: Path 
     add("--report_only", action="store_true", help=nothing)
 
 
-def add_positions_argument(parser: Parser, default: str) -> None:
-    names = "position schemes, separated by commas (names as for --position)"
-    add = parser.add_argument
-    add("--positions", metavar="NAME,...", type=chosen_positions, default=default, help=names)
-
-
-def position_config(args: Namespace, name: str, more: list[str]) -> Config:
-    """The config of the command line under the position scheme `name`."""
-    return load_config(args.config, [*args.overrides, *more], name)
-
-
 def make_trials(
     args: Namespace,
     load: Callable[[str, list[str]], Config],
     variants: Iterable[str],
     *,
     validation: bool = False,
-) -> tuple[list[Trial], dict[str, str]]:
-    """A trial of each variant and seed, seeds outermost; and why other variants are refused.
+) -> list[Trial]:
+    """A trial of each variant and seed, seeds outermost. Raises ConfigError naming the variant.
 
     load: the config of a variant with more `--set` texts. validation: that split is scored too.
-    Raises ConfigError where all are refused: then the fault lies with the config or the changes.
     """
-    trials: list[Trial] = []
-    refused: dict[str, ConfigError] = {}
+    trials = []
     for seed, name in itertools.product(args.seeds, variants):
-        if name in refused:
-            continue
         try:
             config = load(name, [f"train.seed={seed}"])
         except ConfigError as error:
-            refused[name] = error
-            continue
+            raise ConfigError(f"{name}: {error}") from None
         corpus = build_corpus(config.data)
         more = (corpus.validation,) if validation else ()
         trials.append(Trial(name, seed, config, args.output_dir, corpus.test, more, args.search))
-    if not trials:
-        raise next(reversed(refused.values()))
-    return trials, {name: " ".join(str(error).split()) for name, error in refused.items()}
+    return trials
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -129,15 +125,44 @@ def mean_plus_minus(values: Iterable[float | None], digits: int = 3) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return NOTHING
-    mean = f"{statistics.fmean(known):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else mean
+    mean = f"{fmean(known):.{digits}f}"
+    return f"{mean} ± {stdev(known):.{digits}f}" if len(known) > 1 else mean
 
 
-def provenance_line(provenances: Iterable[Mapping[str, str]]) -> str:
+def means(key: Any, digits: int) -> Callable[[Sequence[Any]], str]:
+    """What a table says of `key` of several seeds."""
+    return lambda seeds: mean_plus_minus((seed[key] for seed in seeds), digits)
+
+
+def ranked(of_seeds: Iterable[tuple[str, T]], score: Callable[[T], float]) -> dict[str, list[T]]:
+    """What there is of single seeds, by the name of the variant, the best mean score first."""
+    groups: dict[str, list[T]] = {}
+    for name, each in of_seeds:
+        groups.setdefault(name, []).append(each)
+    return dict(sorted(groups.items(), key=lambda group: -fmean(map(score, group[1]))))
+
+
+def seeds_table(
+    groups: Mapping[str, T],
+    columns: Mapping[str, Callable[[T], object]],
+    failures: Mapping[str, str],
+    *,
+    first: str,
+) -> str:
+    """Markdown: a line for each group of seeds, a cell by each function; then what failed, and why.
+
+    `first` stands above the names.
+    """
+    lines = [[name, *(cell(seeds) for cell in columns.values())] for name, seeds in groups.items()]
+    dashes = [NOTHING] * (len(columns) - 1)
+    lines += [[name, f"failed: {reason}", *dashes] for name, reason in failures.items()]
+    return markdown_table([first, *columns], lines)
+
+
+def provenance_line(provenances: Sequence[Mapping[str, str]]) -> str:
     """Which commits, versions and hardware figures come from."""
-    made = list(provenances)
     commits, torches, machines = (
-        ", ".join(dict.fromkeys(each[key] for each in made))
+        ", ".join(dict.fromkeys(each[key] for each in provenances))
         for key in ("commit", "torch", "hardware")
     )
     return f"commit {commits}, torch {torches}, {machines}"
@@ -176,34 +201,63 @@ def bleu_by_length(trial: Trial, splits: Sequence[str], edges: Sequence[int]) ->
     ]
 
 
+# -------------------------------------------------------------------------------------------- plots
+
+
 def length_figure(
     bleu: Mapping[str, Sequence[Sequence[float | None]]],
     sources: Sequence[str],
     edges: Sequence[int],
-    *,
     title: str,
-    baseline: str | None = None,
 ) -> Figure:
-    """sacreBLEU over the length of the sources, a line for each name; the baseline's is black.
+    """sacreBLEU over the length of the sources, a line for each name.
 
     bleu: for each name its values by bucket, one sequence a seed; the mean over the seeds is drawn.
     """
+    from pictures.panels import Curve, curve_panels
+
+    curves = {}
+    for name, seeds in bleu.items():
+        known = [[value for value in bucket if value is not None] for bucket in zip(*seeds)]
+        means = [fmean(values) if values else float("nan") for values in known]
+        curves[name] = Curve(range(len(means)), means)
+    words = "source words (number of sentences)"
+    size = (6.7, 4.2)
+    figure = curve_panels({"": curves}, size=size, title=title, x_label=words, y_label="sacreBLEU")
+    labels = [f"{name}\n({len(rows):,})" for name, rows in buckets(edges, sources).items()]
+    figure.axes[0].set_xticks(range(len(labels)), labels=labels, fontsize=8)
+    return figure
+
+
+def score_figure(
+    panels: Mapping[str, Mapping[str, tuple[Sequence[float], float, float]]],
+    *,
+    title: str,
+    baseline: str = "",
+) -> Figure:
+    """Panels of scores {x label: {name: (of each seed, low, high)}}, the first name at the top.
+
+    A dot is the mean over the seeds, a line goes from low to high, marks are single seeds.
+    """
     from pictures.panels import panel_figure
 
-    axis = {"x_label": "source words (number of sentences)", "y_label": "sacreBLEU"}
-    figure, [[axes]] = panel_figure(1, 1, size=(6.7, 4.2), title=title, room=1.8, **axis)
-    lines = []
-    for number, (name, seeds) in enumerate(bleu.items()):
-        known = [[value for value in bucket if value is not None] for bucket in zip(*seeds)]
-        means = [statistics.fmean(values) if values else float("nan") for values in known]
-        style = ("o-", "o--", "o:")[number // 10 % 3]  # there are ten colours
-        style, colour = ("o--", "black") if name == baseline else (style, f"C{number % 10}")
-        lines += axes.plot(means, style, markersize=4, linewidth=1.6, color=colour)
-    labels = [f"{name}\n({len(rows):,})" for name, rows in buckets(edges, sources).items()]
-    axes.set_xticks(range(len(labels)), labels=labels, fontsize=8)
-    axes.set_xlim(-0.5, len(labels) - 0.5)
-    axes.grid(alpha=0.3)
-    figure.legend(lines, list(bleu), loc="outside right center", frameon=False, fontsize=8)
+    names = list(next(iter(panels.values())))
+    size = (5.0 if len(panels) == 1 else 3.4, max(1.8, 0.24 * len(names) + 0.6))
+    figure, [places] = panel_figure(1, len(panels), size=size, title=title, room=0.4, sharey=True)
+    for place, (label, scores) in zip(places, panels.items()):
+        for row, name in enumerate(names):
+            seeds, low, high = scores[name]
+            colour = "C1" if name == baseline else "C0"
+            place.plot([low, high], [row] * 2, color=colour, linewidth=1.6, alpha=0.6)
+            place.plot(fmean(seeds), row, "o", color=colour, markersize=5)
+            if len(seeds) > 1:
+                place.plot(seeds, [row] * len(seeds), "|", color="black", markersize=6)
+            if name == baseline:
+                place.axvline(fmean(seeds), color=colour, linewidth=0.8, linestyle="--")
+        place.set_yticks(range(len(names)), labels=names, fontsize=8)
+        place.set_ylim(len(names) - 0.3, -0.7)
+        place.grid(axis="x", alpha=0.3)
+        place.set_xlabel(label, fontsize=9)
     return figure
 
 
@@ -211,87 +265,70 @@ def length_figure(
 
 
 @dataclass
-class Experiment:
+class Experiment(ABC):
     """Trials, what became of them, and the files in --output_dir that tell it."""
 
     args: Namespace
     trials: list[Trial]
-    failures: dict[str, str]  # the reasons, by the titles of trials and by variants refused
     noun: str  # what a variant is: a column of the CSV file
     stem: ClassVar[str]  # of the files' names
 
+    def __post_init__(self) -> None:
+        self.failures: dict[str, str] = {}  # the reasons, by the titles of trials
+        self.done: list[Trial] = []
+
+    @abstractmethod
     def rows(self, trial: Trial) -> Rows:
         """What the CSV file says of a trial that is done, after the first columns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def report(self, rows: Rows) -> str:
         """Markdown for a reader, from the rows of the CSV file; some trial is done."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw(self, rows: Rows) -> None:
         """Write the pictures; some trial is done."""
-        raise NotImplementedError
 
     def run(self, runner: Runner) -> None:
         runner.run(self.trials)
-
-    def done(self) -> list[Trial]:
-        return [trial for trial in self.trials if trial.is_scored()]
-
-    def all_rows(self) -> Rows:
-        """Trial by trial what is done, failed or not run, then the variants that are refused."""
-        rows: Rows = []
-        for trial in self.trials:
-            first = {self.noun: trial.variant, "seed": trial.seed}
-            reason = self.failures.get(trial.title, "")
-            if trial.is_scored():
-                rows += [first | row for row in self.rows(trial)]
-            else:
-                rows.append(first | {"status": "failed" if reason else "not run", "reason": reason})
-        titles = {trial.title for trial in self.trials}
-        for name, reason in self.failures.items():
-            if name not in titles:
-                rows.append({self.noun: name, "status": "failed", "reason": reason})
-        return rows
-
-    def write(self, *, pictures: bool = False) -> str:
-        """Write both tables, and the pictures if asked to; the Markdown."""
-        rows, folder = self.all_rows(), self.args.output_dir
-        some_done = any(row["status"] == "done" for row in rows)
-        failed = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
-        text = self.report(rows) if some_done else failed or "Nothing is done.\n"
-        write_text(folder / f"{self.stem}.md", text)
-        write_csv(folder / f"{self.stem}.csv", rows)
-        if some_done and pictures:
-            self.draw(rows)
-        return text
 
     def main(self) -> int:
         """Run what is not done (nothing with --report_only), write and print.
 
         The exit code: 0, 1 where a trial failed, 128 + the signal that ended the trials.
         """
-        args = self.args
-        for name, reason in self.failures.items():
-            say(f"{name}: failed: {reason}")
-        has_affinity = hasattr(os, "sched_getaffinity")
-        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-        threads = args.threads or max(1, cores // args.jobs)
-        runner = Runner(args.jobs, threads, self.failures, done=self.write)
+        from utils.machine import cores  # imports torch
+
+        args, folder = self.args, self.args.output_dir
+        threads = args.threads or max(1, cores() // args.jobs)
+        runner = Runner(args.jobs, threads, self.failures)
         if not args.report_only:
             self.run(runner)
-        elif not self.done():
-            raise UserError(
-                f"{args.output_dir}: nothing of this is done yet; leave --report_only out to run it"
-            )
-        print(self.write(pictures=True), end="")
-        say(f"written: {args.output_dir}/{self.stem}.*")
+        self.done = [trial for trial in self.trials if trial.is_scored()]
+        if args.report_only and not self.done:
+            raise UserError(f"{folder}: nothing of this is done yet; leave --report_only out")
+        rows = self.all_rows()
+        failed = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
+        text = self.report(rows) if self.done else failed or "Nothing is done.\n"
+        write_text(folder / f"{self.stem}.md", text)
+        write_csv(folder / f"{self.stem}.csv", rows)
+        if self.done:
+            self.draw(rows)
+        print(text, end="")
+        say(f"written: {folder}/{self.stem}.*")
         return int(bool(self.failures)) if runner.stopped is None else 128 + runner.stopped
 
-    def failed_lines(self, n_columns: int) -> list[list[object]]:
-        """The last lines of a reader's table: what failed, and why."""
-        dashes = [NOTHING] * (n_columns - 2)
-        return [[name, f"failed: {reason}", *dashes] for name, reason in self.failures.items()]
+    def all_rows(self) -> Rows:
+        """Trial by trial, what is done, failed or not run."""
+        rows: Rows = []
+        for trial in self.trials:
+            first = {self.noun: trial.variant, "seed": trial.seed}
+            reason = self.failures.get(trial.title, "")
+            if trial in self.done:
+                rows += [first | row for row in self.rows(trial)]
+            else:
+                rows.append(first | {"status": "failed" if reason else "not run", "reason": reason})
+        return rows
 
     def about(self) -> tuple[str, str, str]:
         """Config with its changes, seeds, provenance: for a reader."""
@@ -300,5 +337,5 @@ class Experiment:
         config = f"Config {Path(self.args.config).name}"
         config += f" with {', '.join(stated)}" if stated else ""
         seeds = f"seeds {', '.join(map(str, self.args.seeds))}"
-        records = [trial.scores(trial.splits[0]) for trial in self.done()]
-        return config, seeds, provenance_line(record["provenance"] for record in records)
+        records = [trial.scores(trial.splits[0]) for trial in self.done]
+        return config, seeds, provenance_line([record["provenance"] for record in records])

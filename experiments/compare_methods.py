@@ -21,7 +21,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 
 from configs.load import load_config
 from configs.schema import Config
-from experiments.common import add_trial_arguments, chosen
+from experiments.common import add_trial_arguments, between_commas, chosen
 from experiments.comparison import compare
 from utils.cli import Parser, run_main
 
@@ -77,7 +77,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 def chosen_methods(text: str) -> list[str]:
     """The methods in `text`, between commas, each once. Raises UserError for an unknown part."""
     chosen(text.replace("+", ","), METHODS, "method")
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    return between_commas(text)
 
 
 def method_config(args: Namespace, name: str, more: list[str]) -> Config:

@@ -8,19 +8,15 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 if not __package__:  # run as a file: imports begin at the root of the repository, not here
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from configs.load import load_config
 from configs.positions import POSITIONS
-from experiments.common import (
-    add_positions_argument,
-    add_trial_arguments,
-    chosen_positions,
-    position_config,
-)
+from configs.schema import Config
+from experiments.common import add_trial_arguments, chosen_positions
 from experiments.comparison import compare
 from utils.cli import Parser, run_main
 
@@ -28,8 +24,7 @@ from utils.cli import Parser, run_main
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(description="Train one config with every position scheme, compare the scores.")
     config, folder = "configs/multi30k_small_rope.py", Path("runs/compare")
-    add_trial_arguments(parser, config=config, output_dir=folder)
-    add_positions_argument(parser, ",".join(POSITIONS))
+    add_trial_arguments(parser, config=config, output_dir=folder, positions=",".join(POSITIONS))
     parser.add_argument(
         "--baseline",
         metavar="NAME",
@@ -46,7 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code, see Experiment.main."""
     args = parse_args(argv)
     positions = list(dict.fromkeys([args.baseline, *args.positions]))
-    return compare(args, "scheme", positions, partial(position_config, args))
+
+    def load(name: str, more: list[str]) -> Config:
+        return load_config(args.config, [*args.overrides, *more], name)
+
+    return compare(args, "scheme", positions, load)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,8 @@ minutes from --jobs 1 alone.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -33,17 +32,18 @@ from experiments.common import (
     buckets,
     length_figure,
     make_trials,
-    mean_plus_minus,
+    means,
+    ranked,
+    score_figure,
+    seeds_table,
 )
 from experiments.trials import Trial
 from utils.errors import UserError
-from utils.tables import markdown_table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from translation.metrics import PairedResult
 
+Columns = dict[str, Callable[[Rows], object]]
 N_CURVES = 6  # variants in the plot by length, where none are named
 
 
@@ -54,8 +54,7 @@ def compare(
 
     args: of the command line, with `curves`. noun: what a variant is. load: see make_trials.
     """
-    trials, refused = make_trials(args, load, variants)
-    return Comparison(args, trials, refused, noun, baseline=variants[0]).main()
+    return Comparison(args, make_trials(args, load, variants), noun, variants[0]).main()
 
 
 @dataclass
@@ -64,43 +63,19 @@ class Comparison(Experiment):
 
     stem = "comparison"
     baseline: str
-    _paired: dict[tuple[Path, Path, str], PairedResult] = field(default_factory=dict)
 
-    @property
-    def tests(self) -> tuple[str, ...]:
-        return self.trials[0].tests
-
-    @property
-    def edges(self) -> tuple[int, ...]:
-        return self.trials[0].config.evaluate.length_buckets
-
-    def paired(self, trial: Trial, split: str) -> PairedResult | None:
-        """Against the baseline of the same seed; None for itself and where that is not done."""
-        wanted = (self.baseline, trial.seed)
-        base = next((each for each in self.trials if (each.variant, each.seed) == wanted), trial)
-        if base == trial or not base.is_scored():
-            return None
-        key = (base.run, trial.run, split)
-        if key not in self._paired:
-            from translation.metrics import paired_bootstrap
-
-            references = trial.lines(split, "ref")
-            if base.lines(split, "ref") != references:
-                raise UserError(
-                    f"{base.folder} and {trial.folder} were scored on other sentences: "
-                    "delete one to run it again"
-                )
-            samples = trial.config.evaluate.bootstrap_samples
-            found = base.lines(split, "hyp"), trial.lines(split, "hyp")
-            self._paired[key] = paired_bootstrap(*found, references, samples=samples, seed=0)
-        return self._paired[key]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.tests = self.trials[0].tests
+        self.edges = self.trials[0].config.evaluate.length_buckets
 
     def rows(self, trial: Trial) -> Rows:
         """One for each test split."""
-        return [self._row(trial, split) for split in self.tests]
+        training = trial.training()
+        return [self._row(trial, split, dict(training)) for split in self.tests]
 
-    def _row(self, trial: Trial, split: str) -> dict[str, Any]:
-        record, training, paired = trial.scores(split), trial.training(), self.paired(trial, split)
+    def _row(self, trial: Trial, split: str, training: dict[str, Any]) -> dict[str, Any]:
+        record, paired = trial.scores(split), self._paired(trial, split)
         scores = record["scores"]
         low, high = paired.interval if paired else (None, None)
         by_length = zip(buckets(self.edges), scores["buckets"])
@@ -124,30 +99,49 @@ class Comparison(Experiment):
             "p_value": paired.p_value if paired else None,
             **training,
             "sentences": scores["n"],
-            **{
-                f"{key} {name} words": each[key]
-                for name, each in by_length
-                for key in ("bleu", "n")
-            },
+            **{f"{key} {name} words": at[key] for name, at in by_length for key in ("bleu", "n")},
             "commit": record["provenance"]["commit"],
             "run": trial.run.relative_to(trial.output_dir).as_posix(),
         }
 
-    def ranked(self, rows: Rows, split: str) -> dict[str, Rows]:
-        """The rows of a split by variant, best mean sacreBLEU first."""
-        by_name: dict[str, Rows] = {}
-        for row in rows:
-            if row["status"] == "done" and row["split"] == split:
-                by_name.setdefault(row[self.noun], []).append(row)
-        return dict(sorted(by_name.items(), key=lambda item: -mean(item[1], "sacrebleu")))
+    def _paired(self, trial: Trial, split: str) -> PairedResult | None:
+        """Against the baseline of the same seed; None for itself and where that is not done."""
+        wanted = (self.baseline, trial.seed)
+        base = next((each for each in self.done if (each.variant, each.seed) == wanted), trial)
+        if base == trial:
+            return None
+        from translation.metrics import paired_bootstrap
+
+        references = trial.lines(split, "ref")
+        if base.lines(split, "ref") != references:
+            raise UserError(
+                f"{base.folder} and {trial.folder} were scored on other sentences: delete one to "
+                "run it again"
+            )
+        samples = trial.config.evaluate.bootstrap_samples
+        found = base.lines(split, "hyp"), trial.lines(split, "hyp")
+        return paired_bootstrap(*found, references, samples=samples, seed=0)
+
+    def _ranked(self, rows: Rows, split: str) -> dict[str, Rows]:
+        of_split = ((row[self.noun], row) for row in rows if row.get("split") == split)
+        return ranked(of_split, lambda row: row["sacrebleu"])
 
     # ----------------------------------------------------------------------------------- Markdown
 
     def report(self, rows: Rows) -> str:
         """Training, then each test split, best variant first; what failed and what is missing."""
+        training: Columns = {
+            "seeds": len,
+            "parameters": mean_of("parameters", ",.0f"),
+            "validation loss": means("validation_loss", 3),
+            "tokens/s": mean_of("tokens_per_second", ",.0f"),
+            "peak memory (MB)": mean_of("peak_memory_mb", ",.0f"),
+            "minutes": means("train_minutes", 1),
+        }
+        trained = self._ranked(rows, self.tests[0])
         parts = [
             f"# {self.noun.capitalize()}s compared\n\n{self._about(rows)}\n",
-            f"## Training\n\n{self._training_table(rows)}",
+            f"## Training\n\n{seeds_table(trained, training, self.failures, first=self.noun)}",
         ]
         missing = [row for row in rows if row["status"] == "not run"]
         if missing:
@@ -167,54 +161,33 @@ class Comparison(Experiment):
         return "\n".join(parts)
 
     def _about(self, rows: Rows) -> str:
-        """What the figures are of, in a few lines."""
         config, seeds, provenance = self.about()
-        signature = self.done()[0].scores(self.tests[0])["scores"]["signature"]
-        search = f"{self.args.search} search, sacreBLEU {signature}"
+        signature = self.done[0].scores(self.tests[0])["scores"]["signature"]
         jobs = max(row["jobs"] for row in rows if row["status"] == "done")
         disturbed = (
             f"; up to {jobs} runs at once, so tokens/s and minutes are not those of a run alone"
         )
-        return f"{config}; {seeds}; {search}; {provenance}{disturbed if jobs > 1 else ''}."
-
-    def _training_table(self, rows: Rows) -> str:
-        header = [self.noun, "seeds", "parameters", "validation loss", "tokens/s"]
-        header += ["peak memory (MB)", "minutes"]
-        table: list[list[object]] = [
-            [
-                name,
-                len(seeds),
-                thousands(seeds, "parameters"),
-                mean_plus_minus((row["validation_loss"] for row in seeds), 3),
-                thousands(seeds, "tokens_per_second"),
-                thousands(seeds, "peak_memory_mb"),
-                mean_plus_minus((row["train_minutes"] for row in seeds), 1),
-            ]
-            for name, seeds in self.ranked(rows, self.tests[0]).items()
-        ]
-        return markdown_table(header, table + self.failed_lines(len(header)))
+        return (
+            f"{config}; {seeds}; {self.args.search} search, sacreBLEU {signature}; {provenance}"
+            f"{disturbed if jobs > 1 else ''}."
+        )
 
     def _split_table(self, rows: Rows, split: str) -> str:
-        ranked = self.ranked(rows, split)
-        first = next(iter(ranked.values()))[0]
-        names = [f"{name} words" for name in buckets(self.edges)]
-        header = [self.noun, "loss", "token accuracy", "BLEU-4", "sacreBLEU", "95% interval"]
-        header += ["difference", "p", *(f"{name} (n={first[f'n {name}']})" for name in names)]
-        digits = {"test_loss": 3, "token_accuracy": 4, "bleu4": 4, "sacrebleu": 2}
-        table = []
-        for name, seeds in ranked.items():
-            paired = [row for row in seeds if row["baseline"]]
-            table.append(
-                [
-                    name,
-                    *(mean_plus_minus((row[key] for row in seeds), n) for key, n in digits.items()),
-                    f"{mean(seeds, 'interval_low'):.2f} to {mean(seeds, 'interval_high'):.2f}",
-                    f"{mean(paired, 'difference'):+.2f}" if paired else NOTHING,
-                    ", ".join(f"{row['p_value']:.3f}" for row in paired) or NOTHING,
-                    *(mean_plus_minus((row[f"bleu {name}"] for row in seeds), 1) for name in names),
-                ]
-            )
-        return markdown_table(header, table)
+        groups = self._ranked(rows, split)
+        low, high = mean_of("interval_low", ".2f"), mean_of("interval_high", ".2f")
+        columns: Columns = {
+            "loss": means("test_loss", 3),
+            "token accuracy": means("token_accuracy", 4),
+            "BLEU-4": means("bleu4", 4),
+            "sacreBLEU": means("sacrebleu", 2),
+            "95% interval": lambda seeds: f"{low(seeds)} to {high(seeds)}",
+            "difference": mean_of("difference", "+.2f"),
+            "p": lambda seeds: ", ".join(f"{p:.3f}" for p in known(seeds, "p_value")) or NOTHING,
+        }
+        [first, *_], *_ = groups.values()
+        for name in (f"{bucket} words" for bucket in buckets(self.edges)):
+            columns[f"{name} (n={first[f'n {name}']})"] = means(f"bleu {name}", 1)
+        return seeds_table(groups, columns, {}, first=self.noun)
 
     # ----------------------------------------------------------------------------------- pictures
 
@@ -222,68 +195,37 @@ class Comparison(Experiment):
         from pictures.panels import save_figure
 
         folder = self.args.output_dir
-        ranked = list(self.ranked(rows, self.tests[0]))
-        best = dict.fromkeys([*ranked[: N_CURVES - 1], self.baseline])
-        curves = [name for name in self.args.curves or best if name in ranked]
-        save_figure(self.bleu_figure(rows), folder / "comparison_bleu.png")
+        order = list(self._ranked(rows, self.tests[0]))
+        panels = {}
+        for split in self.tests:
+            groups = self._ranked(rows, split)
+            panels[f"sacreBLEU, {split}"] = {
+                name: (
+                    known(groups[name], "sacrebleu"),
+                    fmean(known(groups[name], "interval_low")),
+                    fmean(known(groups[name], "interval_high")),
+                )
+                for name in order
+            }
+        title = f"sacreBLEU by {self.noun}, 95% intervals"
+        figure = score_figure(panels, title=title, baseline=self.baseline)
+        save_figure(figure, folder / "comparison_bleu.png")
+        best = dict.fromkeys([*order[: N_CURVES - 1], self.baseline])
+        curves = [name for name in self.args.curves or best if name in order]
         if curves:
-            figure = self.lengths_figure(curves)
+            bleu: dict[str, list[list[float | None]]] = {name: [] for name in curves}
+            for trial in self.done:
+                if trial.variant in bleu:
+                    bleu[trial.variant].append(bleu_by_length(trial, self.tests, self.edges))
+            sources = [line for split in self.tests for line in self.done[0].lines(split, "src")]
+            figure = length_figure(bleu, sources, self.edges, "sacreBLEU by source length")
             save_figure(figure, folder / "comparison_lengths.png")
 
-    def bleu_figure(self, rows: Rows) -> Figure:
-        """sacreBLEU of each variant with its interval, the best at the top; a mark for each seed
-        where there are several.
-        """
-        from pictures.panels import panel_figure
 
-        names = list(self.ranked(rows, self.tests[0]))[::-1]
-        figure, [panels] = panel_figure(
-            1,
-            len(self.tests),
-            size=(5.0 if len(self.tests) == 1 else 3.4, max(1.8, 0.24 * len(names) + 0.6)),
-            title=f"sacreBLEU by {self.noun}, 95% intervals",
-            x_label="",
-            y_label="",
-            room=0.4,
-            sharey=True,
-        )
-        for panel, split in zip(panels, self.tests):
-            ranked = self.ranked(rows, split)
-            for height, name in enumerate(names):
-                seeds = ranked[name]
-                bleu = mean(seeds, "sacrebleu")
-                interval = [mean(seeds, "interval_low"), mean(seeds, "interval_high")]
-                colour = "C1" if name == self.baseline else "C0"
-                panel.plot(interval, [height] * 2, color=colour, linewidth=1.6, alpha=0.6)
-                panel.plot(bleu, height, "o", color=colour, markersize=5)
-                if len(seeds) > 1:
-                    each = [row["sacrebleu"] for row in seeds]
-                    panel.plot(each, [height] * len(each), "|", color="black", markersize=6)
-                if name == self.baseline:
-                    panel.axvline(bleu, color=colour, linewidth=0.8, linestyle="--")
-            panel.set_yticks(range(len(names)), labels=names, fontsize=8)
-            panel.set_ylim(-0.7, len(names) - 0.3)
-            panel.grid(axis="x", alpha=0.3)
-            panel.set_xlabel(f"sacreBLEU, {split}", fontsize=9)
-        return figure
-
-    def lengths_figure(self, names: Iterable[str]) -> Figure:
-        """sacreBLEU by source length over all test splits together, means over the seeds."""
-        done = self.done()
-        bleu = {
-            name: [bleu_by_length(t, self.tests, self.edges) for t in done if t.variant == name]
-            for name in names
-        }
-        sources = [line for split in self.tests for line in done[0].lines(split, "src")]
-        return length_figure(
-            bleu, sources, self.edges, title="sacreBLEU by source length", baseline=self.baseline
-        )
+def known(rows: Rows, key: str) -> list[Any]:
+    return [row[key] for row in rows if row[key] is not None]
 
 
-def mean(rows: Rows, key: str) -> float:
-    return fmean(row[key] for row in rows)
-
-
-def thousands(rows: Rows, key: str) -> str:
-    known = [row[key] for row in rows if row[key] is not None]
-    return f"{fmean(known):,.0f}" if known else NOTHING
+def mean_of(key: str, form: str) -> Callable[[Rows], str]:
+    """What a table says of the mean of `key` over the seeds."""
+    return lambda rows: format(fmean(values), form) if (values := known(rows, key)) else NOTHING

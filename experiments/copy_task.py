@@ -17,12 +17,13 @@ import hashlib
 import itertools
 import json
 import math
-import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 if not __package__:  # run as a file: imports begin at the root of the repository, not here
@@ -36,7 +37,7 @@ from configs import positions as config
 from configs.positions import POSITIONS
 from configs.schema import Cosine, ModelConfig
 from configs.serialize import to_dict
-from experiments.common import chosen, chosen_seeds, mean_plus_minus, provenance_line
+from experiments.common import chosen, chosen_seeds, mean_plus_minus, provenance_line, score_figure
 from models.build import build_scheme
 from models.masks import as_bias, causal_attn_mask
 from models.positional_encodings.base import AttentionPosition, AttentionScheme, Places
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
 # then stale.
 VERSION = 1
 
-Results = Mapping[str, Sequence[Mapping[str, Any]]]  # of each scheme, one for each seed
+Result = Mapping[str, Any]  # of one scheme and seed, see train_and_test
+Results = Mapping[str, Sequence[Result]]  # of each scheme, one for each seed
 
 
 # ----------------------------------------------------------------------------------------- the task
@@ -224,6 +226,7 @@ class Copier(nn.Module):
         self.out = nn.Linear(task.d_model, task.n_symbols + 2)
         # Last, so that all schemes of a seed start from the same weights elsewhere.
         self.scheme = build_scheme(sizes)
+        self.scheme.encoder_only()
         if variant.slopes is not None:
             self.scheme = AttentionScheme(encoder=[FixedSlopes(variant.slopes)])
         if variant.causal:
@@ -236,13 +239,6 @@ class Copier(nn.Module):
         x = self.scheme.input("source")(x, positions)
         padding = torch.zeros_like(rows, dtype=torch.bool)
         return self.out(self.encoder(x, scheme=self.scheme, positions=positions, padding=padding))
-
-    def n_position_parameters(self) -> int:
-        """Trained numbers that the scheme adds to the encoder."""
-        layers = range(len(self.encoder.layers))
-        modules = nn.ModuleList(self.scheme.attention("encoder", layer) for layer in layers)
-        modules.append(self.scheme.input("source"))
-        return sum(tensor.numel() for tensor in modules.parameters())  # what is shared counts once
 
 
 # -------------------------------------------------------------------------------------------- a run
@@ -284,13 +280,13 @@ def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
         "seed": seed,
         "exact": exact,
         "token": token,
-        "position_parameters": model.n_position_parameters(),
+        "position_parameters": sum(tensor.numel() for tensor in model.scheme.parameters()),
         "seconds": round(time.process_time() - start, 1),
     }
 
 
-def stored_result(name: str, seed: int, task: Task, folder: Path) -> tuple[dict[str, Any], bool]:
-    """The result of a run, and whether it was stored: by all that decides it, as a hash.
+def stored_result(name: str, seed: int, task: Task, folder: Path) -> tuple[Result, str]:
+    """The result of a run, stored by all that decides it, as a hash; and how it was come by.
 
     A run that was cut short leaves no file. Raises UserError for a broken file.
     """
@@ -300,69 +296,57 @@ def stored_result(name: str, seed: int, task: Task, folder: Path) -> tuple[dict[
     settings["position"] = to_dict(fit_to_task(variant.position, task))
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     path = folder / f"{label}_{digest}.json"
-    known = path.exists()
-    if not known:
+    if not path.exists():
         result = {**train_and_test(variant, seed, task), "provenance": provenance()}
         record = {"label": label, "settings": settings, "result": result}
         write_text(path, json.dumps(record, indent=1) + "\n")
+        return result, f"{result['seconds']} s of CPU time"
     try:
-        return json.loads(path.read_text("utf-8"))["result"], known
+        return json.loads(path.read_text("utf-8"))["result"], "done before"
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not a result ({error!r}); delete it to run it again") from error
 
 
 def run_all(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path) -> Results:
     """The results of every scheme; runs that are done are read. Says what it does."""
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    results: dict[str, list[Result]] = {name: [] for name in names}
     length = str(task.length)
     # Seed by seed, so that an interrupted experiment has all schemes.
     for number, (seed, name) in enumerate(itertools.product(seeds, names), start=1):
-        result, known = stored_result(name, seed, task, folder)
+        result, how = stored_result(name, seed, task, folder)
         results[name].append(result)
-        print(
-            f"[{number}/{len(names) * len(seeds)}] {name}, seed {seed}: "
-            f"exact {result['exact'][length]:.3f}, symbols {result['token'][length]:.3f}, "
-            + ("done before" if known else f"{result['seconds']} s of CPU time"),
-            flush=True,
-        )
+        exact, token = result["exact"][length], result["token"][length]
+        place = f"[{number}/{len(names) * len(seeds)}] {name}, seed {seed}"
+        print(f"{place}: exact {exact:.3f}, symbols {token:.3f}, {how}", flush=True)
     return results
 
 
 # ------------------------------------------------------------------------------------------- report
 
 
-def values(results: Iterable[Mapping[str, Any]], measure: str, length: int) -> list[float]:
+def values(runs: Sequence[Result], measure: str, length: int) -> list[float]:
     """A measure at a length, one value a seed; none where the scheme cannot place that length."""
-    return [result[measure][str(length)] for result in results if str(length) in result[measure]]
+    return [run[measure][str(length)] for run in runs if str(length) in run[measure]]
 
 
 def mean_and_range(seeds: Sequence[float]) -> tuple[float, float, float]:
     """The mean, and the mean - and + the standard deviation, as far as those are shares."""
-    mean = statistics.fmean(seeds)
-    spread = statistics.stdev(seeds) if len(seeds) > 1 else 0.0
+    mean, spread = fmean(seeds), stdev(seeds) if len(seeds) > 1 else 0.0
     return mean, max(0.0, mean - spread), min(1.0, mean + spread)
 
 
-def panels(results: Results) -> dict[str, Results]:
-    """The plain schemes; and ALiBi's panel in its order, unless none of its own was run."""
-    alibi = {name: results[name] for name in ALIBI_VARIANTS if name in results}
-    found = {"schemes": {name: results[name] for name in results if name in SCHEMES}}
-    found["ALiBi: heads, slopes, symmetry, causal mask"] = alibi if alibi.keys() - SCHEMES else {}
-    return {title: panel for title, panel in found.items() if panel}
-
-
-def table(results: Results, task: Task) -> str:
+def table(names: Sequence[str], results: Results, task: Task) -> str:
     """Markdown: accuracy at the trained length and beyond, mean and standard deviation."""
     beyond = [length for length in task.test_lengths if length > task.length]
-    lengths = [task.length, beyond[0], beyond[len(beyond) // 2], beyond[-1]]
-    columns = [(measure, n) for measure in ("exact", "token") for n in dict.fromkeys(lengths)]
+    lengths = dict.fromkeys([task.length, beyond[0], beyond[len(beyond) // 2], beyond[-1]])
     words = {"exact": "rows", "token": "symbols"}
+    columns = list(itertools.product(words, lengths))
     header = ["scheme", "heads", "position parameters"]
     header += [f"{words[measure]}, {length}" for measure, length in columns]
     rows = [
-        [name, VARIANTS[name].n_heads, f"{runs[0]['position_parameters']:,}"]
-        + [mean_plus_minus(values(runs, measure, length)) for measure, length in columns]
-        for name, runs in results.items()
+        [name, VARIANTS[name].n_heads, f"{results[name][0]['position_parameters']:,}"]
+        + [mean_plus_minus(values(results[name], *column)) for column in columns]
+        for name in names
     ]
     return markdown_table(header, rows)
 
@@ -371,60 +355,42 @@ def markdown(results: Results, task: Task) -> str:
     runs = list(itertools.chain(*results.values()))
     seeds = ", ".join(str(result["seed"]) for result in next(iter(results.values())))
     parts = [
-        "# Copy task\n",
-        f"Encoder of {task.n_layers} layers, d_model {task.d_model}, d_ff {task.d_ff}; rows of "
-        f"{task.length} tokens in training, {task.n_symbols} symbols; {task.steps} steps of "
-        f"{task.batch_size} rows; {task.n_test} test rows; seeds {seeds}.\n",
+        f"# Copy task\n\nEncoder of {task.n_layers} layers, d_model {task.d_model}, d_ff "
+        f"{task.d_ff}; rows of {task.length} tokens in training, {task.n_symbols} symbols; "
+        f"{task.steps} steps of {task.batch_size} rows; {task.n_test} test rows; seeds {seeds}.\n",
         "Rows: the share that is right in every place. Symbols: the share of repeated symbols that "
         "is right; that of the scheme none can be had without any position. Each is followed by "
         "the length of the test rows. Mean ± standard deviation over the seeds; –: the scheme has "
         "no position that far.\n",
     ]
-    for title, panel in panels(results).items():
-        parts += [f"## {title[0].upper()}{title[1:]}\n", table(panel, task)]
+    if schemes := [name for name in results if name in SCHEMES]:
+        parts.append(f"## Schemes\n\n{table(schemes, results, task)}")
+    alibi = [name for name in ALIBI_VARIANTS if name in results]
+    if not SCHEMES.keys() >= set(alibi):  # one of its own was run
+        title = "## ALiBi: heads, slopes, symmetry, causal mask"
+        parts.append(f"{title}\n\n{table(alibi, results, task)}")
     seconds = sum(result["seconds"] for result in runs)
-    made = provenance_line(result["provenance"] for result in runs)
+    made = provenance_line([result["provenance"] for result in runs])
     parts.append(f"{seconds:.0f} s of CPU time in all; {made}.\n")
     return "\n".join(parts)
 
 
 def accuracy_figure(results: Results, task: Task) -> Figure:
-    """Bars of the share of right rows at the trained length: the mean, a line from mean - to
-    mean + standard deviation, and each seed as a dot.
-    """
-    bars = panels(results)
-    counts = [len(panel) for panel in bars.values()]
-    figure, axes = panel_figure(
-        len(bars),
-        1,
-        size=(7.5, 0.8 + 0.26 * sum(counts) / len(counts)),
-        title=f"Copy task: rows of {task.length} tokens that are right in every place",
-        x_label="accuracy (bar: mean; line: standard deviation; dot: one seed)",
-        y_label="",
-        sharex=True,
-        height_ratios=[2 + count for count in counts],
-    )
-    for place, (title, panel) in zip(axes.flat, bars.items()):
-        for row, runs in enumerate(panel.values()):
-            seeds = values(runs, "exact", task.length)
-            mean, *ends = mean_and_range(seeds)
-            place.barh(row, mean, height=0.7, color="C0", alpha=0.45)
-            place.plot(ends, [row, row], color="black", linewidth=1)
-            # Equal values lie beside each other, not on top of one another.
-            heights = [row + 0.09 * (i - (len(seeds) - 1) / 2) for i in range(len(seeds))]
-            place.scatter(seeds, heights, s=9, color="C3", zorder=3, clip_on=False)
-        labels = [f"{name} (H={VARIANTS[name].n_heads})" for name in panel]
-        place.set_yticks(range(len(panel)), labels, fontsize=8)
-        place.set_ylim(len(panel) - 0.4, -0.6)
-        place.set_xlim(0.0, 1.0)
-        place.grid(axis="x", alpha=0.3)
-        place.set_title(title, fontsize=10)
+    """The share of right rows at the trained length: mean, standard deviation and each seed."""
+    scores = {}
+    for name, runs in results.items():
+        seeds = values(runs, "exact", task.length)
+        scores[f"{name} (H={VARIANTS[name].n_heads})"] = (seeds, *mean_and_range(seeds)[1:])
+    title = f"Copy task: rows of {task.length} tokens that are right in every place"
+    label = "accuracy (dot: mean; line: standard deviation; mark: one seed)"
+    figure = score_figure({label: scores}, title=title)
+    figure.axes[0].set_xlim(-0.02, 1.02)
     return figure
 
 
 def length_figure(results: Results, task: Task) -> Figure:
     """Accuracy by length, a column for each family: whole rows above, repeated symbols below."""
-    families: dict[str, dict[str, Sequence[Mapping[str, Any]]]] = {}
+    families: dict[str, dict[str, Sequence[Result]]] = {}
     for name, runs in results.items():
         families.setdefault(family(VARIANTS[name]), {})[name] = runs
     figure, axes = panel_figure(
@@ -481,16 +447,6 @@ def write_report(results: Results, task: Task, folder: Path) -> list[Path]:
 # ------------------------------------------------------------------------------------- command line
 
 
-def chosen_schemes(text: str) -> list[str]:
-    """The names in `text`. Raises UserError for one that is not known or not for an encoder."""
-    for name in map(str.strip, text.split(",")):
-        if name in POSITIONS and name not in VARIANTS:
-            raise UserError(
-                f"--schemes {name}: serves causal attention alone, and this task has encoders only"
-            )
-    return chosen(text, VARIANTS, "scheme")
-
-
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(
         description="Position schemes on the copy task, at the trained length and beyond."
@@ -498,7 +454,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps")
     every = f"default: all of {', '.join(VARIANTS)}"
-    add("--schemes", metavar="NAME,...", type=chosen_schemes, help=every)
+    names = partial(chosen, known=VARIANTS, what="scheme")
+    add("--schemes", metavar="NAME,...", type=names, help=every)
     add("--seeds", metavar="N,...", type=chosen_seeds, help="default: 0,1,2,3,4; fast: 0,1")
     add("--steps", type=positive, metavar="N", help="training steps (default: 2000; fast: 500)")
     folders = "default: runs/copy_task; fast: runs/copy_task_fast"

@@ -27,10 +27,9 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 
 if not __package__:  # run as a file: imports begin at the root of the repository, not here
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -44,21 +43,20 @@ from data.corpora.build import build_corpus
 from experiments.common import (
     Experiment,
     Rows,
-    add_positions_argument,
     add_trial_arguments,
     bleu_by_length,
     buckets,
     chosen_positions,
     length_figure,
     make_trials,
-    mean_plus_minus,
-    position_config,
+    means,
+    ranked,
+    seeds_table,
 )
 from experiments.trials import Runner, Trial
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.files import write_text
-from utils.tables import markdown_table
 
 SCHEMES = "sinusoidal,learnable,rope,alibi,t5,kerple_log,none,randomized_rope"
 CONFIGS = {"phrasebook": "configs/demo.py", "files": "configs/multi30k_small_rope.py"}
@@ -79,8 +77,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     scaled = "scalings of RoPE applied to the trained rope runs; '' for none"
     scalings = "rope_linear,rope_ntk,rope_yarn"
     add("--scaled_at_test", metavar="NAME,...", type=chosen_scalings, default=scalings, help=scaled)
-    add_positions_argument(parser, SCHEMES)
-    add_trial_arguments(parser, config=None, output_dir=None)
+    add_trial_arguments(parser, config=None, output_dir=None, positions=SCHEMES)
     args = parser.parse_args(argv)
     args.config = args.config or CONFIGS[args.corpus]
     args.max_words = args.max_words or MAX_WORDS[args.corpus]
@@ -181,9 +178,7 @@ def copy_run(source: Trial, trial: Trial) -> None:
 
     Raises UserError where that run is not there or cannot be read.
     """
-    run, old = source.finished_run(), trial.finished_run()
-    if run is None:
-        raise UserError(f"{source.title} is not trained")
+    run, old = source.run, trial.finished_run()
     if old is not None and old.name == run.name:
         return
     # This imports torch: only when all training is over.
@@ -216,11 +211,26 @@ class Extrapolation(Experiment):
     stem = "extrapolation"
     sources: list[str]
     pairs: list[tuple[Trial, Trial]]
-    _bleu: dict[Path, list[float | None]] = field(default_factory=dict)
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
         return length_edges(self.sources, self.args.max_words)
+
+    @cached_property
+    def bleu(self) -> dict[str, list[float | None]]:
+        """Of what is done, by title: up to the limit, beyond it, then by bucket."""
+        return {
+            trial.title: [
+                *bleu_by_length(trial, trial.splits, [self.args.max_words]),
+                *bleu_by_length(trial, trial.splits, self.edges),
+            ]
+            for trial in self.done
+        }
+
+    def ranked(self) -> dict[str, list[list[float | None]]]:
+        """The same by scheme, best beyond the limit first."""
+        of_seeds = ((trial.variant, self.bleu[trial.title]) for trial in self.done)
+        return ranked(of_seeds, lambda bleu: bleu[1] or 0.0)
 
     def run(self, runner: Runner) -> None:
         copies = {scaled.title for _, scaled in self.pairs}
@@ -234,53 +244,30 @@ class Extrapolation(Experiment):
                 self.failures[scaled.title] = " ".join(str(error).split())
         runner.run(ready)
 
-    def bleu(self, trial: Trial) -> list[float | None]:
-        """Up to the limit, beyond it, then by bucket."""
-        if trial.run not in self._bleu:
-            self._bleu[trial.run] = [
-                *bleu_by_length(trial, trial.splits, [self.args.max_words]),
-                *bleu_by_length(trial, trial.splits, self.edges),
-            ]
-        return self._bleu[trial.run]
-
-    def ranked(self) -> dict[str, list[Trial]]:
-        """What is done by scheme, best beyond the limit first."""
-        found: dict[str, list[Trial]] = {}
-        for trial in self.done():
-            found.setdefault(trial.variant, []).append(trial)
-
-        def beyond(scheme: tuple[str, list[Trial]]) -> float:
-            return fmean(self.bleu(trial)[1] or 0.0 for trial in scheme[1])
-
-        return dict(sorted(found.items(), key=beyond, reverse=True))
-
     def rows(self, trial: Trial) -> Rows:
         """One for each bucket."""
         lows = [1, *(edge + 1 for edge in self.edges)]
         counts = map(len, buckets(self.edges, self.sources).values())
         names = ("from_words", "to_words", "sentences", "beyond", "sacrebleu")
         beyond = [int(low > self.args.max_words) for low in lows]
-        columns = zip(lows, [*self.edges, None], counts, beyond, self.bleu(trial)[2:])
+        columns = zip(lows, [*self.edges, None], counts, beyond, self.bleu[trial.title][2:])
         return [{"status": "done", "reason": "", **dict(zip(names, row))} for row in columns]
 
     def report(self, rows: Rows) -> str:
         """BLEU by source length: a row for each scheme, means over the seeds."""
         limit = self.args.max_words
         config, seeds, provenance = self.about()
-        header = ["scheme", "seeds", f"up to {limit} words", f"beyond {limit}"]
         by_length = buckets(self.edges, self.sources)
-        header += [f"{name} words (n={len(rows)})" for name, rows in by_length.items()]
-        table: list[list[object]] = []
-        for name, trials in self.ranked().items():
-            columns = zip(*map(self.bleu, trials))
-            table.append([name, len(trials), *(mean_plus_minus(column, 1) for column in columns)])
-        table += self.failed_lines(len(header))
+        names = [f"up to {limit} words", f"beyond {limit}"]
+        names += [f"{name} words (n={len(rows)})" for name, rows in by_length.items()]
+        columns = {"seeds": len, **{name: means(i, 1) for i, name in enumerate(names)}}
+        table = seeds_table(self.ranked(), columns, self.failures, first="scheme")
         return (
             f"# Trained up to {limit} words, tested beyond\n\n"
             f"sacreBLEU by source length. {config}; {self.args.corpus} corpus; {seeds}; "
             f"{self.args.search} search; splits {', '.join(self.trials[0].splits)}; {provenance}. "
             f"Schemes ending in `{AT_TEST}` are the trained rope runs with their rotation scaled "
-            f"for the test alone.\n\n{markdown_table(header, table)}"
+            f"for the test alone.\n\n{table}"
         )
 
     def draw(self, rows: Rows) -> None:
@@ -288,9 +275,9 @@ class Extrapolation(Experiment):
         from pictures.panels import save_figure
 
         limit = self.args.max_words
-        bleu = {name: [self.bleu(t)[2:] for t in trials] for name, trials in self.ranked().items()}
+        bleu = {name: [each[2:] for each in seeds] for name, seeds in self.ranked().items()}
         title = f"Trained up to {limit} words ({self.args.corpus}), tested beyond"
-        figure = length_figure(bleu, self.sources, self.edges, title=title)
+        figure = length_figure(bleu, self.sources, self.edges, title)
         [axes] = figure.axes
         border = self.edges.index(limit) + 0.5
         axes.axvline(border, color="black", linewidth=1.0, linestyle="--")
@@ -311,9 +298,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code, see Experiment.main."""
     args = parse_args(argv)
     limits = limited_overrides(args)
-    trials, refused = make_trials(
+    trials = make_trials(
         args,
-        lambda name, more: position_config(args, name, [*limits, *more]),
+        lambda name, more: load_config(args.config, [*args.overrides, *limits, *more], name),
         args.positions,
         validation=args.corpus == "phrasebook",
     )
@@ -326,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in args.scaled_at_test
     ]
     trials += [scaled for _, scaled in pairs]
-    return Extrapolation(args, trials, refused, "position", sources, pairs).main()
+    return Extrapolation(args, trials, "position", sources, pairs).main()
 
 
 if __name__ == "__main__":

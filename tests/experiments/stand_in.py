@@ -30,9 +30,7 @@ class StandIn:
         self.fates()
 
     def fates(self, **fates: str) -> None:
-        """What becomes of the training of a scheme: error, killed (once), slow, refused (if it goes
-        on); or it ends.
-        """
+        """What becomes of the training of a scheme: error, killed or slow (once); or it ends."""
         (self.folder / "fates.json").write_text(json.dumps(fates))
 
     def calls(self) -> list[str]:
