@@ -226,6 +226,7 @@ def length_figure(
     figure = curve_panels({"": curves}, size=size, title=title, x_label=words, y_label="sacreBLEU")
     labels = [f"{name}\n({len(rows):,})" for name, rows in buckets(edges, sources).items()]
     figure.axes[0].set_xticks(range(len(labels)), labels=labels, fontsize=8)
+    figure.axes[0].set_xlim(-0.5, len(labels) - 0.5)
     return figure
 
 

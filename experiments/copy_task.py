@@ -382,7 +382,7 @@ def accuracy_figure(results: Results, task: Task) -> Figure:
         seeds = values(runs, "exact", task.length)
         scores[f"{name} (H={VARIANTS[name].n_heads})"] = (seeds, *mean_and_range(seeds)[1:])
     title = f"Copy task: rows of {task.length} tokens that are right in every place"
-    label = "accuracy (dot: mean; line: standard deviation; mark: one seed)"
+    label = "dot: mean; line: standard deviation; mark: one seed"
     figure = score_figure({label: scores}, title=title)
     figure.axes[0].set_xlim(-0.02, 1.02)
     return figure
