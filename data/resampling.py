@@ -9,7 +9,7 @@ import numpy as np
 
 from data.cache import Side, TokenizedSplit
 from data.corpora.base import ParallelText
-from tokenizer.sampling import SegmentationSampler
+from tokenizer.sampling import Sampler
 
 STREAM = 1  # keeps these draws apart from the order of the batches, of (seed, epoch)
 
@@ -24,7 +24,7 @@ class Resampler:
 
     text: ParallelText
     ids: TokenizedSplit
-    sampler: SegmentationSampler
+    sampler: Sampler
     seed: int
     max_len: int
 
@@ -34,9 +34,7 @@ class Resampler:
         for row in rows:
             rng = np.random.default_rng([self.seed, epoch, row, STREAM])
             line = self.ids.kept[row]
-            drawn = [
-                self.sampler.sample(text[line], rng) for text in (self.text.src, self.text.tgt)
-            ]
+            drawn = [self.sampler(text[line], rng) for text in (self.text.src, self.text.tgt)]
             if max(map(len, drawn)) > self.max_len:
                 drawn = [self.ids.src(row).tolist(), self.ids.tgt(row).tolist()]
             src.add(drawn[0])

@@ -1,1 +1,1 @@
-"""Tokenizers: text to ids and back, behind one protocol (`base_tokenizer.py`)."""
+"""Tokenizers: text to ids and back, behind one protocol (`base.py`)."""

@@ -17,8 +17,7 @@ class BaseTokenizer(ABC):
     """Text to ids and back, for a source and a target language.
 
     Encoded sequences end in eos_id and have no start id: the model's input is `[bos_id] +
-    tgt[:-1]`. Ids are never assumed to stand in any order: pad_id may be the last id and eos_id may
-    be 0, as in Marian's vocabularies.
+    tgt[:-1]`. No order of ids is assumed: in Marian's vocabularies eos_id is 0 and pad_id the last.
     """
 
     kind: str
@@ -89,6 +88,5 @@ def require_unicode(texts: Sequence[str]) -> None:
             text.encode()
         except UnicodeEncodeError as error:
             shown = ascii(text[max(0, error.start - 20) : error.start + 20])
-            raise UserError(
-                f"text that is not valid Unicode: {shown}; give the input as UTF-8"
-            ) from None
+            told = f"text that is not valid Unicode: {shown}; give the input as UTF-8"
+            raise UserError(told) from None

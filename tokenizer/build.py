@@ -9,11 +9,11 @@ from pathlib import Path
 from configs.schema import Subword, TokenizerConfig
 from tokenizer.base import KIND_FILE, BaseTokenizer
 from tokenizer.marian import FrEnTokenizer
-from tokenizer.sampling import SegmentationSampler
+from tokenizer.sampling import Sampler
 from tokenizer.subword import SubwordTokenizer
 from utils.errors import UserError
 
-_LOADERS: dict[str, Callable[[Path], BaseTokenizer]] = {
+LOADERS: dict[str, Callable[[Path], BaseTokenizer]] = {
     SubwordTokenizer.kind: SubwordTokenizer.load,
     FrEnTokenizer.kind: FrEnTokenizer,
 }
@@ -31,7 +31,7 @@ def build_tokenizer(
     return FrEnTokenizer.from_pretrained(config.name_or_path, src_lang=src_lang, tgt_lang=tgt_lang)
 
 
-def build_sampler(config: TokenizerConfig, tokenizer: BaseTokenizer) -> SegmentationSampler | None:
+def build_sampler(config: TokenizerConfig, tokenizer: BaseTokenizer) -> Sampler | None:
     """The random segmentations of training, where the config asks for them."""
     if isinstance(config, Subword) and isinstance(tokenizer, SubwordTokenizer) and config.sampling:
         return tokenizer.sampler(config.sampling)
@@ -42,19 +42,16 @@ def load_tokenizer(folder: Path) -> BaseTokenizer:
     """What `save(folder)` wrote. Raises UserError where it is missing, incomplete or changed."""
     where = f"the tokenizer in {str(folder)!r}"
     if not folder.is_dir():
-        raise UserError(
-            f"no tokenizer folder {str(folder)!r}: give the folder that the training run saved"
-        )
+        raise UserError(f"no tokenizer folder {str(folder)!r}: give that of the training run")
     try:
         saved = json.loads((folder / KIND_FILE).read_text("utf-8"))
         kind, fingerprint = str(saved["kind"]), str(saved["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(
-            f"{where} is incomplete: {KIND_FILE} is missing or damaged; save it again"
-        ) from None
-    if kind not in _LOADERS:
-        raise UserError(f"{where} is of kind {kind!r}: known kinds are {', '.join(_LOADERS)}")
-    tokenizer = _LOADERS[kind](folder)
+        why = f"{KIND_FILE} is missing or damaged; save it again"
+        raise UserError(f"{where} is incomplete: {why}") from None
+    if kind not in LOADERS:
+        raise UserError(f"{where} is of kind {kind!r}: known kinds are {', '.join(LOADERS)}")
+    tokenizer = LOADERS[kind](folder)
     if tokenizer.fingerprint() != fingerprint:
         raise UserError(f"the files of {where} were changed after it was saved")
     return tokenizer

@@ -24,14 +24,11 @@ REMEDY = (
 class FrEnTokenizer(BaseTokenizer):
     """Marian's two SentencePiece models, one for each language, over one shared vocabulary.
 
-    Marian's vocabularies have eos 0, unk 1, pad last (or another order: ids are read, never
-    assumed) and no start piece. Decoding starts from pad, as in Marian, so bos_id == pad_id. The
-    first id of `[bos_id] + tgt[:-1]` is then pad_id: a padding mask over the decoder's input must
-    never be made by comparing it with pad_id.
+    Marian's vocabularies have no start piece: decoding starts from pad, so bos_id == pad_id, and a
+    padding mask over `[bos_id] + tgt[:-1]` must never be made by comparing it with pad_id.
 
     Special pieces written in the text ("</s>") are plain text. Characters outside the vocabulary
-    become unk_id, and SentencePiece's normalisation (NFKC and single spaces) is not undone by
-    decoding.
+    become unk_id; SentencePiece's normalisation (NFKC, single spaces) is not undone by decoding.
     """
 
     kind = Marian.kind
@@ -39,21 +36,16 @@ class FrEnTokenizer(BaseTokenizer):
 
     def __init__(self, folder: Path) -> None:
         """Read a folder with REQUIRED_FILES. Raises UserError where one is missing or damaged."""
-        if not folder.is_dir():
-            raise UserError(f"no tokenizer folder {str(folder)!r}")
-        missing = [name for name in REQUIRED_FILES if not (folder / name).is_file()]
+        # Kept in memory: the run's copy is what was loaded, even if the source goes away.
+        there = (name for name in REQUIRED_FILES + OPTIONAL_FILES if (folder / name).is_file())
+        self._files = {name: (folder / name).read_bytes() for name in there}
+        missing = [name for name in REQUIRED_FILES if name not in self._files]
         if missing:
             raise UserError(f"the tokenizer folder {str(folder)!r} lacks {', '.join(missing)}")
 
         from transformers import MarianTokenizer  # here: it takes seconds to import
 
         try:
-            # Kept in memory: the run's copy is what was loaded, even if the source goes away.
-            self._files = {
-                name: (folder / name).read_bytes()
-                for name in REQUIRED_FILES + OPTIONAL_FILES
-                if (folder / name).is_file()
-            }
             with warnings.catch_warnings():
                 # Its normaliser is not part of encoding.
                 warnings.filterwarnings("ignore", message=".*sacremoses")
@@ -87,8 +79,16 @@ class FrEnTokenizer(BaseTokenizer):
         Raises UserError where it cannot be had (within seconds where there is no network), or where
         its files say that it is for another direction than src_lang -> tgt_lang.
         """
-        is_folder = Path(name_or_path).is_dir()
-        tokenizer = cls(Path(name_or_path) if is_folder else _from_hub(name_or_path))
+        folder = Path(name_or_path)
+        if not folder.is_dir():
+            if not re.fullmatch(r"[^\W_][\w.-]*(/[\w.-]*)?", name_or_path):
+                raise UserError(
+                    f"tokenizer.name_or_path = {name_or_path!r}: there is no such folder, and it "
+                    "is not a name on the hub"
+                )
+            what = f"the tokenizer {name_or_path}"
+            folder = fetch(name_or_path, REQUIRED_FILES, OPTIONAL_FILES, what=what, remedy=REMEDY)
+        tokenizer = cls(folder)
         wanted, found = (src_lang, tgt_lang), (tokenizer.src_lang, tokenizer.tgt_lang)
         # Only two-letter codes are compared: some models say "fra", "eng" or a group of languages.
         comparable = all(code is not None and len(code) == 2 for code in wanted + found)
@@ -111,15 +111,9 @@ class FrEnTokenizer(BaseTokenizer):
         return self._marian(text_target=list(texts), split_special_tokens=True)["input_ids"]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        texts = [
-            self._marian.decode(
-                self._up_to_eos(sequence),
-                skip_special_tokens=True,
-                clean_up_tokenization_spaces=False,
-                use_source_tokenizer=False,
-            )
-            for sequence in sequences
-        ]
+        how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        cut = [self._up_to_eos(sequence) for sequence in sequences]
+        texts = (self._marian.decode(ids, use_source_tokenizer=False, **how) for ids in cut)
         return [text.strip() for text in texts]
 
     def src_pieces(self, ids: Sequence[int]) -> list[str]:
@@ -134,14 +128,3 @@ class FrEnTokenizer(BaseTokenizer):
         for name, content in sorted(self._files.items()):
             digest.update(f"{name}:{len(content)}:".encode() + content)
         return digest.hexdigest()
-
-
-def _from_hub(name: str) -> Path:
-    """The folder of the hub's cache that holds the model `name`."""
-    if not re.fullmatch(r"[^\W_][\w.-]*(/[\w.-]*)?", name):
-        raise UserError(
-            f"tokenizer.name_or_path = {name!r}: there is no such folder, and it is not a name on "
-            "the hub"
-        )
-    what = f"the tokenizer {name}"
-    return fetch(name, REQUIRED_FILES, OPTIONAL_FILES, what=what, remedy=REMEDY)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,44 +21,16 @@ UNKNOWN_PENALTY = 10.0
 
 Ids = tuple[int, ...]
 Spell = Callable[[str], Ids]  # a character to its id, to those of its bytes, or to the unknown id
+Sampler = Callable[[str, np.random.Generator], list[int]]  # a text to ids that end in EOS
 
 
-class WordSampler(Protocol):
-    """Draws the segmentation of a word."""
-
-    def draws(self, n: int, rng: np.random.Generator) -> list[Any]:
-        """n random numbers of the kind that `segment` takes."""
-        ...
-
-    def segment(self, word: str, draws: Iterator[Any]) -> Ids:
-        """The ids of the pieces. At most len(word) draws are taken."""
-        ...
-
-
-class SegmentationSampler:
-    """Text to ids in a segmentation that text and `rng` decide; `cut` gives a text's words."""
-
-    def __init__(self, cut: Callable[[str], list[str]], words: WordSampler, *, eos_id: int) -> None:
-        self.cut = cut
-        self.words = words
-        self.eos_id = eos_id
-
-    def sample(self, text: str, rng: np.random.Generator) -> list[int]:
-        """Ids ending in eos_id."""
-        words = self.cut(text)
-        draws = iter(self.words.draws(sum(map(len, words)), rng))
-        return [*(i for word in words for i in self.words.segment(word, draws)), self.eos_id]
-
-
+@dataclass(slots=True, eq=False)
 class _State:
     """A word half merged: its ids, the places of possible merges (best first), where they lead."""
 
-    __slots__ = ("following", "ids", "places")
-
-    def __init__(self, ids: Ids, places: list[int]) -> None:
-        self.ids = ids
-        self.places = places
-        self.following: list[_State | None] = [None] * len(places)
+    ids: Ids
+    places: list[int]
+    following: dict[int, _State] = field(default_factory=dict)
 
 
 class BpeDropout:
@@ -90,38 +63,33 @@ class BpeDropout:
         return np.floor(np.log1p(-rng.random(n)) / self._log_probability).astype(np.int64).tolist()
 
     def segment(self, word: str, draws: Iterator[int]) -> Ids:
-        state = self._first.get(word) or self._begin(word)
+        """The ids of the pieces. At most len(word) draws are taken."""
+        state = self._first.get(word)
+        if state is None:
+            ids = _fused([i for char in word for i in self._spell(char)], self._unk_id)
+            state = self._state(ids, self._first, word)
         while state.places:
             k = next(draws)
             if k >= len(state.places):
                 break
-            state = state.following[k] or self._follow(state, k)
+            state = state.following.get(k) or self._follow(state, k)
         return state.ids
-
-    def _begin(self, word: str) -> _State:
-        ids = _fused([i for char in word for i in self._spell(char)], self._unk_id)
-        state = _State(ids, self._places(ids))
-        if self._room:
-            self._room -= 1
-            self._first[word] = state
-        return state
 
     def _follow(self, state: _State, k: int) -> _State:
         """The state after merge number k of `state`."""
         ids, place = state.ids, state.places[k]
         _, merged = self._merges[ids[place], ids[place + 1]]
-        ids = (*ids[:place], merged, *ids[place + 2 :])
-        following = _State(ids, self._places(ids))
-        if self._room:
-            self._room -= 1
-            state.following[k] = following
-        return following
+        return self._state((*ids[:place], merged, *ids[place + 2 :]), state.following, k)
 
-    def _places(self, ids: Ids) -> list[int]:
-        """Where neighbours can be merged: the merge learned first comes first, then the left."""
+    def _state(self, ids: Ids, known: dict[Any, _State], key: str | int) -> _State:
+        """A new state, remembered where there is room: the merge learned first, then the left."""
         pairs = enumerate(zip(ids, ids[1:]))
         found = [(self._merges[pair][0], i) for i, pair in pairs if pair in self._merges]
-        return [i for _, i in sorted(found)]
+        state = _State(ids, [i for _, i in sorted(found)])
+        if self._room:
+            self._room -= 1
+            known[key] = state
+        return state
 
 
 # The pieces that end at one place of a word: cumulative probabilities, where each begins, its ids.
@@ -152,6 +120,7 @@ class UnigramSampling:
         return rng.random(n).tolist()
 
     def segment(self, word: str, draws: Iterator[float]) -> Ids:
+        """The ids of the pieces. At most len(word) draws are taken."""
         lattice = self._lattices.get(word)
         if lattice is None:
             lattice = self._lattice(word)

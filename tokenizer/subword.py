@@ -6,11 +6,13 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import (
     AddedToken,
     Regex,
@@ -25,7 +27,7 @@ from tokenizers import (
 
 from configs.schema import Subword
 from tokenizer.base import BaseTokenizer, require_unicode
-from tokenizer.sampling import BpeDropout, SegmentationSampler, UnigramSampling, WordSampler
+from tokenizer.sampling import BpeDropout, Sampler, UnigramSampling
 from utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ _NFC = normalizers.NFC()
 # Nothing is learned from a longer text: it is no sentence, and a word of its length takes seconds.
 LONGEST_TEXT = 10_000
 
-_TOKENIZER_FILE = "tokenizer.json"
+FILE = "tokenizer.json"
 
 _MARK = "\ue000"  # a private character, for the training of Unigram alone
 
@@ -59,9 +61,8 @@ class SubwordTokenizer(BaseTokenizer):
     """One vocabulary for both sides; "▁" in a piece stands for the space before a word.
 
     Text is normalised to NFC and no further (NFKC would change "½", "…" and no-break spaces), so
-    decoding gives back the encoded text, but for outer spaces and "▁" itself, which decodes to a
-    space. "<s>", "</s>" and the like in the text are plain characters: no text can produce a
-    special id. The same training texts give the same vocabulary.
+    decoding gives back the encoded text, but for outer spaces and "▁", which becomes a space. No
+    text can produce a special id. The same training texts give the same vocabulary.
     """
 
     kind = Subword.kind
@@ -72,10 +73,8 @@ class SubwordTokenizer(BaseTokenizer):
         backend.encode_special_tokens = True  # special tokens written in the text are not special
         ids: list[Any] = [backend.token_to_id(piece) for piece in SPECIALS]
         if None in ids:
-            raise UserError(
-                f"the tokenizer has no {SPECIALS[ids.index(None)]} piece: it was not made by this "
-                "project"
-            )
+            lacking = SPECIALS[ids.index(None)]
+            raise UserError(f"the tokenizer has no {lacking} piece: this project did not make it")
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = ids
         self.src_vocab_size = self.tgt_vocab_size = backend.get_vocab_size()
 
@@ -95,20 +94,20 @@ class SubwordTokenizer(BaseTokenizer):
             raise UserError("no text to train the tokenizer on: the training split is empty")
         learn = {"bpe": _learn_bpe, "unigram": _learn_unigram}[config.algorithm]
         tokenizer = cls(_pipeline(learn(corpus, room, reserved)))
-        found = tokenizer.src_vocab_size
-        if found < config.vocab_size:
-            wanted = f"tokenizer.vocab_size = {config.vocab_size:,}"
-            logger.info("%s, but the text gives no more than %s pieces", wanted, f"{found:,}")
+        wanted, found = config.vocab_size, tokenizer.src_vocab_size
+        if found < wanted:
+            words = "tokenizer.vocab_size = %s, but the text gives no more than %s pieces"
+            logger.info(words, f"{wanted:,}", f"{found:,}")
         return tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> SubwordTokenizer:
         """Read what `save` wrote. Raises UserError where it is missing or damaged."""
-        path = folder / _TOKENIZER_FILE
+        path = str(folder / FILE)
         try:
-            backend = Tokenizer.from_file(str(path))
+            backend = Tokenizer.from_file(path)
         except Exception as error:  # the library raises bare Exception
-            raise UserError(f"cannot read the tokenizer {str(path)!r}: {error}") from None
+            raise UserError(f"cannot read the tokenizer {path!r}: {error}") from None
         return cls(backend)
 
     def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -122,32 +121,37 @@ class SubwordTokenizer(BaseTokenizer):
         normal = self._backend.normalizer.normalize_str(text)
         return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(normal)]
 
-    def sampler(self, strength: float) -> SegmentationSampler:
+    def sampler(self, strength: float) -> Sampler:
         """Segmentations drawn at random, for training; the ids of `encode_*` stay as they are.
 
         strength > 0 is BPE's probability to leave a merge out, or Unigram's alpha.
         """
         model = json.loads(self._backend.to_str())["model"]
-        words = {"BPE": self._bpe_sampler, "Unigram": self._unigram_sampler}[model["type"]]
-        return SegmentationSampler(self.cut, words(model, strength), eos_id=self.eos_id)
-
-    def _bpe_sampler(self, model: dict[str, Any], strength: float) -> WordSampler:
-        ids = model["vocab"]
-        merges = {
-            (ids[left], ids[right]): (rank, ids[left + right])
-            for rank, (left, right) in enumerate(model["merges"])
-        }
-        spell = _Spelling(ids, model["byte_fallback"], self.unk_id)
-        return BpeDropout(spell, merges, unk_id=self.unk_id, probability=strength)
-
-    def _unigram_sampler(self, model: dict[str, Any], strength: float) -> WordSampler:
-        ids = {piece: i for i, (piece, _) in enumerate(model["vocab"])}
+        if model["type"] == "BPE":
+            ids, merges = model["vocab"], enumerate(model["merges"])
+            table = {(ids[a], ids[b]): (rank, ids[a + b]) for rank, (a, b) in merges}
+            bpe = BpeDropout(self._spell, table, unk_id=self.unk_id, probability=strength)
+            return partial(self._sample, bpe)
         reserved = {*SPECIALS, *BYTE_PIECES}
-        pieces = {
-            piece: (ids[piece], score) for piece, score in model["vocab"] if piece not in reserved
-        }
-        spell = _Spelling(ids, model["byte_fallback"], self.unk_id)
-        return UnigramSampling(spell, pieces, unk_id=self.unk_id, alpha=strength)
+        scored = enumerate(model["vocab"])
+        pieces = {piece: (i, score) for i, (piece, score) in scored if piece not in reserved}
+        unigram = UnigramSampling(self._spell, pieces, unk_id=self.unk_id, alpha=strength)
+        return partial(self._sample, unigram)
+
+    def _sample(
+        self, by: BpeDropout | UnigramSampling, text: str, rng: np.random.Generator
+    ) -> list[int]:
+        words = self.cut(text)
+        draws: Iterator[Any] = iter(by.draws(sum(map(len, words)), rng))
+        return [*(i for word in words for i in by.segment(word, draws)), self.eos_id]
+
+    def _spell(self, char: str) -> tuple[int, ...]:
+        """A character's id, else those of its bytes, else the unknown id."""
+        for pieces in ([char], [BYTE_PIECES[byte] for byte in char.encode()]):
+            ids: list[Any] = [self._backend.token_to_id(piece) for piece in pieces]
+            if None not in ids:
+                return tuple(ids)
+        return (self.unk_id,)
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         cut = [self._up_to_eos(sequence) for sequence in sequences]
@@ -168,7 +172,7 @@ class SubwordTokenizer(BaseTokenizer):
             "clean_up_tokenization_spaces": False,
         }
         return {
-            _TOKENIZER_FILE: self._backend.to_str(pretty=True).encode(),
+            FILE: self._backend.to_str(pretty=True).encode(),
             "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
         }
 
@@ -178,27 +182,9 @@ class SubwordTokenizer(BaseTokenizer):
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class _Spelling:
-    """A character to its id, to those of its bytes, or to the unknown id."""
-
-    ids: Mapping[str, int]
-    byte_fallback: bool
-    unk_id: int
-
-    def __call__(self, char: str) -> tuple[int, ...]:
-        if char in self.ids:
-            return (self.ids[char],)
-        if self.byte_fallback:
-            return tuple(self.ids[BYTE_PIECES[byte]] for byte in char.encode())
-        return (self.unk_id,)
-
-
 def _frequent_characters(texts: list[str], most: int) -> list[str]:
     """The texts with spaces for all rare characters, and all but the `most` frequent ones."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text)
+    counts = Counter(chain.from_iterable(texts))
     total = counts.total()
     ranked = sorted(counts, key=lambda char: (-counts[char], char))
     rare = (char for char in ranked[:most] if counts[char] * RARE_CHARACTER < total)
@@ -249,12 +235,11 @@ def _learn_bpe(corpus: list[str], room: int, reserved: list[str]) -> models.BPE:
 def _learn_unigram(corpus: list[str], room: int, reserved: list[str]) -> models.Unigram:
     """A unigram language model (Kudo 2018) for `room` pieces, after the reserved ones.
 
-    Two habits of the library are mended. It takes as candidates the strings that occur twice in the
-    list of different words, so that "n'", cut off as a word of its own, never is one: each word is
-    given once more with a mark behind it. And it walks its hash maps in an order that differs
-    between processes. This shows in the last bits of the scores, and in the characters that have no
-    score of their own: they get the lowest score plus 0.0001 times their rank in that order. Both
-    are levelled, so that training is repeatable.
+    Two habits of the library are mended. Its candidates are the strings that occur twice among the
+    different words, which "n'", a word of its own, never does: each word is given once more with a
+    mark behind it. And the order of its hash maps differs between processes. It shows in the last
+    bits of the scores, and in the characters without a score of their own, which get the lowest
+    plus 0.0001 times their rank in that order. Both are levelled: training is repeatable.
     """
     backend = _pipeline(models.Unigram())
     cut = backend.pre_tokenizer.pre_tokenize_str

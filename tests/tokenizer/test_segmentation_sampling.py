@@ -68,7 +68,7 @@ def rng_of(*key: int) -> np.random.Generator:
 @pytest.mark.parametrize(("algorithm", "strength"), [("bpe", 1e-300), ("unigram", 1e4)])
 def test_without_chance_the_ids_are_the_deterministic_ones(algorithm: str, strength: float) -> None:
     sampler = trained(algorithm).sampler(strength)
-    drawn = [sampler.sample(text, rng_of(0)) for text in FRENCH + ODD]
+    drawn = [sampler(text, rng_of(0)) for text in FRENCH + ODD]
     assert drawn == trained(algorithm).encode_src_batch(FRENCH + ODD)
 
 
@@ -77,7 +77,7 @@ def test_without_chance_the_ids_are_the_deterministic_ones(algorithm: str, stren
 def test_any_segmentation_decodes_to_the_same_text(
     tokenizer: SubwordTokenizer, text: str, seed: int
 ) -> None:
-    drawn = tokenizer.sampler(0.4).sample(text, rng_of(seed))
+    drawn = tokenizer.sampler(0.4)(text, rng_of(seed))
     assert drawn[-1] == tokenizer.eos_id
     assert tokenizer.decode(drawn) == tokenizer.decode(tokenizer.encode_src(text))
 
@@ -91,19 +91,19 @@ def test_a_segmentation_is_drawn_and_repeats_for_the_same_draws(
     tokenizer: SubwordTokenizer,
 ) -> None:
     sampler = tokenizer.sampler(0.05)
-    drawn = [sampler.sample(FRENCH[0], rng_of(seed)) for seed in range(20)]
+    drawn = [sampler(FRENCH[0], rng_of(seed)) for seed in range(20)]
     assert len(set(map(tuple, drawn))) > 5
     again = tokenizer.sampler(0.05)  # with nothing remembered yet
-    assert [again.sample(FRENCH[0], rng_of(seed)) for seed in reversed(range(20))] == drawn[::-1]
+    assert [again(FRENCH[0], rng_of(seed)) for seed in reversed(range(20))] == drawn[::-1]
 
 
 def test_what_no_longer_fits_in_memory_is_drawn_alike(
     tokenizer: SubwordTokenizer, monkeypatch
 ) -> None:
-    drawn = [tokenizer.sampler(0.3).sample(text, rng_of(1)) for text in FRENCH]
+    drawn = [tokenizer.sampler(0.3)(text, rng_of(1)) for text in FRENCH]
     monkeypatch.setattr("tokenizer.sampling.REMEMBERED", 3)
     few = tokenizer.sampler(0.3)
-    assert [few.sample(text, rng_of(1)) for text in FRENCH] == drawn
+    assert [few(text, rng_of(1)) for text in FRENCH] == drawn
 
 
 def test_vocabulary_and_fingerprint_do_not_know_of_sampling() -> None:
