@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from models.attention.kernels import attend
@@ -46,25 +47,19 @@ def distances(length: int) -> Tensor:
     return torch.arange(length)[:, None] - torch.arange(length)
 
 
-def loop(length: int, entry: Callable[[int, int, int], float], n_heads: int) -> Tensor:
-    """entry(head from 1, i, j) for all heads and pairs, [H,T,T]."""
-    t, heads = range(length), range(1, n_heads + 1)
-    return torch.tensor([[[entry(h, i, j) for j in t] for i in t] for h in heads], dtype=DOUBLE)
-
-
-def bounded(x: int, low: int, high: int) -> int:
-    return low if x < low else high if x > high else x
-
-
-def dot(a: Tensor | list[float], b: Tensor | list[float]) -> float:
-    a, b = (x.tolist() if isinstance(x, Tensor) else x for x in (a, b))
-    return math.fsum(x * y for x, y in zip(a, b, strict=True))
-
-
-def catches(check: Callable[[], object]) -> None:
+def catches(check: Callable[..., object], *mistaken: object) -> None:
     """The check must fail, as it does by what it compares and not by an error of its own."""
     with pytest.raises(AssertionError):
-        check()
+        check(*mistaken)
+
+
+def by_pair(
+    q_positions: Tensor, k_positions: Tensor, entry: Callable[[int, int, int, int], Tensor]
+) -> Tensor:
+    """entry(i, j, m, n) [...] of every query i at m and key j at n, as [...,Tq,Tk]."""
+    queries, keys = list(enumerate(q_positions.tolist())), list(enumerate(k_positions.tolist()))
+    rows = [torch.stack([entry(i, j, m, n) for j, n in keys], dim=-1) for i, m in queries]
+    return torch.stack(rows, dim=-2)
 
 
 # ----------------------------------------------------------------------------- sinusoids, rotations
@@ -78,6 +73,14 @@ def sinusoids(t: int, d: int, base: float = 10000.0) -> list[float]:
     """All sines and then all cosines of the integer t."""
     angles = [t / base ** (2 * i / d) for i in range(d // 2)]
     return [*map(math.sin, angles), *map(math.cos, angles)]
+
+
+def shift_matrix(k: int, d: int) -> Tensor:
+    """M(k) with M(k) PE(t) = PE(t+k): sin(a+b) = sin a cos b + cos a sin b, and
+    cos(a+b) = cos a cos b - sin a sin b.
+    """
+    cos, sin = torch.cos(k * theta_of(d)), torch.sin(k * theta_of(d))
+    return torch.block_diag(*torch.stack((cos, sin, -sin, cos), dim=-1).view(-1, 2, 2))
 
 
 def pairs(layout: str, dim: int) -> tuple[Tensor, Tensor]:
@@ -103,12 +106,35 @@ def rotated(x: Tensor, positions: Tensor, theta: Tensor, layout: str = "interlea
 
 def logits_of(position: AttentionPosition, q: Tensor, k: Tensor, places: Places) -> Tensor:
     """The scaled logits with what the module adds; k is rotated as it is before it is cached."""
-    q = position.rotate(q, places.q_positions, "query")
     k = position.rotate(k, places.k_positions, "key")
+    return logits_of_cached(position, q, k, places)
+
+
+def logits_of_cached(position: AttentionPosition, q: Tensor, k: Tensor, places: Places) -> Tensor:
+    q = position.rotate(q, places.q_positions, "query")
     logits = position.logit_scale(q.shape[-1]) * q @ k.mT
     for term in (position.bias(places), position.logit_term(q, k, places, None)):
         logits = logits if term is None else logits + term
     return logits
+
+
+def stepwise_logits(position: AttentionPosition, q: Tensor, k: Tensor, chunks: list[int]) -> Tensor:
+    """The logits of a decoder's steps over keys that were rotated when they came."""
+    keys, end, steps = k[:, :, :0], 0, []
+    for size in chunks:
+        start, end = end, end + size
+        at = torch.arange(end)
+        places = Places(at[start:], at, causal=True, newest=size == 1)
+        keys = torch.cat((keys, position.rotate(k[:, :, start:end], at[start:], "key")), dim=2)
+        logits = logits_of_cached(position, q[:, :, start:end], keys, places)
+        steps.append(F.pad(logits, (0, q.shape[2] - end)))
+    return torch.cat(steps, dim=2).tril()
+
+
+def causal_logits(position: AttentionPosition, q: Tensor, k: Tensor) -> Tensor:
+    """One pass over the whole sequence; what the mask forbids is left out."""
+    at = torch.arange(q.shape[2])
+    return logits_of(position, q, k, Places(at, at, causal=True)).tril()
 
 
 def attention(module: AttentionPosition, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
@@ -125,67 +151,24 @@ def attention(module: AttentionPosition, q: Tensor, k: Tensor, v: Tensor, places
     return out
 
 
-class CachedKeys:
-    """A decoder's steps over keys that were rotated when they came; the logits of every step."""
-
-    def __init__(self, position: AttentionPosition) -> None:
-        self.position = position
-
-    def __call__(self, q: Tensor, k: Tensor, chunks: list[int]) -> Tensor:
-        return torch.cat(list(self.steps(q, k, chunks)), dim=2).tril()
-
-    def steps(self, q: Tensor, k: Tensor, chunks: list[int]) -> Iterator[Tensor]:
-        n, keys, start = q.shape[2], k[:, :, :0], 0
-        for size in chunks:
-            end = start + size
-            at = torch.arange(end)
-            places = Places(at[start:], at, causal=True, newest=size == 1)
-            new_k = self.position.rotate(k[:, :, start:end], at[start:], "key")
-            new_q = self.position.rotate(q[:, :, start:end], at[start:], "query")
-            keys = torch.cat((keys, new_k), dim=2)
-            term = self.position.logit_term(new_q, keys, places, None)
-            logits = self.position.logit_scale(q.shape[-1]) * new_q @ keys.mT
-            logits = logits if term is None else logits + term
-            yield torch.nn.functional.pad(logits, (0, n - end))
-            start = end
-
-
-def causal_logits(position: AttentionPosition, q: Tensor, k: Tensor) -> Tensor:
-    """One pass over the whole sequence; what the mask forbids is left out."""
-    at = torch.arange(q.shape[2])
-    return logits_of(position, q, k, Places(at, at, causal=True)).tril()
-
-
 # ------------------------------------------------------------------------------- biases by distance
 
 
 def bias_of(module: AttentionPosition, *, causal: bool = False) -> BiasOf:
-    def bias(q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        made = module.bias(Places(q_positions, k_positions, causal=causal))
-        assert made is not None
-        return made
-
-    return bias
+    return lambda q, k: module.bias(Places(q, k, causal=causal))  # type: ignore[return-value]
 
 
 def whole(bias: BiasOf, length: int) -> Tensor:
     return bias(torch.arange(length), torch.arange(length))
 
 
-def check_rows_do_not_depend_on_the_other_queries(bias: BiasOf) -> None:
-    """Decoding one token, or a few, gets the last rows of the whole bias."""
-    full = whole(bias, 24)
-    for start, end in [(23, 24), (0, 1), (9, 10), (17, 24), (3, 8)]:
-        close(bias(torch.arange(start, end), torch.arange(end)), full[:, start:end, :end])
-
-
-def check_near_keys_win(bias: BiasOf) -> None:
-    """Zero at the query's own place, and falling with the distance on both sides in every head."""
-    full = whole(bias, 12)
-    assert not full.diagonal(dim1=1, dim2=2).any()
-    close(full, full.transpose(1, 2), 1e-14)
-    row = full[:, 0]
-    assert (row[:, 1:] < row[:, :-1]).all()
+def check_anywhere(bias: BiasOf, *, absolute: bool = False) -> None:
+    """Queries and keys at any places, one token or a few, get their entries of the whole bias."""
+    for q, k in ANYWHERE.values():
+        both = torch.cat((q, k))
+        first = 0 if absolute else int(both.min())
+        full = whole(bias, int(both.max()) - first + 1)
+        close(bias(q, k), full[:, q - first][:, :, k - first])
 
 
 class SlicedFromTheFront:

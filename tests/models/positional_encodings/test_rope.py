@@ -1,14 +1,27 @@
-"""RoPE: equation 34, the paper's invariants, Llama, GPT-J and x-transformers, known mistakes."""
+"""RoPE and xPos: their equations, Llama, GPT-J and x-transformers, known mistakes."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from references import DOUBLE, catches, close, logits_of, normal, pairs, rotated, theta_of
+from references import (
+    DOUBLE,
+    catches,
+    causal_logits,
+    close,
+    logits_of,
+    normal,
+    pairs,
+    rotated,
+    stepwise_logits,
+    theta_of,
+)
+from tiny_models import tiny_config
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as gptj_rotate
@@ -21,6 +34,7 @@ from x_transformers.x_transformers import (
     apply_rotary_pos_emb as x_transformers_rotate,
 )
 
+import configs.positions as config
 from models.positional_encodings.base import Places
 from models.positional_encodings.rope import (
     Rotary,
@@ -29,9 +43,13 @@ from models.positional_encodings.rope import (
     rotate_complex,
     rotate_real,
 )
+from models.positional_encodings.xpos import XPos, xpos_scale
+from models.schemes import build_scheme
 
 LAYOUTS, FORMS = ("interleaved", "half"), ("real", "complex")
 Turn = Callable[[Tensor, Tensor], Tensor]  # x [B,H,T,Dh], positions [T] -> x, turned
+every_form: Any = pytest.mark.parametrize("form", FORMS)
+every_way = pytest.mark.parametrize(("form", "layout"), [*itertools.product(FORMS, LAYOUTS)])
 
 
 def rotary(**changes: Any) -> Rotary:
@@ -65,25 +83,18 @@ def check_rope(turn: Turn, layout: str = "interleaved", dim: int = 16) -> None:
         close(out[:, b], torch.sin(m * theta_of(dim)).expand(heads, -1))
 
 
-every_way = pytest.mark.parametrize(("form", "layout"), [*itertools.product(FORMS, LAYOUTS)])
-
-
 @every_way
-def test_rope_has_the_invariants_of_the_paper(form: str, layout: str) -> None:
+def test_rope_has_the_invariants_of_the_paper_and_follows_equation_34(form, layout) -> None:
     check_rope(queries(form=form, layout=layout), layout)
-    position = rotary(form=form, layout=layout)
-    check_rope(lambda x, positions: position.rotate(x, positions, "key"), layout)
-
-
-@every_way
-def test_rope_follows_equation_34(form: str, layout: str) -> None:
+    position = rotary(form=form, layout=layout, base=300.0)
     x, positions = normal(2, 3, 4, 8), torch.tensor([0, 7, 2, 63])
-    out = rotary(form=form, layout=layout, base=300.0).rotate(x, positions, "key")
-    close(out, rotated(x, positions, theta_of(8, 300.0), layout))
+    expected = rotated(x, positions, theta_of(8, 300.0), layout)
+    for role in ("query", "key"):
+        close(position.rotate(x, positions, role), expected)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_rope_dim_model_is_a_rotation_before_the_head_split(form: str) -> None:
+@every_form
+def test_rope_dim_model_is_a_rotation_before_the_head_split(form) -> None:
     heads, dim, positions = 4, 6, torch.tensor([0, 1, 9])
     vectors = normal(2, 1, 3, heads * dim)
 
@@ -95,19 +106,8 @@ def test_rope_dim_model_is_a_rotation_before_the_head_split(form: str) -> None:
     assert (out - queries(form=form)(split(vectors), positions)).abs().max() > 0.1
 
 
-def test_scores_know_the_distance_alone_and_its_sign() -> None:
-    for rope_dim in ("head", "model"):
-        q, k = (normal(1, 2, 1, 8, seed=seed).expand(1, 2, 5, 8) for seed in (0, 1))
-        at = torch.arange(5)
-        scores = logits_of(rotary(rope_dim=rope_dim), q, k, Places(at, at))
-        for offset in range(-4, 5):
-            diagonal = scores.diagonal(offset, -2, -1)
-            close(diagonal, diagonal[..., :1].expand_as(diagonal))
-        assert (scores - scores.mT).abs().max() > 0.1
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_half_layout_is_that_of_llama(form: str) -> None:
+@every_form
+def test_the_half_layout_is_that_of_llama(form) -> None:
     q, k, positions = normal(2, 3, 9, 16), normal(2, 3, 9, 16, seed=1), torch.arange(4, 13)
     angles = (positions[:, None] * theta_of(16)).repeat(1, 2)
     expected = llama_rotate(q, k, angles.cos()[None], angles.sin()[None])
@@ -121,8 +121,8 @@ def test_the_half_layout_is_that_of_llama(form: str) -> None:
     close(position.rotate(q.float(), positions, "query"), theirs, 1e-5)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_interleaved_layout_is_that_of_gptj_and_x_transformers(form: str) -> None:
+@every_form
+def test_the_interleaved_layout_is_that_of_gptj_and_x_transformers(form) -> None:
     x, positions = normal(2, 3, 9, 16), torch.arange(9)
     out = queries(form=form)(x, positions)
     angles = (positions[:, None] * theta_of(16))[None]
@@ -138,8 +138,6 @@ def test_interleaved_equals_half_up_to_a_permutation_within_heads(rope_dim: str)
     q, k, positions = normal(2, 3, 5, 8), normal(2, 3, 5, 8, seed=1), torch.tensor([0, 2, 3, 9, 40])
     order, places = torch.cat(pairs("interleaved", 8)), Places(positions, positions)
     plain, half = rotary(rope_dim=rope_dim), rotary(rope_dim=rope_dim, layout="half")
-    turned = plain.rotate(q, positions, "query")[..., order]
-    assert torch.equal(turned, half.rotate(q[..., order], positions, "query"))
     expected = logits_of(plain, q, k, places)
     close(logits_of(half, q[..., order], k[..., order], places), expected)
     assert (logits_of(half, q, k, places) - expected).abs().max() > 0.1
@@ -155,19 +153,16 @@ def test_complex_and_real_agree_with_gradients_for_angles_of_every_shape(
     x, weight = normal(2, 3, 5, 8).requires_grad_(), normal(2, 3, 5, 8, seed=1)
     angles = normal(*shape, seed=2).requires_grad_()
     magnitude = normal(5, 4, seed=3).exp().requires_grad_()
-    results = [
-        f(x, angles, layout=layout, magnitude=magnitude) for f in (rotate_real, rotate_complex)
-    ]
-    close(*results)
     a, b = pairs(layout, 8)
-    complex_x = torch.complex(x[..., a], x[..., b]) * torch.exp(1j * angles) * magnitude
-    close(results[0][..., a], complex_x.real)
-    close(results[0][..., b], complex_x.imag)
+    product = torch.complex(x[..., a], x[..., b]) * torch.exp(1j * angles) * magnitude
+    expected = torch.empty_like(x).index_copy(-1, a, product.real).index_copy(-1, b, product.imag)
     leaves = (x, angles, magnitude)
-    gradients = [torch.autograd.grad((out * weight).sum(), leaves) for out in results]
-    for real, complex_ in zip(*gradients):
-        close(real, complex_)
-        assert real.abs().max() > 0.1
+    wanted = torch.autograd.grad((expected * weight).sum(), leaves)
+    for turn in (rotate_real, rotate_complex):
+        out = turn(x, angles, layout=layout, magnitude=magnitude)
+        close(out, expected)
+        for gradient, right in zip(torch.autograd.grad((out * weight).sum(), leaves), wanted):
+            close(gradient, right)
 
 
 @pytest.mark.parametrize("turn", [rotate_real, rotate_complex])
@@ -179,9 +174,9 @@ def test_a_rotation_is_computed_in_the_finer_type_and_returned_in_that_of_x(turn
     assert turn(x.bfloat16(), angles.float()).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("form", FORMS)
+@every_form
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_rotation_at_given_positions_takes_any_float_type(form: Any, dtype: torch.dtype) -> None:
+def test_rotation_at_given_positions_takes_any_float_type(form, dtype: torch.dtype) -> None:
     x, at, theta = normal(2, 3, 4, 6), torch.tensor([0, 3, 4, 9]), theta_of(6)
     got = rotate(x.to(dtype), at, theta.to(dtype), form=form)
     assert got.dtype == dtype
@@ -193,6 +188,81 @@ def test_rotation_at_given_positions_takes_any_float_type(form: Any, dtype: torc
 def test_an_odd_size_is_refused() -> None:
     with pytest.raises(ValueError, match="dim = 7 must be even"):
         inverse_frequencies(7)
+
+
+# --------------------------------------------------------------------------------------------- xPos
+
+DIM = 8
+Scores = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, their positions -> [B,H,Tq,Tk]
+
+
+def xpos(cls: type[XPos] = XPos, **changes: Any) -> XPos:
+    return cls(**{"base": 10000.0, "gamma": 0.4, "scale_base": 512.0, "form": "real", **changes})
+
+
+def scores_of(position: XPos) -> Scores:
+    return lambda q, k, m, n: position.rotate(q, m, "query") @ position.rotate(k, n, "key").mT
+
+
+def check_xpos(scores: Scores) -> None:
+    """RoPE times zeta^((m-n)/S) pair by pair: it decays for m > n, grows for n > m, is relative."""
+    q, k = normal(2, 2, 4, DIM), normal(2, 2, 4, DIM, seed=1)
+    m, n = torch.tensor([3, 50, 51, 200]), torch.tensor([0, 4, 50, 150])
+    close(scores(q, k, m, n), scores(q, k, m + 90, n + 90), 1e-9)
+    single = [scores(q[:, :, i : i + 1], k, m[i : i + 1], n) for i in range(4)]
+    close(torch.cat(single, dim=2), scores(q, k, m, n))
+    zeta = [(2 * i / DIM + 0.4) / 1.4 for i in range(DIM // 2)]
+    for i, theta in enumerate(theta_of(DIM).tolist()):
+        unit = torch.zeros(1, 1, 1, DIM, dtype=DOUBLE)
+        unit[..., 2 * i] = 1.0
+        for far in (64, 1000):
+            past, future = (
+                scores(unit, unit, *torch.tensor(at)[:, None]).item() for at in ((far, 0), (0, far))
+            )
+            turned = math.cos(far * theta)
+            assert past == pytest.approx(turned * zeta[i] ** (far / 512), rel=1e-9)
+            assert future == pytest.approx(turned * zeta[i] ** (-far / 512), rel=1e-9)
+            assert abs(past) < abs(turned) < abs(future)
+
+
+@every_form
+def test_xpos_is_rope_that_decays_towards_the_past_and_grows_towards_the_future(form) -> None:
+    check_xpos(scores_of(xpos(form=form)))
+    x, at = normal(1, 2, 9, DIM), torch.arange(0, 900, 100)
+    for role in ("query", "key"):  # with gamma towards infinity it is RoPE
+        turned = xpos(gamma=1e14, form=form).rotate(x, at, role)
+        close(turned, rotated(x, at, theta_of(DIM)))
+
+
+def test_the_scale_of_xpos_follows_its_formula() -> None:
+    scale = xpos_scale(torch.tensor([0, 100, -512]), 6, gamma=0.7, scale_base=256.0, dtype=DOUBLE)
+    expected = [[((i / 3 + 0.7) / 1.7) ** (m / 256) for i in range(3)] for m in (0, 100, -512)]
+    close(scale, torch.tensor(expected, dtype=DOUBLE))
+    assert xpos_scale(torch.tensor([2]), 6, dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_xpos_is_that_of_x_transformers() -> None:
+    theirs = XTransformersRotary(16, use_xpos=True)
+    scale = xpos_scale(torch.tensor([512]), 16, dtype=DOUBLE)[0]
+    close(theirs.scale, scale.float(), 1e-6)
+    theirs.inv_freq, theirs.scale = theta_of(16), scale
+    q, k, at = normal(2, 3, 40, 16), normal(2, 3, 40, 16, seed=1), torch.arange(40)
+    angles, scale = theirs(at)  # centred at 20, which cancels
+    turned_q, turned_k = (
+        x_transformers_rotate(x, angles, s) for x, s in ((q, scale), (k, scale**-1))
+    )
+    close(scores_of(xpos())(q, k, at, at), turned_q @ turned_k.mT)
+
+
+def test_xpos_is_finite_up_to_its_bound() -> None:
+    position = config.XPos(scale_base=1.0)
+    bound = position.bound("target")
+    assert bound is not None
+    module = build_scheme(tiny_config(position)).attention("decoder", 0)
+    for beyond, finite in ((0, True), (20, False)):
+        at = torch.tensor([bound.length + beyond])
+        key = module.rotate(100 * normal(1, 1, 1, 8).float(), at, "key")
+        assert bool(key.isfinite().all()) == finite
 
 
 # ----------------------------------------------------------------------------------------- mistakes
@@ -221,23 +291,64 @@ def _positions_in_bfloat16(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def _positions_along_the_heads(x: Tensor, positions: Tensor) -> Tensor:
-    heads = torch.arange(x.shape[1])
-    return queries()(x.transpose(1, 2), heads).transpose(1, 2)
+    return queries()(x.transpose(1, 2), torch.arange(x.shape[1])).transpose(1, 2)
 
 
-MISTAKES: dict[str, Turn] = {
-    "rotation of d_model before the head split": queries(rope_dim="model"),
-    "cos and sin of the wrong pair": _cos_of_the_wrong_pair,
-    "(-x_{d-1}, x_d) at the end": _sign_slip_in_the_last_pair,
-    "angles in bfloat16": _positions_in_bfloat16,
-    "positions counted from 0 at every step": lambda x, p: queries()(x, torch.arange(len(p))),
-    "positions along the heads": _positions_along_the_heads,
-    "heads taken for positions, silently nothing": lambda x, p: x,
-    "half layout where neighbours are meant": queries(layout="half"),
-    "clockwise": lambda x, p: rotate_real(x, -p[:, None] * theta_of(x.shape[-1])),
+def _xpos(
+    q_sign: int, k_sign: int, exponent: Callable[[Tensor], Tensor] = lambda x: x, zeta_of: int = 1
+) -> Scores:
+    def turned(x: Tensor, positions: Tensor, sign: int) -> Tensor:
+        scale = xpos_scale(sign * exponent(positions), DIM, dtype=DOUBLE) ** zeta_of
+        return rotate_real(x, positions[:, None] * theta_of(DIM), magnitude=scale)
+
+    return lambda q, k, m, n: turned(q, m, q_sign) @ turned(k, n, k_sign).mT
+
+
+MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
+    "rotation of d_model before the head split": (check_rope, queries(rope_dim="model")),
+    "cos and sin of the wrong pair": (check_rope, _cos_of_the_wrong_pair),
+    "(-x_{d-1}, x_d) at the end": (check_rope, _sign_slip_in_the_last_pair),
+    "angles in bfloat16": (check_rope, _positions_in_bfloat16),
+    "positions counted from 0 at every step": (
+        check_rope,
+        lambda x, positions: queries()(x, torch.arange(len(positions))),
+    ),
+    "positions along the heads": (check_rope, _positions_along_the_heads),
+    "heads taken for positions, silently nothing": (check_rope, lambda x, positions: x),
+    "half layout where neighbours are meant": (check_rope, queries(layout="half")),
+    "clockwise": (check_rope, lambda x, positions: queries()(x, -positions)),
+    "xpos: q and k both scaled by zeta^+": (check_xpos, _xpos(1, 1)),
+    "xpos: q and k exchanged": (check_xpos, _xpos(-1, 1)),
+    "xpos: k not scaled": (check_xpos, _xpos(1, 0)),
+    "xpos: a centre that q and k do not share": (
+        check_xpos,
+        _xpos(1, -1, lambda positions: positions - (positions.max() + 1) // 2),
+    ),
+    "xpos: zeta squared": (check_xpos, _xpos(1, -1, zeta_of=2)),
+    "xpos: plain RoPE": (check_xpos, _xpos(0, 0)),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_known_mistake_is_caught(mistake: str) -> None:
-    catches(lambda: check_rope(MISTAKES[mistake]))
+    catches(*MISTAKES[mistake])
+
+
+class _CentreAtHalfTheLength(XPos):
+    """As public code has it: harmless in one pass, wrong with keys cached at an earlier length."""
+
+    def rotate(self, x: Tensor, positions: Tensor, role) -> Tensor:
+        steps = positions - (int(positions.max()) + 1) // 2
+        signed = steps if role == "query" else -steps
+        scale = xpos_scale(signed, DIM, scale_base=20.0, dtype=DOUBLE)
+        return self.turn(x, positions, theta_of(DIM), scale)
+
+
+def test_a_known_mistake_is_caught_a_centre_of_xpos_that_moves() -> None:
+    check_xpos(_xpos(1, -1))  # the only fault of the mistakes above is the one they name
+    right, moving = (xpos(cls, scale_base=20.0) for cls in (XPos, _CentreAtHalfTheLength))
+    q, k = normal(2, 3, 12, DIM), normal(2, 3, 12, DIM, seed=1)
+    expected = causal_logits(right, q, k)
+    close(stepwise_logits(right, q, k, [5, 4, 3]), expected)
+    close(causal_logits(moving, q, k), expected)
+    catches(lambda: close(stepwise_logits(moving, q, k, [1] * 12), expected))

@@ -11,14 +11,13 @@ import pytest
 import torch
 from references import (
     DOUBLE,
-    CachedKeys,
     catches,
-    causal_logits,
     close,
     logits_of,
     normal,
     pairs,
     rotated,
+    stepwise_logits,
     theta_of,
 )
 from torch import Tensor
@@ -55,24 +54,19 @@ def rotary(**changes: Any) -> AttentionPosition:
     return build_scheme(ModelConfig(position=Rope(**changes))).attention("encoder", 0)
 
 
-def hf(
-    kind: str,
-    dim: int,
-    *,
-    base: float = 10000.0,
-    length: int | None = None,
-    max_length: int = 2048,
-    **scaling: Any,
-):
-    """The inverse frequencies and attention factor of transformers."""
-    config = LlamaConfig(
+def llama(kind: str, dim: int, base: float = 10000.0, length: int = 2048, **scaling: Any):
+    return LlamaConfig(
         hidden_size=2 * dim,
         num_attention_heads=2,
         head_dim=dim,
-        max_position_embeddings=max_length,
+        max_position_embeddings=length,
         rope_parameters={"rope_type": kind, "rope_theta": base, **scaling},
     )
-    return ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=length)
+
+
+def hf(kind: str, dim: int, *, seq_len: int | None = None, **settings: Any):
+    """The inverse frequencies and attention factor of transformers."""
+    return ROPE_INIT_FUNCTIONS[kind](llama(kind, dim, **settings), "cpu", seq_len=seq_len)
 
 
 @pytest.mark.parametrize(
@@ -226,12 +220,12 @@ def test_dynamic_frequencies_are_the_default_up_to_the_trained_length() -> None:
     twice = dynamic_ntk_frequencies(DIM, factor=3.0, trained_length=10, length=20, dtype=DOUBLE)
     close(twice, ntk_frequencies(DIM, factor=4.0, dtype=DOUBLE))
     for dim, length in ((64, 100), (64, 129), (32, 1000)):
-        theirs, _ = hf("dynamic", dim, length=length, max_length=128, factor=2.5)
+        theirs, _ = hf("dynamic", dim, seq_len=length, length=128, factor=2.5)
         ours = dynamic_ntk_frequencies(dim, factor=2.5, trained_length=128, length=length)
         torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=0)
 
 
-def check_dynamic_steps(steps: Callable[[Tensor, Tensor, list[int]], Tensor]) -> None:
+def check_dynamic_steps(position: AttentionPosition) -> None:
     """In steps every query gets the frequencies of the length it sees, for all of its keys."""
     n = 14
     q, k = normal(2, 3, n, DIM), normal(2, 3, n, DIM, seed=1)
@@ -242,14 +236,7 @@ def check_dynamic_steps(steps: Callable[[Tensor, Tensor, list[int]], Tensor]) ->
         query = rotated(q[:, :, i : i + 1], torch.tensor([i]), theta)
         expected[:, :, i, : i + 1] = (query @ keys.mT)[:, :, 0] * DIM**-0.5
     for chunks in ([1] * n, [5, 5, 4], [n]):
-        close(steps(q, k, chunks), expected)
-
-
-@pytest.mark.parametrize("form", ["real", "complex"])
-def test_every_causal_query_has_its_own_length_cached_or_not(form: str) -> None:
-    position = dynamic(form=form)
-    check_dynamic_steps(CachedKeys(position))
-    check_dynamic_steps(lambda q, k, chunks: causal_logits(position, q, k))
+        close(stepwise_logits(position, q, k, chunks), expected)
 
 
 def check_dynamic_rows(position: DynamicNtkRotary) -> None:
@@ -268,8 +255,10 @@ def check_dynamic_rows(position: DynamicNtkRotary) -> None:
 
 
 @pytest.mark.parametrize("form", ["real", "complex"])
-def test_every_row_has_its_own_length_whatever_the_padding(form: str) -> None:
-    check_dynamic_rows(dynamic(form=form))
+@pytest.mark.parametrize("check", [check_dynamic_steps, check_dynamic_rows])
+def test_every_causal_query_and_every_row_has_its_own_length(check: Any, form: str) -> None:
+    """Cached or not, whatever the padding."""
+    check(dynamic(form=form))
 
 
 @either_mask
@@ -300,14 +289,7 @@ def test_frequencies_may_be_spread_over_the_model(causal: bool) -> None:
 def test_the_last_query_is_that_of_transformers(layout: str) -> None:
     n = 20
     q, k, at = normal(1, 2, n, DIM).float(), normal(1, 2, n, DIM, seed=1).float(), torch.arange(n)
-    config = LlamaConfig(
-        hidden_size=16,
-        num_attention_heads=2,
-        head_dim=DIM,
-        max_position_embeddings=L,
-        rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": FACTOR},
-    )
-    cos, sin = LlamaRotaryEmbedding(config)(q, at[None])
+    cos, sin = LlamaRotaryEmbedding(llama("dynamic", DIM, length=L, factor=FACTOR))(q, at[None])
     order = torch.cat(pairs(layout, DIM))
     theirs_q, theirs_k = llama_rotate(q[..., order], k[..., order], cos, sin)
     expected = theirs_q @ theirs_k.mT * DIM**-0.5
@@ -320,17 +302,10 @@ def test_the_last_query_is_that_of_transformers(layout: str) -> None:
 
 
 @either_mask
-def test_dynamic_ntk_is_default_within_the_trained_length(causal: bool) -> None:
-    position, at = dynamic(), torch.arange(9)
-    q, k = normal(2, 2, 9, DIM), normal(2, 2, 9, DIM, seed=1)
-    within = Places(at[:L], at[:L], causal=causal, k_end=None if causal else torch.tensor([3, L]))
-    assert position.logit_term(q[:, :, :L], k[:, :, :L], within, None) is None
-    past = Places(at, at, causal=causal, k_end=None if causal else torch.tensor([L, 9]))
-    term = position.logit_term(q, k, past, None)
-    assert term is not None
-    untouched, corrected = (term[:, :, :L], term[:, :, L:]) if causal else (term[:1], term[1:])
-    assert not untouched.any()
-    assert corrected.abs().max() > 0.05
+def test_within_the_trained_length_there_is_nothing_to_correct(causal: bool) -> None:
+    q, at = normal(2, 2, L, DIM), torch.arange(L)
+    places = Places(at, at, causal=causal, k_end=None if causal else torch.tensor([3, L]))
+    assert dynamic().logit_term(q, q, places, None) is None
 
 
 @either_mask
@@ -355,22 +330,6 @@ def test_the_correction_is_computed_in_float32_under_autocast(causal: bool) -> N
         term = position.logit_term(q, k, Places(at, at, causal=causal), None)
     assert term.dtype == torch.float32
     close(term.double(), exact, 1e-5)
-
-
-def test_the_lengths_are_found_once_for_all_layers() -> None:
-    class Counting(DynamicNtkRotary):
-        asked = 0
-
-        def _lengths(self, places: Places) -> Tensor | None:
-            self.asked += 1
-            return super()._lengths(places)
-
-    position = dynamic(Counting)
-    for n in (4, 9):
-        q, places = normal(1, 1, n, DIM), Places(torch.arange(n), torch.arange(n), causal=True)
-        for _ in range(3):
-            position.logit_term(q, q, places, None)
-    assert position.asked == 2
 
 
 # ----------------------------------------------------------------------------------------- mistakes
@@ -442,50 +401,53 @@ class _CorrectionOfUnscaledLogits(DynamicNtkRotary):
         return None if term is None else term * DIM**0.5
 
 
-def steps_of(position: AttentionPosition) -> Callable[[], None]:
-    return lambda: check_dynamic_steps(CachedKeys(position))
-
-
-MISTAKES: dict[str, Callable[[], None]] = {
-    "positions multiplied": lambda: check_linear(
-        lambda dim, *, base, factor, dtype: theta_of(dim, base) * factor
+MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
+    "positions multiplied": (
+        check_linear,
+        lambda dim, *, base, factor, dtype: theta_of(dim, base) * factor,
     ),
-    "the base divided": lambda: check_linear(_of_base(lambda b, s, d: b / s)),
-    "NTK without an exponent": lambda: check_ntk(_of_base(lambda b, s, d: b * s)),
-    "NTK with (D-2)/D": lambda: check_ntk(_of_base(lambda b, s, d: b * s ** ((d - 2) / d))),
-    "linear for NTK": lambda: check_ntk(linear_frequencies),
-    "YaRN: the ramp of equation 18": lambda: check_yarn(_equation_18),
-    "YaRN: kept and interpolated exchanged": lambda: check_yarn(_upside_down),
-    "YaRN: interpolation alone": lambda: check_yarn(
-        lambda dim, *, base, factor, dtype, **_: theta_of(dim, base) / factor
+    "the base divided": (check_linear, _of_base(lambda b, s, d: b / s)),
+    "NTK without an exponent": (check_ntk, _of_base(lambda b, s, d: b * s)),
+    "NTK with (D-2)/D": (check_ntk, _of_base(lambda b, s, d: b * s ** ((d - 2) / d))),
+    "linear for NTK": (check_ntk, linear_frequencies),
+    "YaRN: the ramp of equation 18": (check_yarn, _equation_18),
+    "YaRN: kept and interpolated exchanged": (check_yarn, _upside_down),
+    "YaRN: interpolation alone": (
+        check_yarn,
+        lambda dim, *, base, factor, dtype, **_: theta_of(dim, base) / factor,
     ),
-    "YaRN: magnitude on the cosine alone": lambda: check_yarn_logits(_magnitude_on(1, 0, 1)),
-    "YaRN: magnitude on queries alone": lambda: check_yarn_logits(_magnitude_on(1, 1, 0)),
-    "dynamic: scaled inside the trained length": lambda: check_dynamic_frequencies(
-        _dynamic_base(lambda length, s, n: torch.full_like(length, s))
+    "YaRN: magnitude on the cosine alone": (check_yarn_logits, _magnitude_on(1, 0, 1)),
+    "YaRN: magnitude on queries alone": (check_yarn_logits, _magnitude_on(1, 1, 0)),
+    "dynamic: scaled inside the trained length": (
+        check_dynamic_frequencies,
+        _dynamic_base(lambda length, s, n: torch.full_like(length, s)),
     ),
-    "dynamic: not clamped": lambda: check_dynamic_frequencies(
-        _dynamic_base(lambda length, s, n: (s * length / n - (s - 1)).abs())
+    "dynamic: not clamped": (
+        check_dynamic_frequencies,
+        _dynamic_base(lambda length, s, n: (s * length / n - (s - 1)).abs()),
     ),
-    "dynamic: without the factor less one": lambda: check_dynamic_frequencies(
-        _dynamic_base(lambda length, s, n: (s * length / n).clamp(min=1))
+    "dynamic: without the factor less one": (
+        check_dynamic_frequencies,
+        _dynamic_base(lambda length, s, n: (s * length / n).clamp(min=1)),
     ),
-    "dynamic: keys cached as they were rotated": steps_of(
-        _KeysRotatedForTheLengthOfTheirStep(**PLAIN)
+    "dynamic: keys cached as they were rotated": (
+        check_dynamic_steps,
+        _KeysRotatedForTheLengthOfTheirStep(**PLAIN),
     ),
-    "dynamic: one length for a whole pass": steps_of(dynamic(_LongestCounts)),
-    "dynamic: no correction": steps_of(Rotary(**PLAIN)),
-    "dynamic: correction not scaled as the logits are": steps_of(
-        dynamic(_CorrectionOfUnscaledLogits)
+    "dynamic: one length for a whole pass": (check_dynamic_steps, dynamic(_LongestCounts)),
+    "dynamic: no correction": (check_dynamic_steps, Rotary(**PLAIN)),
+    "dynamic: correction not scaled as the logits are": (
+        check_dynamic_steps,
+        dynamic(_CorrectionOfUnscaledLogits),
     ),
-    "dynamic: padding counts": lambda: check_dynamic_rows(dynamic(_PaddingCounts)),
-    "dynamic: the longest row counts": lambda: check_dynamic_rows(dynamic(_LongestCounts)),
+    "dynamic: padding counts": (check_dynamic_rows, dynamic(_PaddingCounts)),
+    "dynamic: the longest row counts": (check_dynamic_rows, dynamic(_LongestCounts)),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_known_mistake_is_caught(mistake: str) -> None:
-    catches(MISTAKES[mistake])
+    catches(*MISTAKES[mistake])
 
 
 def test_the_made_mistakes_are_the_only_fault() -> None:

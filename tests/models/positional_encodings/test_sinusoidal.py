@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from references import DOUBLE, catches, close, normal, theta_of
+from references import DOUBLE, catches, close, normal, shift_matrix, theta_of
 from tiny_models import sources, targets, tiny_model
 from torch import Tensor
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
@@ -16,10 +16,9 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.xlnet.modeling_xlnet import XLNetModel
 
 from configs.schema import Sinusoidal
-from models.positional_encodings.sinusoidal import SinusoidalInput, SinusoidalScheme, sinusoid_table
+from models.positional_encodings.sinusoidal import SinusoidalScheme, sinusoid_table
 
-Table = Callable[[Tensor, int], Tensor]  # positions [T], d -> [T,d]
-BaseTable = Callable[[Tensor, int, float], Tensor]  # positions [T], d, base -> [T,d]
+Table = Callable[..., Tensor]  # positions [T], d and, but for the paper's, base -> [T,d]
 
 
 def check_table(table: Table) -> None:
@@ -27,19 +26,15 @@ def check_table(table: Table) -> None:
     d, positions = 32, torch.arange(3, 43)
     rows = table(positions, d)
     close(rows.pow(2).sum(-1), torch.full((40,), d / 2, dtype=DOUBLE))
-    omega = theta_of(d)
     for k in (1, 7):
-        close((rows[k:] * rows[:-k]).sum(-1), torch.cos(k * omega).sum().expand(40 - k))
-        # M(k) PE(t) = PE(t+k): sin(a+b) = sin a cos b + cos a sin b, and
-        # cos(a+b) = cos a cos b - sin a sin b
-        cos, sin = torch.cos(k * omega), torch.sin(k * omega)
-        blocks = torch.stack((torch.stack((cos, sin), -1), torch.stack((-sin, cos), -1)), -2)
-        close(rows[:-k] @ torch.block_diag(*blocks).T, rows[k:])
+        products = (rows[k:] * rows[:-k]).sum(-1)
+        close(products, torch.cos(k * theta_of(d)).sum().expand(40 - k))
+        close(rows[:-k] @ shift_matrix(k, d).T, rows[k:])
     close(table(positions[11:12], d), rows[11:12])
     close(table(torch.tensor([0]), d)[0], torch.tensor([0.0, 1.0] * (d // 2), dtype=DOUBLE))
 
 
-def check_half(table: BaseTable) -> None:
+def check_half(table: Table) -> None:
     """Marian's table, and XLNet's of distances that are negative too."""
     marian = MarianSinusoidalPositionalEmbedding(60, 16).create_weight()
     close(table(torch.arange(60), 16, 10000.0).float(), marian, 1e-7)
@@ -49,7 +44,7 @@ def check_half(table: BaseTable) -> None:
     close(table(distances, 16, 500.0), xlnet[:, 0])
 
 
-def check_t2t(table: BaseTable) -> None:
+def check_t2t(table: Table) -> None:
     """M2M100's table, and the formula with another base at some positions."""
     theirs = M2M100SinusoidalPositionalEmbedding.get_embedding(60, 16)
     ours = table(torch.arange(60), 16, 10000.0)
@@ -61,7 +56,7 @@ def check_t2t(table: BaseTable) -> None:
     close(table(torch.tensor([0, 3, 50]), 10, 500.0), torch.tensor(expected, dtype=DOUBLE))
 
 
-def our_table(layout: Any) -> BaseTable:
+def our_table(layout: Any) -> Table:
     return lambda positions, d, base: sinusoid_table(
         positions, d, base=base, layout=layout, dtype=DOUBLE
     )
@@ -97,7 +92,8 @@ def test_the_table_of_the_layout_is_added_to_both_sides(layout: Any) -> None:
 
 def test_bfloat16_input_does_not_blur_sinusoids() -> None:
     positions = torch.tensor([2047, 2048])
-    out = SinusoidalInput(base=10000.0)(torch.zeros(1, 2, 64, dtype=torch.bfloat16), positions)
+    add = SinusoidalScheme(base=10000.0).input("source")
+    out = add(torch.zeros(1, 2, 64, dtype=torch.bfloat16), positions)
     assert out.dtype == torch.bfloat16
     assert not torch.equal(out[0, 0], out[0, 1])
     # one rounding to bfloat16, and float32 angles
@@ -124,7 +120,7 @@ def _sinusoids(angles: Tensor) -> Tensor:
 
 def _halves(
     exponents: Callable[[int], Tensor], first: Any = torch.sin, second: Any = torch.cos
-) -> BaseTable:
+) -> Table:
     """first of all angles, then second; exponents of the base for n frequencies."""
 
     def table(positions: Tensor, d: int, base: float) -> Tensor:
@@ -142,46 +138,50 @@ def _by_turns(positions: Tensor, d: int, base: float) -> Tensor:
     return our_table("t2t")(positions, d, base)[:, torch.arange(d).view(2, -1).T.flatten()]
 
 
-MISTAKES: dict[str, Callable[[], None]] = {
+MISTAKES: dict[str, tuple[Callable[..., None], Table]] = {
     # exponent 2i/d with i that already counts in steps of two
-    "exponent counted twice": lambda: check_table(
-        lambda p, d: _sinusoids(p[:, None] * 10000 ** (-2 * torch.arange(0, d, 2).double() / d))
+    "exponent counted twice": (
+        check_table,
+        lambda p, d: _sinusoids(p[:, None] * 10000 ** (-2 * torch.arange(0, d, 2).double() / d)),
     ),
     # pe[:, :x.size(1)]: the rows are counted, the positions not looked at
-    "table sliced from the front": lambda: check_table(lambda p, d: paper(torch.arange(len(p)), d)),
-    "sine and cosine exchanged": lambda: check_table(
-        lambda p, d: paper(p, d)[:, torch.arange(d) ^ 1]
+    "table sliced from the front": (check_table, lambda p, d: paper(torch.arange(len(p)), d)),
+    "sine and cosine exchanged": (check_table, lambda p, d: paper(p, d)[:, torch.arange(d) ^ 1]),
+    "frequencies that do not decrease": (
+        check_table,
+        lambda p, d: _sinusoids(p[:, None] * theta_of(d).flip(0)),
     ),
-    "frequencies that do not decrease": lambda: check_table(
-        lambda p, d: _sinusoids(p[:, None] * theta_of(d).flip(0))
+    "another layout": (check_table, lambda p, d: our_table("half")(p, d, 10000.0)),
+    "tensor2tensor's frequencies": (
+        check_table,
+        lambda p, d: _sinusoids(p[:, None] * 10000 ** -torch.linspace(0, 1, d // 2, dtype=DOUBLE)),
     ),
-    "another layout": lambda: check_table(lambda p, d: our_table("half")(p, d, 10000.0)),
-    "tensor2tensor's frequencies": lambda: check_table(
-        lambda p, d: _sinusoids(p[:, None] * 10000 ** -torch.linspace(0, 1, d // 2, dtype=DOUBLE))
+    "half: the paper's order": (check_half, our_table("interleaved")),
+    "half: cosines first": (check_half, _halves(_over(0), torch.cos, torch.sin)),
+    "half: exponents over d/2 - 1": (check_half, _halves(_over(1))),
+    "half: the last frequencies first": (check_half, _halves(lambda n: _over(0)(n).flip(0))),
+    "half: distances without their sign": (
+        check_half,
+        lambda p, d, base: our_table("half")(p.abs(), d, base),
     ),
-    "half: the paper's order": lambda: check_half(our_table("interleaved")),
-    "half: cosines first": lambda: check_half(_halves(_over(0), torch.cos, torch.sin)),
-    "half: exponents over d/2 - 1": lambda: check_half(_halves(_over(1))),
-    "half: the last frequencies first": lambda: check_half(_halves(lambda n: _over(0)(n).flip(0))),
-    "half: distances without their sign": lambda: check_half(
-        lambda p, d, base: our_table("half")(p.abs(), d, base)
-    ),
-    "t2t: the paper's order": lambda: check_t2t(_by_turns),
-    "t2t: cosines first": lambda: check_t2t(_halves(_over(1), torch.cos, torch.sin)),
-    "t2t: exponents over d/2": lambda: check_t2t(_halves(_over(0))),
-    "t2t: exponents over d - 1": lambda: check_t2t(
-        _halves(lambda n: 2 * torch.arange(n, dtype=DOUBLE) / (2 * n - 1))
+    "t2t: the paper's order": (check_t2t, _by_turns),
+    "t2t: cosines first": (check_t2t, _halves(_over(1), torch.cos, torch.sin)),
+    "t2t: exponents over d/2": (check_t2t, _halves(_over(0))),
+    "t2t: exponents over d - 1": (
+        check_t2t,
+        _halves(lambda n: 2 * torch.arange(n, dtype=DOUBLE) / (2 * n - 1)),
     ),
     # Where padding has id 1, fairseq and its heirs give the first token position 2.
-    "t2t: counted from the padding": lambda: check_t2t(
-        lambda p, d, base: our_table("t2t")(p + 2, d, base)
+    "t2t: counted from the padding": (
+        check_t2t,
+        lambda p, d, base: our_table("t2t")(p + 2, d, base),
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_known_mistake_is_caught(mistake: str) -> None:
-    catches(MISTAKES[mistake])
+    catches(*MISTAKES[mistake])
 
 
 def test_the_made_mistakes_are_the_only_fault() -> None:
