@@ -128,7 +128,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(f"--output_dir {path} is not empty: give a new folder")
-    with atomic_path(path) as folder:
+    with write_errors(path), atomic_path(path) as folder:
         folder.mkdir(parents=True)
         yield folder
 

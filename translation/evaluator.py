@@ -17,7 +17,7 @@ from data.batching import Batch
 from models.loss import token_sums
 from models.transformer import TranslationTransformer
 from utils.errors import UserError
-from utils.machine import autocast, is_out_of_memory, release_memory
+from utils.machine import autocast, is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def create_evaluator(
                     f"{batch.tgt_in.shape[1]:,} tokens: use --set data.eval_long=truncate, or a "
                     "device with more"
                 ) from error
-        release_memory(device)  # not before the error, which holds what was computed, has gone
+        torch.cuda.empty_cache()  # not before the error, which holds what was computed, has gone
         if not warned:
             message = "not enough memory to evaluate %d pairs at once: cut in two"
             logger.warning(message, len(batch.indices))

@@ -19,7 +19,7 @@ from tokenizer.base import BaseTokenizer
 from translation.mbr import least_risk_first
 from translation.search import search_batch
 from utils.errors import UserError
-from utils.machine import is_out_of_memory, release_memory
+from utils.machine import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class Translator:
                 [sources[i] for i in rows], [numbers[i] for i in rows], greedy
             )
             if batch is None:
-                release_memory(self.device)
+                torch.cuda.empty_cache()
                 most = max(1, len(rows) // 2)
                 message = "not enough memory to translate %d sentences at once: going on with %d"
                 logger.warning(message, len(rows), most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """A name beside `path` for a file or folder to be written; at the end it becomes `path`.
 
     A reader finds what was there before or the whole of the new, whatever is killed, and after a
-    power cut too. After an error nothing of the new is left. Raises UserError naming `path`.
+    power cut too. After an error nothing of the new is left. Raises UserError naming `path` where
+    the end fails; errors of the block are the caller's.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
+        yield aside
         with write_errors(path):
-            yield aside
             for written in (*aside.rglob("*"), aside):
                 sync(written)
             os.replace(aside, path)
@@ -50,8 +52,8 @@ def write_bytes(path: Path, content: bytes) -> Path:
     """A whole file, or none; its folder is made. Returns the path."""
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as aside:
-        aside.write_bytes(content)
+        with atomic_path(path) as aside:
+            aside.write_bytes(content)
     return path
 
 

@@ -41,12 +41,8 @@ def fetch(
     from huggingface_hub import HfApi, constants, snapshot_download
 
     def snapshot(local_files_only: bool) -> Path:
-        patterns = [*required, *optional]
-        folder = Path(
-            snapshot_download(
-                repo, allow_patterns=patterns, local_files_only=local_files_only, **place
-            )
-        )
+        wanted: dict[str, Any] = {"allow_patterns": [*required, *optional], **place}
+        folder = Path(snapshot_download(repo, local_files_only=local_files_only, **wanted))
         lacking = [pattern for pattern in required if not any(folder.glob(pattern))]
         if lacking:
             raise FileNotFoundError(f"{repo} lacks {', '.join(lacking)}")

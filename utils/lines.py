@@ -73,9 +73,8 @@ def count_lines(path: Path) -> int | None:
     if not path.is_file():
         return None
     with path.open("rb") as file:
-        chunks = iter(lambda: file.read(CHUNK), b"")
         ends, last = 0, b"\n"
-        for chunk in chunks:
+        while chunk := file.read(CHUNK):
             ends += chunk.count(b"\n")
             last = chunk[-1:]
     return ends + (last != b"\n")
@@ -88,24 +87,31 @@ def writer(
     r"""A function that writes lines as UTF-8 and "\n", and flushes them; to standard output where
     path is None.
 
-    A file is written aside and gets its name when the block ends without an error; a file of that
-    name is then replaced. Pipes and devices are written directly. Raises UserError where that
-    cannot be done, and where `path` is the file `never`.
+    A file is written aside and takes its name when the block ends without an error; pipes and
+    devices are written directly. Raises UserError where that fails and where `path` is `never`.
     """
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield lambda lines: print(*lines, sep="\n", flush=True)
         return
-    path = (
-        path if path.exists() and not path.is_file() else Path(os.path.realpath(path))
-    )  # through a link
+    special = path.exists() and not path.is_file()
+    path = path if special else Path(os.path.realpath(path))  # through a link
     if never is not None and path.exists() and never.exists() and path.samefile(never):
         raise UserError(f"--output {path} is the input itself: give another file")
-    special = path.exists() and not path.is_file()
-    target = nullcontext(path) if special else atomic_path(path)
-    with write_errors(path), target as to, to.open("w", encoding="utf-8", newline="\n") as file:
-        yield lambda lines: print(*lines, sep="\n", file=file, flush=True)
+    with nullcontext(path) if special else atomic_path(path) as to:
+        with write_errors(path):
+            file = to.open("w", encoding="utf-8", newline="\n")
+
+        def write(lines: list[str]) -> None:
+            with write_errors(path):
+                print(*lines, sep="\n", file=file, flush=True)
+
+        try:
+            yield write
+        finally:
+            with write_errors(path):
+                file.close()
 
 
 def as_line(text: str) -> str:

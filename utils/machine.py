@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,14 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(
-            f"train.device = {name!r}: no such device; allowed: auto, cpu, cuda, cuda:N"
-        ) from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"train.device = {name!r}: no CUDA device here; use --set train.device=cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        last = torch.cuda.device_count() - 1
-        raise UserError(f"train.device = {name!r}: this machine has cuda:0 to cuda:{last}")
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"train.device = {name!r}: allowed: auto, cpu, cuda, cuda:N")
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        allowed = "allowed: auto, cpu, cuda, cuda:N"
+        raise UserError(f"train.device = {name!r}: no such device; {allowed}")
+    n_devices = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= n_devices:
+        there = f"only cuda:0 to cuda:{n_devices - 1}" if n_devices else "no CUDA device"
+        raise UserError(f"train.device = {name!r}: {there} here; use --set train.device=cpu")
     return device
 
 
@@ -52,14 +50,10 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if computes_bf16(device) else torch.float32
     if name == "fp16" and device.type != "cuda":
-        raise UserError(
-            "train.precision = 'fp16' needs a CUDA device; allowed here: auto, fp32, bf16"
-        )
+        raise UserError("train.precision = 'fp16' needs a CUDA device; use auto, fp32 or bf16")
     if name == "bf16" and not computes_bf16(device):
-        raise UserError(
-            f"train.precision = 'bf16': this {device.type} does not compute in bfloat16; use auto "
-            "or fp32"
-        )
+        here = f"this {device.type} does not compute in bfloat16; use auto or fp32"
+        raise UserError(f"train.precision = 'bf16': {here}")
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
 
@@ -87,25 +81,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def release_memory(device: torch.device) -> None:
-    """Give back what the allocator keeps, for a smaller attempt after a larger one."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
 @cache
 def provenance() -> dict[str, str]:
     """Commit, versions and hardware of this process, as strings."""
     root = Path(__file__).resolve().parents[1]
     try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        ).stdout.strip()
+        command = ["git", "describe", "--always", "--dirty"]
+        done = subprocess.run(
+            command, cwd=root, capture_output=True, text=True, check=True, timeout=10
+        )
+        commit = done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         commit = "unknown"
     hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_name()
@@ -118,12 +103,11 @@ def provenance() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def cores() -> int:
