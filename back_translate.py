@@ -2,17 +2,14 @@
 
     python back_translate.py --src_file mono.en --output data/bt/train
 
-A model that was trained in the reverse direction (`data.src_lang=en data.tgt_lang=fr`) translates
-monolingual English into French; the pairs of synthetic French and real English then help to train
-French to English (Sennrich et al. 2016). They are written as `OUTPUT.fr` and `OUTPUT.en`, for
-ParallelFiles to read as a part of a mixture.
+A model of the reverse direction translates English into French; the pairs of synthetic French and
+real English then help to train French to English (Sennrich et al. 2016). They are written as
+`OUTPUT.fr` and `OUTPUT.en`, for ParallelFiles to read as a part of a mixture.
 """
 
 from __future__ import annotations
 
-import gzip
 import sys
-import zlib
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +22,7 @@ from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
 from utils.files import write_errors
-from utils.lines import as_line, bounded_lines, count_lines, open_source, read_lines, writer
+from utils.lines import as_line, count_lines, open_source, read_lines, writer
 
 CHUNK = 512  # lines read, sorted by length and translated at a time
 # A symbol that no text has: the tokenizer cuts it off as a word, and training on tagged text makes
@@ -37,33 +34,16 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(
         description="Make synthetic training pairs from monolingual text with a reverse model."
     )
-    parser.add_argument(
-        "--src_file",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="a sentence a line in the model's source language",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="PREFIX",
-        help="write PREFIX.LANGUAGE for both languages",
-    )
-    parser.add_argument(
-        "--tag",
-        nargs="?",
-        const=TAG,
-        metavar="WORD",
-        help=f"a word before each synthetic sentence, to tell them apart (default WORD: {TAG})",
-    )
-    parser.add_argument(
-        "--reverse",
-        action="store_true",
-        help="translate from the target language, with a model of data.directions=both",
-    )
-    parser.add_argument("--search", choices=("greedy", *SEARCHES), default="beam")
+    add = parser.add_argument
+    what = "a sentence a line in the model's source language; .gz too"
+    add("--src_file", type=Path, required=True, metavar="FILE", help=what)
+    what = "write PREFIX.LANGUAGE for both languages"
+    add("--output", type=Path, required=True, metavar="PREFIX", help=what)
+    what = f"a word before each synthetic sentence, to tell them apart (default WORD: {TAG})"
+    add("--tag", nargs="?", const=TAG, metavar="WORD", help=what)
+    what = "translate from the target language, with a model of data.directions=both"
+    add("--reverse", action="store_true", help=what)
+    add("--search", choices=("greedy", *SEARCHES), default="beam")
     add_decode_arguments(parser)
     add_model_arguments(parser)
     args = parser.parse_args(argv)
@@ -83,21 +63,6 @@ def languages(data: DataConfig, *, reverse: bool) -> tuple[str, str]:
     return (tgt, src) if reverse else (src, tgt)
 
 
-def unpacked(path: Path) -> Iterator[bytes]:
-    """The raw lines of a file, plain or .gz. Raises UserError."""
-    raw, name = open_source(path)
-    if path.suffix != ".gz":
-        yield from bounded_lines(raw, name)
-        return
-    try:
-        with gzip.open(raw) as file:
-            yield from bounded_lines(file, name)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(
-            f"{path}: a damaged or truncated gzip file ({error}); copy it anew"
-        ) from error
-
-
 def usable(
     lines: Iterable[str], n_tokens: Callable[[str], int], max_len: int, dropped: Counter[str]
 ) -> Iterator[str]:
@@ -115,15 +80,14 @@ def usable(
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     change = config_change(None, args.search, args.overrides)
-    lines = read_lines(unpacked(args.src_file), str(args.src_file))
-    total = None if args.src_file.suffix == ".gz" else count_lines(args.src_file)
+    lines = read_lines(*open_source(args.src_file))
+    total = count_lines(args.src_file)
     from tqdm import tqdm
 
     loaded, translator = load_from_arguments(args, change)
     data, greedy = loaded.config.data, args.search == "greedy"
-    real, synthetic = (
-        Path(f"{args.output}.{language}") for language in languages(data, reverse=args.reverse)
-    )
+    langs = languages(data, reverse=args.reverse)
+    real, synthetic = (Path(f"{args.output}.{lang}") for lang in langs)
     with write_errors(args.output.parent):  # where a corpus begins, its folder may be new
         args.output.parent.mkdir(parents=True, exist_ok=True)
     tag = "" if args.tag is None else f"{args.tag} "

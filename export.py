@@ -8,6 +8,7 @@ from pathlib import Path
 from translation.arguments import add_run_arguments
 from utils.cli import Parser, run_main
 from utils.errors import UserError
+from utils.files import atomic_path, write_errors
 
 FLOATS = ("float32", "float16", "bfloat16")
 INTEGERS = ("int16", "int8", *(f"int8_{name}" for name in FLOATS))
@@ -27,31 +28,31 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     args = parser.parse_args(argv)
     if args.quantization is not None and args.format != "ctranslate2":
         raise UserError(f"--quantization {args.quantization} is for --format ctranslate2")
+    out = args.output_dir
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--output_dir {out} is not empty: give a new folder")
     return args
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    from checkpoints.content import TOKENIZER, new_folder, write_safetensors
+    from checkpoints.content import TOKENIZER, write_safetensors
     from translation.loading import load_run
 
     if args.format == "ctranslate2":
         from checkpoints.ctranslate2 import convert, require_ctranslate2
 
         require_ctranslate2()
-    with new_folder(args.output_dir) as folder:
-        loaded = load_run(args.model_path, runs_dir=args.runs_dir)
+    loaded = load_run(args.model_path, runs_dir=args.runs_dir)
+    with write_errors(args.output_dir), atomic_path(args.output_dir) as folder:
+        folder.mkdir(parents=True)
         if args.format == "safetensors":
             progress = {"epoch": loaded.epoch, "step": loaded.step}
             write_safetensors(loaded.model, loaded.config, loaded.tokenizer, progress, folder)
         else:
-            convert(
-                loaded.model,
-                loaded.config.model,
-                loaded.tokenizer,
-                folder,
-                quantization=args.quantization or "float32",
-            )
+            model, config = loaded.model, loaded.config.model
+            quantization = args.quantization or "float32"
+            convert(model, config, loaded.tokenizer, folder, quantization=quantization)
             loaded.tokenizer.save(folder / TOKENIZER)
     print(f"{loaded.checkpoint}: epoch {loaded.epoch}, update {loaded.step}")
     for path in sorted(args.output_dir.iterdir()):

@@ -14,7 +14,7 @@ from translation.arguments import add_decode_arguments, add_model_arguments, loa
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
-from utils.lines import as_line, bounded_lines, count_lines, open_source, read_lines, writer
+from utils.lines import as_line, count_lines, open_source, read_lines, writer
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
     from translation.translator import Translated
@@ -26,22 +26,17 @@ MOST_TOKENS = 8192  # of a sentence: attention takes memory and time by their sq
 def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Translate sentences with a trained model.")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--src_text", action="append", metavar="TEXT", help="a sentence to translate; repeatable"
-    )
-    source.add_argument(
-        "--src_file", type=Path, metavar="FILE", help="a sentence a line (default: standard input)"
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write a translation a line")
-    parser.add_argument("--json", action="store_true", help="write a JSON object a sentence")
-    parser.add_argument(
-        "--search",
-        choices=("greedy", *SEARCHES, "both"),
-        help="both: greedy and that of the config (default: both where both are shown, else that)",
-    )
-    parser.add_argument(
-        "--config", metavar="FILE", help="its decode settings are used; it must fit the model"
-    )
+    what = "a sentence to translate; repeatable"
+    source.add_argument("--src_text", action="append", metavar="TEXT", help=what)
+    what = "a sentence a line, plain or .gz (default: standard input)"
+    source.add_argument("--src_file", type=Path, metavar="FILE", help=what)
+    add = parser.add_argument
+    add("--output", type=Path, metavar="FILE", help="write a translation a line")
+    add("--json", action="store_true", help="write a JSON object a sentence")
+    what = "both: greedy and that of the config (default: both where both are shown, else that)"
+    add("--search", choices=("greedy", *SEARCHES, "both"), help=what)
+    what = "its decode settings are used; it must fit the model"
+    add("--config", metavar="FILE", help=what)
     add_decode_arguments(parser)
     add_model_arguments(parser, ensemble=True)
     args = parser.parse_args(argv)
@@ -56,32 +51,6 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         if not text.strip():
             raise UserError(f"--src_text {text!r}: there is nothing to translate")
     return args
-
-
-class LengthWatch:
-    """Refuses sentences that are too long to translate, and notes those that training never saw."""
-
-    def __init__(self, where: str, positions: int | None, max_len: int) -> None:
-        self.where, self.positions, self.max_len = where, positions, max_len
-        self.beyond: list[int] = []
-
-    def __call__(self, number: int, n_tokens: int) -> None:
-        """Raises UserError for a line of more tokens than MOST_TOKENS, or than positions."""
-        line = f"{self.where} {number:,}: {n_tokens:,} tokens"
-        if self.positions is not None and n_tokens > self.positions:
-            raise UserError(f"{line}, but the model knows {self.positions:,} positions; split it")
-        if n_tokens > MOST_TOKENS:
-            raise UserError(f"{line}, and {MOST_TOKENS:,} are the most; split it")
-        if n_tokens > self.max_len:
-            self.beyond.append(n_tokens)
-
-    def warn(self) -> None:
-        if self.beyond:
-            n = len(self.beyond)
-            many = f"{n:,} sentences of up to" if n > 1 else "a sentence of"
-            warning = f"{many} {max(self.beyond):,} tokens, longer than any in training "
-            warning += f"(data.max_len = {self.max_len}): the translation may be poor"
-            print(f"warning: {warning}", file=sys.stderr)
 
 
 def shown(items: list[Translated], args: Namespace, decode: DecodeConfig) -> list[str]:
@@ -115,15 +84,24 @@ def main(argv: list[str] | None = None) -> None:
         texts, where = args.src_text, "--src_text number"
     else:
         raw, name = open_source(args.src_file)
-        texts, where = read_lines(bounded_lines(raw, name), name), f"{name}, line"
-        if raw.isatty():
-            chunk = 1
+        texts, where = read_lines(raw, name), f"{name}, line"
+        chunk = 1 if raw.isatty() else CHUNK
     total = None if args.src_file is None else count_lines(args.src_file)
     with writer(args.output, never=args.src_file) as write:
         from tqdm import tqdm
 
         loaded, translator = load_from_arguments(args, change)
-        watch = LengthWatch(where, translator.longest_source, loaded.config.data.max_len)
+        most = min(MOST_TOKENS, translator.longest_source or MOST_TOKENS)
+        max_len = loaded.config.data.max_len
+        beyond: list[int] = []
+
+        def watch(number: int, n_tokens: int) -> None:
+            if n_tokens > most:
+                line = f"{where} {number:,}: {n_tokens:,} tokens"
+                raise UserError(f"{line}, and the model takes {most:,} at most; split it")
+            if n_tokens > max_len:
+                beyond.append(n_tokens)
+
         found = translator.translate_stream(
             texts, chunk=chunk, greedy=greedy, beam=beam, watch=watch
         )
@@ -132,7 +110,10 @@ def main(argv: list[str] | None = None) -> None:
             for items in found:
                 write(shown(items, args, translator.decode))
                 bar.update(len(items))
-    watch.warn()
+    if beyond:
+        warning = f"longer than any sentence in training (data.max_len = {max_len}), so that the "
+        warning += f"translation may be poor: {len(beyond):,} of up to {max(beyond):,} tokens"
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
-from translation.settings import EVALUATION, SEARCHES, config_change
+from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, positive, run_main
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
@@ -19,36 +19,19 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(
         description="Score a trained model: BLEU, chrF, loss, confidence interval, comparison."
     )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="a config that must fit the model; its data, evaluate and decode settings are used",
-    )
-    parser.add_argument("--split", metavar="NAME", help="one split (default: every test split)")
-    parser.add_argument(
-        "--search",
-        choices=("greedy", *SEARCHES),
-        help="default: that of the run's config (decode.search), a beam",
-    )
-    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pairs")
-    parser.add_argument(
-        "--char_bleu",
-        action="store_true",
-        help="BLEU of characters too: the figure that the original project reported",
-    )
-    parser.add_argument(
-        "--compare",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="RUN_B",
-        help="paired bootstrap against another run on the same text; repeatable",
-    )
-    parser.add_argument(
-        "--mbr",
-        choices=("chrf", "bleu"),
-        help="minimum Bayes risk among the decode.n_best translations of the search",
-    )
+    add = parser.add_argument
+    what = "a config that must fit the model; its data, evaluate and decode settings are used"
+    add("--config", metavar="FILE", help=what)
+    add("--split", metavar="NAME", help="one split (default: every test split)")
+    what = "default: that of the run's config (decode.search), a beam"
+    add("--search", choices=("greedy", *SEARCHES), help=what)
+    add("--limit", type=positive, metavar="N", help="only the first N pairs")
+    what = "BLEU of characters too: the figure that the original project reported"
+    add("--char_bleu", action="store_true", help=what)
+    what = "paired bootstrap against another run on the same text; repeatable"
+    add("--compare", action="append", default=[], type=Path, metavar="RUN_B", help=what)
+    what = "minimum Bayes risk among the decode.n_best translations of the search"
+    add("--mbr", choices=("chrf", "bleu"), help=what)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
     add_model_arguments(parser, ensemble=True)
     return parser.parse_args(argv)
@@ -57,7 +40,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     overrides = [*args.overrides, *([f"decode.mbr={args.mbr}"] if args.mbr else [])]
-    change = config_change(args.config, args.search, overrides, sections=EVALUATION, one_best=True)
+    change = config_change(args.config, args.search, overrides, scoring=True)
     import logging
 
     from data.corpora.build import build_corpus

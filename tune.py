@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
-from translation.settings import EVALUATION, config_change
+from translation.settings import config_change
 from utils.cli import Parser, positive, run_main
 from utils.files import write_text
 
@@ -28,20 +27,13 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(
         description="BLEU of beam sizes against length penalties; the best pair, and its flags."
     )
-    parser.add_argument(
-        "--beam", type=positive, nargs="+", default=[1, 4, 8], metavar="N", help="default: 1 4 8"
-    )
-    parser.add_argument(
-        "--length_penalty",
-        type=penalty,
-        nargs="+",
-        default=[0.0, 0.6, 1.0],
-        metavar="A",
-        help="default: 0 0.6 1",
-    )
-    parser.add_argument("--split", metavar="NAME", help="default: the validation split")
-    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pairs")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
+    add = parser.add_argument
+    several = {"nargs": "+", "help": "default: %(default)s"}
+    add("--beam", type=positive, default=[1, 4, 8], metavar="N", **several)
+    add("--length_penalty", type=penalty, default=[0.0, 0.6, 1.0], metavar="A", **several)
+    add("--split", metavar="NAME", help="default: the validation split")
+    add("--limit", type=positive, metavar="N", help="only the first N pairs")
+    add("--markdown", type=Path, metavar="FILE", help="write the table there too")
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
     add_model_arguments(parser, ensemble=True)
     return parser.parse_args(argv)
@@ -49,7 +41,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    change = config_change(None, None, args.overrides, sections=EVALUATION, one_best=True)
+    change = config_change(None, None, args.overrides, scoring=True)
     import logging
 
     from data.corpora.build import build_corpus
@@ -62,15 +54,10 @@ def main(argv: list[str] | None = None) -> None:
     [split] = choose_splits(corpus, args.split or corpus.validation)
     pairs = EvaluationSet(loaded, translator, split, greedy=False, limit=args.limit)
     print(loaded.about(), flush=True)
-    grid = tune(
-        pairs,
-        beams=args.beam,
-        penalties=args.length_penalty,
-        progress=lambda line: print(line, file=sys.stderr, flush=True),
-    )
+    grid = tune(pairs, beams=args.beam, penalties=args.length_penalty)
     if args.markdown is not None:
-        write_text(args.markdown, f"{grid.markdown()}\n")
-    print(f"\n{grid.markdown()}\n\n{grid.flags()}")
+        write_text(args.markdown, grid.markdown())
+    print(f"\n{grid.markdown()}\n{grid.flags()}")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from checkpoints.content import checkpoint_config, read_checkpoint, write_checkpoint
+from checkpoints.content import checkpoint_config, read_checkpoint, tied_names, write_checkpoint
 from checkpoints.run import FORMAT, REGULAR, Run
 from configs.serialize import diff
 from utils.errors import UserError
@@ -17,12 +16,11 @@ from utils.machine import provenance
 
 
 def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[Path]:
-    """The `best` checkpoints by validation loss, or the `last` regular ones, or a UserError."""
-    if best is not None:
-        found, wanted, field = run.best_first(), best, "keep_best"
-    else:
-        assert last is not None
-        found, wanted, field = run.files(REGULAR)[::-1], last, "keep_regular"
+    """The `best` checkpoints by validation loss, else the `last` regular ones, or a UserError."""
+    found, field = run.best_first(), "keep_best"
+    if best is None:
+        found, field = run.files(REGULAR)[::-1], "keep_regular"
+    wanted = best or last or 0
     if len(found) < wanted:
         raise UserError(
             f"{run.checkpoints} has {len(found)} such checkpoints, not {wanted}: ask for fewer, or "
@@ -34,9 +32,8 @@ def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     """The content of a checkpoint whose weights are the mean of those of `paths`.
 
-    It is computed in float64 and rounded once, to the weights' own type. Weights that are shared
-    stay shared, and what is no floating-point number is that of the newest. Config, tokenizer and
-    progress are the newest's too; `averaged` names the sources. There is no optimizer: training
+    It is computed in float64 and rounded once, to the weights' own type; shared weights stay
+    shared. All else is the newest's; `averaged` names the sources. There is no optimizer: training
     cannot go on from it. Raises UserError for fewer than two checkpoints, and where they are not of
     one model and tokenizer.
     """
@@ -53,16 +50,19 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         for name, tensor in payload["model"].items():
             if tensor.is_floating_point():
                 sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
-        saved = payload.get("progress", {})
-        payload["progress"] = {name: saved.get(name, 0) for name in ("epoch", "step")}
-        if not newest or payload["progress"]["step"] > newest["progress"]["step"]:
-            newest, newest_path = payload, path
-        sources.append({"file": path.name, **payload["progress"]})
+        progress = {name: payload["progress"][name] for name in ("epoch", "step")}
+        if not newest or progress["step"] > newest["progress"]["step"]:
+            newest, newest_path = {**payload, "progress": progress}, path
+        sources.append({"file": path.name, **progress})
+    model = {
+        name: (sums[name] / len(paths)).to(tensor.dtype) if name in sums else tensor
+        for name, tensor in newest["model"].items()
+    }
     return {
         "format": {"version": FORMAT, **provenance()},
         "config": newest["config"],
         "tokenizer": newest["tokenizer"],
-        "model": _means(sums, len(paths), newest["model"]),
+        "model": {name: model[first] for name, first in tied_names(newest["model"]).items()},
         "progress": newest["progress"],
         "averaged": sources,
     }
@@ -75,18 +75,6 @@ def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
         raise UserError(f"{run.path}: no checkpoints folder to write into")
     write_checkpoint(path, payload)
     return path
-
-
-def _means(sums: dict[str, Tensor], n: int, like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """sums / n in the types of `like`, else `like` itself; names that share a tensor still do."""
-    at_place: dict[tuple[int, torch.Size], Tensor] = {}
-    means = {}
-    for name, tensor in like.items():
-        place = (tensor.data_ptr(), tensor.shape)
-        if place not in at_place:
-            at_place[place] = (sums[name] / n).to(tensor.dtype) if name in sums else tensor
-        means[name] = at_place[place]
-    return means
 
 
 def _require_same(

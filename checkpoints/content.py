@@ -1,9 +1,8 @@
 """What a checkpoint holds, and its two forms: a `.pt` file of a run, and an exported folder.
 
 A checkpoint is a dict of tensors and plain values: nothing in it is ever executed. An exported
-folder has `model.safetensors`, `config.json` and `tokenizer/`, and is used without its run. There a
-tensor that the model has under several names is stored once; the other names are in the file's
-metadata.
+folder has `model.safetensors`, `config.json` and `tokenizer/`. There a tensor of several names is
+stored once; the other names are in the file's metadata.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +31,12 @@ CONFIG, TOKENIZER = "config.json", "tokenizer"
 
 
 def checkpoint_config(payload: Mapping[str, Any]) -> Config:
-    """The resolved configuration inside a checkpoint; data, never executed."""
+    """The resolved configuration inside a checkpoint."""
     return from_dict(payload["config"])
 
 
 def write_checkpoint(path: Path, payload: Any) -> None:
-    """Write a whole checkpoint, or none.
-
-    Where the folder has gone it is made again, unless the run has gone too.
-    """
+    """Write a whole file or none, in a folder that is made where it has gone without its run."""
     with write_errors(path):
         path.parent.mkdir(exist_ok=True)
         with atomic_path(path) as aside, aside.open("wb") as file:
@@ -52,34 +47,41 @@ def write_checkpoint(path: Path, payload: Any) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint of either form, on the CPU.
+    """The content of a checkpoint of either form, on the CPU; epoch and step are 0 if not known.
 
     Raises UserError for a file that is missing, damaged, of another kind, or of a newer format.
     """
     payload = _read_safetensors(path) if path.name == WEIGHTS else _read_torch(path)
-    about = payload.get("format") if isinstance(payload, dict) else None
-    version = about.get("version") if isinstance(about, dict) else None
-    if isinstance(version, int) and version > FORMAT:
+    try:
+        version = payload["format"]["version"]
+        newer = isinstance(version, int) and version > FORMAT
+        progress = {"epoch": 0, "step": 0, **payload.get("progress", {})}
+        whole = newer or (
+            all(isinstance(each, int) for each in (version, progress["epoch"], progress["step"]))
+            and all(
+                isinstance(k, str) and isinstance(v, Tensor) for k, v in payload["model"].items()
+            )
+            and isinstance(payload["tokenizer"]["fingerprint"], str)
+            and isinstance(payload["config"], dict)
+        )
+    except (AttributeError, LookupError, TypeError):
+        whole = newer = False
+    if newer:
         raise UserError(
             f"{path}: checkpoint format {version} is newer than this program's {FORMAT}: update it"
         )
-    if not isinstance(version, int) or not _has_parts(payload):
+    if not whole:
         raise UserError(f"{path}: a torch file, but not a checkpoint of this project")
-    return payload
+    return {**payload, "progress": progress}
 
 
-def _has_parts(payload: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint has what its readers count on."""
-    payload = {"progress": {}, **payload}
-    parts: list[Any] = [payload.get(n) for n in ("config", "model", "tokenizer", "progress")]
-    if not all(isinstance(part, dict) for part in parts):
-        return False
-    _, model, tokenizer, progress = parts
-    return (
-        all(isinstance(name, str) and isinstance(value, Tensor) for name, value in model.items())
-        and isinstance(tokenizer.get("fingerprint"), str)
-        and all(isinstance(progress.get(name, 0), int) for name in ("epoch", "step"))
-    )
+def tied_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Each name with the first name of the same tensor, which is its own where it is not shared."""
+    first: dict[tuple[int, torch.Size], str] = {}  # by place in memory
+    return {
+        name: first.setdefault((tensor.data_ptr(), tensor.shape), name)
+        for name, tensor in tensors.items()
+    }
 
 
 # ---------------------------------------------------------------------------------------- of a run
@@ -99,38 +101,16 @@ def _read_torch(path: Path) -> Any:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if reason.startswith("Weights only load failed"):  # with long advice for another reader
             reason = "it is another kind of file, or holds more than tensors and plain values"
+        beside = Run(path.parent.parent).by_age()
+        others = [str(each) for each in beside if each.name != path.name and read_progress(each)]
         raise DamagedError(
-            f"{path}: not a whole checkpoint ({reason[:120]}); {_instead_of(path)}"
+            f"{path}: not a whole checkpoint ({reason[:120]}); another one beside it: "
+            f"{others[-1] if others else 'none'}"
         ) from error
     return payload
 
 
-def _instead_of(damaged: Path) -> str:
-    """What to take for a damaged checkpoint: the one before it, or else the first one after it."""
-    files = Run(damaged.parent.parent).by_age()
-    files = [path for path in files if path.name == damaged.name or read_progress(path)]
-    place = next((i for i, path in enumerate(files) if path.name == damaged.name), len(files))
-    if place > 0:
-        return f"the one before it is {files[place - 1]}"
-    if place + 1 < len(files):
-        return f"the one after it is {files[place + 1]}"
-    return f"there is no other one in {damaged.parent}"
-
-
 # ----------------------------------------------------------------------------------------- exported
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to write in, which becomes `path` when all is written; else nothing is left of it.
-
-    Raises UserError where `path` is there already, unless it is an empty folder.
-    """
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise UserError(f"--output_dir {path} is not empty: give a new folder")
-    with write_errors(path), atomic_path(path) as folder:
-        folder.mkdir(parents=True)
-        yield folder
 
 
 def write_safetensors(
@@ -140,25 +120,13 @@ def write_safetensors(
     progress: Mapping[str, int],
     folder: Path,
 ) -> None:
-    """Write an exported folder's content.
-
-    Args:
-        model, config, tokenizer: of the run.
-        progress: its epoch and step.
-        folder: to write in; it is there.
-    """
-    tensors: dict[str, Tensor] = {}
-    first: dict[tuple[int, tuple[int, ...]], str] = {}  # by place in memory
-    tied: dict[str, str] = {}
-    for name, tensor in model.state_dict().items():
-        original = first.setdefault((tensor.data_ptr(), tuple(tensor.shape)), name)
-        if original == name:
-            tensors[name] = tensor.contiguous()
-        else:
-            tied[name] = original
+    """Write an exported folder's content into `folder`; `progress` are the run's epoch and step."""
+    state = model.state_dict()
+    first = tied_names(state)
+    tensors = {name: state[name].contiguous() for name in first if first[name] == name}
     about = {
         "version": FORMAT,
-        "tied": tied,
+        "tied": {name: first[name] for name in first if first[name] != name},
         "crc32": _checksum(tensors),
         "fingerprint": tokenizer.fingerprint(),
         "progress": dict(progress),
@@ -176,8 +144,8 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if not about.keys() <= {"version", "tied", "crc32", "fingerprint", "progress"}:
             raise KeyError
-        # Older exports have no checksum.
-        whole = "crc32" not in about or about["crc32"] == _checksum(tensors)
+        crc = _checksum(tensors)
+        whole = about.get("crc32", crc) == crc  # older exports have none
         tensors |= {name: tensors[other] for name, other in about["tied"].items()}
         payload = {
             "format": {"version": int(about["version"])},
@@ -186,10 +154,8 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
             "progress": dict(about["progress"]),
         }
     except (OSError, SafetensorError) as error:
-        reason = str(error)[:120]
-        raise UserError(
-            f"{path}: not a whole safetensors file ({reason}); export it again"
-        ) from error
+        reason = f"not a whole safetensors file ({str(error)[:120]})"
+        raise UserError(f"{path}: {reason}; export it again") from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise UserError(f"{path}: not a file that this project exported") from None
     if not whole:

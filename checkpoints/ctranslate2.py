@@ -1,8 +1,7 @@
 """A trained model as a CTranslate2 model: the same weights, and an equal of its position scheme.
 
 CTranslate2 knows a table added to the embeddings, rotations, a bias by bucket of distance (T5) and
-Shaw's tables. A bias that depends on the distance alone is such a bias, with a bucket for every
-distance.
+Shaw's tables. Any bias of the distance alone is one by bucket, with a bucket for every distance.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,17 +56,27 @@ def convert(
     *,
     quantization: str,
 ) -> None:
-    """Write the model in CTranslate2's form.
+    """Write the model in CTranslate2's form; `quantization` is of the weights, as it names it.
 
-    Raises UserError where CTranslate2 is not installed or has no equal of the model; nothing is
-    written then.
-
-    Args:
-        model, config, tokenizer: of the run.
-        folder: to write in; it is there.
-        quantization: of the weights, as CTranslate2 names it.
+    Raises UserError, before it writes, where CTranslate2 is missing or has no equal of the model.
     """
-    spec = build_spec(require_ctranslate2().specs, model, config)
+    specs = require_ctranslate2().specs
+    for field, value in (("backend", "torch"), ("norm", "deepnorm")):
+        if getattr(config, field) == value:
+            raise UserError(
+                f'model.{field} = "{value}" cannot be exported to CTranslate2; --format '
+                "safetensors can"
+            )
+    encoder, decoder = (_stack(specs, model, config, kind) for kind in ("encoder", "decoder"))
+    encoder.embeddings[0].weight = _tensor(model.src_embedding.weight)
+    decoder.embeddings.weight = _tensor(model.tgt_embedding.weight)
+    decoder.projection.weight = _tensor(model.output.weight)
+    never = never_generated(
+        pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
+    )
+    bias = torch.zeros(tokenizer.tgt_vocab_size)
+    decoder.projection.bias = bias.index_fill_(0, torch.tensor(never), NEVER)
+    spec = specs.TransformerSpec(encoder, decoder)
     target = tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size))
     spec.register_source_vocabulary(tokenizer.src_pieces(range(tokenizer.src_vocab_size)))
     spec.register_target_vocabulary(target)
@@ -76,11 +85,6 @@ def convert(
     spec.config.unk_token = target[tokenizer.unk_id]
     norms = (module for module in model.modules() if isinstance(module, nn.LayerNorm))
     spec.config.layer_norm_epsilon = next(norms).eps
-    never = never_generated(
-        pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
-    )
-    bias = torch.zeros(tokenizer.tgt_vocab_size)
-    spec.decoder.projection.bias = bias.index_fill_(0, torch.tensor(never), NEVER)
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))
@@ -96,24 +100,12 @@ def require_ctranslate2() -> Any:
         ) from None
 
 
-def build_spec(specs: Any, model: TranslationTransformer, config: ModelConfig) -> Any:
-    """The weights in CTranslate2's layout, without vocabularies. UserError: it has no equal."""
-    for field, value in (("backend", "torch"), ("norm", "deepnorm")):
-        if getattr(config, field) == value:
-            raise UserError(
-                f'model.{field} = "{value}" cannot be exported to CTranslate2; --format '
-                "safetensors can"
-            )
-    encoder, decoder = (_stack(specs, model, config, kind) for kind in ("encoder", "decoder"))
-    encoder.embeddings[0].weight = _tensor(model.src_embedding.weight)
-    decoder.embeddings.weight = _tensor(model.tgt_embedding.weight)
-    decoder.projection.weight = _tensor(model.output.weight)
-    return specs.TransformerSpec(encoder, decoder)
-
-
 def _stack(specs: Any, model: TranslationTransformer, config: ModelConfig, kind: Kind) -> Any:
     """The encoder or the decoder, without embeddings and projection."""
-    equal = _equal(model.scheme, kind, config)
+    side: Side = "source" if kind == "encoder" else "target"
+    position = model.scheme.attention(kind, 0)
+    _require_equal(model.scheme, kind, side, config)
+    options, fill = _EQUALS[type(position)]
     stack: Any = model.encoder if kind == "encoder" else model.decoder
     make = specs.TransformerEncoderSpec if kind == "encoder" else specs.TransformerDecoderSpec
     spec = make(
@@ -121,52 +113,41 @@ def _stack(specs: Any, model: TranslationTransformer, config: ModelConfig, kind:
         num_heads=config.n_heads,
         pre_norm=config.norm == "pre",
         activation=specs.Activation[config.activation.upper()],
-        **(equal.options(model.scheme.attention(kind, 0)) if equal else {}),
+        **options(position),
     )
-    if equal is None:
-        spec.position_encodings.encodings = _input_table(model, _side(kind))
+    if fill is None:
+        spec.position_encodings.encodings = _input_table(model, side)
     if config.norm == "pre":
         _norm(spec.layer_norm, stack.norm)
     for i, (layer_spec, layer) in enumerate(zip(spec.layer, stack.layers)):
         _layer(layer_spec, layer)
-        if equal is not None:
-            position = model.scheme.attention(kind, i)
-            equal.fill(layer_spec.self_attention, position, kind, config.d_model // config.n_heads)
+        if fill is not None:
+            own = model.scheme.attention(kind, i)
+            fill(layer_spec.self_attention, own, kind, config.d_model // config.n_heads)
     return spec
 
 
 # ---------------------------------------------------------------------------------------- positions
 
 
-class Equal(NamedTuple):
-    """CTranslate2's equal of a scheme inside attention."""
-
-    options: Callable[[Any], dict[str, Any]]  # of the stack, from a position
-    fill: Callable[[Any, Any, Kind, int], None]  # a layer: specification, position, kind, head_dim
-
-
-def _side(kind: Kind) -> Side:
-    return "source" if kind == "encoder" else "target"
-
-
-def _equal(scheme: PositionScheme, kind: Kind, config: ModelConfig) -> Equal | None:
-    """None where positions are not inside attention. Raises UserError where there is no equal."""
+def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: ModelConfig) -> None:
+    """Raises UserError where CTranslate2 has no equal of the scheme."""
     position = scheme.attention(kind, 0)
-    first = scheme.positions(_side(kind), 0, 2, torch.device("cpu"))
+    first = scheme.positions(side, 0, 2, torch.device("cpu"))
     if type(scheme.attention("cross", 0)) is not AttentionPosition:
         why = "it acts in cross-attention"
     elif type(position) is AttentionPosition:
-        return None
+        return
     elif type(position) not in _EQUALS:
         why = f"{type(position).__name__} in the {kind} has no equal"
-    elif type(scheme.input(_side(kind))) is not InputPosition:
+    elif type(scheme.input(side)) is not InputPosition:
         why = "nothing is added to embeddings there while positions act inside attention"
     elif not torch.equal(first, torch.arange(2)):
         why = "positions are 0, 1, 2, ... there"
     elif isinstance(position, Rotary) and position.rope_dim != "head":
         why = f"rope_dim = {position.rope_dim!r} turns the heads at different speeds"
     else:
-        return _EQUALS[type(position)]
+        return
     raise UserError(
         f"model.position.kind = {config.position.kind!r} cannot be exported to CTranslate2: {why}. "
         f"Supported are {SUPPORTED}; --format safetensors takes every scheme"
@@ -174,11 +155,8 @@ def _equal(scheme: PositionScheme, kind: Kind, config: ModelConfig) -> Equal | N
 
 
 def _rotary_options(position: Rotary) -> dict[str, Any]:
-    options = {
-        "rotary_dim": 0,
-        "rotary_interleave": position.layout == "interleaved",
-        "rotary_base": position.base,
-    }
+    interleaved = position.layout == "interleaved"
+    options = {"rotary_dim": 0, "rotary_interleave": interleaved, "rotary_base": position.base}
     if position.scaling is not NO_SCALING:
         # The type that has a factor for each frequency: it is the equal of every scaling.
         options["rotary_scaling_type"] = require_ctranslate2().specs.RotaryScalingType.Su
@@ -212,23 +190,22 @@ def _fill_bias(spec: Any, position: AttentionPosition, kind: Kind, head_dim: int
 
 
 def _fill_shaw(spec: Any, position: Shaw, kind: Kind, head_dim: int) -> None:
-    values = _tensor(position.value_table) if position.needs_weights else None
     spec.relative_position_keys = _tensor(position.key_table)
-    spec.relative_position_values = (
-        require_ctranslate2().specs.model_spec.OPTIONAL if values is None else values
-    )
+    spec.relative_position_values = require_ctranslate2().specs.model_spec.OPTIONAL
+    if position.needs_weights:
+        spec.relative_position_values = _tensor(position.value_table)
 
 
-_BIAS = Equal(lambda position: {"relative_attention_bias": True}, _fill_bias)
-
-# A subclass of one of these is another scheme.
-_EQUALS: dict[type, Equal] = {
-    Rotary: Equal(_rotary_options, _fill_rotary),
-    Alibi: _BIAS,
-    T5Bias: _BIAS,
-    Kerple: _BIAS,
-    Sandwich: _BIAS,
-    Shaw: Equal(lambda position: {"relative_position": True}, _fill_shaw),
+# The options of a stack, from its first position, and what fills in the attention of a layer, from
+# its specification, position, kind and head_dim. A subclass of one of these is another scheme.
+_EQUALS: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[..., None] | None]] = {
+    AttentionPosition: (lambda position: {}, None),  # positions act on the embeddings, if at all
+    Rotary: (_rotary_options, _fill_rotary),
+    Shaw: (lambda position: {"relative_position": True}, _fill_shaw),
+    **dict.fromkeys(
+        (Alibi, T5Bias, Kerple, Sandwich),
+        (lambda position: {"relative_attention_bias": True}, _fill_bias),
+    ),
 }
 
 

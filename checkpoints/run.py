@@ -2,16 +2,17 @@
 
     runs/<name>_<YYYYMMDD_HHMMSS>/config.json, tokenizer/, checkpoints/, logs/, results/
 
-A run stands for its best checkpoint, or for its newest where it goes on. What average.py writes
-into checkpoints/ is never meant by a run's name: it is used where it is named itself. A folder that
-export.py wrote is a run without checkpoints/, with its weights in model.safetensors.
+A run stands for its best checkpoint, or for its newest where it goes on; what average.py wrote is
+used only where it is named itself. A folder that export.py wrote is a run without checkpoints/,
+with its weights in model.safetensors.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,7 @@ from typing import Literal
 import torch
 
 from utils.errors import UserError
+from utils.files import write_errors
 
 WEIGHTS = "model.safetensors"  # of an exported run
 FORMAT = 1  # of a checkpoint's keys; raised when an older program could not read it
@@ -33,49 +35,29 @@ class DamagedError(UserError):
     """A checkpoint that is no longer what was written."""
 
 
-@dataclass(frozen=True, slots=True)
 class Run:
-    """A run's folder."""
+    """A run's folder, and the places in it."""
 
-    path: Path
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def tokenizer(self) -> Path:
-        return self.path / "tokenizer"
-
-    @property
-    def results(self) -> Path:
-        return self.path / "results"
-
-    @property
-    def bad_batches(self) -> Path:
-        return self.path / "bad_batches"
-
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.json"
+        self.checkpoints, self.logs = path / "checkpoints", path / "logs"
+        self.tokenizer, self.results = path / "tokenizer", path / "results"
+        self.bad_batches = path / "bad_batches"
 
     def files(self, *patterns: re.Pattern[str]) -> list[Path]:
         """Checkpoints whose name fits a pattern; of each pattern the oldest epoch or step first."""
         there = sorted(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else []
-        found: list[Path] = []
-        for pattern in patterns:
-            fitting = [path for path in there if pattern.fullmatch(path.name)]
-            found += sorted(fitting, key=_number)
-        return found
+        fitting = ([path for path in there if each.fullmatch(path.name)] for each in patterns)
+        return [path for paths in fitting for path in sorted(paths, key=_number)]
 
     def best_first(self) -> list[Path]:
         """The best checkpoints, lowest loss first, by their names; of equals the newer first."""
-        newest_first = self.files(BEST)[::-1]
-        return sorted(newest_first, key=lambda path: -float(BEST.fullmatch(path.name)["score"]))  # type: ignore[index]
+
+        def rank(path: Path) -> tuple[float, int]:
+            return float(path.stem.partition("=")[2]), _number(path)
+
+        return sorted(self.files(BEST), key=rank, reverse=True)
 
     def best(self) -> Path | None:
         """The checkpoint with the lowest validation loss."""
@@ -84,15 +66,14 @@ class Run:
     def by_age(self) -> list[Path]:
         """All checkpoints by the update they were written after, the newest at the end.
 
-        Neither the time stamps of the files, which copying changes, nor damaged ones disturb that.
-        Of one update the checkpoints are alike, and the best comes first.
+        It needs no time stamps, which copying changes, and bears damaged files. Of one update the
+        best comes first.
         """
         progress = {path: read_progress(path) for path in self.files(BEST, REGULAR, STEP)}
         epoch_length = next((saved["epoch_length"] for saved in progress.values() if saved), 1)
 
         def step(path: Path) -> int:
-            saved = progress[path]
-            if saved is not None:
+            if (saved := progress[path]) is not None:
                 return saved["step"]
             return _number(path) * (1 if STEP.fullmatch(path.name) else epoch_length)
 
@@ -118,34 +99,26 @@ def read_progress(path: Path) -> Mapping[str, int] | None:
 
 
 def create_run(runs_dir: str | Path, name: str) -> Run:
-    """A new folder `<runs_dir>/<name>_<YYYYMMDD_HHMMSS>` with its subfolders."""
+    """A new folder `<runs_dir>/<name>_<YYYYMMDD_HHMMSS>` with subfolders. Raises UserError."""
     stamp = datetime.now().strftime("%Y%m%d_%H%M%S")
-    for suffix in ("", *(f"_{n}" for n in range(2, 100))):
-        run = Run(Path(runs_dir) / f"{name}_{stamp}{suffix}")
-        try:
+    run = Run(Path(runs_dir) / f"{name}_{stamp}")
+    for number in itertools.count(2):
+        with write_errors(run.path), contextlib.suppress(FileExistsError):
             run.path.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserError(
-                f"cannot make the run folder {run.path}: {error.strerror}; choose another with "
-                "--set train.runs_dir=FOLDER"
-            ) from error
-        run.checkpoints.mkdir()
-        run.logs.mkdir()
-        return run
-    raise UserError(f"too many runs named {name}_{stamp} in {runs_dir}")
+            break
+        run = Run(Path(runs_dir) / f"{name}_{stamp}_{number}")
+    run.checkpoints.mkdir()
+    run.logs.mkdir()
+    return run
 
 
 def newest_run(runs_dir: str | Path) -> Run:
     """The run under runs_dir that was begun last and has a checkpoint."""
-    root = Path(runs_dir)
-    folders = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-    runs = [run for run in map(Run, folders) if run.files(BEST, REGULAR, STEP)]
+    runs = [run for run in map(Run, Path(runs_dir).glob("*")) if run.files(BEST, REGULAR, STEP)]
     if not runs:
         raise UserError(
-            f"no run with a checkpoint in {root}/: train one first (python train.py), or give "
-            "--model_path"
+            f"no run with a checkpoint in {Path(runs_dir)}/: train one first (python train.py), or "
+            "give --model_path"
         )
 
     def begun(run: Run) -> tuple[str, str]:  # by the name: copying a run must not make it newer
@@ -160,9 +133,8 @@ def resolve_checkpoint(
 ) -> tuple[Path, Run]:
     """The checkpoint file meant by a user, and its run.
 
-    `path` is a checkpoint, a run folder, or None for the newest run. In a run, prefer="best" takes
-    the lowest validation loss (the newest file if there is none) and prefer="newest" the one to go
-    on from.
+    `path` is a checkpoint, a run folder, or None for the newest run. Of a run "best" is that of the
+    lowest validation loss, or the newest where there is none; "newest" the one to go on from.
     """
     if path is None:
         run = newest_run(runs_dir)
@@ -175,8 +147,9 @@ def resolve_checkpoint(
             raise UserError(f"{given}: no such checkpoint or run folder")
         run = Run(given.parent if given.name == "checkpoints" else given)
     found = (run.best() if prefer == "best" else None) or run.newest()
-    if found is None and prefer == "best" and (run.path / WEIGHTS).is_file():
-        found = run.path / WEIGHTS
+    exported = run.path / WEIGHTS
+    if found is None and prefer == "best" and exported.is_file():
+        return exported, run
     if found is None:
         raise UserError(
             f"{run.path}: no checkpoint in {run.checkpoints}; give the folder of a run that has "

@@ -41,7 +41,7 @@ from training.run import train
 from translation.loading import load_run
 from translation.settings import config_change
 from utils.errors import UserError
-from utils.lines import bounded_lines, read_lines
+from utils.lines import read_lines
 
 SCRIPTS = ("train", "inference", "test", "visualize", "export", "average", "tune", "back_translate")
 
@@ -231,7 +231,7 @@ def test_lines_to_translate(data: st.DataObject) -> None:
     lines = data.draw(st.lists(odd_text(), max_size=4))
     raw = perhaps_damaged(data, as_file(lines, packed=False))
     with an_answer_or_a_clear_error():
-        lines = list(read_lines(bounded_lines(io.BytesIO(raw), "x"), "x"))
+        lines = list(read_lines(io.BytesIO(raw), "x"))
         assert len(lines) == raw.count(b"\n") + (not raw.endswith(b"\n") and raw != b"")
         assert not any("\n" in line for line in lines)
 

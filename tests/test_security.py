@@ -25,7 +25,7 @@ from data.corpora.build import build_corpus
 from training.run import train
 from utils import lines as text_lines
 from utils.errors import ConfigError, UserError
-from utils.lines import bounded_lines
+from utils.lines import read_lines
 
 SOURCES = [
     path
@@ -130,10 +130,10 @@ def test_an_archive_that_unpacks_without_end_is_given_up(
 def test_a_line_without_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_lines, "MAX_LINE", 10)
     lines = [b"Oui.\n", b"x" * 9 + b"\n", b"Non."]
-    assert list(bounded_lines(io.BytesIO(b"".join(lines)), "f")) == lines
+    assert list(read_lines(io.BytesIO(b"".join(lines)), "f")) == ["Oui.", "xxxxxxxxx", "Non."]
     lines[1] = b"x" * 10 + b"\n"
     with pytest.raises(UserError, match="f, line 2: more than 10 bytes"):
-        list(bounded_lines(io.BytesIO(b"".join(lines)), "f"))
+        list(read_lines(io.BytesIO(b"".join(lines)), "f"))
 
 
 # ------------------------------------------------------------------------------------------ network

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from configs.schema import Config
 from utils.cli import threads
-from utils.errors import UserError
 
 if TYPE_CHECKING:
     from translation.loading import LoadedRun
@@ -38,11 +37,10 @@ def add_run_arguments(parser: ArgumentParser, *, ensemble: bool = False) -> None
     if ensemble:
         what += "; several translate together, as an ensemble"
         several = {"nargs": "+", "action": "extend"}
-    parser.add_argument(
-        "--model_path", type=Path, metavar="RUN_OR_CHECKPOINT", help=what, **several
-    )
+    add, metavar = parser.add_argument, "RUN_OR_CHECKPOINT"
+    add("--model_path", type=Path, metavar=metavar, help=what, **several)
     where = "where the newest run is sought"
-    parser.add_argument("--runs_dir", type=Path, default=Path("runs"), metavar="DIR", help=where)
+    add("--runs_dir", type=Path, default=Path("runs"), metavar="DIR", help=where)
 
 
 def add_model_arguments(parser: ArgumentParser, *, ensemble: bool = False) -> None:
@@ -54,14 +52,8 @@ def add_model_arguments(parser: ArgumentParser, *, ensemble: bool = False) -> No
 
 def add_set_argument(parser: ArgumentParser, metavar: str, what: str) -> None:
     """Add --set, repeatable, into `overrides`."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar=metavar,
-        help=f"change one {what}; repeatable",
-    )
+    place: dict[str, Any] = {"dest": "overrides", "default": [], "metavar": metavar}
+    parser.add_argument("--set", action="append", help=f"change one {what}; repeatable", **place)
 
 
 def add_decode_arguments(parser: ArgumentParser) -> None:
@@ -89,12 +81,7 @@ def load_from_arguments(
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    try:
-        device = resolve_device(args.device)
-    except UserError:
-        raise UserError(
-            f"--device {args.device}: not on this machine; allowed: auto, cpu, cuda, cuda:N"
-        ) from None
+    device = resolve_device(args.device)
     paths = args.model_path if isinstance(args.model_path, list) else [args.model_path]
     loaded = load_run(*paths, runs_dir=args.runs_dir, change=change)
     return loaded, loaded.translator(device)

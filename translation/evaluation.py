@@ -24,7 +24,6 @@ from models.transformer import TranslationTransformer
 from translation.evaluator import create_evaluator
 from translation.loading import LoadedRun
 from translation.metrics import CorpusScores, format_scores, paired_bootstrap, score_corpus
-from translation.search import search_name
 from translation.translator import Translator
 from utils.errors import UserError
 from utils.files import write_text
@@ -45,13 +44,7 @@ class EvaluationSet:
     """The pairs of a split (the first `limit` of them) as one run reads and translates them."""
 
     def __init__(
-        self,
-        loaded: LoadedRun,
-        translator: Translator,
-        split: str,
-        *,
-        greedy: bool,
-        limit: int | None,
+        self, loaded: LoadedRun, translator: Translator, split: str, greedy: bool, limit: int | None
     ) -> None:
         data = loaded.config.data
         text, ids = load_split(data, build_corpus(data), split, loaded.tokenizer, training=False)
@@ -66,13 +59,14 @@ class EvaluationSet:
 
     @property
     def name(self) -> str:
-        """Begins the names of the result's files: split and search.
+        """Begins the names of the result's files; a part of a split and an ensemble have their own.
 
-        A part of a split has a name of its own, so that it never passes for the whole; and an
-        ensemble, so that it never passes for its first model.
+        They never pass for the whole, or for the first model.
         """
+        decode = self.loaded.config.decode
         part = "" if self.limit is None else f"_first{self.limit}"
-        search = search_name(self.loaded.config.decode, greedy=self.greedy)
+        search = "greedy" if self.greedy else decode.search.kind
+        search += f"_mbr_{decode.mbr}" if decode.mbr is not None and not self.greedy else ""
         several = f"_ensemble{len(self.loaded.members)}" if self.loaded.partners else ""
         return f"{self.split.replace(os.sep, '_')}{part}_{search}{several}"
 
@@ -91,33 +85,20 @@ class EvaluationSet:
         }
 
     def loss_and_accuracy(self) -> tuple[float, float]:
-        """Loss (nats a target token) and accuracy, with the reference's earlier tokens at hand.
-
-        Computed in float32 whatever the training's precision was.
-        """
-        tokenizer, device = self.loaded.tokenizer, self.translator.device
-        loader = make_eval_loader(
-            self.ids,
-            batch_size=self.loaded.config.evaluate.batch_size,
-            pad_id=tokenizer.pad_id,
-            bos_id=tokenizer.bos_id,
-        )
+        """Loss (nats a target token) and accuracy after the reference's tokens, in float32."""
+        pad_id, bos_id = self.loaded.tokenizer.pad_id, self.loaded.tokenizer.bos_id
+        size, device = self.loaded.config.evaluate.batch_size, self.translator.device
+        loader = make_eval_loader(self.ids, batch_size=size, pad_id=pad_id, bos_id=bos_id)
         model = cast(TranslationTransformer, self.translator.model)  # an ensemble has what is used
-        evaluator = create_evaluator(
-            model, pad_id=tokenizer.pad_id, device=device, dtype=torch.float32
-        )
+        evaluator = create_evaluator(model, pad_id=pad_id, device=device, dtype=torch.float32)
         metrics = evaluator.run(loader).metrics
         return metrics["loss"], metrics["accuracy"]
 
     def translate(self) -> tuple[list[str], float]:
         """The best hypothesis of every source as one line, and the seconds that it took."""
-        began = time.perf_counter()
-        search = search_name(self.translator.decode, greedy=self.greedy)
+        began, hidden = time.perf_counter(), not sys.stderr.isatty()
         sources = [self.ids.src(i).tolist() for i in range(len(self.ids))]
-        hidden = not sys.stderr.isatty()
-        with tqdm(
-            total=len(sources), unit="sentence", desc=search, leave=False, disable=hidden
-        ) as bar:
+        with tqdm(total=len(sources), unit="sentence", leave=False, disable=hidden) as bar:
             found = self.translator.search_ids(sources, greedy=self.greedy, progress=bar.update)
         seconds = time.perf_counter() - began
         decode = self.loaded.tokenizer.decode
@@ -192,9 +173,8 @@ class Result:
         stored = other.stored_hypotheses()
         theirs = stored if stored is not None else other.translate()[0]
         samples = pairs.loaded.config.evaluate.bootstrap_samples
-        paired = paired_bootstrap(
-            self.hypotheses, theirs, pairs.references, samples=samples, seed=0
-        )
+        sides = self.hypotheses, theirs, pairs.references
+        paired = paired_bootstrap(*sides, samples=samples, seed=0)
         low, high = paired.interval
         return (
             f"{pairs.name}: {run.path.name} {paired.bleu_a:.2f}, {other_run.path.name} "
@@ -205,7 +185,6 @@ class Result:
 
 
 def evaluate(pairs: EvaluationSet, *, char_bleu: bool) -> Result:
-    """Loss and accuracy with the reference at hand, then a search and the scores of its finds."""
     loss, accuracy = pairs.loss_and_accuracy()
     hypotheses, seconds = pairs.translate()
     config = pairs.loaded.config.evaluate
@@ -228,11 +207,11 @@ def _checkpoint(loaded: LoadedRun) -> dict[str, str]:
 
 def _search_settings(decode: DecodeConfig, greedy: bool) -> dict[str, Any]:
     """The search with the settings that decide what it finds first."""
+    by_risk, sampled = decode.mbr is not None, isinstance(decode.search, Sampling)
     used = ["max_len", "max_len_ratio", "length_penalty"]
-    if greedy:
-        return {"kind": "greedy", **{name: getattr(decode, name) for name in used}}
-    sampled = isinstance(decode.search, Sampling)
-    used += [] if sampled else ["beam_size"]
-    used += ["n_best"] if sampled or decode.mbr is not None else []
-    used += ["mbr"] if decode.mbr is not None else []
-    return {**to_dict(decode.search), **{name: getattr(decode, name) for name in used}}
+    if not greedy:
+        used += [] if sampled else ["beam_size"]
+        used += ["n_best"] if sampled or by_risk else []
+        used += ["mbr"] if by_risk else []
+    search = {"kind": "greedy"} if greedy else to_dict(decode.search)
+    return {**search, **{name: getattr(decode, name) for name in used}}

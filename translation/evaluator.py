@@ -17,7 +17,7 @@ from data.batching import Batch
 from models.loss import token_sums
 from models.transformer import TranslationTransformer
 from utils.errors import UserError
-from utils.machine import autocast, is_out_of_memory
+from utils.machine import autocast, if_it_fits
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +39,8 @@ class TokenMetrics(Metric):
         if idist.get_world_size() > 1:
             sums = idist.all_reduce(sums.to(idist.device()))
         nll, n_correct, n_tokens = sums.tolist()
-        loss = nll / n_tokens
-        return {
-            "loss": loss,
-            "accuracy": n_correct / n_tokens,
-            "perplexity": math.exp(min(loss, 700.0)),
-        }
+        loss, accuracy = nll / n_tokens, n_correct / n_tokens
+        return {"loss": loss, "accuracy": accuracy, "perplexity": math.exp(min(loss, 700.0))}
 
 
 def create_evaluator(
@@ -57,6 +53,7 @@ def create_evaluator(
     warned = False
 
     def computed(batch: Batch) -> tuple[Tensor, Tensor]:
+        batch = batch.to(device)
         targets = batch.tgt_out != pad_id
         with torch.inference_mode(), autocast(device, dtype):
             hidden = model(batch.src, batch.tgt_in, select=targets, project=False)
@@ -66,18 +63,14 @@ def create_evaluator(
 
     def sums_of(batch: Batch) -> tuple[Tensor, Tensor]:
         nonlocal warned
-        try:
-            return computed(batch.to(device))
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(batch.indices) == 1:
-                raise UserError(
-                    f"not enough memory to evaluate one pair of {batch.src.shape[1]:,} and "
-                    f"{batch.tgt_in.shape[1]:,} tokens: use --set data.eval_long=truncate, or a "
-                    "device with more"
-                ) from error
-        torch.cuda.empty_cache()  # not before the error, which holds what was computed, has gone
+        if (sums := if_it_fits(computed, batch)) is not None:
+            return sums
+        if len(batch.indices) == 1:
+            raise UserError(
+                f"not enough memory to evaluate one pair of {batch.src.shape[1]:,} and "
+                f"{batch.tgt_in.shape[1]:,} tokens: use --set data.eval_long=truncate, or a device "
+                "with more"
+            )
         if not warned:
             message = "not enough memory to evaluate %d pairs at once: cut in two"
             logger.warning(message, len(batch.indices))

@@ -23,10 +23,7 @@ from utils.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """What a checkpoint and its run make together.
-
-    `partners` are the runs that translate with it, as an ensemble.
-    """
+    """What a checkpoint and its run make together."""
 
     checkpoint: Path
     run: Run
@@ -35,7 +32,7 @@ class LoadedRun:
     model: TranslationTransformer
     epoch: int
     step: int
-    partners: tuple[LoadedRun, ...] = ()
+    partners: tuple[LoadedRun, ...] = ()  # the runs that translate with it, as an ensemble
 
     @property
     def members(self) -> tuple[LoadedRun, ...]:
@@ -71,31 +68,21 @@ def load_run(
     check_tokenizer(tokenizer, payload, where=str(run.tokenizer))
     model = build_model(config.model, tokenizer)
     load_weights(model, payload, checkpoint)
-    progress = {"epoch": 0, "step": 0, **payload.get("progress", {})}
+    epoch, step = payload["progress"]["epoch"], payload["progress"]["step"]
     del payload  # which may hold an optimizer, before partners are loaded
 
     def search_alike(other: Config) -> Config:
         return replace(other, decode=config.decode)
 
-    partners = tuple(
-        load_run(path, runs_dir=runs_dir, change=search_alike) for path in partner_paths
-    )
+    partners = [load_run(path, runs_dir=runs_dir, change=search_alike) for path in partner_paths]
     for partner in partners:
         if partner.tokenizer.fingerprint() != tokenizer.fingerprint():
             raise UserError(
                 f"{partner.checkpoint} has another tokenizer than {checkpoint}: an ensemble needs "
                 "one vocabulary; give runs that were trained with the same tokenizer"
             )
-    return LoadedRun(
-        checkpoint=checkpoint,
-        run=run,
-        config=config,
-        tokenizer=tokenizer,
-        model=model.eval(),
-        epoch=progress["epoch"],
-        step=progress["step"],
-        partners=partners,
-    )
+    model.eval()
+    return LoadedRun(checkpoint, run, config, tokenizer, model, epoch, step, tuple(partners))
 
 
 def check_tokenizer(tokenizer: BaseTokenizer, payload: Mapping[str, Any], *, where: str) -> None:
@@ -114,8 +101,7 @@ def load_weights(
     try:
         model.load_state_dict(payload["model"])
     except RuntimeError as error:
-        lines = str(error).splitlines()
-        detail = lines[1].strip() if len(lines) > 1 else lines[0]
+        detail = str(error).splitlines()[:2][-1].strip()  # the first line is a title
         raise UserError(
             f"{checkpoint}: the weights do not fit the configured model: {detail[:200]}"
         ) from error

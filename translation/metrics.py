@@ -66,14 +66,9 @@ def score_corpus(
 ) -> CorpusScores:
     """Score detokenised translations against one reference each.
 
-    Args:
-        length_buckets: increasing upper ends, in source words (split at white space); a last, open
-            bucket follows.
-        seed: of the bootstrap; the same seed gives the same interval.
-        char_bleu: compute it too.
-
-    Raises UserError where the numbers of sentences differ or are 0, and for buckets or samples that
-    make no sense.
+    `length_buckets` are increasing upper ends, in source words (split at white space); a last, open
+    bucket follows. `seed` is of the bootstrap. Raises UserError where the numbers of sentences
+    differ or are 0.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -83,10 +78,8 @@ def score_corpus(
     score = bleu.corpus_score(hypotheses, [references])
     chrf_score = chrf.corpus_score(hypotheses, [references])
     (resampled,) = _resampled_bleu([statistics], bootstrap_samples, seed)
-    tokens = [
-        [bleu.tokenizer(line.rstrip()).split() for line in lines]
-        for lines in (hypotheses, references)
-    ]
+    sides = (hypotheses, references)
+    tokens = ([bleu.tokenizer(line.rstrip()).split() for line in lines] for lines in sides)
     return CorpusScores(
         bleu4=_nltk_corpus_bleu(*tokens),
         sacrebleu=score.score,
@@ -122,9 +115,7 @@ def paired_bootstrap(
     The interval is the 2.5% and 97.5% quantiles of d. Raises UserError as score_corpus.
     """
     _check_aligned(hypotheses_a=hypotheses_a, hypotheses_b=hypotheses_b, references=references)
-    statistics = [
-        _sentence_statistics(hypotheses, references) for hypotheses in (hypotheses_a, hypotheses_b)
-    ]
+    statistics = [_sentence_statistics(side, references) for side in (hypotheses_a, hypotheses_b)]
     bleu_a, bleu_b = (float(_bleu(s.sum(0))) for s in statistics)
     resampled_a, resampled_b = _resampled_bleu(statistics, samples, seed)
     differences = resampled_b - resampled_a
@@ -167,27 +158,16 @@ def format_scores(scores: CorpusScores) -> str:
     for bucket in scores.buckets:
         span = f"{bucket.low} or more" if bucket.high is None else f"{bucket.low} to {bucket.high}"
         value = "-" if bucket.bleu is None else f"{bucket.bleu:.2f}"
-        plural = "" if bucket.n == 1 else "s"
-        rows.append((f"sacreBLEU, {span} words", value, f"{bucket.n:,} sentence{plural}"))
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return "\n".join(
-        f"{name:<{widths[0]}}  {value:>{widths[1]}}  {note}".rstrip() for name, value, note in rows
-    )
+        rows.append((f"sacreBLEU, {span} words", value, f"sentences: {bucket.n:,}"))
+    wide, narrow, _ = (max(map(len, column)) for column in zip(*rows))
+    return "\n".join(f"{a:<{wide}}  {b:>{narrow}}  {c}".rstrip() for a, b, c in rows)
 
 
 def _check_aligned(**columns: Sequence[str]) -> None:
-    """Raises UserError unless each column is a list with a line for each of the sentences."""
-    for name, lines in columns.items():
-        if isinstance(lines, str):
-            raise UserError(f"{name} is one string, {lines[:40]!r}: give a list of sentences")
-    counts = {len(lines) for lines in columns.values()}
-    described = ", ".join(f"{len(lines)} {name}" for name, lines in columns.items())
-    if len(counts) > 1:
-        raise UserError(
-            f"the numbers of sentences differ: {described}; give one line of each a sentence"
-        )
-    if counts == {0}:
-        raise UserError(f"nothing to score: {described}; give at least one sentence")
+    """Raises UserError unless each column has a line for each sentence, and there is one."""
+    if len({0, *map(len, columns.values())}) != 2:
+        counts = ", ".join(f"{len(lines)} {name}" for name, lines in columns.items())
+        raise UserError(f"nothing to score: {counts}; give one line of each for every sentence")
 
 
 def _sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
@@ -227,8 +207,6 @@ def _resampled_bleu(systems: Sequence[np.ndarray], samples: int, seed: int) -> l
 
     A resample is the same draw of sentences for every system.
     """
-    if samples < 2:
-        raise UserError(f"{samples} bootstrap samples: give at least 2 (1000 is usual)")
     n = len(systems[0])
     rng = np.random.default_rng(seed)
     scores = [np.empty(samples) for _ in systems]
@@ -251,16 +229,13 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
 def _bucket_scores(
     statistics: np.ndarray, sources: Sequence[str], length_buckets: Sequence[int]
 ) -> tuple[LengthBucket, ...]:
-    ends = list(length_buckets)
-    if ends != sorted(set(ends)) or (ends and ends[0] < 1):
-        raise UserError(f"length buckets {ends}: give increasing numbers of words from 1")
-    words = np.array([len(source.split()) for source in sources])
+    lows = [0, *(end + 1 for end in length_buckets)]
+    place = np.searchsorted(length_buckets, [len(source.split()) for source in sources])
     buckets = []
-    for low, high in zip([0, *(end + 1 for end in ends)], [*ends, None]):
-        inside = (words >= low) & (words <= (words.max() if high is None else high))
-        n = int(inside.sum())
-        bleu = float(_bleu(statistics[inside].sum(0))) if n else None
-        buckets.append(LengthBucket(low=low, high=high, n=n, bleu=bleu))
+    for i, (low, high) in enumerate(zip(lows, [*length_buckets, None])):
+        inside = statistics[place == i]
+        bleu = float(_bleu(inside.sum(0))) if len(inside) else None
+        buckets.append(LengthBucket(low=low, high=high, n=len(inside), bleu=bleu))
     return tuple(buckets)
 
 
@@ -274,7 +249,5 @@ def _nltk_corpus_bleu(
     from nltk.translate.bleu_score import corpus_bleu
 
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message=r"\s*The hypothesis contains 0 counts", category=UserWarning
-        )
+        warnings.filterwarnings("ignore", message=r"\s*The hypothesis contains 0 counts")
         return float(corpus_bleu([[reference] for reference in references], hypotheses))

@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
-from configs.schema import DecodeConfig
+from configs.schema import DecodeConfig, DiverseBeam, Sampling
 from data.corpora.text import normalize_whitespace
+from models.decoding.beam import beam_search
 from models.decoding.ensemble import Ensemble
-from models.decoding.hypothesis import Hypothesis
+from models.decoding.hypothesis import Hypothesis, Limits
+from models.decoding.stepwise import greedy_search, sample_search
 from models.linear import weights_fixed
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from translation.mbr import least_risk_first
-from translation.search import search_batch
 from utils.errors import UserError
-from utils.machine import is_out_of_memory
+from utils.machine import if_it_fits
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +49,11 @@ NOTHING = Translation("", score=0.0, log_prob=0.0, finished=True)  # of a text w
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A source text with what greedy search and decode.search found.
-
-    `greedy` is None, and `beam` is empty, where that search was not asked for.
-    """
+    """A source text with what greedy search and decode.search found."""
 
     src: str
-    greedy: Translation | None
-    beam: list[Translation]  # best first
+    greedy: Translation | None  # None: not asked for
+    beam: list[Translation]  # best first; empty: not asked for
 
     @property
     def best(self) -> Translation:
@@ -64,8 +63,8 @@ class Translated:
 
 def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
     """Ids of several sentences -> [B,S], padded on the right."""
-    longest = max(map(len, sources))
-    return torch.tensor([[*ids, *[pad_id] * (longest - len(ids))] for ids in sources])
+    rows = [torch.tensor(ids) for ids in sources]
+    return pad_sequence(rows, batch_first=True, padding_value=pad_id)
 
 
 @dataclass(eq=False)
@@ -113,7 +112,7 @@ class Translator:
             if beam:
                 beams = self.translate(texts, sources=sources, first=done)
             done += len(texts)
-            yield [Translated(*found) for found in zip(texts, best, beams)]
+            yield list(map(Translated, texts, best, beams))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Source ids, each with EOS, of texts whose white space is levelled as in training.
@@ -161,9 +160,8 @@ class Translator:
         """Source ids (each with EOS) -> hypotheses in the order of the input, best first.
 
         Batches hold sentences of like length, and get smaller where the memory does not suffice;
-        `progress` is told how many sentences each finished batch had. Sampling draws from the
-        sentences' `numbers` (default: their places). Raises UserError where the memory does not
-        suffice for one sentence.
+        `progress` is told the size of each finished one. Sampling draws from the sentences'
+        `numbers` (default: their places). UserError: the memory does not suffice for one sentence.
         """
         self.model.eval()
         numbers = range(len(sources)) if numbers is None else numbers
@@ -173,40 +171,51 @@ class Translator:
         while start < len(order):
             budget = TOKENS_OF_A_SENTENCE * most // len(sources[order[start]])
             rows = order[start : start + max(1, min(budget, most))]
-            batch = self._search_if_it_fits(
-                [sources[i] for i in rows], [numbers[i] for i in rows], greedy
-            )
-            if batch is None:
-                torch.cuda.empty_cache()
-                most = max(1, len(rows) // 2)
-                message = "not enough memory to translate %d sentences at once: going on with %d"
-                logger.warning(message, len(rows), most)
+            ids, drawn = [sources[i] for i in rows], [numbers[i] for i in rows]
+            batch = if_it_fits(self._search, ids, drawn, greedy)
+            if batch is not None:
+                for row, hypotheses in zip(rows, batch):
+                    found[row] = hypotheses
+                start += len(rows)
+                progress(len(rows))
                 continue
-            for row, hypotheses in zip(rows, batch):
-                by_risk = self.decode.mbr is not None and not greedy
-                found[row] = self._least_risk_first(hypotheses) if by_risk else hypotheses
-            start += len(rows)
-            progress(len(rows))
+            if len(rows) == 1:
+                raise UserError(
+                    f"not enough memory to translate one sentence of {len(ids[0]):,} tokens: "
+                    "lower decode.beam_size, or split the sentence"
+                )
+            most = len(rows) // 2
+            message = "not enough memory to translate %d sentences at once: going on with %d"
+            logger.warning(message, len(rows), most)
         return found
 
-    def _search_if_it_fits(
+    def _search(
         self, sources: Sequence[Sequence[int]], numbers: Sequence[int], greedy: bool
-    ) -> list[list[Hypothesis]] | None:
-        """None where the memory does not suffice for so many sentences; UserError: nor for one."""
-        try:
-            src = pad_sources(sources, self.tokenizer.pad_id).to(self.device)
-            ids = {"bos_id": self.tokenizer.bos_id, "eos_id": self.tokenizer.eos_id}
-            return search_batch(self.model, src, self.decode, **ids, numbers=numbers, greedy=greedy)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(sources) == 1:
-                raise UserError(
-                    f"not enough memory to translate one sentence of {len(sources[0]):,} tokens: "
-                    "lower decode.beam_size, or split the sentence"
-                ) from error
-        return None
-
-    def _least_risk_first(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-        texts = self.tokenizer.decode_batch([h.ids for h in hypotheses])
-        return least_risk_first(hypotheses, texts, self.decode)
+    ) -> list[list[Hypothesis]]:
+        """The search that `decode` names, or greedy search, of one batch."""
+        decode, search = self.decode, self.decode.search
+        src = pad_sources(sources, self.tokenizer.pad_id).to(self.device)
+        limits = Limits(
+            bos_id=self.tokenizer.bos_id,
+            eos_id=self.tokenizer.eos_id,
+            max_len=decode.max_len,
+            max_len_ratio=decode.max_len_ratio,
+            alpha=decode.length_penalty,
+        )
+        if greedy:
+            return greedy_search(self.model, src, limits)
+        size, n_best = decode.beam_size, decode.n_best
+        if isinstance(search, Sampling):
+            found = sample_search(
+                self.model, src, limits, search, n_samples=n_best, numbers=numbers
+            )
+        else:
+            groups, strength = 1, 0.0
+            if isinstance(search, DiverseBeam):
+                groups, strength = search.groups or size, search.strength
+            beam = {"beam_size": size, "n_best": n_best, "groups": groups}
+            found = beam_search(self.model, src, limits, **beam, strength=strength)
+        if decode.mbr is None:
+            return found
+        texts = (self.tokenizer.decode_batch([h.ids for h in each]) for each in found)
+        return [least_risk_first(*candidates, decode) for candidates in zip(found, texts)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from configs.schema import Beam
 from translation.evaluation import EvaluationSet
 from translation.metrics import sacrebleu_score
+from utils.tables import markdown_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +25,13 @@ class Grid:
         return min(self.bleu, key=lambda cell: (-self.bleu[cell], *cell))
 
     def markdown(self) -> str:
-        """A table with a row for each beam size, aligned for the terminal too, the best bold."""
+        """A table with a row for each beam size, the best bold."""
         beams, penalties = (sorted(set(side)) for side in zip(*self.bleu))
-        rows = [["beam", *(f"penalty {penalty:g}" for penalty in penalties)]]
-        for beam in beams:
-            cells = {(beam, penalty): f"{self.bleu[beam, penalty]:.2f}" for penalty in penalties}
-            if self.best() in cells:
-                cells[self.best()] = f"**{cells[self.best()]}**"
-            rows.append([str(beam), *cells.values()])
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        rows.insert(1, ["-" * (width - 1) + ":" for width in widths])
-        lines = ([cell.rjust(width) for cell, width in zip(row, widths)] for row in rows)
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        shown = {cell: f"{bleu:.2f}" for cell, bleu in self.bleu.items()}
+        shown[self.best()] = f"**{shown[self.best()]}**"
+        header = ["beam", *(f"penalty {penalty:g}" for penalty in penalties)]
+        rows = [[beam, *(shown[beam, penalty] for penalty in penalties)] for beam in beams]
+        return markdown_table(header, rows)
 
     def flags(self) -> str:
         """How the best setting is used: by inference.py, by test.py, and in a config file."""
@@ -49,14 +46,8 @@ class Grid:
         )
 
 
-def tune(
-    pairs: EvaluationSet,
-    *,
-    beams: Sequence[int],
-    penalties: Sequence[float],
-    progress: Callable[[str], None],
-) -> Grid:
-    """Search and score every pair of beam size and length penalty; `progress` is told of each.
+def tune(pairs: EvaluationSet, *, beams: Sequence[int], penalties: Sequence[float]) -> Grid:
+    """Search and score every pair of beam size and length penalty; each is told on standard error.
 
     A beam of 1 is greedy search: it ends with its first hypothesis whatever the penalty is, and is
     searched once. Larger beams are searched for each penalty, since it decides when a search ends
@@ -73,6 +64,6 @@ def tune(
             pairs.translator.decode = replace(plain, beam_size=beam, length_penalty=penalty)
             hypotheses, seconds = pairs.translate()
             score = bleu[beam, penalty] = sacrebleu_score(hypotheses, pairs.references)
-            found = f"BLEU {score:.2f} ({seconds:.1f} s)"
-            progress(f"beam {beam}, length penalty {penalty:g}: {found}")
+            told = f"beam {beam}, length penalty {penalty:g}: BLEU {score:.2f} ({seconds:.1f} s)"
+            print(told, file=sys.stderr, flush=True)
     return Grid(pairs.split, len(pairs.references), bleu)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import gzip
 import io
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
@@ -21,14 +23,17 @@ CHUNK = 1 << 20
 
 
 def open_source(path: Path | None) -> tuple[IO[bytes], str]:
-    """A file of lines, or standard input, and its name in messages. Raises UserError."""
+    """A file of lines, plain or .gz, or standard input; and its name in messages. UserError."""
     if path is not None:
         try:
-            return path.open("rb"), str(path)
+            file: IO[bytes] = path.open("rb")
         except OSError as error:
             raise UserError(
                 f"{path}: cannot be read: {error.strerror}; give --src_file a text file"
             ) from None
+        if path.suffix == ".gz":
+            file = io.BufferedReader(gzip.GzipFile(fileobj=file))
+        return file, str(path)
     if sys.stdin is None:
         raise UserError("standard input is closed: give --src_text or --src_file")
     if sys.stdin.isatty():
@@ -36,44 +41,37 @@ def open_source(path: Path | None) -> tuple[IO[bytes], str]:
     return sys.stdin.buffer, STANDARD_INPUT
 
 
-def bounded_lines(file: IO[bytes], name: str) -> Iterator[bytes]:
-    """The lines of a file as they come. Raises UserError for one of more than MAX_LINE bytes."""
-    for number in itertools.count(1):
-        line = file.readline(MAX_LINE + 1)
-        if len(line) > MAX_LINE:
-            raise UserError(
-                f"{name}, line {number:,}: more than {MAX_LINE:,} bytes; is it text, a sentence a "
-                "line?"
-            )
-        if not line:
-            return
-        yield line
+def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
+    r"""The lines as they come, cut at "\n" alone, without a last "\r" or a first byte order mark.
 
-
-def read_lines(raw: Iterable[bytes], name: str) -> Iterator[str]:
-    r"""Text of raw lines, cut at "\n" alone, without a trailing "\r" or a first byte order mark.
-
-    Raises UserError naming the line for one that is not UTF-8, and where reading breaks off.
+    Raises UserError naming the line that is not UTF-8, that has more than MAX_LINE bytes, or where
+    reading breaks off.
     """
     number = 0
     try:
-        for number, line in enumerate(raw, start=1):
+        for number in itertools.count(1):
+            line = file.readline(MAX_LINE + 1)
+            if not line:
+                return
+            if len(line) > MAX_LINE:
+                reason = f"more than {MAX_LINE:,} bytes; is it text, a sentence a line?"
+                raise UserError(f"{name}, line {number:,}: {reason}")
             line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
     except UnicodeDecodeError:
-        raise UserError(
-            f"{name}, line {number:,}: not UTF-8; convert it (iconv -t UTF-8)"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{name}, line {number + 1:,}: cannot be read: {error.strerror}") from None
+        reason = "not UTF-8; convert it (iconv -t UTF-8)"
+        raise UserError(f"{name}, line {number:,}: {reason}") from None
+    except (OSError, EOFError, zlib.error) as error:  # the last two of a damaged .gz
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{name}, line {number:,}: cannot be read: {why}") from None
 
 
 def count_lines(path: Path) -> int | None:
-    """How many lines a file has; None for a pipe, which can be read only once."""
-    if not path.is_file():
+    """How many lines a file has; None for a pipe, which can be read only once, and for a .gz."""
+    if not path.is_file() or path.suffix == ".gz":
         return None
+    ends, last = 0, b"\n"
     with path.open("rb") as file:
-        ends, last = 0, b"\n"
         while chunk := file.read(CHUNK):
             ends += chunk.count(b"\n")
             last = chunk[-1:]

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from utils.errors import UserError
 
+T = TypeVar("T")
+
 
 def resolve_device(name: str) -> torch.device:
     """The device of a name: "auto" is CUDA, else the CPU. UserError: there is none such."""
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
+        return torch.device("cuda" if n_gpus else "cpu")
+    with contextlib.suppress(RuntimeError):  # no kind of device
         device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        allowed = "allowed: auto, cpu, cuda, cuda:N"
-        raise UserError(f"train.device = {name!r}: no such device; {allowed}")
-    n_devices = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= n_devices:
-        there = f"only cuda:0 to cuda:{n_devices - 1}" if n_devices else "no CUDA device"
-        raise UserError(f"train.device = {name!r}: {there} here; use --set train.device=cpu")
-    return device
+        if (device.index or 0) < {"cpu": 1, "cuda": n_gpus}.get(device.type, 0):
+            return device
+    allowed = ["auto", "cpu", *(f"cuda:{n}" for n in range(n_gpus))]
+    raise UserError(f"device {name!r} is not on this machine; allowed here: {', '.join(allowed)}")
 
 
 def computes_bf16(device: torch.device) -> bool:
@@ -57,11 +55,11 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
 
-def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
+def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:
     """Mixed precision in dtype; nothing for float32 and float64."""
     if dtype in (torch.bfloat16, torch.float16):
         return torch.autocast(device.type, dtype=dtype)
-    return nullcontext()
+    return contextlib.nullcontext()
 
 
 # Not every allocator has an exception class of its own; these words are of torch's on CPUs (the
@@ -79,6 +77,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
     )
+
+
+def if_it_fits(compute: Callable[..., T], *args: Any) -> T | None:
+    """compute(*args), or None where the memory does not suffice; it is then free again."""
+    try:
+        return compute(*args)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+    torch.cuda.empty_cache()  # not before the error, which holds what was computed, has gone
+    return None
 
 
 @cache
@@ -103,7 +112,7 @@ def provenance() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()

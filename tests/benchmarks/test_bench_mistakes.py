@@ -17,7 +17,7 @@ from made_runs import Scripts
     [
         ("bench_train", "--schemes rope,ropes", "no position scheme 'ropes'"),
         ("bench_train", "--peers sockeye", "invalid choice: 'sockeye'"),
-        ("bench_train", "--device tpu", "--device tpu: not on this machine"),
+        ("bench_train", "--device tpu", "device 'tpu' is not on this machine"),
         ("bench_train", "--rounds 0", "argument --rounds: '0': an integer >= 1"),
         ("bench_decode", "--size huge", "'huge'"),
         ("bench_decode", "--batch 0", "argument --batch: '0': an integer >= 1"),
@@ -28,7 +28,7 @@ from made_runs import Scripts
         ("bench_scaling", "--vocabularies 4,100", "--vocabularies 4: at least 5"),
         ("bench_scaling", "--lengths 4,x", "argument --lengths: 'x': an integer >= 1"),
         ("bench_scaling", "--position nope", "argument --position: invalid choice: 'nope'"),
-        ("bench_scaling", "--device cuda:99", "--device cuda:99"),
+        ("bench_scaling", "--device cuda:99", "device 'cuda:99'"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(

@@ -168,7 +168,7 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
         damage(path)
     with pytest.raises(UserError) as caught:  # the one that is named itself is meant
         run_here(config, resume=newest)
-    said, remedy = str(caught.value), f"the one before it is {before}"
+    said, remedy = str(caught.value), f"another one beside it: {before}"
     assert said.startswith(f"{newest}: not a whole checkpoint")
     assert damage is flip_a_bit_in_the_middle or said.endswith(remedy)
     run_here(config, resume=again.path)

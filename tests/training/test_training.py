@@ -201,18 +201,9 @@ def test_without_a_terminal_a_line_says_how_far_it_is(caplog: pytest.LogCaptureF
 # -------------------------------------------------------------------------------- a user's mistakes
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("cuda", "no CUDA device here; use --set train.device=cpu"),
-        ("gpu", "no such device; allowed: auto, cpu, cuda, cuda:N"),
-        ("meta", "allowed: auto, cpu, cuda, cuda:N"),
-    ],
-)
-def test_a_device_that_is_not_there(name: str, words: str) -> None:
-    if name == "cuda" and torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
-    with pytest.raises(UserError, match=re.escape(words)):
+@pytest.mark.parametrize("name", ["cuda:99", "gpu", "meta"])
+def test_a_device_that_is_not_there(name: str) -> None:
+    with pytest.raises(UserError, match=f"device '{name}' is not on this machine; allowed here:"):
         resolve_device(name)
 
 

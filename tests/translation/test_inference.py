@@ -24,7 +24,7 @@ import inference
 from checkpoints.content import checkpoint_config, read_checkpoint
 from data.corpora.build import build_corpus
 from translation.loading import load_run
-from utils.lines import as_line, bounded_lines
+from utils.lines import as_line, read_lines
 
 
 @pytest.fixture
@@ -202,12 +202,12 @@ def test_a_failure_leaves_the_earlier_output_as_it_was(
 def test_an_interrupt_leaves_complete_lines(
     infer: Scripts, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(file: IO[bytes], name: str) -> Iterator[bytes]:
-        yield from bounded_lines(file, name)
+    def interrupted(file: IO[bytes], name: str) -> Iterator[str]:
+        yield from read_lines(file, name)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inference, "CHUNK", 4)
-    monkeypatch.setattr(inference, "bounded_lines", interrupted)
+    monkeypatch.setattr(inference, "read_lines", interrupted)
     args = ("--model_path", trained_run, "--search", "greedy", "--max_len", "3")
     ended = infer(*args, stdin=b"Oui.\n" * 10)
     assert (ended.code, ended.err) == (130, "interrupted\n")
@@ -292,7 +292,7 @@ def test_a_long_input_is_translated_with_one_warning(infer: Scripts, trained_run
     ended = infer("--model_path", trained_run, "--search", "greedy", stdin=source)
     assert ended.code == 0
     assert len(lines_of(ended.out)) == 3
-    words = r"warning: 2 sentences of up to [\d,]+ tokens, longer .*data\.max_len = 96.*\n"
+    words = r"warning: longer .*data\.max_len = 96.*: 2 of up to [\d,]+ tokens\n"
     assert re.fullmatch(words, ended.err)
 
 

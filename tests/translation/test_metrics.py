@@ -262,12 +262,8 @@ def paired(hypotheses_a, hypotheses_b, references, samples=10):
         (lambda: score(["a"], ["a", "b"], ["x", "y"]), "1 hypotheses, 2 references, 2 sources;"),
         (lambda: score(["a", "b"], ["a", "b"], ["x"]), "2 hypotheses, 2 references, 1 sources;"),
         (lambda: score([], []), "nothing to score: 0 hypotheses"),
-        (lambda: score("a dog", ["a", "dog"]), "hypotheses is one string, 'a dog'"),
-        (lambda: score(["a"], ["a"], length_buckets=(9, 5)), "length buckets [9, 5]"),
         (lambda: sacrebleu_score(["a"], ["a", "b"]), "1 hypotheses, 2 references"),
-        (lambda: paired("ab", ["a"], ["a", "b"]), "hypotheses_a is one string"),
         (lambda: paired(["a", "b"], ["a"], ["a"]), "2 hypotheses_a, 1 hypotheses_b, 1 references"),
-        (lambda: paired(["a"], ["a"], ["a"], samples=1), "1 bootstrap samples: give at least 2"),
     ],
 )
 def test_input_that_does_not_fit_is_one_line_that_names_it(scored, words):

@@ -153,9 +153,9 @@ def test_the_best_is_the_highest_and_of_equals_the_cheapest() -> None:
     assert Grid("valid", 9, {**cells, (4, 1.0): 29.0}).best() == (1, 0.0)
     assert grid.markdown().splitlines() == [
         "| beam | penalty 0 | penalty 1 |",
-        "| ---: | --------: | --------: |",
-        "|    1 |     30.00 |     30.00 |",
-        "|    4 |     30.00 | **31.50** |",
+        "| --- | ---: | ---: |",
+        "| 1 | 30.00 | 30.00 |",
+        "| 4 | 30.00 | **31.50** |",
     ]
     assert "python inference.py --beam_size 4 --length_penalty 1\n" in grid.flags()
 
