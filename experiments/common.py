@@ -8,9 +8,12 @@ from argparse import Namespace
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
 
 from configs.positions import POSITIONS
 from configs.schema import Config
@@ -33,9 +36,6 @@ NOTHING = "–"  # in a table
 PLACES = ("data.corpus.root", "data.corpus.path", "data.cache_dir", "train.runs_dir")
 
 
-# ------------------------------------------------------------------------------------- command line
-
-
 def between_commas(text: str) -> list[str]:
     """What stands between the commas, each once."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
@@ -52,8 +52,7 @@ def chosen(text: str, known: Collection[str], what: str) -> list[str]:
     return names
 
 
-def chosen_positions(text: str) -> list[str]:
-    return chosen(text, POSITIONS, "position scheme")
+chosen_positions = partial(chosen, known=POSITIONS, what="position scheme")
 
 
 def chosen_seeds(text: str) -> list[int]:
@@ -74,8 +73,7 @@ def add_trial_arguments(
     add = parser.add_argument
     if positions:
         names = "position schemes, separated by commas (names as for --position)"
-        how: dict[str, Any] = {"type": chosen_positions, "default": positions, "help": names}
-        add("--positions", metavar="NAME,...", **how)
+        add("--positions", metavar="NAME,...", type=chosen_positions, default=positions, help=names)
     add("--config", metavar="FILE", default=config, help="the config that all runs share")
     each = "one training of each variant for each (default: 0)"
     add("--seeds", metavar="N,...", type=chosen_seeds, default="0", help=each)
@@ -112,9 +110,6 @@ def make_trials(
         more = (corpus.validation,) if validation else ()
         trials.append(Trial(name, seed, config, args.output_dir, corpus.test, more, args.search))
     return trials
-
-
-# ------------------------------------------------------------------------------------------- tables
 
 
 def mean_plus_minus(values: Iterable[float | None], digits: int = 3) -> str:
@@ -168,9 +163,6 @@ def provenance_line(provenances: Sequence[Mapping[str, str]]) -> str:
     return f"commit {commits}, torch {torches}, {machines}"
 
 
-# ------------------------------------------------------------------------------------------ lengths
-
-
 def buckets(edges: Sequence[int], sources: Sequence[str] = ()) -> dict[str, list[int]]:
     """The rows of the sentences in each bucket of source words (split at white space), by name.
 
@@ -201,30 +193,23 @@ def bleu_by_length(trial: Trial, splits: Sequence[str], edges: Sequence[int]) ->
     ]
 
 
-# -------------------------------------------------------------------------------------------- plots
-
-
 def length_figure(
     bleu: Mapping[str, Sequence[Sequence[float | None]]],
     sources: Sequence[str],
     edges: Sequence[int],
     title: str,
 ) -> Figure:
-    """sacreBLEU over the length of the sources, a line for each name.
+    """sacreBLEU over the length of the sources, a line for each name, the mean over its seeds.
 
-    bleu: for each name its values by bucket, one sequence a seed; the mean over the seeds is drawn.
+    bleu: for each name the values by bucket, one sequence a seed.
     """
     from pictures.panels import Curve, curve_panels
 
-    curves = {}
-    for name, seeds in bleu.items():
-        known = [[value for value in bucket if value is not None] for bucket in zip(*seeds)]
-        means = [fmean(values) if values else float("nan") for values in known]
-        curves[name] = Curve(range(len(means)), means)
-    words = "source words (number of sentences)"
-    size = (6.7, 4.2)
-    figure = curve_panels({"": curves}, size=size, title=title, x_label=words, y_label="sacreBLEU")
     labels = [f"{name}\n({len(rows):,})" for name, rows in buckets(edges, sources).items()]
+    means = {name: np.array(seeds, dtype=float).mean(axis=0) for name, seeds in bleu.items()}
+    curves = {"": {name: Curve(range(len(labels)), mean) for name, mean in means.items()}}
+    words = "source words (number of sentences)"
+    figure = curve_panels(curves, size=(6.7, 4.2), title=title, x_label=words, y_label="sacreBLEU")
     figure.axes[0].set_xticks(range(len(labels)), labels=labels, fontsize=8)
     figure.axes[0].set_xlim(-0.5, len(labels) - 0.5)
     return figure
@@ -260,9 +245,6 @@ def score_figure(
         place.grid(axis="x", alpha=0.3)
         place.set_xlabel(label, fontsize=9)
     return figure
-
-
-# -------------------------------------------------------------------------------------- experiments
 
 
 @dataclass

@@ -21,8 +21,8 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 
 from configs.load import load_config
 from configs.schema import Config
-from experiments.common import add_trial_arguments, between_commas, chosen
-from experiments.comparison import compare
+from experiments.common import add_trial_arguments, between_commas, chosen, make_trials
+from experiments.comparison import Comparison
 from utils.cli import Parser, run_main
 
 BASELINE = "plain"
@@ -98,8 +98,9 @@ def method_config(args: Namespace, name: str, more: list[str]) -> Config:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code, see Experiment.main."""
     args = parse_args(argv)
-    methods = list(dict.fromkeys([BASELINE, *args.methods]))
-    return compare(args, "method", methods, partial(method_config, args))
+    methods = dict.fromkeys([BASELINE, *args.methods])
+    trials = make_trials(args, partial(method_config, args), methods)
+    return Comparison(args, trials, "method", BASELINE).main()
 
 
 if __name__ == "__main__":

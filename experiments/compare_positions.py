@@ -16,8 +16,8 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 from configs.load import load_config
 from configs.positions import POSITIONS
 from configs.schema import Config
-from experiments.common import add_trial_arguments, chosen_positions
-from experiments.comparison import compare
+from experiments.common import add_trial_arguments, chosen_positions, make_trials
+from experiments.comparison import Comparison
 from utils.cli import Parser, run_main
 
 
@@ -40,12 +40,12 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code, see Experiment.main."""
     args = parse_args(argv)
-    positions = list(dict.fromkeys([args.baseline, *args.positions]))
 
     def load(name: str, more: list[str]) -> Config:
         return load_config(args.config, [*args.overrides, *more], name)
 
-    return compare(args, "scheme", positions, load)
+    trials = make_trials(args, load, dict.fromkeys([args.baseline, *args.positions]))
+    return Comparison(args, trials, "scheme", args.baseline).main()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Trainings that differ in one thing, side by side: tables, plots, the paired bootstrap.
 
-Each variant is trained with each seed by train.py and scored by test.py, in processes of their own
-(see experiments/trials.py). What is done is not run again, what was cut short goes on; a changed
-config is another run and never mistaken for the old one. Written into --output_dir:
+Each variant is trained with each seed and scored, see experiments/trials.py. Written into
+--output_dir:
 
     comparison.md             tables: a row for each variant, means over the seeds
     comparison.csv            a row for each variant, seed and test split
@@ -10,20 +9,17 @@ config is another run and never mistaken for the old one. Written into --output_
     comparison_lengths.png    sacreBLEU by source length, all test splits together, for chosen ones
 
 The paired bootstrap compares a variant with the baseline of the same seed, sentence by sentence. It
-tells whether other test sentences would give another winner, not whether another seed would: that
-is what several seeds are for. With --jobs above 1 the runs disturb each other: compare tokens/s and
-minutes from --jobs 1 alone.
+tells whether other test sentences would give another winner, not whether another seed would. With
+--jobs above 1 the runs disturb each other: compare tokens/s and minutes from --jobs 1 alone.
 """
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from configs.schema import Config
 from experiments.common import (
     NOTHING,
     Experiment,
@@ -31,7 +27,6 @@ from experiments.common import (
     bleu_by_length,
     buckets,
     length_figure,
-    make_trials,
     means,
     ranked,
     score_figure,
@@ -40,21 +35,8 @@ from experiments.common import (
 from experiments.trials import Trial
 from utils.errors import UserError
 
-if TYPE_CHECKING:
-    from translation.metrics import PairedResult
-
 Columns = dict[str, Callable[[Rows], object]]
 N_CURVES = 6  # variants in the plot by length, where none are named
-
-
-def compare(
-    args: Namespace, noun: str, variants: Sequence[str], load: Callable[[str, list[str]], Config]
-) -> int:
-    """Train and compare the variants, the baseline first; the exit code, see Experiment.main.
-
-    args: of the command line, with `curves`. noun: what a variant is. load: see make_trials.
-    """
-    return Comparison(args, make_trials(args, load, variants), noun, variants[0]).main()
 
 
 @dataclass
@@ -72,44 +54,35 @@ class Comparison(Experiment):
     def rows(self, trial: Trial) -> Rows:
         """One for each test split."""
         training = trial.training()
-        return [self._row(trial, split, dict(training)) for split in self.tests]
+        learned = {key: training.pop(key) for key in ("parameters", "validation_loss")}
+        run = trial.run.relative_to(trial.output_dir).as_posix()
+        rows = []
+        for split in self.tests:
+            record = trial.scores(split)
+            scores = record["scores"]
+            rows.append(
+                {"split": split, "status": "done", "reason": "", **learned}
+                | {"test_loss": record["loss"], "token_accuracy": record["accuracy"]}
+                | {"bleu4": scores["bleu4"], "sacrebleu": scores["sacrebleu"]}
+                | dict(zip(("interval_low", "interval_high"), scores["interval"]))
+                | {"chrf": scores["chrf"], **self._against_baseline(trial, split)}
+                | {**training, "sentences": scores["n"]}
+                | {
+                    f"{key} {name} words": bucket[key]
+                    for name, bucket in zip(buckets(self.edges), scores["buckets"])
+                    for key in ("bleu", "n")
+                }
+                | {"commit": record["provenance"]["commit"], "run": run}
+            )
+        return rows
 
-    def _row(self, trial: Trial, split: str, training: dict[str, Any]) -> dict[str, Any]:
-        record, paired = trial.scores(split), self._paired(trial, split)
-        scores = record["scores"]
-        low, high = paired.interval if paired else (None, None)
-        by_length = zip(buckets(self.edges), scores["buckets"])
-        return {
-            "split": split,
-            "status": "done",
-            "reason": "",
-            "parameters": training.pop("parameters"),
-            "validation_loss": training.pop("validation_loss"),
-            "test_loss": record["loss"],
-            "token_accuracy": record["accuracy"],
-            "bleu4": scores["bleu4"],
-            "sacrebleu": scores["sacrebleu"],
-            "interval_low": scores["interval"][0],
-            "interval_high": scores["interval"][1],
-            "chrf": scores["chrf"],
-            "baseline": self.baseline if paired else None,
-            "difference": paired.difference if paired else None,
-            "difference_low": low,
-            "difference_high": high,
-            "p_value": paired.p_value if paired else None,
-            **training,
-            "sentences": scores["n"],
-            **{f"{key} {name} words": at[key] for name, at in by_length for key in ("bleu", "n")},
-            "commit": record["provenance"]["commit"],
-            "run": trial.run.relative_to(trial.output_dir).as_posix(),
-        }
-
-    def _paired(self, trial: Trial, split: str) -> PairedResult | None:
-        """Against the baseline of the same seed; None for itself and where that is not done."""
+    def _against_baseline(self, trial: Trial, split: str) -> dict[str, Any]:
+        """The paired bootstrap, of the same seed; nothing for itself and where that is not done."""
+        keys = ("baseline", "difference", "difference_low", "difference_high", "p_value")
         wanted = (self.baseline, trial.seed)
         base = next((each for each in self.done if (each.variant, each.seed) == wanted), trial)
         if base == trial:
-            return None
+            return dict.fromkeys(keys)
         from translation.metrics import paired_bootstrap
 
         references = trial.lines(split, "ref")
@@ -120,13 +93,13 @@ class Comparison(Experiment):
             )
         samples = trial.config.evaluate.bootstrap_samples
         found = base.lines(split, "hyp"), trial.lines(split, "hyp")
-        return paired_bootstrap(*found, references, samples=samples, seed=0)
+        paired = paired_bootstrap(*found, references, samples=samples, seed=0)
+        figures = (self.baseline, paired.difference, *paired.interval, paired.p_value)
+        return dict(zip(keys, figures))
 
     def _ranked(self, rows: Rows, split: str) -> dict[str, Rows]:
         of_split = ((row[self.noun], row) for row in rows if row.get("split") == split)
         return ranked(of_split, lambda row: row["sacrebleu"])
-
-    # ----------------------------------------------------------------------------------- Markdown
 
     def report(self, rows: Rows) -> str:
         """Training, then each test split, best variant first; what failed and what is missing."""
@@ -188,8 +161,6 @@ class Comparison(Experiment):
         for name in (f"{bucket} words" for bucket in buckets(self.edges)):
             columns[f"{name} (n={first[f'n {name}']})"] = means(f"bleu {name}", 1)
         return seeds_table(groups, columns, {}, first=self.noun)
-
-    # ----------------------------------------------------------------------------------- pictures
 
     def draw(self, rows: Rows) -> None:
         from pictures.panels import save_figure

@@ -2,12 +2,9 @@
 
 What stands before a mark is to be repeated after it: `7 2 4 <copy> _ _ _ _ _ _` -> `7 2 4 <copy> 7
 2 4 _ _ _`. A small encoder reads a row of fixed length and names all its tokens at once. The number
-n of symbols varies, and each blank must find the token n + 1 places before it: this cannot be done
-without positions. Every scheme is trained with several seeds, and tested on fresh rows of the
-trained length and on longer ones.
-
-Schemes that serve causal attention alone (xpos, cope, fox) are left out: an encoder would have
-their partner instead.
+n of symbols varies, and each blank must find the token n + 1 places before it, which takes
+positions. Every scheme is trained with several seeds, and tested on fresh rows of the trained
+length and on longer ones.
 """
 
 from __future__ import annotations
@@ -40,6 +37,7 @@ from configs.serialize import to_dict
 from experiments.common import chosen, chosen_seeds, mean_plus_minus, provenance_line, score_figure
 from models.build import build_scheme
 from models.masks import as_bias, causal_attn_mask
+from models.positional_encodings.alibi import alibi_bias
 from models.positional_encodings.base import AttentionPosition, AttentionScheme, Places
 from models.transformer_backend import Encoder
 from pictures.panels import panel_figure, save_figure
@@ -61,16 +59,13 @@ Result = Mapping[str, Any]  # of one scheme and seed, see train_and_test
 Results = Mapping[str, Sequence[Result]]  # of each scheme, one for each seed
 
 
-# ----------------------------------------------------------------------------------------- the task
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Sizes of the task, of the model and of its training. `mark`: the id of <copy>."""
+    """Sizes of the task, of the model and of its training."""
 
     length: int = 10  # tokens of a row, in training
     test_lengths: tuple[int, ...] = (10, 11, 12, 14, 16, 20)
-    n_symbols: int = 10
+    n_symbols: int = 10  # their ids come first, then that of the mark, then that of the blank
     n_test: int = 2000  # rows of each test length
     d_model: int = 32
     n_layers: int = 2
@@ -78,14 +73,6 @@ class Task:
     steps: int = 2000
     batch_size: int = 64
     lr: float = 3e-3  # after a tenth of the steps; from there half a cosine down to 0
-
-    @property
-    def mark(self) -> int:
-        return self.n_symbols
-
-    @property
-    def blank(self) -> int:
-        return self.n_symbols + 1
 
 
 def make_rows(n: int, length: int, task: Task, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -95,10 +82,10 @@ def make_rows(n: int, length: int, task: Task, generator: torch.Generator) -> tu
     target the symbols are repeated after the mark, as far as there is room.
     """
     n_symbols = torch.randint(1, length - 2, (n, 1), generator=generator)
-    place = torch.arange(length)
+    place, mark, blank = torch.arange(length), task.n_symbols, task.n_symbols + 1
     rows = torch.randint(task.n_symbols, (n, length), generator=generator)
-    rows = torch.where(place < n_symbols, rows, task.blank)
-    rows = torch.where(place == n_symbols, task.mark, rows)
+    rows = torch.where(place < n_symbols, rows, blank)
+    rows = torch.where(place == n_symbols, mark, rows)
     origin = place - n_symbols - 1  # of the token that is repeated here
     copied = rows.gather(1, origin.clamp(min=0))
     return rows, torch.where((origin >= 0) & (origin < n_symbols), copied, rows)
@@ -109,12 +96,9 @@ def accuracies(predicted: Tensor, rows: Tensor, targets: Tensor, task: Task) -> 
 
     What is there to be read off (symbols, mark) and what stays blank counts for the first alone.
     """
-    right = predicted == targets
-    repeated = (rows == task.blank) & (targets != task.blank)
+    right, blank = predicted == targets, task.n_symbols + 1
+    repeated = (rows == blank) & (targets != blank)
     return right.all(dim=1).double().mean().item(), right[repeated].double().mean().item()
-
-
-# -------------------------------------------------------------------------------------- the schemes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +114,7 @@ class Variant:
     causal: bool = False
 
 
-# xPos, CoPE and FoX have another scheme in the encoder, which stands here under its own name.
+# xPos, CoPE and FoX serve causal attention alone: an encoder has their partner instead.
 SCHEMES = {
     name: Variant(position=position)
     for name, position in POSITIONS.items()
@@ -182,28 +166,22 @@ def family(variant: Variant) -> str:
     return next(titles, "bias by distance")
 
 
-class FixedSlopes(AttentionPosition):
-    """-slope |i - j|, a slope for each head."""
+class Control(AttentionPosition):
+    """A variant's slopes or causal mask in place of, or over, a scheme that is a bias alone."""
 
-    def __init__(self, slopes: Sequence[float]) -> None:
+    def __init__(self, variant: Variant, inner: AttentionPosition) -> None:
         super().__init__()
-        self.slopes = tuple(slopes)
+        self.variant, self.inner = variant, inner
 
-    def bias(self, places: Places) -> Tensor:
-        return -torch.tensor(self.slopes)[:, None, None] * places.distance.abs()
-
-
-class Causal(AttentionPosition):
-    """A causal mask over `inner`, a scheme that acts through its bias alone."""
-
-    def __init__(self, inner: AttentionPosition) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def bias(self, places: Places) -> Tensor:
-        mask = as_bias(causal_attn_mask(places.q_positions, places.k_positions), torch.float32)
-        inner = self.inner.bias(places)
-        return mask if inner is None else inner + mask
+    def bias(self, places: Places) -> Tensor | None:
+        bias = self.inner.bias(places)
+        if self.variant.slopes is not None:
+            slopes = torch.tensor(self.variant.slopes)
+            bias = alibi_bias(places.distance, slopes, causal=False)
+        if self.variant.causal:
+            mask = as_bias(causal_attn_mask(places.q_positions, places.k_positions), torch.float32)
+            bias = mask if bias is None else bias + mask
+        return bias
 
 
 class Copier(nn.Module):
@@ -227,10 +205,9 @@ class Copier(nn.Module):
         # Last, so that all schemes of a seed start from the same weights elsewhere.
         self.scheme = build_scheme(sizes)
         self.scheme.encoder_only()
-        if variant.slopes is not None:
-            self.scheme = AttentionScheme(encoder=[FixedSlopes(variant.slopes)])
-        if variant.causal:
-            self.scheme = AttentionScheme(encoder=[Causal(self.scheme.attention("encoder", 0))])
+        if variant.slopes is not None or variant.causal:
+            control = Control(variant, self.scheme.attention("encoder", 0))
+            self.scheme = AttentionScheme(encoder=[control])
 
     def forward(self, rows: Tensor) -> Tensor:
         """rows [B,T] -> logits [B,T,V]. A blank is a token like any other, not padding."""
@@ -239,9 +216,6 @@ class Copier(nn.Module):
         x = self.scheme.input("source")(x, positions)
         padding = torch.zeros_like(rows, dtype=torch.bool)
         return self.out(self.encoder(x, scheme=self.scheme, positions=positions, padding=padding))
-
-
-# -------------------------------------------------------------------------------------------- a run
 
 
 def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
@@ -321,9 +295,6 @@ def run_all(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path
     return results
 
 
-# ------------------------------------------------------------------------------------------- report
-
-
 def values(runs: Sequence[Result], measure: str, length: int) -> list[float]:
     """A measure at a length, one value a seed; none where the scheme cannot place that length."""
     return [run[measure][str(length)] for run in runs if str(length) in run[measure]]
@@ -390,9 +361,9 @@ def accuracy_figure(results: Results, task: Task) -> Figure:
 
 def length_figure(results: Results, task: Task) -> Figure:
     """Accuracy by length, a column for each family: whole rows above, repeated symbols below."""
-    families: dict[str, dict[str, Sequence[Result]]] = {}
-    for name, runs in results.items():
-        families.setdefault(family(VARIANTS[name]), {})[name] = runs
+    families: dict[str, list[str]] = {}
+    for name in results:
+        families.setdefault(family(VARIANTS[name]), []).append(name)
     figure, axes = panel_figure(
         2,
         len(families),
@@ -404,47 +375,22 @@ def length_figure(results: Results, task: Task) -> Figure:
         sharey=True,
     )
     for row, measure, words in zip(axes, ("exact", "token"), ("whole rows", "repeated symbols")):
-        for place, (title, members) in zip(row, families.items()):
-            place.set_title(f"{title}: {words}", fontsize=8)
-            place.axvline(task.length, color="0.6", linestyle=":", linewidth=1)
-            for name, runs in members.items():
-                lengths = [n for n in task.test_lengths if values(runs, measure, n)]
-                found = [mean_and_range(values(runs, measure, n)) for n in lengths]
-                means, low, high = zip(*found)
+        for place, (title, names) in zip(row, families.items()):
+            for name in names:
+                found = {n: values(results[name], measure, n) for n in task.test_lengths}
+                lengths = [n for n in found if found[n]]
+                means, low, high = zip(*(mean_and_range(found[n]) for n in lengths))
                 [line] = place.plot(lengths, means, "o-", markersize=3, linewidth=1.4, label=name)
-                colour = line.get_color()
-                place.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
+                place.fill_between(
+                    lengths, low, high, color=line.get_color(), alpha=0.15, linewidth=0
+                )
+            place.axvline(task.length, color="0.6", linestyle=":", linewidth=1)
+            place.set_title(f"{title}: {words}", fontsize=8)
             place.set_ylim(-0.03, 1.03)
             place.grid(alpha=0.3)
-    for place in axes[0]:
-        place.legend(fontsize=7, frameon=False)
+            if measure == "exact":
+                place.legend(fontsize=7, frameon=False)
     return figure
-
-
-def write_report(results: Results, task: Task, folder: Path) -> list[Path]:
-    """The table, every number as CSV, and the two pictures."""
-    rows = [
-        {
-            "scheme": name,
-            "heads": VARIANTS[name].n_heads,
-            "seed": result["seed"],
-            "length": length,
-            "exact": exact,
-            "token": result["token"][length],
-        }
-        for name, of_scheme in results.items()
-        for result in of_scheme
-        for length, exact in result["exact"].items()
-    ]
-    return [
-        write_text(folder / "copy_task.md", markdown(results, task)),
-        write_csv(folder / "copy_task.csv", rows),
-        save_figure(accuracy_figure(results, task), folder / "copy_task_accuracy.png"),
-        save_figure(length_figure(results, task), folder / "copy_task_lengths.png"),
-    ]
-
-
-# ------------------------------------------------------------------------------------- command line
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -474,8 +420,21 @@ def main(argv: list[str] | None = None) -> None:
     # A model this small has nothing to share out, and the last bits stay the same.
     torch.set_num_threads(1)
     results = run_all(names, seeds, task, folder / "results")
-    paths = write_report(results, task, folder)
-    print(f"\n{paths[0].read_text('utf-8')}", *paths, sep="\n")
+    rows = [
+        {"scheme": name, "heads": VARIANTS[name].n_heads, "seed": run["seed"], "length": length}
+        | {measure: run[measure][length] for measure in ("exact", "token")}
+        for name, runs in results.items()
+        for run in runs
+        for length in run["exact"]
+    ]
+    text = markdown(results, task)
+    paths = [
+        write_text(folder / "copy_task.md", text),
+        write_csv(folder / "copy_task.csv", rows),
+        save_figure(accuracy_figure(results, task), folder / "copy_task_accuracy.png"),
+        save_figure(length_figure(results, task), folder / "copy_task_lengths.png"),
+    ]
+    print(f"\n{text}", *paths, sep="\n")
 
 
 if __name__ == "__main__":

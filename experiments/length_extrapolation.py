@@ -9,14 +9,12 @@ that limit and beyond it. Two corpora:
                   more words on either side are left out, in copies under --output_dir; the test
                   files are scored whole
 
-Runs are separate processes, resumed where they were cut short and not repeated where they are done.
-Written into --output_dir: extrapolation.md, extrapolation.csv, extrapolation.png.
-
-How to read it. A learned table has rows for the longest test sentence, but those beyond the trained
-length keep their random initial values: that is what is tested. The scalings of RoPE named by
---scaled_at_test stretch the trained rope run for the test alone, without a further update. Their
-trained length is put at two tokens a word: in both corpora fewer than one sentence in a hundred of
-N words has more. A scaling named under --positions is trained, for data.max_len tokens.
+Written into --output_dir: extrapolation.md, extrapolation.csv, extrapolation.png. How to read it: a
+learned table has rows for the longest test sentence, but those beyond the trained length keep their
+random initial values. The scalings of RoPE named by --scaled_at_test stretch the trained rope run
+for the test alone. Their trained length is put at two tokens a word: in both corpora fewer than one
+sentence in a hundred of N words has more. A scaling named under --positions is trained, for
+data.max_len tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from experiments.common import (
     add_trial_arguments,
     bleu_by_length,
     buckets,
-    chosen_positions,
+    chosen,
     length_figure,
     make_trials,
     means,
@@ -59,8 +57,15 @@ from utils.errors import UserError
 from utils.files import write_text
 
 SCHEMES = "sinusoidal,learnable,rope,alibi,t5,kerple_log,none,randomized_rope"
-CONFIGS = {"phrasebook": "configs/demo.py", "files": "configs/multi30k_small_rope.py"}
-MAX_WORDS = {"phrasebook": 10, "files": 12}
+DEFAULTS = {  # config and training limit, by corpus
+    "phrasebook": ("configs/demo.py", 10),
+    "files": ("configs/multi30k_small_rope.py", 12),
+}
+SCALINGS = [
+    name
+    for name, scheme in POSITIONS.items()
+    if isinstance(scheme, Rope) and not isinstance(scheme.scaling, NoScaling)
+]
 FEWEST = 25  # sentences beyond the last edge: BLEU of fewer says little
 AT_TEST = "_at_test"
 
@@ -68,34 +73,25 @@ AT_TEST = "_at_test"
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(description="Train on sentences up to a length, score position schemes beyond.")
     add = parser.add_argument
-    add("--corpus", choices=tuple(CONFIGS), default="phrasebook")
+    add("--corpus", choices=tuple(DEFAULTS), default="phrasebook")
     limit = (
         "training limit (default: 10 for phrasebook, 12 for files); the phrasebook has 30,000 "
         "pairs: for fewer than 9 words lower data.corpus.n_train too"
     )
     add("--max_words", metavar="N", type=positive, help=limit)
-    scaled = "scalings of RoPE applied to the trained rope runs; '' for none"
-    scalings = "rope_linear,rope_ntk,rope_yarn"
-    add("--scaled_at_test", metavar="NAME,...", type=chosen_scalings, default=scalings, help=scaled)
+    add(
+        "--scaled_at_test",
+        metavar="NAME,...",
+        type=lambda text: chosen(text, SCALINGS, "scaling of RoPE") if text.strip() else [],
+        default="rope_linear,rope_ntk,rope_yarn",
+        help="scalings of RoPE applied to the trained rope runs; '' for none",
+    )
     add_trial_arguments(parser, config=None, output_dir=None, positions=SCHEMES)
     args = parser.parse_args(argv)
-    args.config = args.config or CONFIGS[args.corpus]
-    args.max_words = args.max_words or MAX_WORDS[args.corpus]
+    config, max_words = DEFAULTS[args.corpus]
+    args.config, args.max_words = args.config or config, args.max_words or max_words
     args.output_dir = args.output_dir or Path(f"runs/extrapolation_{args.corpus}")
     return args
-
-
-def chosen_scalings(text: str) -> list[str]:
-    """The schemes in `text`. Raises UserError for one that is not RoPE with a scaling."""
-    names = chosen_positions(text) if text.strip() else []
-    for name in names:
-        scheme = POSITIONS[name]
-        if not isinstance(scheme, Rope) or isinstance(scheme.scaling, NoScaling):
-            raise UserError(f"--scaled_at_test {name}: not a scaling of RoPE")
-    return names
-
-
-# --------------------------------------------------------------------------------------------- text
 
 
 def short_pairs(text: ParallelText, max_words: int) -> ParallelText:
@@ -108,8 +104,8 @@ def short_pairs(text: ParallelText, max_words: int) -> ParallelText:
 def write_short_corpus(config: Config, max_words: int, folder: Path) -> ParallelFiles:
     """Line-parallel files under `folder`: short training and validation pairs, whole test splits.
 
-    Their config. The name of their own folder holds a hash of the text, so that other text never
-    passes for it. Raises UserError where no short pair is left.
+    The name of their own folder holds a hash of the text, so that other text never passes for it.
+    Raises UserError where no short pair is left.
     """
     corpus = build_corpus(config.data)
     texts = {}
@@ -128,20 +124,18 @@ def write_short_corpus(config: Config, max_words: int, folder: Path) -> Parallel
     return ParallelFiles(root=str(root), train="train", validation="valid", test=tuple(tests))
 
 
-def limited_overrides(args: Namespace) -> list[str]:
-    """What `--set` must say for the corpus to be cut at the limit. Raises UserError."""
+def limited_corpus(args: Namespace) -> Phrasebook | ParallelFiles:
+    """The corpus of the command line, cut at the limit. Raises UserError where it is another."""
     config = load_config(args.config, args.overrides)
-    kinds = {"phrasebook": Phrasebook, "files": ParallelFiles}
-    if not isinstance(config.data.corpus, kinds[args.corpus]):
+    corpus = config.data.corpus
+    if corpus.kind != args.corpus:
         raise UserError(
-            f"--corpus {args.corpus}, but {args.config} has the {config.data.corpus.kind} corpus: "
-            f"give --config, or --set data.corpus={args.corpus}"
+            f"--corpus {args.corpus}, but {args.config} has the {corpus.kind} corpus: give "
+            f"--config, or --set data.corpus={args.corpus}"
         )
-    if args.corpus == "phrasebook":
-        return [f"data.corpus.train_max_words={args.max_words}"]
-    short = write_short_corpus(config, args.max_words, args.output_dir)
-    names = {"train": short.train, "validation": short.validation, "test": ",".join(short.test)}
-    return [f"data.corpus.{key}={value}" for key, value in {"root": short.root, **names}.items()]
+    if isinstance(corpus, Phrasebook):
+        return dataclasses.replace(corpus, train_max_words=args.max_words)
+    return write_short_corpus(config, args.max_words, args.output_dir)
 
 
 def length_edges(sources: Sequence[str], max_words: int) -> tuple[int, ...]:
@@ -152,9 +146,6 @@ def length_edges(sources: Sequence[str], max_words: int) -> tuple[int, ...]:
     while sum(count > edges[-1] + step for count in words) >= FEWEST:
         edges.append(edges[-1] + step)
     return tuple(edges)
-
-
-# ----------------------------------------------------------------------- RoPE scaled after training
 
 
 def scaled_trial(source: Trial, name: str, max_words: int) -> Trial:
@@ -201,20 +192,14 @@ def copy_run(source: Trial, trial: Trial) -> None:
     write_text(trial.folder / "train.out", f"{copy.path}\n")
 
 
-# ------------------------------------------------------------------------------------------- script
-
-
 @dataclass
 class Extrapolation(Experiment):
     """sources: of all splits that are scored. pairs: of a trial and of its copy that is scaled."""
 
     stem = "extrapolation"
     sources: list[str]
+    edges: tuple[int, ...]  # of buckets of them
     pairs: list[tuple[Trial, Trial]]
-
-    @cached_property
-    def edges(self) -> tuple[int, ...]:
-        return length_edges(self.sources, self.args.max_words)
 
     @cached_property
     def bleu(self) -> dict[str, list[float | None]]:
@@ -281,15 +266,8 @@ class Extrapolation(Experiment):
         [axes] = figure.axes
         border = self.edges.index(limit) + 0.5
         axes.axvline(border, color="black", linewidth=1.0, linestyle="--")
-        axes.annotate(
-            "longer than in training →",
-            (border, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(4, -4),
-            textcoords="offset points",
-            va="top",
-            fontsize=8,
-        )
+        words, place = " longer than in training →", axes.get_xaxis_transform()
+        axes.text(border, 0.98, words, transform=place, va="top", fontsize=8)
         axes.set_ylim(bottom=0)
         save_figure(figure, self.args.output_dir / "extrapolation.png")
 
@@ -297,15 +275,17 @@ class Extrapolation(Experiment):
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code, see Experiment.main."""
     args = parse_args(argv)
-    limits = limited_overrides(args)
-    trials = make_trials(
-        args,
-        lambda name, more: load_config(args.config, [*args.overrides, *limits, *more], name),
-        args.positions,
-        validation=args.corpus == "phrasebook",
-    )
+    limited = limited_corpus(args)
+
+    def load(name: str, more: list[str]) -> Config:
+        config = load_config(args.config, [*args.overrides, *more], name)
+        data = dataclasses.replace(config.data, corpus=limited)
+        return dataclasses.replace(config, data=data)
+
+    trials = make_trials(args, load, args.positions, validation=args.corpus == "phrasebook")
     corpus = build_corpus(trials[0].config.data)
     sources = [line for split in trials[0].splits for line in corpus.load(split).src]
+    edges = length_edges(sources, args.max_words)
     pairs = [
         (trial, scaled_trial(trial, name, args.max_words))
         for trial in trials
@@ -313,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in args.scaled_at_test
     ]
     trials += [scaled for _, scaled in pairs]
-    return Extrapolation(args, trials, "position", sources, pairs).main()
+    return Extrapolation(args, trials, "position", sources, edges, pairs).main()
 
 
 if __name__ == "__main__":

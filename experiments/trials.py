@@ -10,9 +10,8 @@ config. In a folder:
         attempts.json               its processes: seconds, peak memory, how many ran at once
         test.log, scored.json       what test.py said, and with which settings
 
-A trial that is done is not run again. One that was cut short goes on from its last checkpoint. The
-digest leaves out what does not change the training (places, logging, the search), so a changed
-search alone scores again.
+A trial that is done is not run again, one that was cut short goes on from its last checkpoint, and
+a changed search alone scores again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import dataclasses
 import fcntl
 import fnmatch
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -45,14 +43,11 @@ from configs.serialize import to_dict
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
 
-# Nothing here imports torch: until it executes another program a child counts its parent's memory
-# as its own peak.
-
 ROOT = Path(__file__).resolve().parents[1]
 POLL_S = 0.2
-RESULT_FILES = ("_scores.json", ".src.txt", ".ref.txt", ".hyp.txt")  # of test.py, for each split
+CHECKPOINTS = "checkpoints/*_checkpoint_*.pt"  # of a run
 
-# Fields that change nothing of what a training learns; nor do `name` and `decode`.
+# These fields, `name` and `decode` change nothing of what a training learns.
 NEUTRAL = {
     "data": ("cache_dir", "num_workers"),
     "evaluate": ("batch_size", "bleu_*", "bootstrap_samples", "length_buckets"),
@@ -132,7 +127,7 @@ class Trial:
         """The run's folder, if the training came to its end: train.py then prints the folder."""
         printed = _read(self.folder / "train.out").split("\n")[:-1]
         run = self.folder / Path(printed[-1]).name if printed else None
-        return run if run is not None and checkpoints(run) else None
+        return run if run is not None and any(run.glob(CHECKPOINTS)) else None
 
     @property
     def run(self) -> Path:
@@ -144,7 +139,7 @@ class Trial:
 
     def unfinished_run(self) -> Path | None:
         """The run with the newest checkpoint."""
-        paths = [path for run in self.folder.glob("*") for path in checkpoints(run)]
+        paths = self.folder.glob(f"*/{CHECKPOINTS}")
         newest = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
         return newest.parents[1] if newest else None
 
@@ -154,57 +149,42 @@ class Trial:
         return {"search": self.search, "splits": list(self.splits), **sections}
 
     def is_scored(self) -> bool:
-        if self.finished_run() is None or _read_json(self.folder / "scored.json") != self.scoring():
+        scored = json.loads(_read(self.folder / "scored.json") or "null")
+        if self.finished_run() is None or scored != self.scoring():
             return False
-        names = itertools.product(self.splits, RESULT_FILES)
-        return all(self.result_file(*name).is_file() for name in names)
+        return all(self.result_file(split, "_scores.json").is_file() for split in self.splits)
 
     def result_file(self, split: str, suffix: str) -> Path:
-        """A file that test.py writes beside the finished run: see RESULT_FILES."""
+        """What test.py writes: _scores.json, .src.txt, .ref.txt or .hyp.txt."""
         return self.run / "results" / f"{split.replace(os.sep, '_')}_{self.search}{suffix}"
 
     def lines(self, split: str, what: str) -> list[str]:
-        """The scored sentences of a split: `what` is src, ref or hyp."""
         return self.result_file(split, f".{what}.txt").read_text("utf-8").split("\n")[:-1]
 
     def scores(self, split: str) -> dict[str, Any]:
-        """The record of test.py."""
         return json.loads(self.result_file(split, "_scores.json").read_text("utf-8"))
 
     def attempts(self) -> list[dict[str, Any]]:
         """The processes that trained; None for what is not known, as nobody saw the end."""
-        return _read_json(self.folder / "attempts.json") or []
+        return json.loads(_read(self.folder / "attempts.json") or "[]")
 
     def training(self) -> dict[str, Any]:
         """What the finished training took and reached; None for what is not known."""
         log = [json.loads(x) for x in _read(self.run / "logs" / "metrics.jsonl").splitlines()]
         updates = [line for line in log if line["kind"] == "train" and line["step"] > 1]
         speeds = [line["tokens_per_second"] for line in updates]  # target tokens
-        # The lowest is that of the checkpoint that was scored.
         losses = [line["loss"] for line in log if line["kind"] == "validation"]
         parameters = re.findall(r": ([\d,]+) parameters", _read(self.folder / "train.log"))
         attempts = self.attempts()
         seconds, peaks = ([each[key] for each in attempts] for key in ("seconds", "peak_mb"))
         return {
             "parameters": int(parameters[-1].replace(",", "")) if parameters else None,
-            "validation_loss": min(losses, default=None),
+            "validation_loss": min(losses, default=None),  # that of the scored checkpoint
             "tokens_per_second": median(speeds) if speeds else None,
             "peak_memory_mb": max(filter(None, peaks), default=None),  # of the host, not of a GPU
             "train_minutes": None if None in seconds else sum(seconds) / 60,
             "jobs": max((each["jobs"] for each in attempts), default=1),  # side by side
         }
-
-    def keep_scored_checkpoint(self) -> None:
-        """Remove all other checkpoints: with optimizer state they are the bulk of a run."""
-        scored = self.scores(self.splits[0])["checkpoint"]
-        for path in checkpoints(self.run):
-            if path.name != scored:
-                path.unlink()
-
-
-def checkpoints(run: Path) -> list[Path]:
-    """The checkpoint files of a run's folder, in no order."""
-    return list(run.glob("checkpoints/*_checkpoint_*.pt"))
 
 
 def _read(path: Path) -> str:
@@ -214,28 +194,17 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-# ------------------------------------------------------------------------------------------ running
-
-
 @dataclass
 class Runner:
-    """Runs trials, `jobs` at once, each in a thread that waits for its processes.
+    """Runs trials, each in a thread that waits for its processes.
 
-    SIGINT, SIGTERM and SIGHUP are passed on to the processes, which save and end; `stopped` is then
-    the signal.
+    SIGINT, SIGTERM and SIGHUP are passed on to the processes, which save and end.
     """
 
-    jobs: int
+    jobs: int  # trials at once
     threads: int  # of each process
     failures: dict[str, str]  # by the titles of trials that failed; the others go on
-    stopped: int | None = None
+    stopped: int | None = None  # the signal
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
@@ -312,15 +281,16 @@ class Runner:
         for split in ([], *(["--split", name] for name in trial.more_splits)):
             self._run(trial, lock, "test", *arguments, *split, measured={})
         write_text(trial.folder / "scored.json", json.dumps(trial.scoring()) + "\n")
-        trial.keep_scored_checkpoint()
+        # All other checkpoints go: with optimizer state they are the bulk of a run.
+        scored = trial.scores(trial.splits[0])["checkpoint"]
+        for path in trial.run.glob(CHECKPOINTS):
+            if path.name != scored:
+                path.unlink()
 
     def _run(
         self, trial: Trial, lock: int, script: str, *arguments: str, measured: dict[str, Any]
     ) -> None:
-        """Wait for a script of the project, measure it, raise Failed if it failed.
-
-        What it says goes to files in the trial's folder.
-        """
+        """Wait for a script, whose words go to files in the trial's folder. May raise Failed."""
         threads = str(self.threads)
         log_file = trial.folder / f"{script}.log"
         began = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from toy_runs import toy_settings
+from toy_runs import toy_command
 
 from experiments import compare_positions, trials
 
@@ -41,11 +41,8 @@ class StandIn:
         return lines
 
     def arguments(self, *more: str) -> list[str]:
-        file = self.folder / "toy.py"
-        file.write_text("from configs.schema import Config\n\nconfig = Config(name='toy')\n")
-        settings = [part for text in toy_settings(self.folder) for part in ("--set", text)]
-        places = ["--config", str(file), "--output_dir", str(self.output)]
-        return [*places, *settings, "--threads", "1", *more]
+        command = toy_command(self.folder)[1:]
+        return [*command, "--output_dir", str(self.output), "--threads", "1", *more]
 
     def compare(self, positions: str, *more: str) -> int:
         return compare_positions.main(self.arguments("--positions", positions, *more))

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from conftest import run_script, tiny_args
+from conftest import run_script
 from stand_in import StandIn, read_csv
+from toy_runs import toy_command
 
 from configs.schema import Config, InverseSqrt, RDrop, Subword
 from configs.serialize import diff, from_dict
@@ -30,13 +31,12 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 @pytest.mark.slow
 def test_a_real_comparison_holds_what_was_measured(tmp_path: Path) -> None:
     output = tmp_path / "out"
-    small = ["train.max_epochs=1", "train.precision=fp32", "train.log_every=1", "decode.max_len=8"]
-    small += ["data.corpus.n_train=300", "data.corpus.n_test=12", "evaluate.bleu_every_epochs=0"]
-    arguments = ["--positions", "rope", "--baseline", "rope", "--config", "configs/demo.py"]
-    arguments += [*tiny_args(tmp_path, *small), "--threads", "1", "--search", "greedy"]
+    arguments = toy_command(tmp_path, "train.max_epochs=1", "decode.max_len=8")[1:]
+    arguments += ["--positions", "rope", "--baseline", "rope", "--search", "greedy"]
+    arguments += ["--threads", "1", "--output_dir", str(output)]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = compare_positions.main([*arguments, "--output_dir", str(output)])
+        code = compare_positions.main(arguments)
     assert code == 0, err.getvalue()
     assert re.search(r"^\[1/1\] .* min \| rope, seed 0: done in", err.getvalue(), re.MULTILINE)
     assert out.getvalue() == (output / "comparison.md").read_text("utf-8")
@@ -103,13 +103,11 @@ def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(stand_in: StandIn)
         assert (stand_in.output / name).read_bytes().startswith(b"\x89PNG")
 
 
-METHODS = "plain_twice,r_drop+bpe_dropout,moving_average"
-
-
 def test_methods_are_changes_of_the_config_alone_and_together(stand_in: StandIn) -> None:
-    arguments = stand_in.arguments("--methods", METHODS, "--set", "train.max_epochs=2")
+    names = ["plain_twice", "r_drop+bpe_dropout", "moving_average"]
+    arguments = stand_in.arguments("--methods", ",".join(names), "--set", "train.max_epochs=2")
     assert compare_methods.main(arguments) == 0
-    assert [row["method"] for row in stand_in.table()] == ["plain", *METHODS.split(",")]
+    assert [row["method"] for row in stand_in.table()] == ["plain", *names]
     assert {row["baseline"] for row in stand_in.table()} == {"", "plain"}
     plain = from_dict(stand_in.config("plain"))
 
@@ -126,16 +124,12 @@ def test_methods_are_changes_of_the_config_alone_and_together(stand_in: StandIn)
     assert replace(both.optim, objective=plain.optim.objective) == plain.optim
 
 
-def test_the_inverse_square_root_keeps_the_peak_and_the_warm_up_of_the_config() -> None:
-    args = compare_methods.parse_args(["--set", "optim.schedule.lr=0.002"])
-    schedule = compare_methods.method_config(args, "inverse_sqrt", []).optim.schedule
-    assert schedule == InverseSqrt(lr=0.002, warmup_steps=200)
-
-
 def test_every_method_fits_the_default_config_and_changes_it() -> None:
-    args = compare_methods.parse_args([])
+    args = compare_methods.parse_args(["--set", "optim.schedule.lr=0.002"])
     configs = {n: compare_methods.method_config(args, n, []) for n in compare_methods.METHODS}
     assert [name for name, config in configs.items() if config == configs["plain"]] == ["plain"]
+    # the peak and the warm-up of the config
+    assert configs["inverse_sqrt"].optim.schedule == InverseSqrt(lr=0.002, warmup_steps=200)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +149,7 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
         (compare_methods, "--methods ,", "name at least one method"),
         (length_extrapolation, "--corpus phrasebook", "has the files corpus"),
         (length_extrapolation, "--positions rope,x", "no position scheme 'x'"),
-        (length_extrapolation, "--scaled_at_test alibi", "alibi: not a scaling of RoPE"),
+        (length_extrapolation, "--scaled_at_test alibi", "no scaling of RoPE 'alibi'"),
         (length_extrapolation, "--corpus files --max_words 1", "no pair of train is so short"),
         (copy_task, "--schemes ropee", "no scheme 'ropee': there are none, "),
         (copy_task, "--schemes rope,cope", "no scheme 'cope'"),

@@ -28,33 +28,30 @@ from experiments.copy_task import (
 from utils.tables import markdown_table
 
 TASK = Task()
+MARK, BLANK = TASK.n_symbols, TASK.n_symbols + 1
 TINY = Task(steps=2, n_test=20)
-NAMES = ["none", "learnable", "alibi_1_head_slope_half", "none_causal"]
-FILES = ["copy_task.md", "copy_task.csv", "copy_task_accuracy.png", "copy_task_lengths.png"]
 
 
 @pytest.fixture
-def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    """The script, whose --fast is tiny."""
+def script(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Scripts:
+    """The script in `tmp_path`, whose --fast is tiny."""
     monkeypatch.setattr(copy_task, "FAST_TASK", TINY)
-    return Scripts(copy_task.main, capsys, monkeypatch)
 
+    def main(arguments: list[str]) -> None:
+        copy_task.main(["--fast", "--output_dir", str(tmp_path), *arguments])
 
-def fast(folder: Path, names: str, seeds: str = "0", *more: str) -> list[str]:
-    places = ["--output_dir", str(folder)]
-    return ["--fast", "--schemes", names, "--seeds", seeds, *places, *more]
+    return Scripts(main, capsys, monkeypatch)
 
 
 def rows_of(n: int, length: int = TASK.length) -> tuple[torch.Tensor, torch.Tensor]:
     return make_rows(n, length, TASK, torch.Generator().manual_seed(0))
 
 
-def model_of(name: str) -> Copier:
+def model_of(variant: str | Variant) -> Copier:
     torch.manual_seed(0)
-    return Copier(VARIANTS[name], TASK).eval()
-
-
-# --------------------------------------------------------------------------------------------- rows
+    return Copier(VARIANTS[variant] if isinstance(variant, str) else variant, TASK).eval()
 
 
 @pytest.mark.parametrize("length", [10, 4, 17])
@@ -63,20 +60,19 @@ def test_the_target_repeats_the_symbols_after_the_mark_as_far_as_there_is_room(l
     assert rows.shape == targets.shape == (500, length)
     numbers = set()
     for row, target in zip(rows.tolist(), targets.tolist()):
-        n = row.index(TASK.mark)
+        n = row.index(MARK)
         numbers.add(n)
         symbols = row[:n]
         assert all(0 <= symbol < TASK.n_symbols for symbol in symbols)
-        assert row == [*symbols, TASK.mark, *[TASK.blank] * (length - n - 1)]
-        assert target == [*symbols, TASK.mark, *symbols, *[TASK.blank] * length][:length]
+        assert row == [*symbols, MARK, *[BLANK] * (length - n - 1)]
+        assert target == [*symbols, MARK, *symbols, *[BLANK] * length][:length]
     assert numbers == set(range(1, length - 2))
     assert rows.unique().tolist() == list(range(TASK.n_symbols + 2))
 
 
 def test_exact_counts_whole_rows_and_token_the_repeated_symbols_alone() -> None:
-    mark, blank = TASK.mark, TASK.blank
-    rows = torch.tensor([[1, 2, mark, blank, blank, blank], [3, mark, blank, blank, blank, blank]])
-    targets = torch.tensor([[1, 2, mark, 1, 2, blank], [3, mark, 3, blank, blank, blank]])
+    rows = torch.tensor([[1, 2, MARK, BLANK, BLANK, BLANK], [3, MARK, BLANK, BLANK, BLANK, BLANK]])
+    targets = torch.tensor([[1, 2, MARK, 1, 2, BLANK], [3, MARK, 3, BLANK, BLANK, BLANK]])
     wrong_symbol, wrong_elsewhere = targets.clone(), targets.clone()
     wrong_symbol[0, 4] = 7
     wrong_elsewhere[0, 0], wrong_elsewhere[1, 5] = 5, 5
@@ -86,11 +82,12 @@ def test_exact_counts_whole_rows_and_token_the_repeated_symbols_alone() -> None:
     assert accuracies(rows, rows, targets, TASK) == (0.0, 0.0)
 
 
-# ------------------------------------------------------------------------------------------ schemes
-
-
 def test_every_named_scheme_stands_here_unless_it_serves_causal_attention_alone() -> None:
     assert set(POSITIONS) - set(VARIANTS) == {"xpos", "cope", "fox"}
+
+
+# Numbers that the scheme adds to the encoder. t5: one table for both layers, none for a decoder.
+PARAMETERS = {"none": 0, "rope": 0, "learnable": TASK.length * TASK.d_model, "t5": 32 * 4}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -98,6 +95,7 @@ def test_every_scheme_trains_and_answers_at_every_length_that_it_can_place(name:
     result = train_and_test(VARIANTS[name], 0, TINY)
     lengths = [str(TINY.length)] if name == "learnable" else list(map(str, TINY.test_lengths))
     assert list(result["exact"]) == list(result["token"]) == lengths
+    assert result["position_parameters"] == PARAMETERS.get(name, result["position_parameters"])
     assert family(VARIANTS[name])
 
 
@@ -133,20 +131,11 @@ def test_a_causal_variant_does_not_see_later_tokens(name: str, causal: bool) -> 
 
 
 def test_given_slopes_are_those_of_the_bias() -> None:
-    model = Copier(Variant(position=POSITIONS["alibi"], n_heads=2, slopes=(0.5, 0.25)), TASK)
+    model = model_of(Variant(position=POSITIONS["alibi"], n_heads=2, slopes=(0.5, 0.25)))
     places = copy_task.Places(torch.arange(3), torch.arange(3))
     bias = model.scheme.attention("encoder", 1).bias(places)
     distance = torch.tensor([[0, 1, 2], [1, 0, 1], [2, 1, 0]])
     assert torch.equal(bias, torch.stack([-0.5 * distance, -0.25 * distance]))
-
-
-@pytest.mark.parametrize(
-    ("name", "n"),
-    # t5: one table for both layers, none for a decoder
-    [("none", 0), ("rope", 0), ("learnable", TASK.length * TASK.d_model), ("t5", 32 * 4)],
-)
-def test_position_parameters_are_those_of_the_encoder(name: str, n: int) -> None:
-    assert train_and_test(VARIANTS[name], 0, TINY)["position_parameters"] == n
 
 
 def test_positions_are_learned_from_and_nothing_is_learned_without_them() -> None:
@@ -165,37 +154,11 @@ def test_the_seed_decides_the_outcome() -> None:
     assert first != other
 
 
-# ------------------------------------------------------------------------------------------- script
-
-
-def test_the_script_writes_table_csv_and_plots_and_does_not_run_again_what_is_done(
+def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
     script: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = fast(tmp_path, ",".join(NAMES), "0,1")
-    first = script(*arguments)
-    assert first.code == 0, first
-    written = {name: (tmp_path / name).read_bytes() for name in FILES}
-    text = written["copy_task.md"].decode()
-    assert all(f"| {name} |" in text for name in NAMES)
-    assert text in first.out
-    assert first.out.splitlines()[-4:] == [str(tmp_path / name) for name in FILES]
-    table = list(csv.DictReader(written["copy_task.csv"].decode().splitlines()))
-    of_none = [(row["seed"], row["length"]) for row in table if row["scheme"] == "none"]
-    assert of_none == [(seed, str(length)) for seed in "01" for length in TASK.test_lengths]
-    assert {row["length"] for row in table if row["scheme"] == "learnable"} == {"10"}
-    assert all(0 <= float(row["exact"]) <= float(row["token"]) <= 1 for row in table)
-    assert all(written[name].startswith(b"\x89PNG") for name in FILES[2:])
-
-    monkeypatch.setattr(copy_task, "train_and_test", None)  # a finished run is not run again
-    again = script(*arguments)
-    assert again.code == 0, again
-    assert again.out.count("done before") == 2 * len(NAMES)
-    assert written == {name: (tmp_path / name).read_bytes() for name in FILES}
-
-
-def test_an_interrupted_experiment_goes_on_where_it_was(
-    script: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    names = ["none", "learnable", "alibi_1_head_slope_half", "none_causal"]
+    arguments = ["--schemes", ",".join(names), "--seeds", "0,1"]
     trained: list[int] = []
     last = 0
 
@@ -206,28 +169,43 @@ def test_an_interrupted_experiment_goes_on_where_it_was(
         return train_and_test(variant, seed, task)
 
     monkeypatch.setattr(copy_task, "train_and_test", interrupted)
-    assert script(*fast(tmp_path, "none", "0,1,2")).code == 130
-    assert len(list((tmp_path / "results").iterdir())) == 1
-    assert not (tmp_path / "copy_task.md").exists()
-    last = 2
-    assert script(*fast(tmp_path, "none", "0,1,2")).code == 0
-    assert trained == [0, 1, 2]
+    assert script(*arguments).code == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    last = 1
+    first = script(*arguments)
+    assert first.code == 0, first
+    assert trained == [0] * 4 + [1] * 4
+    assert first.out.count("done before") == 4
+    files = first.out.splitlines()[-4:]
+    kinds = ["copy_task.md", "copy_task.csv", "copy_task_accuracy.png", "copy_task_lengths.png"]
+    assert files == [str(tmp_path / name) for name in kinds]
+    text, table, *pictures = written = [Path(name).read_bytes() for name in files]
+    assert all(f"| {name} |" in text.decode() for name in names)
+    assert text.decode() in first.out
+    rows = list(csv.DictReader(table.decode().splitlines()))
+    of_none = [(row["seed"], row["length"]) for row in rows if row["scheme"] == "none"]
+    assert of_none == [(seed, str(length)) for seed in "01" for length in TASK.test_lengths]
+    assert {row["length"] for row in rows if row["scheme"] == "learnable"} == {"10"}
+    assert all(0 <= float(row["exact"]) <= float(row["token"]) <= 1 for row in rows)
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+
+    assert script(*arguments).out.count("done before") == 8
+    assert written == [Path(name).read_bytes() for name in files]
 
 
 def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
     script: Scripts, tmp_path: Path
 ) -> None:
     for steps in ("1", "2", "1"):
-        assert script(*fast(tmp_path, "none", "0", "--steps", steps)).code == 0
-    one, two = (tmp_path / "results").iterdir()
-    stored = [json.loads(path.read_text("utf-8")) for path in (one, two)]
-    assert {record["settings"]["task"]["steps"] for record in stored} == {1, 2}
+        assert script("--schemes", "none", "--seeds", "0", "--steps", steps).code == 0
+    paths = list((tmp_path / "results").iterdir())
+    stored = [json.loads(path.read_text("utf-8")) for path in paths]
+    assert sorted(record["settings"]["task"]["steps"] for record in stored) == [1, 2]
     assert set(stored[0]["result"]["provenance"]) >= {"commit", "torch", "hardware"}
-    for path in (one, two):
+    for path in paths:
         path.write_text("{}")
-    message = script(*fast(tmp_path, "none", "0", "--steps", "1"))
-    assert message.code == 2
-    assert "not a result (KeyError('result')); delete it to run it again" in message.err
+    error = script("--schemes", "none", "--seeds", "0", "--steps", "1").error()
+    assert error.endswith("not a result (KeyError('result')); delete it to run it again")
 
 
 def test_tables_say_mean_and_spread() -> None:
@@ -237,23 +215,17 @@ def test_tables_say_mean_and_spread() -> None:
     assert markdown_table(["a", "b"], [["x|y", 1]]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 |\n"
 
 
-def test_bars_show_mean_spread_and_every_seed() -> None:
+def test_a_plot_shows_mean_spread_and_every_seed() -> None:
     results = {
         name: [{"exact": {"10": value}} for value in seeds]
-        for name, seeds in {"rope": [0.2, 0.4], "alibi_1_head": [1.0], "t5": [0.3]}.items()
+        for name, seeds in {"rope": [0.2, 0.4], "alibi_1_head": [1.0]}.items()
     }
     [axes] = accuracy_figure(results, TASK).axes
     assert [text.get_text() for text in axes.get_yticklabels()] == [
         "rope (H=4)",
         "alibi_1_head (H=1)",
-        "t5 (H=4)",
     ]
-    # for each scheme the interval, the mean, and marks where there are several seeds
-    drawn = [list(line.get_xdata()) for line in axes.lines]
-    spread = 0.02**0.5
-    assert drawn[:3] == [
-        pytest.approx([0.3 - spread, 0.3 + spread]),
-        [pytest.approx(0.3)],
-        [0.2, 0.4],
-    ]
-    assert drawn[3:] == [[1.0, 1.0], [1.0], [0.3, 0.3], [0.3]]
+    spread, mean, seeds, *one_seed = [list(line.get_xdata()) for line in axes.lines]
+    assert spread == pytest.approx([0.3 - 0.02**0.5, 0.3 + 0.02**0.5])
+    assert (mean, seeds) == ([pytest.approx(0.3)], [0.2, 0.4])
+    assert one_seed == [[1.0, 1.0], [1.0]]

@@ -13,7 +13,7 @@ from conftest import ROOT
 from stand_in import StandIn
 from toy_runs import toy_config
 
-from configs.load import read_config_json
+from configs.load import load_config, read_config_json
 from configs.positions import YarnScaling
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
@@ -47,12 +47,8 @@ def test_training_files_hold_no_longer_sentences_and_test_files_all(tmp_path: Pa
     assert corpus.load("test") == before["test"]
     other = length_extrapolation.write_short_corpus(config, 8, tmp_path / "out")
     assert other.root != short.root
-
-
-def test_a_pair_with_one_long_side_is_left_out() -> None:
-    text = ParallelText(["a b", "a b c", "a b"], ["a b", "a", "a b c"])
-    short = length_extrapolation.short_pairs(text, 2)
-    assert (short.src, short.tgt) == (["a b"], ["a b"])
+    one_side = ParallelText(["a b", "a b c", "a b"], ["a b", "a", "a b c"])
+    assert length_extrapolation.short_pairs(one_side, 2) == ParallelText(["a b"], ["a b"])
 
 
 def test_buckets_meet_at_the_limit_and_end_where_sentences_are_few() -> None:
@@ -88,14 +84,20 @@ def test_a_scaled_copy_has_the_trained_weights_and_another_rotation(
     assert not trial.is_scored()  # it is trained, so that scoring is what is left to do
 
 
-def test_a_table_curves_and_counts_are_written(stand_in: StandIn) -> None:
+def test_a_table_curves_and_counts_are_written_and_a_rotation_without_weights_is_named(
+    stand_in: StandIn,
+) -> None:
+    stand_in.fates(rope="error")
     arguments = stand_in.arguments("--corpus", "files", "--max_words", "6")
-    arguments += ["--positions", "sinusoidal,learnable"]
+    arguments += ["--positions", "sinusoidal,learnable,rope", "--scaled_at_test", "rope_ntk"]
     calls = ["train sinusoidal", "test sinusoidal", "train learnable", "test learnable"]
     for expected in (calls, []):
-        assert length_extrapolation.main(arguments) == 0
-        assert stand_in.calls() == expected
+        assert length_extrapolation.main(arguments) == 1
+        assert stand_in.calls() == [*expected, "train rope"]
     rows = stand_in.table("extrapolation.csv")
+    reasons = {row["position"]: row["reason"] for row in rows}
+    copied = {"rope_ntk_at_test": "rope, seed 0 is not trained"}
+    assert reasons == {"sinusoidal": "", "learnable": "", "rope": "no such luck", **copied}
     for name in ("sinusoidal", "learnable"):
         own = [row for row in rows if row["position"] == name]
         spans = [(row["from_words"], row["to_words"], row["beyond"]) for row in own]
@@ -107,19 +109,6 @@ def test_a_table_curves_and_counts_are_written(stand_in: StandIn) -> None:
     assert (stand_in.output / "extrapolation.png").read_bytes().startswith(b"\x89PNG")
     [root] = stand_in.output.glob("text_max6_*")
     assert stand_in.config("learnable")["data"]["corpus"]["root"] == str(root)
-
-
-def test_a_rotation_that_cannot_be_scaled_is_named_and_the_rest_is_written(
-    stand_in: StandIn,
-) -> None:
-    stand_in.fates(rope="error")
-    arguments = stand_in.arguments("--corpus", "files", "--max_words", "6")
-    arguments += ["--positions", "rope,none", "--scaled_at_test", "rope_ntk"]
-    assert length_extrapolation.main(arguments) == 1
-    assert stand_in.calls() == ["train rope", "train none", "test none"]
-    reasons = {row["position"]: row["reason"] for row in stand_in.table("extrapolation.csv")}
-    copied = {"rope_ntk_at_test": "rope, seed 0 is not trained"}
-    assert reasons == {"none": "", "rope": "no such luck", **copied}
 
 
 def test_the_phrasebook_is_scored_on_both_sides_of_the_limit(stand_in: StandIn) -> None:
@@ -136,10 +125,10 @@ def test_the_phrasebook_is_scored_on_both_sides_of_the_limit(stand_in: StandIn) 
 
 def test_the_default_sizes_are_in_the_phrasebook_and_defaults_follow_the_corpus() -> None:
     args = length_extrapolation.parse_args([])
-    config = length_extrapolation.load_config(
-        args.config, length_extrapolation.limited_overrides(args)
-    )
-    splits = [build_corpus(config.data).load(split) for split in ("train", "validation", "test")]
+    config = load_config(args.config)
+    short = length_extrapolation.limited_corpus(args)
+    corpus = build_corpus(dataclasses.replace(config.data, corpus=short))
+    splits = [corpus.load(split) for split in ("train", "validation", "test")]
     assert list(map(len, splits)) == [20_000, 500, 500]
     assert max(words(splits[0].src)) == 10 < min(words(splits[2].src))
     args = length_extrapolation.parse_args(["--corpus", "files"])
