@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 import re
-from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -41,10 +40,8 @@ from models.positional_encodings.base import (
     Kind,
     Places,
     PositionScheme,
-    Role,
 )
 from models.positional_encodings.randomized import draw_positions
-from models.positional_encodings.rope import Rotary
 from models.schemes import POSITION_SCHEMES
 from models.transformer import TranslationTransformer
 from utils.errors import ConfigError, UserError
@@ -160,6 +157,17 @@ def test_calls_leave_no_trace(name: str, kind: Kind) -> None:
     assert torch.equal(run(scheme, kind), first)
     after = [*scheme.parameters(), *scheme.buffers()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("name", ["rope_dynamic_ntk", "transformer_xl", "deberta", "cope"])
+def test_the_layers_of_a_stack_share_what_their_places_decide(name: str) -> None:
+    scheme, places, q = scheme_of(name), Places(AT, AT, causal=True), normal(1, N_HEADS, N, 8)
+    made = []
+    for layer in (0, 1):
+        scheme.attention("decoder", layer).logit_term(q, q, places, None)
+        made.append(set(places._made) - {"distance", "mask"})
+    assert made[0] == made[1]
+    assert made[0]
 
 
 # ------------------------------------------------------------------------------------------ kernels
@@ -402,6 +410,15 @@ def test_every_name_is_one_word_on_the_command_line_and_a_kind_stands_for_defaul
 COPE_OF_NONE = config.Cope(encoder=config.NoPosition())
 FOX_OF_TABLE = config.Fox(encoder=config.Learnable())
 NTK, DYNAMIC_NTK = config.NtkScaling(), config.DynamicNtkScaling()
+SMALL = config.Learnable(max_positions=100)
+
+
+def lengths(*, position: Any, source: int, target: int) -> None:
+    base = load_config("configs/multi30k_small_rope.py")
+    data, decode = replace(base.data, max_len=source), replace(base.decode, max_len=target)
+    replace(base, model=replace(base.model, position=position), data=data, decode=decode)
+
+
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (config.Cope, {"encoder": config.Fox()}, r"model.position.encoder = .*allowed: .*Rope"),
     (config.Fox, {"encoder": config.XPos()}, r"model.position.encoder = .*allowed: .*Rope"),
@@ -444,6 +461,21 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (tiny_config, {"position": config.Sinusoidal(), "d_model": 9, "n_heads": 3}, "a multiple of 2"),
     (tiny_config, {"position": config.Alibi(), "n_heads": 0}, "n_heads = 0"),
     (tiny_config, {"position": config.Alibi(), "backend": "torch"}, "no place for positions"),
+    (
+        lengths,
+        {"position": config.Fox(encoder=SMALL), "source": 128, "target": 100},
+        "encoder.max_positions = 100: .* tokens on the source",
+    ),
+    (
+        lengths,
+        {"position": config.Combined(input=SMALL), "source": 100, "target": 101},
+        "input.max_positions = 100: .* tokens on the target",
+    ),
+    (
+        lengths,
+        {"position": config.XPos(scale_base=1.0), "source": 30, "target": 100},
+        r"scale_base = 1.0: allows for \d+ tokens on the target",
+    ),
 ]
 
 
@@ -451,6 +483,10 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 def test_what_cannot_serve_is_refused_when_the_config_is_made(make, fields, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make(**fields)
+
+
+def test_a_decoder_that_counts_has_no_table_to_outgrow() -> None:
+    lengths(position=config.Fox(encoder=SMALL), source=100, target=200)
 
 
 @every_scheme
@@ -463,34 +499,6 @@ def test_past_the_trained_length_a_scheme_works_or_names_the_length(name: str) -
         says = "a source of 40 tokens is longer than the position table of 24"
         with pytest.raises(UserError, match=says):
             model(src, tgt_in)
-
-
-SMALL = config.Learnable(max_positions=100)
-LENGTHS: list[tuple[Any, int, int, str | None]] = [
-    (config.Fox(encoder=SMALL), 128, 100, "encoder.max_positions = 100: .* tokens on the source"),
-    (config.Fox(encoder=SMALL), 100, 200, None),  # the decoder has no table
-    (config.Combined(input=SMALL), 100, 101, "input.max_positions = 100: .* tokens on the target"),
-    (
-        config.XPos(scale_base=1.0),
-        30,
-        100,
-        r"scale_base = 1.0: allows for \d+ tokens on the target",
-    ),
-]
-
-
-@pytest.mark.parametrize(("position", "source", "target", "says"), LENGTHS)
-def test_a_length_past_the_scheme_names_the_field_and_the_side(
-    position, source, target, says
-) -> None:
-    base = load_config("configs/multi30k_small_rope.py")
-    changes = {
-        "model": replace(base.model, position=position),
-        "data": replace(base.data, max_len=source),
-        "decode": replace(base.decode, max_len=target),
-    }
-    with pytest.raises(ConfigError, match=says) if says else nullcontext():
-        replace(base, **changes)
 
 
 # ---------------------------------------------------------------------------------- cross-attention
@@ -522,27 +530,16 @@ def test_cross_attention_has_no_positions_in_any_scheme(name: str) -> None:
     check_cross_attention_has_no_positions(model_with(name))
 
 
-class QueriesAlone(Rotary):
-    """Rotated queries over keys as they are (one attention for both, as in T5Gemma 2)."""
-
-    def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
-        return super().rotate(x, positions, role) if role == "query" else x
-
-
 WITH_MODULES = [name for name in TINY if isinstance(scheme_of(name), AttentionScheme)]
 
 
-@pytest.mark.parametrize("name", [*WITH_MODULES, "rope on queries alone"])
+@pytest.mark.parametrize("name", WITH_MODULES)
 def test_a_position_in_cross_attention_is_caught(name: str) -> None:
     """The decoder's modules of the scheme stand there too."""
-    queries_alone = name not in TINY
-    model = model_with("rope" if queries_alone else name)
-    if queries_alone:
-        alone = QueriesAlone(base=10000.0, form="real", rope_dim="head")
-        model.scheme.cross = nn.ModuleList([alone])
-    elif name != "rope_cross":
+    model = model_with(name)
+    if name != "rope_cross":
         model.scheme.cross = nn.ModuleList(model.scheme.decoder)
-    catches(lambda: check_cross_attention_has_no_positions(model))
+    catches(check_cross_attention_has_no_positions, model)
 
 
 def test_rope_in_cross_attention_gives_q_and_k_their_own_positions() -> None:
@@ -590,34 +587,7 @@ def test_a_known_mistake_is_caught_positions_at_every_step(name: str, mistake: A
     check_a_step_goes_on_where_the_prefix_ended(model)
     model.scheme.positions = mistake  # type: ignore[method-assign]
     torch.manual_seed(3)
-    catches(lambda: check_a_step_goes_on_where_the_prefix_ended(model))
-
-
-def test_a_known_mistake_is_caught_a_state_that_does_not_follow_its_beam(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Forget gates stand beside the keys: where beams change places, they must too."""
-    model = tiny_model(TINY["fox"])
-    src, tgt_in = sources(5), targets(2, 4)
-
-    def check() -> None:
-        state = model.init_state(model.encode(src), beam_size=2, max_len=4)
-        for t in range(3):
-            model.decode_step(tgt_in[None, :, t], state)
-        state.reorder(torch.tensor([[1, 0]]))
-        last = model.decode_step(tgt_in[None, [1, 0], 3], state)[0]
-        close(last, model(src.repeat(2, 1), tgt_in)[[1, 0], -1])
-
-    check()
-    take = KeyValueCache.take
-
-    def forgetful(self: KeyValueCache, rows: Tensor) -> None:
-        gates = None if self.state is None else self.state.clone()
-        take(self, rows)
-        self.state = gates
-
-    monkeypatch.setattr(KeyValueCache, "take", forgetful)
-    catches(check)
+    catches(check_a_step_goes_on_where_the_prefix_ended, model)
 
 
 def test_the_contracts_default_to_no_position() -> None:

@@ -7,20 +7,9 @@ import torch
 from references import normal
 from tiny_models import D_MODEL, POSITIONS as TINY, sources, targets, tiny_config, tiny_model
 
-from configs.schema import (
-    Alibi,
-    Combined,
-    Fox,
-    Learnable,
-    Position,
-    Randomized,
-    Rope,
-    Shaw,
-    Sinusoidal,
-)
-from models.positional_encodings.base import Places, PositionScheme
+from configs.schema import Fox, Learnable, Position, Randomized, Rope, Sinusoidal
+from models.positional_encodings.base import PositionScheme
 from models.positional_encodings.randomized import draw_positions
-from models.positional_encodings.rope import Rotary
 from models.schemes import build_scheme
 from utils.errors import UserError
 
@@ -95,38 +84,19 @@ def test_positions_are_drawn_anew_in_training_and_fixed_in_evaluation() -> None:
         scheme.positions("source", 0, 21, CPU)
 
 
-def test_drawn_positions_reach_the_scheme_inside() -> None:
-    scheme = scheme_of(Randomized(scheme=Alibi(), spread=200, max_positions=20)).eval()
-    positions = scheme.positions("source", 0, 5, CPU)
-    bias = scheme.attention("encoder", 0).bias(Places(positions, positions))
-    steps = positions.double()
-    ratio = (steps[4] - steps[0]) / (steps[1] - steps[0])
-    assert (bias[0, 4, 0] / bias[0, 1, 0]).item() == pytest.approx(ratio.item(), rel=1e-6)
-
-
 # --------------------------------------------------------------------------------------- two in one
 
 
-def test_a_combination_adds_its_input_and_acts_inside_attention() -> None:
-    both = scheme_of(Combined(input=Sinusoidal(), attention=Shaw(clip=2)))
-    assert both.input("source")(torch.zeros(1, 3, 16), torch.arange(3)).abs().max() > 0.5
-    assert both.attention("decoder", 1).needs_weights
-    assert not both.attention("cross", 1).needs_weights
-
-
-def test_a_pair_acts_by_stack_and_never_in_cross_attention() -> None:
-    scheme, x, at = scheme_of(Fox(encoder=Rope())), normal(1, 2, 3, 8), torch.arange(3)
-    assert isinstance(scheme.attention("encoder", 0), Rotary)
-    assert scheme.attention("decoder", 0).token_state(torch.randn(1, 3, 16)) is not None
-    assert scheme.attention("cross", 0).token_state(torch.randn(1, 3, 16)) is None
-    for kind in ("cross", "decoder"):
-        assert torch.equal(scheme.attention(kind, 0).rotate(x, at, "query"), x)
-
-
-def test_a_pair_adds_the_encoders_input_to_the_source_alone() -> None:
-    scheme, x, at = scheme_of(Fox(encoder=Sinusoidal())), normal(1, 3, 16), torch.arange(3)
-    assert not torch.equal(scheme.input("source")(x, at), x)
-    assert torch.equal(scheme.input("target")(x, at), x)
+def test_a_pair_acts_by_stack_and_on_the_source_alone() -> None:
+    scheme, at = scheme_of(Fox(encoder=Rope())), torch.arange(3)
+    x, tokens = normal(1, 2, 3, 8), normal(1, 3, 16).float()
+    for kind, gates, turns in (("encoder", 0, 1), ("decoder", 1, 0), ("cross", 0, 0)):
+        module = scheme.attention(kind, 0)
+        assert (module.token_state(tokens) is not None) == gates
+        assert (not torch.equal(module.rotate(x, at, "query"), x)) == turns
+    scheme = scheme_of(Fox(encoder=Sinusoidal()))
+    assert not torch.equal(scheme.input("source")(tokens, at), tokens)
+    assert torch.equal(scheme.input("target")(tokens, at), tokens)
     assert (scheme_of(Fox(encoder=Learnable())).max_length("target")) is None
 
 

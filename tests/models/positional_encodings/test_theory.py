@@ -9,14 +9,13 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from references import distances as distance, normal as random
+from references import DOUBLE, distances as distance, normal as random, shift_matrix, theta_of
 from torch import Tensor
 
 from models.positional_encodings.alibi import alibi_bias, alibi_slopes
-from models.positional_encodings.deberta import deberta_logits
 from models.positional_encodings.fire import fire_ratio
 from models.positional_encodings.kerple import kerple_log_bias, kerple_power_bias
-from models.positional_encodings.rope import inverse_frequencies, rotate_real
+from models.positional_encodings.rope import rotate_real
 from models.positional_encodings.rope_scaling import yarn_attention_factor, yarn_frequencies
 from models.positional_encodings.sandwich import sandwich_bias
 from models.positional_encodings.shaw import shaw_values
@@ -24,25 +23,20 @@ from models.positional_encodings.sinusoidal import sinusoid_table
 from models.positional_encodings.t5 import t5_buckets
 from models.positional_encodings.xpos import xpos_scale
 
-F64 = torch.float64
-NEG = -torch.inf
-
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() < tolerance)
 
 
 def causal(t: int) -> Tensor:
-    return torch.zeros(t, t, dtype=F64).masked_fill(torch.ones(t, t).triu(1).bool(), NEG)
+    return torch.zeros(t, t, dtype=DOUBLE).masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf)
 
 
 class Stack:
-    """Layers of one-head attention and a feed-forward on x [T,d], with whatever `logits` adds to
-    q.k and q, k.
-    """
+    """Layers of one-head attention, with what a scheme adds, and a feed-forward on x [T,8]."""
 
-    def __init__(self, n_layers: int, d: int = 8) -> None:
-        self.weights = [random(5, d, d, seed=seed) / d**0.5 for seed in range(n_layers)]
+    def __init__(self, n_layers: int) -> None:
+        self.weights = [random(5, 8, 8, seed=seed) / 8**0.5 for seed in range(n_layers)]
 
     def __call__(
         self,
@@ -77,8 +71,8 @@ def test_without_positions_an_encoder_is_equivariant_and_a_translator_sees_a_bag
 
 
 def test_a_causal_mask_counts_positions_with_equal_logits() -> None:
-    first = F.one_hot(torch.tensor(0), 7).to(F64)
-    assert close(causal(7).softmax(-1) @ first, 1 / torch.arange(1, 8, dtype=F64))
+    first = F.one_hot(torch.tensor(0), 7).to(DOUBLE)
+    assert close(causal(7).softmax(-1) @ first, 1 / torch.arange(1, 8, dtype=DOUBLE))
 
 
 def test_order_reaches_the_last_token_through_two_causal_layers_but_not_through_one() -> None:
@@ -96,15 +90,13 @@ def test_a_repeated_token_looks_the_same_everywhere_unless_positions_reach_the_v
 ) -> None:
     x = random(1, 8).expand(6, 8)
     same = lambda y: close(y, y[:1].expand_as(y))  # noqa: E731
-    angles = torch.arange(6)[:, None] * inverse_frequencies(8, dtype=F64)
+    at, table = torch.arange(6), random(5, 8)
     assert same(Stack(2)(x, mask - distance(6).abs() / 2))
-    assert same(Stack(2)(x, mask, rotate=lambda y: rotate_real(y[None, None], angles)[0, 0]))
-    assert not same(Stack(2)(x + sinusoid_table(torch.arange(6), 8, dtype=F64), mask))
+    assert same(Stack(2)(x, mask, rotate=lambda y: turn(y, at)))
+    assert not same(Stack(2)(x + sinusoid_table(at, 8, dtype=DOUBLE), mask))
 
     def shaw(weights: Tensor) -> Tensor:
-        return shaw_values(weights[None, None], random(5, 8), torch.arange(6), torch.arange(6), 2)[
-            0, 0
-        ]
+        return shaw_values(weights[None, None], table, at, at, 2)[0, 0]
 
     assert not same(Stack(2)(x, mask, values=shaw))
 
@@ -112,18 +104,7 @@ def test_a_repeated_token_looks_the_same_everywhere_unless_positions_reach_the_v
 # -------------------------------------------------------------------------------------- 3. absolute
 
 
-def shift_matrix(k: int, d: int) -> Tensor:
-    blocks = []
-    for w in inverse_frequencies(d, dtype=F64):
-        c, s = torch.cos(k * w), torch.sin(k * w)
-        blocks.append(torch.stack((torch.stack((c, s)), torch.stack((-s, c)))))
-    return torch.block_diag(*blocks)
-
-
-def test_a_shift_of_sinusoids_is_one_rotation_and_shifts_compose() -> None:
-    pe = sinusoid_table(torch.arange(60), 16, dtype=F64)
-    for k in (0, 1, 30):
-        assert close(pe[:30] @ shift_matrix(k, 16).T, pe[k : k + 30])
+def test_shifts_of_sinusoids_compose() -> None:
     assert close(shift_matrix(3, 16) @ shift_matrix(4, 16), shift_matrix(7, 16))
     assert close(shift_matrix(5, 16).T, shift_matrix(-5, 16))
     # Section 11: with a plus in cos(a+b) it fails for the first pair already.
@@ -134,7 +115,7 @@ def test_a_head_can_learn_to_look_any_number_of_tokens_back() -> None:
     """Any number, and with the rank of a head: M(s) on every fourth of 32 pairs is what a head of
     size 16 can hold.
     """
-    pe = sinusoid_table(torch.arange(40), 64, dtype=F64)
+    pe = sinusoid_table(torch.arange(40), 64, dtype=DOUBLE)
     kept = (torch.arange(64) // 2 % 4 == 0).double()
     for s in (1, 4, 9):
         a = kept[:, None] * shift_matrix(s, 64)
@@ -145,13 +126,13 @@ def test_a_head_can_learn_to_look_any_number_of_tokens_back() -> None:
 
 @pytest.mark.parametrize(("d", "first_rise"), [(64, 6), (192, 24), (512, 44)])
 def test_dot_products_of_sinusoids_are_not_monotone(d: int, first_rise: int) -> None:
-    pe = sinusoid_table(torch.arange(60), d, dtype=F64)
+    pe = sinusoid_table(torch.arange(60), d, dtype=DOUBLE)
     rises = ((pe @ pe[0]).diff() > 0).nonzero()[:, 0] + 1
     assert rises[0] == first_rise
 
 
 def test_projections_keep_the_pattern_only_if_they_commute_with_shifts() -> None:
-    pe = sinusoid_table(torch.arange(40), 16, dtype=F64)
+    pe = sinusoid_table(torch.arange(40), 16, dtype=DOUBLE)
     along = lambda a: (pe @ a @ pe.T).diagonal(3)  # noqa: E731
     by_pair = torch.block_diag(
         *(r * shift_matrix(2, 16)[i : i + 2, i : i + 2] for r, i in zip(random(8), range(0, 16, 2)))
@@ -163,29 +144,28 @@ def test_projections_keep_the_pattern_only_if_they_commute_with_shifts() -> None
 
 
 def test_wavelengths_of_sinusoids() -> None:
-    w = inverse_frequencies(512, dtype=F64)
+    w = theta_of(512)
     assert round(2 * math.pi / w[0].item(), 2) == 6.28
     assert int(2 * math.pi / w[-1].item()) == 60_611
     assert bool((w.diff() < 0).all())
-    t2t = sinusoid_table(torch.arange(9), 16, layout="t2t", dtype=F64)
+    t2t = sinusoid_table(torch.arange(9), 16, layout="t2t", dtype=DOUBLE)
     assert abs(t2t[1, 7].asin().item() - 1e-4) < 1e-12  # the last wavelength is 2 pi base
 
 
 # ---------------------------------------------------------------------------------------- 4. rotary
 
 
-def turn(x: Tensor, position: int | Tensor, **layout: str) -> Tensor:
-    angles = torch.as_tensor(position).reshape(-1, 1) * inverse_frequencies(x.shape[-1], dtype=F64)
-    return rotate_real(x.reshape(1, 1, -1, x.shape[-1]), angles, **layout)[0, 0]  # type: ignore[arg-type]
+def turn(x: Tensor, position: int | Tensor) -> Tensor:
+    return rotate_real(x, torch.as_tensor(position)[..., None] * theta_of(x.shape[-1]))
 
 
 def score(q: Tensor, k: Tensor, m: int, n: int) -> float:
-    return (turn(q, m) * turn(k, n)).sum().item()
+    return (turn(q, m) @ turn(k, n)).item()
 
 
 def test_ropes_score_is_a_real_part_with_an_even_and_an_odd_side() -> None:
     q, k = random(8), random(8, seed=1)
-    theta = inverse_frequencies(8, dtype=F64)
+    theta = theta_of(8)
     q_c, k_c = (torch.view_as_complex(x.view(-1, 2)) for x in (q, k))
     for m, n in itertools.product((0, 3, 11, 40), repeat=2):
         phi = (m - n) * theta
@@ -197,17 +177,17 @@ def test_ropes_score_is_a_real_part_with_an_even_and_an_odd_side() -> None:
 
 
 def test_rope_does_not_force_distance_to_fade() -> None:
-    u = torch.ones(64, dtype=F64)
+    u = torch.ones(64, dtype=DOUBLE)
     falls = torch.tensor([score(u, u, m, 0) for m in range(10)])
     assert (falls.diff() > 0).nonzero()[0, 0] + 1 == 6
     for s in (0, 4, 20):
-        assert max(range(40), key=lambda m: score(u, turn(u, s)[0], m, 0)) == s
+        assert max(range(40), key=lambda m: score(u, turn(u, s), m, 0)) == s
 
 
 def test_rotation_before_the_head_split_gives_each_head_a_band_of_wavelengths() -> None:
-    after = 2 * math.pi / inverse_frequencies(64, dtype=F64)
+    after = 2 * math.pi / theta_of(64)
     assert (round(after[0].item(), 1), round(after[-1].item())) == (6.3, 47_117)
-    before = (2 * math.pi / inverse_frequencies(512, dtype=F64)).view(8, 32)
+    before = (2 * math.pi / theta_of(512)).view(8, 32)
     assert (round(before[0, 0].item(), 1), round(before[0, -1].item())) == (6.3, 19)
     assert (round(before[7, 0].item()), int(before[7, -1].item())) == (19_869, 60_611)
     assert round(before[4, 0].item()) == 628  # the first of heads 5-8
@@ -221,22 +201,22 @@ def test_bfloat16_cannot_count() -> None:
 
 
 def test_yarns_two_ramps_differ_by_two_thirds() -> None:
-    theta = inverse_frequencies(64, dtype=F64)
+    theta = theta_of(64)
     keep = ((256 * theta / (2 * math.pi) - 1) / (32 - 1)).clamp(0, 1)  # equation 18
     paper = keep * theta + (1 - keep) * theta / 4
-    ratio = yarn_frequencies(64, factor=4.0, trained_length=256, dtype=F64) / paper
+    ratio = yarn_frequencies(64, factor=4.0, trained_length=256, dtype=DOUBLE) / paper
     assert round(100 * (ratio.max().item() - 1)) == 67
     assert ratio.min() > 0.97  # the code rounds the ends of its ramp to whole indices
 
 
 def test_numbers_of_yarn_and_xpos() -> None:
     assert round(yarn_attention_factor(4.0) ** 2, 2) == 1.30
-    past, future = xpos_scale(torch.tensor([512, -512]), 64, dtype=F64)
+    past, future = xpos_scale(torch.tensor([512, -512]), 64, dtype=DOUBLE)
     assert past[0].item() == pytest.approx(0.286, abs=5e-4)
     assert future[0].item() == pytest.approx(3.5)
     assert bool((past < 1).all())
     assert bool((past.diff() > 0).all())  # the fast pairs fade most
-    largest = lambda n: xpos_scale(torch.tensor([-n]), 64, dtype=F64).max()  # noqa: E731
+    largest = lambda n: xpos_scale(torch.tensor([-n]), 64, dtype=DOUBLE).max()  # noqa: E731
     assert largest(4500) < torch.finfo(torch.float16).max < largest(4600)
 
 
@@ -244,7 +224,7 @@ def test_numbers_of_yarn_and_xpos() -> None:
 
 
 def slopes(n_heads: int) -> list[float]:
-    return alibi_slopes(n_heads, dtype=F64).tolist()
+    return alibi_slopes(n_heads, dtype=DOUBLE).tolist()
 
 
 def test_alibis_slopes_and_how_little_one_head_says() -> None:
@@ -252,55 +232,45 @@ def test_alibis_slopes_and_how_little_one_head_says() -> None:
     assert slopes(12) == [*slopes(8), 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
     wanted = {1: (1 / 256, 0.035, 1.036), 2: (1 / 16, 0.56, 1.76), 4: (1 / 4, 2.25, 9.5)}
     for n_heads, row in (wanted | {8: (1 / 2, 4.5, 90)}).items():
-        bias = alibi_bias(distance(10), alibi_slopes(n_heads, dtype=F64), causal=False)
+        bias = alibi_bias(distance(10), alibi_slopes(n_heads, dtype=DOUBLE), causal=False)
         largest = -bias.min().item()
         assert (max(slopes(n_heads)), largest, math.exp(largest)) == pytest.approx(row, rel=6e-3)
 
 
 def test_causal_alibi_is_a_bonus_for_later_keys() -> None:
     logits, j = random(6, 6), torch.arange(6)
-    both = (
-        (logits - distance(6) / 4 + causal(6)).softmax(-1),
-        (logits + j / 4 + causal(6)).softmax(-1),
-    )
-    assert close(*both)
+    alibi, bonus = logits - distance(6) / 4, logits + j / 4
+    assert close((alibi + causal(6)).softmax(-1), (bonus + causal(6)).softmax(-1))
 
 
 def number(x: float) -> Tensor:
-    return torch.tensor([x], dtype=F64)
+    return torch.tensor([x], dtype=DOUBLE)
 
 
 def fire(n: Tensor, threshold: float = 512.0) -> Tensor:
     """Any function of the ratio, for positions 0 .. T-1."""
-    t = torch.arange(len(n))
-    return torch.sin(3 * fire_ratio(t, t, number(0.1), number(threshold)))
+    return torch.sin(3 * fire_ratio(n[:, 0], n[:, 0], number(0.1), number(threshold)))
 
 
 SYMMETRIC: dict[str, Callable[[Tensor], Tensor]] = {
     "alibi": lambda n: alibi_bias(n, number(0.25), causal=False)[0],
     "kerple log": lambda n: kerple_log_bias(n, number(0.7), number(0.3))[0],
     "kerple power": lambda n: kerple_power_bias(n, number(0.7), number(1.3))[0],
-    "sandwich": lambda n: sandwich_bias(n, 2, width=16, dtype=F64)[0],
+    "sandwich": lambda n: sandwich_bias(n, 2, width=16, dtype=DOUBLE)[0],
     "fire": fire,
 }
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)
 def test_symmetric_biases_do_not_see_direction(name: str) -> None:
-    x, target = random(6, 8), random(4, 8, seed=9)
-    bias = SYMMETRIC[name](distance(6))
-    encoder = Stack(2)
-    assert close(encoder(x.flip(0), bias), encoder(x, bias).flip(0))
-    assert close(
-        cross_attention(target, encoder(x.flip(0), bias)), cross_attention(target, encoder(x, bias))
-    )
+    x, target, bias, encoder = random(6, 8), random(4, 8), SYMMETRIC[name](distance(6)), Stack(2)
     # The end mark stays last when the words are reversed: that is another sentence.
     marked = torch.cat((x[:5].flip(0), x[5:]))
-    assert not close(
-        cross_attention(target, encoder(marked, bias)),
-        cross_attention(target, encoder(x, bias)),
-        1e-3,
-    )
+    encoded, backwards, reversed_words = (encoder(each, bias) for each in (x, x.flip(0), marked))
+    assert close(backwards, encoded.flip(0))
+    read = cross_attention(target, encoded)
+    assert close(cross_attention(target, backwards), read)
+    assert not close(cross_attention(target, reversed_words), read, 1e-3)
 
 
 def test_fire_beyond_its_threshold_sees_direction() -> None:
@@ -331,30 +301,15 @@ def test_kerples_kernels_are_conditionally_positive_definite(name: str) -> None:
 
 
 def test_sandwich_falls_like_a_logarithm_but_not_steadily() -> None:
-    bias = sandwich_bias(torch.arange(2000), 8, dtype=F64)[0]  # the first of 8 heads divides by 1
+    bias = sandwich_bias(torch.arange(2000), 8, dtype=DOUBLE)[
+        0
+    ]  # the first of 8 heads divides by 1
     assert bias[0] == 0
     assert bias[1:].max() < 0
     assert bool((bias.diff() > 0).any())
-    per_doubling = (
-        bias[[4, 16, 64, 256, 1024]].diff() / 2
-    )  # with log-spaced waves: 64 ln 2 / ln 10000
-    assert per_doubling.tolist() == pytest.approx(
-        [-64 * math.log(2) / math.log(10000)] * 4, rel=0.25
-    )
-
-
-# ------------------------------------------------------------------ 6. terms that depend on content
-
-
-def test_debertas_two_indices_are_mirrored_tables() -> None:
-    """delta(i,j) in the last term takes the row of the opposite distance."""
-    q, k, t = torch.zeros(1, 1, 4, 8, dtype=F64), random(1, 1, 4, 8), torch.arange(4)
-    table = random(16, 1, 8, seed=1)
-    paper = deberta_logits(q, k, None, table, t, t, max_distance=8)
-    mirrored = table.clone()
-    mirrored[1:] = table[1:].flip(0)  # row 8 + x and row 8 - x change places
-    code = torch.einsum("jd,ijd->ij", k[0, 0], mirrored[distance(4) + 8, 0]) / 16**0.5
-    assert close(paper[0, 0], code)
+    per_doubling = bias[[4, 16, 64, 256, 1024]].diff() / 2
+    wanted = -64 * math.log(2) / math.log(10000)  # with log-spaced waves
+    assert per_doubling.tolist() == pytest.approx([wanted] * 4, rel=0.25)
 
 
 # -------------------------------------------------------------------------------------- 9. decoding
