@@ -15,7 +15,6 @@ from models.masks import causal_attn_mask
 from models.positional_encodings.base import AttentionPosition, Places
 
 DOUBLE = torch.float64
-BiasOf = Callable[[Tensor, Tensor], Tensor]  # positions of queries and keys -> [H,Tq,Tk]
 
 # Query and key positions: a whole sequence, its newest tokens against all of it, positions with
 # gaps, far from 0.
@@ -149,36 +148,3 @@ def attention(module: AttentionPosition, q: Tensor, k: Tensor, v: Tensor, places
         value_term=(lambda w: module.value_term(w, places)) if module.needs_weights else None,
     )
     return out
-
-
-# ------------------------------------------------------------------------------- biases by distance
-
-
-def bias_of(module: AttentionPosition, *, causal: bool = False) -> BiasOf:
-    return lambda q, k: module.bias(Places(q, k, causal=causal))  # type: ignore[return-value]
-
-
-def whole(bias: BiasOf, length: int) -> Tensor:
-    return bias(torch.arange(length), torch.arange(length))
-
-
-def check_anywhere(bias: BiasOf, *, absolute: bool = False) -> None:
-    """Queries and keys at any places, one token or a few, get their entries of the whole bias."""
-    for q, k in ANYWHERE.values():
-        both = torch.cat((q, k))
-        first = 0 if absolute else int(both.min())
-        full = whole(bias, int(both.max()) - first + 1)
-        close(bias(q, k), full[:, q - first][:, :, k - first])
-
-
-class SlicedFromTheFront:
-    """A bias of the greatest length so far, of which every call gets the first rows."""
-
-    def __init__(self, bias: BiasOf) -> None:
-        self.bias, self.cached = bias, torch.zeros(1, 0, 0)
-
-    def __call__(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        n_queries, n_keys = len(q_positions), len(k_positions)
-        if self.cached.shape[1] < max(n_queries, n_keys):
-            self.cached = whole(self.bias, max(n_queries, n_keys))
-        return self.cached[:, :n_queries, :n_keys]

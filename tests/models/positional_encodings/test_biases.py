@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from references import (
-    DOUBLE,
-    BiasOf,
-    SlicedFromTheFront,
-    bias_of,
-    catches,
-    check_anywhere,
-    close,
-    distances,
-    whole,
-)
+from references import ANYWHERE, DOUBLE, catches, close, distances, normal
 from torch import Tensor
+from transformers import T5Config
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
-from x_transformers.x_transformers import AlibiPositionalBias
+from transformers.models.t5.modeling_t5 import T5Attention
+from x_transformers.x_transformers import AlibiPositionalBias, RelativePositionBias
 
+import configs.positions as config
+from configs.schema import ModelConfig
+from models.attention.multi_head import SelfAttention
 from models.positional_encodings.alibi import Alibi, alibi_bias, alibi_slopes
 from models.positional_encodings.base import AttentionPosition, Places
 from models.positional_encodings.fire import Fire, fire_bias, fire_ratio
@@ -36,9 +33,11 @@ from models.positional_encodings.kerple import (
 )
 from models.positional_encodings.relative import by_distance
 from models.positional_encodings.sandwich import Sandwich
-from models.positional_encodings.t5 import T5Bias
+from models.positional_encodings.t5 import T5Bias, t5_buckets
+from models.schemes import build_scheme
 
-H, C, L = 8, 0.25, 5.0
+H, HEAD_DIM, C, L = 8, 4, 0.25, 5.0
+BiasOf = Callable[[Tensor, Tensor], Tensor]  # positions of queries and keys -> [H,Tq,Tk]
 SLOPES = alibi_slopes(H, dtype=DOUBLE)
 BIASES: dict[str, Callable[[], AttentionPosition]] = {
     "alibi": lambda: Alibi(n_heads=H),
@@ -58,6 +57,23 @@ both_forms: Any = pytest.mark.parametrize("form", ["log", "power"])
 def module_of(name: str, dtype: torch.dtype = DOUBLE) -> AttentionPosition:
     torch.manual_seed(3)
     return BIASES[name]().to(dtype)
+
+
+def bias_of(module: AttentionPosition, *, causal: bool = False) -> BiasOf:
+    return lambda q, k: module.bias(Places(q, k, causal=causal))  # type: ignore[return-value]
+
+
+def whole(bias: BiasOf, length: int) -> Tensor:
+    return bias(torch.arange(length), torch.arange(length))
+
+
+def check_anywhere(bias: BiasOf, *, absolute: bool = False) -> None:
+    """Queries and keys at any places, one token or a few, get their entries of the whole bias."""
+    for q, k in ANYWHERE.values():
+        both = torch.cat((q, k))
+        first = 0 if absolute else int(both.min())
+        full = whole(bias, int(both.max()) - first + 1)
+        close(bias(q, k), full[:, q - first][:, :, k - first])
 
 
 # ----------------------------------------------------------------------------------------- formulas
@@ -192,7 +208,7 @@ def test_each_distance_is_evaluated_once() -> None:
 # ------------------------------------------------------------------------------ KERPLE's parameters
 
 
-def check_kernel_is_trained(kernel: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+def check_trained(kernel: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     """Distances, p and a: both get gradients that agree with finite differences, also at 0."""
     a = torch.tensor([0.05, 0.4, 0.9], dtype=DOUBLE, requires_grad=True)
     p = torch.tensor([0.2, 1.0, 1.7], dtype=DOUBLE, requires_grad=True)
@@ -208,7 +224,7 @@ def power_kernel(distance: Tensor, p: Tensor, a: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kernel", [kerple_log_bias, power_kernel])
 def test_kerples_parameters_are_trained(kernel: Any) -> None:
-    check_kernel_is_trained(kernel)
+    check_trained(kernel)
 
 
 @both_forms
@@ -281,6 +297,106 @@ def test_fire_stays_finite_where_its_formula_is_not_defined(c: float, threshold:
     assert all(torch.isfinite(g) for g in torch.autograd.grad(ratio.sum(), trained))
 
 
+# ------------------------------------------------------------------------------------- T5's buckets
+
+# buckets, largest distance
+SETTINGS = [(32, 128), (32, 256), (16, 128), (8, 20), (64, 512), (4, 5), (12, 96), (10, 40)]
+both_kinds = pytest.mark.parametrize("bidirectional", [False, True])
+
+
+def check_buckets(buckets_of: Callable[..., Tensor]) -> None:
+    """The definition, in rational numbers, at every distance up to beyond the largest."""
+    for (n_buckets, far), bidirectional in itertools.product(SETTINGS, (False, True)):
+        side = n_buckets // 2 if bidirectional else n_buckets
+        exact = side // 2
+        thresholds = [Fraction(far, exact) ** k for k in range(side - exact)]
+        past = [*range(exact)]
+        for n in range(exact, far + 40):
+            power = Fraction(n, exact) ** (side - exact)
+            past.append(exact - 1 + sum(power >= t for t in thresholds))
+        distance = torch.arange(far + 40)
+        sizes = {"n_buckets": n_buckets, "max_distance": far, "bidirectional": bidirectional}
+        assert buckets_of(-distance, **sizes).tolist() == past
+        future = [0, *(side + b if bidirectional else 0 for b in past[1:])]
+        assert buckets_of(distance, **sizes).tolist() == future
+
+
+def test_t5s_buckets_follow_the_definition_exactly() -> None:
+    check_buckets(t5_buckets)
+
+
+@both_kinds
+@pytest.mark.parametrize(("n_buckets", "far"), SETTINGS[:5])
+def test_t5s_buckets_are_those_of_others(n_buckets: int, far: int, bidirectional: bool) -> None:
+    rel = torch.arange(-2 * far, 2 * far + 1)
+    ours = t5_buckets(rel, n_buckets=n_buckets, max_distance=far, bidirectional=bidirectional)
+    theirs = T5Attention._relative_position_bucket(rel, bidirectional, n_buckets, far)
+    assert torch.equal(ours, theirs)
+    buckets = RelativePositionBias._relative_position_bucket
+    assert torch.equal(ours, buckets(rel, not bidirectional, n_buckets, far))
+
+
+def t5_attention(bidirectional: bool, d_model: int = H * HEAD_DIM) -> T5Attention:
+    shape = {"d_model": d_model, "d_kv": HEAD_DIM, "num_heads": H, "dropout_rate": 0.0}
+    settings = T5Config(**shape, is_decoder=not bidirectional, use_cache=False)
+    attention = T5Attention(settings, has_relative_attention_bias=True, layer_idx=0)
+    return attention.requires_grad_(False)
+
+
+@both_kinds
+def test_t5s_bias_is_that_of_others(bidirectional: bool) -> None:
+    torch.manual_seed(3)
+    module = T5Bias(n_heads=H, bidirectional=bidirectional)
+    theirs = t5_attention(bidirectional)
+    other = RelativePositionBias(scale=1.0, causal=not bidirectional, heads=H)
+    for table in (theirs.relative_attention_bias, other.relative_attention_bias):
+        table.weight.data = module.table.data
+    bias, keys = bias_of(module), torch.arange(153)
+    assert torch.equal(whole(bias, 200), theirs.compute_bias(200, 200)[0])
+    assert torch.equal(bias(keys[-3:], keys), other(3, 153))
+    assert torch.equal(bias(keys[-1:], keys), theirs.compute_bias(1, 153, past_seen_tokens=152)[0])
+
+
+def test_a_decoder_of_t5_spends_all_its_buckets_on_the_past() -> None:
+    scheme, n = build_scheme(ModelConfig(position=config.T5())), 140
+    assert whole(bias_of(scheme.attention("encoder", 0)), n)[0].unique().numel() == 31
+    assert whole(bias_of(scheme.attention("decoder", 0)), n)[0, -1].unique().numel() == 32
+
+
+def check_attention(make: Callable[[bool], T5Bias], *, scaled: bool) -> None:
+    """A whole self-attention of ours, on either side, returns what T5's does with its weights.
+
+    T5 leaves out 1/sqrt(Dh); divided queries put it back, beside a bias that stays as it is.
+    """
+    n, d_model, bare = 9, H * HEAD_DIM, {"dropout": 0.0, "bias": False, "layer": 0}
+    x, at = normal(2, n, d_model, seed=5), torch.arange(n)
+    future = torch.full((n, n), -torch.inf, dtype=DOUBLE).triu(1)[None, None]
+    for kind, mask in (("encoder", None), ("decoder", future)):
+        torch.manual_seed(4)
+        module, theirs = make(mask is None).double(), t5_attention(mask is None).double()
+        torch.nn.init.normal_(module.table)
+        theirs.relative_attention_bias.weight.data = module.table.data
+        ours: Any = SelfAttention(d_model=d_model, n_heads=H, **bare, kind=kind).double()
+        weights = theirs.q.weight, theirs.k.weight, theirs.v.weight
+        ours.qkv_proj.weight.data, ours.out_proj.weight = torch.cat(weights), theirs.o.weight
+        if scaled:
+            theirs.q.weight /= math.sqrt(HEAD_DIM)
+        places = Places(at, at, causal=mask is not None)
+        close(ours(x, position=module, places=places), theirs(x, mask=mask)[0])
+
+
+check_scaled, check_unscaled = (partial(check_attention, scaled=scaled) for scaled in (True, False))
+
+
+def t5(scaled: bool, cls: type[T5Bias] = T5Bias) -> Callable[[bool], T5Bias]:
+    return lambda bidirectional: cls(n_heads=H, bidirectional=bidirectional, scaled=scaled)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_an_attention_with_the_bias_is_t5s(scaled: bool) -> None:
+    check_attention(t5(scaled), scaled=scaled)
+
+
 # ----------------------------------------------------------------------------------------- mistakes
 
 
@@ -302,6 +418,19 @@ def with_bonus(side: Callable[[Tensor], Tensor], *, sloped: bool = True) -> Bias
     """Symmetric ALiBi and half a step for the distances i - j that `side` chooses."""
     scale = SLOPES[:, None, None] if sloped else 1.0
     return lambda q, k: of_distance(lambda d: d)(q, k) + 0.5 * scale * side(q[:, None] - k)
+
+
+class SlicedFromTheFront:
+    """A bias of the greatest length so far, of which every call gets the first rows."""
+
+    def __init__(self, bias: BiasOf) -> None:
+        self.bias, self.cached = bias, torch.zeros(1, 0, 0)
+
+    def __call__(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        n_queries, n_keys = len(q_positions), len(k_positions)
+        if self.cached.shape[1] < max(n_queries, n_keys):
+            self.cached = whole(self.bias, max(n_queries, n_keys))
+        return self.cached[:, :n_queries, :n_keys]
 
 
 class BonusBehindTheMask(Alibi):
@@ -340,12 +469,14 @@ def other_sandwich(
 def other_fire(
     numerator: Callable[[Tensor], Tensor] = lambda d: torch.log1p((C * d).abs()),
     later: Callable[[Tensor, Tensor], Tensor] = lambda q, k: torch.maximum(q[:, None], k),
-    denominator: Callable[[Tensor], Tensor] = lambda x: torch.log1p(C * x.clamp(min=L)),
+    denominator: Callable[[Tensor], Tensor] = lambda x: torch.log1p(C * x),
+    least: float = L,
 ) -> BiasOf:
     """psi(i - j) / psi(max(L, later(i, j))) with a part of it changed, for one head."""
 
     def ratio(q: Tensor, k: Tensor) -> Tensor:
-        return (numerator((q[:, None] - k).to(DOUBLE)) / denominator(later(q, k).to(DOUBLE)))[None]
+        distance, most = (q[:, None] - k).to(DOUBLE), later(q, k).to(DOUBLE).clamp(min=least)
+        return (numerator(distance) / denominator(most))[None]
 
     return ratio
 
@@ -354,67 +485,87 @@ def fire_by_rows(q: Tensor, k: Tensor) -> Tensor:
     return fire_ratio(torch.arange(len(q)), k, *scalars(C, L))[None]
 
 
-check = {name: partial(check_formula, name) for name in FORMULAS}
+def float_buckets(rel: Tensor, n_buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
+    """Logarithms subtracted in float64, which rounds some boundaries down."""
+    side = n_buckets // 2 if bidirectional else n_buckets
+    n = rel.abs() if bidirectional else rel.neg().clamp(min=0)
+    exact = side // 2
+    share = (n.double().log() - math.log(exact)) / (math.log(max_distance) - math.log(exact))
+    far = (exact + (share.clamp(min=0) * (side - exact)).long()).clamp(max=side - 1)
+    return torch.where(n < exact, n, far) + (side * (rel > 0) if bidirectional else 0)
+
+
+def in_one_half(rel: Tensor, n_buckets: int, bidirectional: bool, **far: int) -> Tensor:
+    n_buckets = n_buckets // 2 if bidirectional else n_buckets
+    rel = -rel.abs() if bidirectional else rel
+    return t5_buckets(rel, n_buckets=n_buckets, bidirectional=False, **far)
+
+
+class BiasTimesTheRoot(T5Bias):
+    """q.k / sqrt(Dh) + bias sqrt(Dh), the reading of x-transformers."""
+
+    def bias(self, places: Places) -> Tensor:
+        return super().bias(places) * math.sqrt(HEAD_DIM)
+
+
+class BiasDivided(T5Bias):
+    """(q.k + bias) / sqrt(Dh)."""
+
+    def bias(self, places: Places) -> Tensor:
+        return super().bias(places) / math.sqrt(HEAD_DIM)
+
+
+# The formula that a bias is held to.
+ALIBI, ASYMMETRIC = partial(check_formula, "alibi"), partial(check_formula, "alibi_asymmetric")
+LOG, POWER = partial(check_formula, "kerple_log"), partial(check_formula, "kerple_power")
+SANDWICH, FIRE = partial(check_formula, "sandwich_small"), partial(check_formula, "fire_ratio")
 MADE_RIGHT: list[tuple[Callable[..., None], Any]] = [
-    (check["alibi"], of_distance(lambda d: d)),
-    (check["alibi_asymmetric"], with_bonus(lambda d: d > 0)),
-    (check["kerple_log"], of_kernel(lambda d, p, a: -p * torch.log1p(a * d))),
-    (check["sandwich_small"], other_sandwich()),
-    (check["fire_ratio"], other_fire()),
+    (ALIBI, of_distance(lambda d: d)),
+    (ASYMMETRIC, with_bonus(lambda d: d > 0)),
+    (LOG, of_kernel(lambda d, p, a: -p * torch.log1p(a * d))),
+    (SANDWICH, other_sandwich()),
+    (FIRE, other_fire()),
 ]
 MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
     "alibi: slopes of a power of two for any number": (check_slopes, powers(1)),
     "alibi: slopes from one on": (check_slopes, powers(0)),
-    "alibi: the sign reversed": (check["alibi"], of_distance(lambda d: d, -1)),
-    "alibi: one-sided": (check["alibi"], of_distance(lambda d: d.clamp(min=0))),
+    "alibi: the sign reversed": (ALIBI, of_distance(lambda d: d, -1)),
+    "alibi: one-sided": (ALIBI, of_distance(lambda d: d.clamp(min=0))),
     # slope * (j - i): right in a decoder, a reward for the far future in an encoder
-    "alibi: the distance with its sign": (
-        check["alibi"],
-        lambda q, k: -SLOPES[:, None, None] * (q[:, None] - k),
-    ),
+    "alibi: its sign kept": (ALIBI, lambda q, k: -SLOPES[:, None, None] * (q[:, None] - k)),
     "alibi: slopes scaled in place": (check_anywhere, scaled_in_place()),
     "alibi: sliced from the front": (check_anywhere, SlicedFromTheFront(bias_of(Alibi(n_heads=H)))),
-    "alibi: bonus for the future": (check["alibi_asymmetric"], with_bonus(lambda d: d < 0)),
-    "alibi: bonus for the own place": (check["alibi_asymmetric"], with_bonus(lambda d: d >= 0)),
-    "alibi: bonus for both sides": (check["alibi_asymmetric"], with_bonus(lambda d: d != 0)),
-    "alibi: bonus without the slope": (
-        check["alibi_asymmetric"],
-        with_bonus(lambda d: d > 0, sloped=False),
-    ),
+    "alibi: bonus for the future": (ASYMMETRIC, with_bonus(lambda d: d < 0)),
+    "alibi: bonus for the own place": (ASYMMETRIC, with_bonus(lambda d: d >= 0)),
+    "alibi: bonus for both sides": (ASYMMETRIC, with_bonus(lambda d: d != 0)),
+    "alibi: bonus without the slope": (ASYMMETRIC, with_bonus(lambda d: d > 0, sloped=False)),
     "alibi: bonus in the decoder": (check_behind_a_mask, BonusBehindTheMask),
     # NeMo's KERPLE
-    "kerple: a is zero and no parameter": (
-        check_kernel_is_trained,
-        lambda d, p, a: kerple_log_bias(d, p, torch.zeros_like(a).detach()),
+    "kerple: a zero for a": (check_trained, lambda d, p, a: kerple_log_bias(d, p, a.new_zeros(3))),
+    "kerple: NaN for a gradient at distance 0": (check_trained, power_by_logarithm),
+    "kerple: power of everything": (POWER, of_kernel(lambda d, p, a: -((a * d) ** p))),
+    "kerple: the sign reversed": (LOG, of_kernel(lambda d, p, a: p * torch.log1p(a * d))),
+    "sandwich: frequencies from zero on": (SANDWICH, other_sandwich(first=0)),
+    "sandwich: no shift to zero": (SANDWICH, other_sandwich(shift=0)),
+    "sandwich: shift by the width": (SANDWICH, other_sandwich(shift=1)),
+    "sandwich: all heads alike": (SANDWICH, other_sandwich(heads=False)),
+    "sandwich: sine of the distance": (SANDWICH, other_sandwich(wave=torch.sin)),
+    "t5: logarithms in floating point": (check_buckets, float_buckets),
+    "t5: past and future swapped": (check_buckets, lambda rel, **sizes: t5_buckets(-rel, **sizes)),
+    "t5: both sides in the same half": (check_buckets, in_one_half),
+    "t5: the encoder's buckets in the decoder": (
+        check_buckets,
+        lambda rel, bidirectional, **sizes: t5_buckets(rel, bidirectional=True, **sizes),
     ),
-    "kerple: NaN for a gradient at distance 0": (check_kernel_is_trained, power_by_logarithm),
-    "kerple: power of everything": (
-        check["kerple_power"],
-        of_kernel(lambda d, p, a: -((a * d) ** p)),
-    ),
-    "kerple: the sign reversed": (
-        check["kerple_log"],
-        of_kernel(lambda d, p, a: p * torch.log1p(a * d)),
-    ),
-    "sandwich: frequencies from zero on": (check["sandwich_small"], other_sandwich(first=0)),
-    "sandwich: no shift to zero": (check["sandwich_small"], other_sandwich(shift=0)),
-    "sandwich: shift by the width": (check["sandwich_small"], other_sandwich(shift=1)),
-    "sandwich: all heads alike": (check["sandwich_small"], other_sandwich(heads=False)),
-    "sandwich: sine of the distance": (check["sandwich_small"], other_sandwich(wave=torch.sin)),
-    "fire: without the threshold": (
-        check["fire_ratio"],
-        other_fire(denominator=lambda x: torch.log1p(C * x.clamp(min=1))),
-    ),
-    "fire: divided by the query alone": (
-        check["fire_ratio"],
-        other_fire(later=lambda q, k: q[:, None]),
-    ),
-    "fire: no absolute value": (check["fire_ratio"], other_fire(lambda d: torch.log(C * d + 1))),
-    "fire: no logarithm": (
-        check["fire_ratio"],
-        other_fire(torch.abs, denominator=lambda x: x.clamp(min=L)),
-    ),
-    "fire: divided by the length": (check["fire_ratio"], other_fire(later=lambda q, k: k.max())),
+    "t5: logits divided where T5 does not": (check_unscaled, t5(True)),
+    "t5: logits not divided where they should be": (check_scaled, t5(False)),
+    "t5: bias times the root for unscaled logits": (check_unscaled, t5(True, BiasTimesTheRoot)),
+    "t5: bias divided by the root too": (check_scaled, t5(True, BiasDivided)),
+    "fire: without the threshold": (FIRE, other_fire(least=1.0)),
+    "fire: divided by the query alone": (FIRE, other_fire(later=lambda q, k: q[:, None])),
+    "fire: no absolute value": (FIRE, other_fire(lambda d: torch.log(C * d + 1))),
+    "fire: no logarithm": (FIRE, other_fire(torch.abs, denominator=lambda x: x)),
+    "fire: divided by the length": (FIRE, other_fire(later=lambda q, k: k.max())),
     "fire: positions counted from zero": (partial(check_anywhere, absolute=True), fire_by_rows),
 }
 

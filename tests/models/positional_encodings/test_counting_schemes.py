@@ -206,17 +206,14 @@ MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
     "cope: counts from the start": (check_cope, with_logits(counts_from_the_start)),
     "cope: gates of bare logits": (check_cope, with_logits(bare_logits)),
     "cope: no interpolation": (check_cope, with_logits(no_interpolation)),
-    "fox: the key's own gate": (
-        check_fox,
-        lambda gates, n: fox_bias(gates, n) + gates[..., None, :],
-    ),
+    "fox: the key's own gate": (check_fox, lambda f, n: fox_bias(f, n) + f[..., None, :]),
     "fox: not the query's own gate": (
         check_fox,
-        lambda gates, n: fox_bias(F.pad(gates, (1, 0))[..., :-1], n),
+        lambda f, n: fox_bias(F.pad(f, (1, 0))[..., :-1], n),
     ),
     "fox: a step gets the first row": (
         check_fox,
-        lambda gates, n: fox_bias(gates, gates.shape[-1])[..., :n, :],
+        lambda f, n: fox_bias(f, f.shape[-1])[..., :n, :],
     ),
 }
 

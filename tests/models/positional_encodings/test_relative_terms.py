@@ -222,7 +222,7 @@ def xl_scheme(reading: Any) -> PositionScheme:
 
 
 def xlnet_layer(seed: int) -> XLNetRelativeAttention:
-    config = XLNetConfig(vocab_size=5, d_model=D_MODEL, n_head=H, n_layer=1, d_inner=8, dropout=0.0)
+    config = XLNetConfig(vocab_size=5, d_model=D_MODEL, n_head=H, n_layer=1, d_inner=8)
     layer = XLNetRelativeAttention(config).double().eval().requires_grad_(False)
     for number, parameter in enumerate(layer.parameters()):
         scale = 2 if parameter.dim() == 3 else 1
@@ -246,7 +246,7 @@ def xlnets_weights(
     return q, k, places, weights.permute(2, 3, 0, 1)
 
 
-def check_xlnet_reading(make: Callable[[], PositionScheme]) -> None:
+def check_xlnet(make: Callable[[], PositionScheme]) -> None:
     """Two layers take over the parameters of two XLNet layers, and give the weights of each."""
     scheme, layers = make().double(), [xlnet_layer(20), xlnet_layer(40)]
     for kind in ("encoder", "decoder"):
@@ -387,9 +387,6 @@ def test_debertas_weights_are_those_of_the_published_code(
         pos_att_type=terms,
         max_relative_positions=max_distance,
         position_buckets=-1 if log_buckets is None else log_buckets,
-        share_att_key=False,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
     )
     torch.manual_seed(0)
     theirs = DisentangledSelfAttention(config).double().eval().requires_grad_(False)
@@ -412,7 +409,7 @@ def test_debertas_weights_are_those_of_the_published_code(
 BucketsOf = Callable[[Tensor, int, int], Tensor]  # distances, buckets to a side, max_distance
 
 
-def check_buckets_of_the_code(buckets_of: BucketsOf) -> None:
+def check_published(buckets_of: BucketsOf) -> None:
     for n_buckets, max_distance in BUCKETS[:-1]:  # the published code is in float32
         distance = torch.arange(-3 * max_distance, 3 * max_distance + 1)
         theirs = make_log_bucket_position(distance, n_buckets, max_distance).long()
@@ -498,21 +495,21 @@ def sizes_swapped_in_a_step(distance: Tensor, *, max_distance: int, log_buckets:
 
 # --------------------------------------------------------------------------- equations and mistakes
 
-check_log_deberta = partial(check_deberta, log=True)
+check_log = partial(check_deberta, log=True)
 RIGHT: list[tuple[Callable[..., None], Any]] = [
     (check_shaw_logits, shaw_logits),
     (check_shaw_values, shaw_values),
     (check_shaw_attention, shaw()),
     (check_shaw_attention, shaw(values=False)),
     (check_xl, xl_logits),
-    (check_xlnet_reading, partial(xl_scheme, "xlnet")),
+    (check_xlnet, partial(xl_scheme, "xlnet")),
     (check_deberta, deberta_logits),
-    (check_log_deberta, deberta_logits),
+    (check_log, deberta_logits),
     (check_buckets, log_bucket),
-    (check_buckets_of_the_code, rows_of_buckets),
+    (check_published, rows_of_buckets),
     # what the mistakes are made from
-    (check_xlnet_reading, of_distances(lambda distance: distance)),
-    (check_buckets_of_the_code, partial(rounded_log_bucket, dtype=torch.float32)),
+    (check_xlnet, of_distances(lambda distance: distance)),
+    (check_published, partial(rounded_log_bucket, dtype=torch.float32)),
     (check_deberta, with_other_p2c(lambda distance, **sizes: deberta_index(-distance.T, **sizes))),
 ]
 MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
@@ -525,48 +522,26 @@ MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
     "xl: no u": (check_xl, changed(lambda u, *rest: (torch.zeros_like(u), *rest))),
     "xl: u in place of v": (check_xl, changed(lambda u, v, *rest: (u, u, *rest))),
     "xl: the distance reversed": (check_xl, changed(lambda u, v, w, m, n: (u, v, w, -m, -n))),
-    # every query reads the table as the last one does
     "xl: no relative shift": (
         check_xl,
-        changed(lambda u, v, w, m, n: (u, v, w, m.max().expand(len(m)), n)),
+        changed(lambda u, v, w, m, n: (u, v, w, m.amax().expand_as(m), n)),
     ),
-    "xl: sinusoids in another layout": (
-        check_xl,
-        changed(lambda u, v, w, *where: (u, v, w[:, BY_TURNS], *where)),
-    ),
-    "xlnet: u and v shared by all layers": (check_xlnet_reading, partial(xl_scheme, "xl")),
-    "xlnet: no sign, the future as the past": (check_xlnet_reading, of_distances(torch.abs)),
-    "xlnet: the past alone": (check_xlnet_reading, of_distances(lambda d: d.clamp(min=0))),
-    "xlnet: clamped to a trained length": (
-        check_xlnet_reading,
-        of_distances(lambda d: d.clamp(-5, 5)),
-    ),
-    "deberta: p2c indexed by delta(i,j)": (
+    "xl: another layout": (check_xl, changed(lambda u, v, w, *at: (u, v, w[:, BY_TURNS], *at))),
+    "xlnet: u and v shared by all layers": (check_xlnet, partial(xl_scheme, "xl")),
+    "xlnet: no sign, the future as the past": (check_xlnet, of_distances(torch.abs)),
+    "xlnet: the past alone": (check_xlnet, of_distances(lambda d: d.clamp(min=0))),
+    "xlnet: clamped": (check_xlnet, of_distances(lambda d: d.clamp(-5, 5))),
+    "deberta: p2c by delta(i,j)": (
         check_deberta,
-        with_other_p2c(lambda distance, **sizes: deberta_index(distance.T, **sizes)),
+        with_other_p2c(lambda d, **sizes: deberta_index(d.T, **sizes)),
     ),
     "deberta: a step counted from 0": (check_deberta, from_zero),
     "deberta: divided by the root of Dh alone": (check_deberta, scaled_as_plain),
-    "log: the number of buckets and max_distance swapped": (
-        check_buckets_of_the_code,
-        lambda distance, n, far: rounded_log_bucket(distance, far, n),
-    ),
-    "log: the two swapped where a step has fewer queries than keys": (
-        check_log_deberta,
-        with_other_p2c(sizes_swapped_in_a_step),
-    ),
-    "log: rounded down": (
-        check_buckets_of_the_code,
-        partial(rounded_log_bucket, rounded=torch.floor),
-    ),
-    "log: no sign, the future as the past": (
-        check_buckets_of_the_code,
-        partial(rounded_log_bucket, signed=False),
-    ),
-    "log: max_distance in place of max_distance - 1": (
-        check_buckets_of_the_code,
-        partial(rounded_log_bucket, longer=1),
-    ),
+    "log: sizes swapped": (check_published, lambda d, n, far: rounded_log_bucket(d, far, n)),
+    "log: sizes swapped in a step": (check_log, with_other_p2c(sizes_swapped_in_a_step)),
+    "log: rounded down": (check_published, partial(rounded_log_bucket, rounded=torch.floor)),
+    "log: no sign": (check_published, partial(rounded_log_bucket, signed=False)),
+    "log: up to max_distance": (check_published, partial(rounded_log_bucket, longer=1)),
     "log: logarithms of float64": (check_buckets, rounded_log_bucket),
     "log: logarithms of float32": (check_buckets, partial(rounded_log_bucket, dtype=torch.float32)),
 }

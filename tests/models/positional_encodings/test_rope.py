@@ -309,10 +309,7 @@ MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
     "cos and sin of the wrong pair": (check_rope, _cos_of_the_wrong_pair),
     "(-x_{d-1}, x_d) at the end": (check_rope, _sign_slip_in_the_last_pair),
     "angles in bfloat16": (check_rope, _positions_in_bfloat16),
-    "positions counted from 0 at every step": (
-        check_rope,
-        lambda x, positions: queries()(x, torch.arange(len(positions))),
-    ),
+    "counted from 0 at every step": (check_rope, lambda x, at: queries()(x, torch.arange(len(at)))),
     "positions along the heads": (check_rope, _positions_along_the_heads),
     "heads taken for positions, silently nothing": (check_rope, lambda x, positions: x),
     "half layout where neighbours are meant": (check_rope, queries(layout="half")),
@@ -320,10 +317,7 @@ MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
     "xpos: q and k both scaled by zeta^+": (check_xpos, _xpos(1, 1)),
     "xpos: q and k exchanged": (check_xpos, _xpos(-1, 1)),
     "xpos: k not scaled": (check_xpos, _xpos(1, 0)),
-    "xpos: a centre that q and k do not share": (
-        check_xpos,
-        _xpos(1, -1, lambda positions: positions - (positions.max() + 1) // 2),
-    ),
+    "xpos: no common centre": (check_xpos, _xpos(1, -1, lambda at: at - (at.max() + 1) // 2)),
     "xpos: zeta squared": (check_xpos, _xpos(1, -1, zeta_of=2)),
     "xpos: plain RoPE": (check_xpos, _xpos(0, 0)),
 }

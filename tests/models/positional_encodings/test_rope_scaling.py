@@ -99,9 +99,9 @@ def check_ntk(frequencies: Frequencies) -> None:
     """The first frequency is kept, the last is linear scaling's, in one geometric series."""
     for dim, base, factor in ((16, 10000.0, 4.0), (8, 500.0, 1.5)):
         theta = frequencies(dim, base=base, factor=factor, dtype=DOUBLE)
+        close(theta, theta_of(dim, base * factor ** (dim / (dim - 2))), 1e-12)
         assert theta[0] == 1.0
         close(theta[-1], theta_of(dim, base)[-1] / factor)
-        close(theta[1:] / theta[:-1], theta[1].expand(dim // 2 - 1))
 
 
 def test_linear_scaling_is_position_interpolation() -> None:
@@ -120,8 +120,6 @@ def test_linear_scaling_is_position_interpolation() -> None:
 def test_ntk_scaling_keeps_the_first_frequency_and_interpolates_the_last() -> None:
     check_ntk(ntk_frequencies)
     for dim, factor in ((64, 4.0), (8, 1.5)):
-        grown = theta_of(dim, 10000 * factor ** (dim / (dim - 2)))
-        close(ntk_frequencies(dim, factor=factor, dtype=DOUBLE), grown, 1e-12)
         theirs = XTransformersRotary(dim, base_rescale_factor=factor).inv_freq
         torch.testing.assert_close(ntk_frequencies(dim, factor=factor), theirs, rtol=1e-6, atol=0)
     x, positions = normal(1, 2, 5, 8), torch.arange(5)
@@ -165,12 +163,7 @@ def check_yarn_logits(turn: Callable[[Tensor, Tensor, str], Tensor]) -> None:
 
 def test_yarn_is_that_of_the_public_code() -> None:
     check_yarn(yarn_frequencies)
-    assert yarn_attention_factor(1.0) == 1.0
-    plain = yarn_frequencies(64, factor=1.0, trained_length=256, dtype=DOUBLE)
-    close(plain, theta_of(64))
-
-
-def test_a_trained_length_within_one_turn_interpolates_all_but_the_first_pair() -> None:
+    # Within one turn all but the first pair are interpolated.
     theta = yarn_frequencies(16, factor=2.0, trained_length=2, dtype=DOUBLE)
     close(theta, torch.cat((theta_of(16)[:1], theta_of(16)[1:] / 2)))
 
@@ -198,11 +191,12 @@ def grown(length: int, dim: int = DIM) -> float:
     return 10000.0 * growth ** (dim / (dim - 2))
 
 
-def theta_at(length: int) -> Tensor:
-    return theta_of(DIM, grown(length))
+def logits_at(length: int, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
+    theta = theta_of(DIM, grown(length))
+    return rotated(q, q_at, theta) @ rotated(k, k_at, theta).mT * DIM**-0.5
 
 
-def check_dynamic_frequencies(frequencies: Frequencies) -> None:
+def check_growth(frequencies: Frequencies) -> None:
     """Exactly the unscaled ones up to the trained length, then a base that grows."""
     lengths = torch.tensor([[1, 3, 6], [7, 12, 600]])
     for dim, factor in ((DIM, 2.0), (64, 1.1), (4, 3.3)):
@@ -216,7 +210,7 @@ def check_dynamic_frequencies(frequencies: Frequencies) -> None:
 
 
 def test_dynamic_frequencies_are_the_default_up_to_the_trained_length() -> None:
-    check_dynamic_frequencies(dynamic_ntk_frequencies)
+    check_growth(dynamic_ntk_frequencies)
     twice = dynamic_ntk_frequencies(DIM, factor=3.0, trained_length=10, length=20, dtype=DOUBLE)
     close(twice, ntk_frequencies(DIM, factor=4.0, dtype=DOUBLE))
     for dim, length in ((64, 100), (64, 129), (32, 1000)):
@@ -225,21 +219,17 @@ def test_dynamic_frequencies_are_the_default_up_to_the_trained_length() -> None:
         torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=0)
 
 
-def check_dynamic_steps(position: AttentionPosition) -> None:
+def check_steps(position: AttentionPosition) -> None:
     """In steps every query gets the frequencies of the length it sees, for all of its keys."""
-    n = 14
+    n, at = 14, torch.arange(14)
     q, k = normal(2, 3, n, DIM), normal(2, 3, n, DIM, seed=1)
-    expected = torch.zeros(2, 3, n, n, dtype=DOUBLE)
-    for i in range(n):
-        theta = theta_at(i + 1)
-        keys = rotated(k[:, :, : i + 1], torch.arange(i + 1), theta)
-        query = rotated(q[:, :, i : i + 1], torch.tensor([i]), theta)
-        expected[:, :, i, : i + 1] = (query @ keys.mT)[:, :, 0] * DIM**-0.5
+    rows = [logits_at(i + 1, q[:, :, i, None], k, at[i, None], at) for i in range(n)]
+    expected = torch.cat(rows, dim=2).tril()
     for chunks in ([1] * n, [5, 5, 4], [n]):
         close(stepwise_logits(position, q, k, chunks), expected)
 
 
-def check_dynamic_rows(position: DynamicNtkRotary) -> None:
+def check_rows(position: DynamicNtkRotary) -> None:
     """Without a causal mask a row's length is its sentence's: not that of padding."""
     ends, at = [4, 9, 13], torch.arange(13)
     q, k = normal(3, 2, 13, DIM), normal(3, 2, 13, DIM, seed=1)
@@ -247,15 +237,14 @@ def check_dynamic_rows(position: DynamicNtkRotary) -> None:
     assert torch.isfinite(whole).all()
     for b, end in enumerate(ends):
         own_q, own_k, own = q[b : b + 1, :, :end], k[b : b + 1, :, :end], at[:end]
-        theta = theta_at(end)
-        expected = rotated(own_q, own, theta) @ rotated(own_k, own, theta).mT * DIM**-0.5
+        expected = logits_at(end, own_q, own_k, own, own)
         close(whole[b : b + 1, :, :end, :end], expected)
         for k_end in (torch.tensor([end]), None):  # without row ends, the last key's
             close(logits_of(position, own_q, own_k, Places(own, own, k_end=k_end)), expected)
 
 
 @pytest.mark.parametrize("form", ["real", "complex"])
-@pytest.mark.parametrize("check", [check_dynamic_steps, check_dynamic_rows])
+@pytest.mark.parametrize("check", [check_steps, check_rows])
 def test_every_causal_query_and_every_row_has_its_own_length(check: Any, form: str) -> None:
     """Cached or not, whatever the padding."""
     check(dynamic(form=form))
@@ -270,10 +259,9 @@ def test_queries_and_keys_stand_where_their_positions_say(causal: bool) -> None:
     logits = logits_of(dynamic(), q, k, Places(keys[chosen], keys, causal=causal))
     for row, i in enumerate(keys[chosen].tolist()):
         seen = int((keys <= i).sum()) if causal else 5
-        theta = theta_at(i + 1 if causal else 13)
-        query = rotated(q[:, :, row : row + 1], torch.tensor([i]), theta)
-        expected = query @ rotated(k[:, :, :seen], keys[:seen], theta).mT * DIM**-0.5
-        close(logits[:, :, row : row + 1, :seen], expected)
+        length, query = i + 1 if causal else 13, q[:, :, row, None]
+        expected = logits_at(length, query, k[:, :, :seen], torch.tensor([i]), keys[:seen])
+        close(logits[:, :, row, None, :seen], expected)
 
 
 @either_mask
@@ -289,7 +277,8 @@ def test_frequencies_may_be_spread_over_the_model(causal: bool) -> None:
 def test_the_last_query_is_that_of_transformers(layout: str) -> None:
     n = 20
     q, k, at = normal(1, 2, n, DIM).float(), normal(1, 2, n, DIM, seed=1).float(), torch.arange(n)
-    cos, sin = LlamaRotaryEmbedding(llama("dynamic", DIM, length=L, factor=FACTOR))(q, at[None])
+    theirs = LlamaRotaryEmbedding(llama("dynamic", DIM, length=L, factor=FACTOR))
+    cos, sin = theirs(q, at[None])
     order = torch.cat(pairs(layout, DIM))
     theirs_q, theirs_k = llama_rotate(q[..., order], k[..., order], cos, sin)
     expected = theirs_q @ theirs_k.mT * DIM**-0.5
@@ -339,6 +328,10 @@ def _of_base(rule: Callable[[float, float, int], float]) -> Frequencies:
     return lambda dim, *, base, factor, dtype: theta_of(dim, rule(base, factor, dim))
 
 
+def _stretched(dim, *, base, factor, power, **_) -> Tensor:
+    return theta_of(dim, base) * factor**power
+
+
 def _upside_down(dim, *, factor, base, dtype, **settings) -> Tensor:
     ramp = yarn_index_ramp(dim, base=base, dtype=dtype, **settings)
     return theta_of(dim, base) * ramp + theta_of(dim, base) / factor * (1 - ramp)
@@ -367,7 +360,7 @@ def _magnitude_on(
     return turn
 
 
-def _dynamic_base(growth: Callable[[Tensor, float, int], Tensor]) -> Frequencies:
+def _grown_by(growth: Callable[[Tensor, float, int], Tensor]) -> Frequencies:
     def frequencies(dim, *, factor, trained_length, length, dtype) -> Tensor:
         base = growth(length.to(dtype), factor, trained_length)[..., None] ** (dim / (dim - 2))
         return (10000.0 * base) ** (-torch.arange(0, dim, 2, dtype=dtype) / dim)
@@ -375,11 +368,11 @@ def _dynamic_base(growth: Callable[[Tensor, float, int], Tensor]) -> Frequencies
     return frequencies
 
 
-class _KeysRotatedForTheLengthOfTheirStep(Rotary):
+class _KeysTurnedOnce(Rotary):
     """Cached keys keep the frequencies that were right when they came."""
 
     def rotate(self, x: Tensor, positions: Tensor, role) -> Tensor:
-        return self.turn(x, positions, theta_at(int(positions[-1]) + 1))
+        return self.turn(x, positions, theta_of(DIM, grown(int(positions[-1]) + 1)))
 
 
 class _LongestCounts(DynamicNtkRotary):
@@ -402,46 +395,25 @@ class _CorrectionOfUnscaledLogits(DynamicNtkRotary):
 
 
 MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
-    "positions multiplied": (
-        check_linear,
-        lambda dim, *, base, factor, dtype: theta_of(dim, base) * factor,
-    ),
+    "positions multiplied": (check_linear, partial(_stretched, power=1)),
     "the base divided": (check_linear, _of_base(lambda b, s, d: b / s)),
     "NTK without an exponent": (check_ntk, _of_base(lambda b, s, d: b * s)),
     "NTK with (D-2)/D": (check_ntk, _of_base(lambda b, s, d: b * s ** ((d - 2) / d))),
     "linear for NTK": (check_ntk, linear_frequencies),
     "YaRN: the ramp of equation 18": (check_yarn, _equation_18),
     "YaRN: kept and interpolated exchanged": (check_yarn, _upside_down),
-    "YaRN: interpolation alone": (
-        check_yarn,
-        lambda dim, *, base, factor, dtype, **_: theta_of(dim, base) / factor,
-    ),
+    "YaRN: interpolation alone": (check_yarn, partial(_stretched, power=-1)),
     "YaRN: magnitude on the cosine alone": (check_yarn_logits, _magnitude_on(1, 0, 1)),
     "YaRN: magnitude on queries alone": (check_yarn_logits, _magnitude_on(1, 1, 0)),
-    "dynamic: scaled inside the trained length": (
-        check_dynamic_frequencies,
-        _dynamic_base(lambda length, s, n: torch.full_like(length, s)),
-    ),
-    "dynamic: not clamped": (
-        check_dynamic_frequencies,
-        _dynamic_base(lambda length, s, n: (s * length / n - (s - 1)).abs()),
-    ),
-    "dynamic: without the factor less one": (
-        check_dynamic_frequencies,
-        _dynamic_base(lambda length, s, n: (s * length / n).clamp(min=1)),
-    ),
-    "dynamic: keys cached as they were rotated": (
-        check_dynamic_steps,
-        _KeysRotatedForTheLengthOfTheirStep(**PLAIN),
-    ),
-    "dynamic: one length for a whole pass": (check_dynamic_steps, dynamic(_LongestCounts)),
-    "dynamic: no correction": (check_dynamic_steps, Rotary(**PLAIN)),
-    "dynamic: correction not scaled as the logits are": (
-        check_dynamic_steps,
-        dynamic(_CorrectionOfUnscaledLogits),
-    ),
-    "dynamic: padding counts": (check_dynamic_rows, dynamic(_PaddingCounts)),
-    "dynamic: the longest row counts": (check_dynamic_rows, dynamic(_LongestCounts)),
+    "dynamic: scaled inside L": (check_growth, _grown_by(lambda t, s, n: torch.full_like(t, s))),
+    "dynamic: not clamped": (check_growth, _grown_by(lambda t, s, n: (s * t / n - (s - 1)).abs())),
+    "dynamic: without s - 1": (check_growth, _grown_by(lambda t, s, n: (s * t / n).clamp(min=1))),
+    "dynamic: keys cached as they were rotated": (check_steps, _KeysTurnedOnce(**PLAIN)),
+    "dynamic: one length for a whole pass": (check_steps, dynamic(_LongestCounts)),
+    "dynamic: no correction": (check_steps, Rotary(**PLAIN)),
+    "dynamic: correction not scaled": (check_steps, dynamic(_CorrectionOfUnscaledLogits)),
+    "dynamic: padding counts": (check_rows, dynamic(_PaddingCounts)),
+    "dynamic: the longest row counts": (check_rows, dynamic(_LongestCounts)),
 }
 
 
@@ -452,7 +424,7 @@ def test_a_known_mistake_is_caught(mistake: str) -> None:
 
 def test_the_made_mistakes_are_the_only_fault() -> None:
     check_yarn_logits(_magnitude_on(1, 1, 1))
-    of_length = _dynamic_base(lambda length, s, n: 1 + s * (length - n).clamp(min=0) / n)
+    of_length = _grown_by(lambda length, s, n: 1 + s * (length - n).clamp(min=0) / n)
     close(
         of_length(8, factor=2.0, trained_length=6, length=torch.tensor(12), dtype=DOUBLE),
         theta_of(8, 10000 * 3 ** (8 / 6)),
