@@ -3,22 +3,16 @@
 Our search, Hugging Face's MarianMTModel.generate and CTranslate2 translate the same batches of ids,
 in turn, round by round: sentences and output tokens a second, and how many sentences get the same
 tokens as from ours in float32. Written into --output_dir: bench_decode.md and bench_decode.json.
-Two kinds of work:
 
-fixed length: random weights and sources, --tokens of output for every sentence. The embeddings of
-the special ids, tied with the output, are zero: their logit is 0, never the best of a vocabulary.
-
-real: sentences of a corpus and the model of --model_path, or a small one trained for --train_steps.
-
-No length penalty anywhere, so that all search for the same thing: the most probable translation.
-"bfloat16" has its weights cast; int8 is CTranslate2's alone. Each has --threads threads
-(CTranslate2: one translation at a time).
+The work is random sources, and random weights that give --tokens of output for every sentence; with
+--model_path also sentences of that run's corpus. No length penalty anywhere, so that all search for
+the same thing: the most probable translation. "bfloat16" has its weights cast; int8 is
+CTranslate2's alone. Each has --threads threads (CTranslate2: one translation at a time).
 """
 
 from __future__ import annotations
 
 import copy
-import logging
 import random
 import sys
 import tempfile
@@ -36,14 +30,12 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 
 import torch
 
-from benchmarks import common
-from benchmarks.common import DTYPES, Report, ratio, spread, table
-from benchmarks.ctranslate2_process import TranslatorProcess
+from benchmarks import common, ctranslate2_process
+from benchmarks.common import BOS, DTYPES, EOS, PAD, SIZES, UNK, Report, Vocabulary, ratio, spread
 from benchmarks.train_models import marian_model
-from benchmarks.train_setup import BOS, EOS, PAD, SIZES, UNK, Vocabulary
 from checkpoints.ctranslate2 import convert, require_ctranslate2
 from configs.schema import Config, ModelConfig, Sinusoidal
-from configs.serialize import apply_overrides, to_dict
+from configs.serialize import to_dict
 from data.corpora.build import build_corpus
 from models.build import build_model
 from models.decoding.beam import beam_search
@@ -61,32 +53,24 @@ AT_LEAST = 8  # sentences of a round, so that batches of one are not measured by
 SOURCE_TOKENS = (20, 40)  # of a random source, from and to
 NO_RATIO = 999.0  # the length of a source sets no limit
 MARIAN = "post-norm, sinusoids in halves of base 10000, biases, one tied vocabulary"
-TRAINED = "small"  # the size that is trained where no run is given
 PEERS = ("transformers", "ctranslate2")
 PRECISIONS = (*DTYPES, "int8")
 
 Sentences = Sequence[Sequence[int]]  # ids, each with EOS
-# A batch, a beam size (1: greedy), the most tokens of an output (with EOS) -> ids without EOS.
-Translate = Callable[[Sentences, int, int], list[list[int]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """What all systems share, in float32 on the CPU, with what it means."""
-
-    model: TranslationTransformer
-    config: ModelConfig
-    tokenizer: BaseTokenizer
-    device: torch.device
+# A batch and a beam size (1: greedy) -> ids without EOS, of work.max_tokens with it at most.
+Translate = Callable[[Sentences, int], list[list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Ids to translate, the longest output, and what they are in words.
+    """A model in float32 on the CPU, what it is to translate, and what both are in words.
 
     exactly: every output must have max_tokens tokens, or the speeds would be of different work.
     """
 
+    model: TranslationTransformer
+    config: ModelConfig
+    tokenizer: BaseTokenizer
     sources: Sentences
     max_tokens: int
     words: str
@@ -96,14 +80,18 @@ class Work:
 # ------------------------------------------------------------------------------------------ systems
 
 
-def ours(weights: Weights, precision: str) -> Translate:
-    tokenizer, device = weights.tokenizer, weights.device
-    model = copy.deepcopy(weights.model).to(device, DTYPES[precision]).eval()
-    bos_id, eos_id = tokenizer.bos_id, tokenizer.eos_id
+def ours(work: Work, precision: str, device: torch.device) -> Translate:
+    tokenizer = work.tokenizer
+    model = copy.deepcopy(work.model).to(device, DTYPES[precision]).eval()
+    limits = Limits(
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+        max_len=work.max_tokens,
+        max_len_ratio=NO_RATIO,
+    )
 
-    def translate(batch: Sentences, beam_size: int, max_tokens: int) -> list[list[int]]:
+    def translate(batch: Sentences, beam_size: int) -> list[list[int]]:
         src = pad_sources(batch, tokenizer.pad_id).to(device)
-        limits = Limits(bos_id=bos_id, eos_id=eos_id, max_len=max_tokens, max_len_ratio=NO_RATIO)
         if beam_size == 1:
             found = greedy_search(model, src, limits)
         else:
@@ -113,18 +101,18 @@ def ours(weights: Weights, precision: str) -> Translate:
     return translate
 
 
-def hugging_face(weights: Weights, precision: str) -> Translate:
-    pad_id, eos_id, device = weights.tokenizer.pad_id, weights.tokenizer.eos_id, weights.device
-    model = to_marian(weights).to(device, DTYPES[precision]).eval()
+def hugging_face(work: Work, precision: str, device: torch.device) -> Translate:
+    pad_id, eos_id = work.tokenizer.pad_id, work.tokenizer.eos_id
+    model = to_marian(work).to(device, DTYPES[precision]).eval()
 
-    def translate(batch: Sentences, beam_size: int, max_tokens: int) -> list[list[int]]:
+    def translate(batch: Sentences, beam_size: int) -> list[list[int]]:
         src = pad_sources(batch, pad_id).to(device)
         out = model.generate(
             input_ids=src,
             attention_mask=(src != pad_id).long(),
             num_beams=beam_size,
             do_sample=False,
-            max_new_tokens=max_tokens,
+            max_new_tokens=work.max_tokens,
             # generate warns of options for beams where there is one
             **({"length_penalty": 0.0} if beam_size > 1 else {}),
         )
@@ -134,12 +122,12 @@ def hugging_face(weights: Weights, precision: str) -> Translate:
     return translate
 
 
-def to_marian(weights: Weights) -> Any:
+def to_marian(work: Work) -> Any:
     """A MarianMTModel with the same weights.
 
     Raises UserError for a model that it is not, ImportError without the package.
     """
-    config, tokenizer = weights.config, weights.tokenizer
+    config, tokenizer = work.config, work.tokenizer
     alike = (config.norm, config.position, config.bias, config.tie_embeddings, config.backend)
     if alike != ("post", Sinusoidal(layout="half"), True, "all", "scratch"):
         raise UserError(f"a MarianMTModel has {MARIAN}; this model has not")
@@ -153,70 +141,65 @@ def to_marian(weights: Weights) -> Any:
         forced_eos_token_id=None,
         decoder_start_token_id=tokenizer.bos_id,
     )
-    missing, unexpected = marian.load_state_dict(marian_weights(weights.model), strict=False)
-    made = ("embed_positions.weight", "final_logits_bias")
-    if unexpected or not all(name.endswith(made) for name in missing):
-        names = [*missing, *unexpected][:3]
-        raise UserError(f"this version of transformers has other names of weights: {names}")
-    marian.tie_weights()
+    pairs: list[tuple[Any, list[Any]]] = []  # a module of ours, and those that share its rows
+    for stack in ("encoder", "decoder"):
+        ours, theirs = getattr(work.model, stack).layers, getattr(marian.model, stack).layers
+        for a, b in zip(ours, theirs):
+            own, final = b.self_attn, a.norm2
+            pairs += [
+                (a.self_attention.qkv_proj, [own.q_proj, own.k_proj, own.v_proj]),
+                (a.self_attention.out_proj, [own.out_proj]),
+                (a.norm1, [b.self_attn_layer_norm]),
+                (a.feed_forward.linear1, [b.fc1]),
+                (a.feed_forward.linear2, [b.fc2]),
+            ]
+            if stack == "decoder":
+                cross, final = b.encoder_attn, a.norm3
+                pairs += [
+                    (a.cross_attention.q_proj, [cross.q_proj]),
+                    (a.cross_attention.kv_proj, [cross.k_proj, cross.v_proj]),
+                    (a.cross_attention.out_proj, [cross.out_proj]),
+                    (a.norm2, [b.encoder_attn_layer_norm]),
+                ]
+            pairs.append((final, [b.final_layer_norm]))
+    with torch.no_grad():
+        marian.model.shared.weight.copy_(work.model.src_embedding.weight)
+        for module, parts in pairs:
+            for kind in ("weight", "bias"):
+                for part, rows in zip(parts, getattr(module, kind).chunk(len(parts))):
+                    getattr(part, kind).copy_(rows)
     return marian
 
 
-def marian_weights(model: TranslationTransformer) -> dict[str, torch.Tensor]:
-    """The state_dict of a MarianMTModel, but for its fixed sinusoids and its bias of zeros."""
-    tied = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
-    renamed = {f"{name}.weight": model.src_embedding.weight.detach() for name in tied}
-    inner = {
-        "feed_forward.linear1": ["fc1"],
-        "feed_forward.linear2": ["fc2"],
-        "self_attention.qkv_proj": [f"self_attn.{part}_proj" for part in "qkv"],
-        "self_attention.out_proj": ["self_attn.out_proj"],
-        "cross_attention.q_proj": ["encoder_attn.q_proj"],
-        "cross_attention.kv_proj": [f"encoder_attn.{part}_proj" for part in "kv"],
-        "cross_attention.out_proj": ["encoder_attn.out_proj"],
-        "norm1": ["self_attn_layer_norm"],
-    }
-    norms = {
-        "encoder": {"norm2": ["final_layer_norm"]},
-        "decoder": {"norm2": ["encoder_attn_layer_norm"], "norm3": ["final_layer_norm"]},
-    }
-    for name, tensor in model.state_dict().items():
-        stack, _, rest = name.partition(".layers.")
-        if not rest:
-            continue
-        layer, _, rest = rest.partition(".")
-        module, _, kind = rest.rpartition(".")
-        targets = {**inner, **norms[stack]}[module]
-        for target, part in zip(targets, tensor.chunk(len(targets))):
-            renamed[f"model.{stack}.layers.{layer}.{target}.{kind}"] = part
-    return renamed
-
-
-def ctranslate2(weights: Weights, precision: str, folder: Path, stack: ExitStack) -> Translate:
+def ctranslate2(
+    work: Work, precision: str, device: torch.device, *, folder: Path, stack: ExitStack
+) -> Translate:
     """`folder` holds the converted model, or nothing yet. `stack` ends its process."""
-    tokenizer, device = weights.tokenizer, weights.device.type
+    tokenizer = work.tokenizer
     library = require_ctranslate2()
     if not any(folder.iterdir()):
-        convert(weights.model, weights.config, tokenizer, folder, quantization="float32")
-    if precision not in library.get_supported_compute_types(device):
+        convert(work.model, work.config, tokenizer, folder, quantization="float32")
+    if precision not in library.get_supported_compute_types(device.type):
         raise UserError(f"it does not compute in {precision} on this machine")
-    translator = TranslatorProcess(
-        str(folder), device=device, compute_type=precision, intra_threads=torch.get_num_threads()
+    computing = {"compute_type": precision, "intra_threads": torch.get_num_threads()}
+    process = ctranslate2_process.start(
+        str(folder), device=device.type, inter_threads=1, **computing
     )
-    stack.callback(translator.close)
+    stack.callback(process.shutdown)
     pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))
     tgt_pieces = tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size))
     ids = {piece: i for i, piece in enumerate(tgt_pieces)}
 
-    def translate(batch: Sentences, beam_size: int, max_tokens: int) -> list[list[int]]:
-        found = translator.translate(
-            [[pieces[i] for i in sentence] for sentence in batch],
-            beam_size=beam_size,
-            length_penalty=0,
-            max_decoding_length=max_tokens,
-            min_decoding_length=0,
-            max_input_length=0,
-        )
+    def translate(batch: Sentences, beam_size: int) -> list[list[int]]:
+        options = {
+            "beam_size": beam_size,
+            "length_penalty": 0,
+            "max_decoding_length": work.max_tokens,
+            "min_decoding_length": 0,
+            "max_input_length": 0,
+        }
+        texts = [[pieces[i] for i in sentence] for sentence in batch]
+        found = process.submit(ctranslate2_process.translate, texts, options).result()
         return [[ids[piece] for piece in best] for best in found]
 
     return translate
@@ -224,14 +207,14 @@ def ctranslate2(weights: Weights, precision: str, folder: Path, stack: ExitStack
 
 @contextmanager
 def systems_of(
-    weights: Weights, peers: Sequence[str], precisions: Sequence[str]
+    work: Work, peers: Sequence[str], precisions: Sequence[str], device: torch.device
 ) -> Iterator[tuple[dict[tuple[str, str], Translate], dict[str, str]]]:
     """What takes part, by name and precision, and why the others do not.
 
     Ours in float32 always does, and comes first.
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        makers: dict[str, Callable[[Weights, str], Translate]] = {
+        makers: dict[str, Callable[[Work, str, torch.device], Translate]] = {
             "ours": ours,
             "transformers": hugging_face,
             "ctranslate2": partial(ctranslate2, folder=Path(folder), stack=stack),
@@ -243,24 +226,24 @@ def systems_of(
             if precision == "int8" and name != "ctranslate2":
                 continue
             try:
-                made[name, precision] = makers[name](weights, precision)
+                made[name, precision] = makers[name](work, precision, device)
             except (ImportError, UserError) as error:
                 left_out[f"{name}, {precision}"] = str(error)
         yield made, left_out
 
 
-# -------------------------------------------------------------------------------- weights and work
+# --------------------------------------------------------------------------------------- the work
 
 
-def model_config(size: str) -> ModelConfig:
-    """The shape that a MarianMTModel has too."""
-    return ModelConfig(**SIZES[size].shape(), position=Sinusoidal(layout="half"), norm="post")
+def random_work(size: str, n_sentences: int, max_tokens: int, seed: int) -> Work:
+    """Weights that never choose a special id, and with which the source decides what comes out.
 
-
-def random_weights(size: str, device: torch.device, seed: int) -> Weights:
-    """Weights that never choose a special id, and with which the source decides what comes out."""
-    config = model_config(size)
-    tokenizer = cast(BaseTokenizer, Vocabulary(SIZES[size].vocab_size))
+    The embeddings of the special ids, tied with the output, are zero: their logit is 0, never the
+    best of a vocabulary. The shape is one that a MarianMTModel has too.
+    """
+    config = ModelConfig(**SIZES[size].shape(), position=Sinusoidal(layout="half"), norm="post")
+    vocab_size = SIZES[size].vocab_size
+    tokenizer = cast(BaseTokenizer, Vocabulary(vocab_size))
     torch.manual_seed(seed)
     model = build_model(config, tokenizer).eval()
     with torch.no_grad():
@@ -268,41 +251,24 @@ def random_weights(size: str, device: torch.device, seed: int) -> Weights:
         for name, weight in model.named_parameters():
             if "cross_attention" in name:
                 weight.mul_(2)
-    return Weights(model, config, tokenizer, device)
-
-
-def random_sources(n: int, vocab_size: int, seed: int) -> list[list[int]]:
     draw = random.Random(seed)
-    lengths = [draw.randint(*SOURCE_TOKENS) for _ in range(n)]
-    return [[*draw.choices(range(EOS + 1, vocab_size), k=length - 1), EOS] for length in lengths]
+    lengths = [draw.randint(*SOURCE_TOKENS) for _ in range(n_sentences)]
+    sources = [[*draw.choices(range(EOS + 1, vocab_size), k=length - 1), EOS] for length in lengths]
+    words = "Random weights, random sources of {} to {} tokens".format(*SOURCE_TOKENS)
+    return Work(model, config, tokenizer, sources, max_tokens, words, exactly=True)
 
 
-def train_briefly(steps: int, folder: Path, device: torch.device, seed: int) -> Path:
-    """The folder of a run on the embedded corpus."""
-    from training.run import train
-
-    settings = {
-        "tokenizer.vocab_size": SIZES[TRAINED].vocab_size,
-        "data.max_len": 96,
-        "data.batch_size": 2048,
-        "data.cache_dir": folder / "cache",
-        "optim.schedule": "cosine",
-        "optim.schedule.warmup_steps": 100,
-        "train.max_epochs": 1000,
-        "train.max_steps": steps,
-        "train.seed": seed,
-        "train.device": device,
-        "train.runs_dir": folder / "runs",
-        "train.log_attention": False,
-        "evaluate.bleu_every_epochs": 0,
-        "decode.max_len": 96,
-    }
-    config = Config(name="bench_decode", model=model_config(TRAINED))
-    config = apply_overrides(config, [f"{key}={value}" for key, value in settings.items()])
-    logging.getLogger("ignite").setLevel(logging.CRITICAL)
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("training").setLevel(logging.INFO)
-    return train(config).run.path
+def real_work(path: Path, n_sentences: int) -> Work:
+    """The model of a run or checkpoint, and the first test sentences of its corpus."""
+    loaded = load_run(path, runs_dir=path)
+    corpus = build_corpus(loaded.config.data)
+    split = corpus.test[0]
+    sources = loaded.tokenizer.encode_src_batch(corpus.load(split).src[:n_sentences])
+    mean = sum(map(len, sources)) / len(sources)
+    words = f"{loaded.checkpoint.name}, update {loaded.step}; sentences of split {split}, "
+    words += f"{mean:.1f} source tokens each"
+    config, longest = loaded.config.model, loaded.config.decode.max_len
+    return Work(loaded.model, config, loaded.tokenizer, sources, longest, words, exactly=False)
 
 
 def in_batches(sources: Sentences, batch_size: int) -> list[Sentences]:
@@ -330,36 +296,31 @@ def compare(
     batches = in_batches(work.sources, batch_size)
 
     def run(key: tuple[str, str], number: int) -> None:
-        found = [systems[key](batch, beam_size, work.max_tokens) for batch in batches]
+        found = [systems[key](batch, beam_size) for batch in batches]
         outputs[key] = [ids for batch in found for ids in batch]
 
     taken = common.in_turn({" ".join(key): partial(run, key) for key in systems}, **timing)
     rows = []
-    for (name, precision), ids in outputs.items():
-        seconds, n_tokens = taken[f"{name} {precision}"], sum(map(len, ids))
+    for ((name, precision), ids), seconds in zip(outputs.items(), taken.values()):
+        n_tokens = sum(map(len, ids))
         if work.exactly and any(len(sentence) != work.max_tokens for sentence in ids):
             what = f"an output has not {work.max_tokens} tokens; choose another --seed"
             raise UserError(f"{name} {precision}: {what}")
         same = [a == b for a, b in zip(ids, outputs["ours", "float32"])]
-        rows.append(
-            {
-                "system": name,
-                "precision": precision,
-                "search": search_name(beam_size),
-                "batch": len(batches[0]),
-                "sentences": len(ids),
-                "output_tokens": n_tokens,
-                "sentences_per_second": spread([len(ids) / s for s in seconds]),
-                "tokens_per_second": spread([n_tokens / s for s in seconds]),
-                "same_tokens": sum(same) / len(ids),
-                **{
-                    f"ours_{ours}_over_it": ratio(seconds, taken[f"ours {ours}"])
-                    for ours in DTYPES
-                    if ("ours", ours) in systems
-                },
-                "seconds": seconds,
-            }
-        )
+        row = {
+            "system": name,
+            "precision": precision,
+            "search": search_name(beam_size),
+            "batch": len(batches[0]),
+            "sentences": len(ids),
+            "output_tokens": n_tokens,
+            "sentences_per_second": spread([len(ids) / s for s in seconds]),
+            "tokens_per_second": spread([n_tokens / s for s in seconds]),
+            "same_tokens": sum(same) / len(ids),
+            "ours_float32_over_it": ratio(seconds, taken["ours float32"]),
+            "seconds": seconds,
+        }
+        rows.append(row)
     return rows
 
 
@@ -367,45 +328,27 @@ def search_name(beam_size: int) -> str:
     return "greedy" if beam_size == 1 else f"beam {beam_size}"
 
 
-def rows_markdown(data: Mapping[str, Any]) -> str:
-    rows, sizes = data["rows"], data["model"]
+def add_sections(
+    report: Report, heading: str, work: Work, args: Namespace, device: torch.device
+) -> None:
+    """One section for each search, with all batch sizes."""
     columns = {
         "system": "{system} {precision}",
         "batch": "{batch}",
         "sentences/s": "{sentences_per_second}",
-        "output tokens/s": "{tokens_per_second.middle}",
+        "output tokens/s": "{tokens_per_second.median:,.0f}",
+        "ours float32 / it": "{ours_float32_over_it}",
+        "same tokens": "{same_tokens:.0%}",
     }
-    for precision in DTYPES:
-        if f"ours_{precision}_over_it" in rows[0]:
-            columns[f"ours {precision} / it"] = f"{{ours_{precision}_over_it}}"
-    columns["same tokens"] = "{same_tokens:.0%}"
-    last = [row for row in rows if (row["system"], row["precision"]) == ("ours", "float32")][-1]
-    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
-    conditions = (
-        f"d_model {sizes['d_model']}, {sizes['n_heads']} heads, d_ff {sizes['d_ff']}, "
-        f"{sizes['n_encoder_layers']}+{sizes['n_decoder_layers']} layers, {sizes['norm']}-norm, "
-        f"{sizes['position']['kind']} positions, vocabulary {data['vocabulary']:,}; "
-        f"{data['work']}; ours writes {last['output_tokens'] / last['sentences']:.1f} tokens a "
-        f"sentence. {len(last['seconds'])} rounds: medians (quartiles); ratios of speed within a "
-        f"round; same tokens: sentences with the output of ours in float32. {versions}"
-    )
-    left_out = "".join(f"- left out: {name} ({why})\n" for name, why in data["left_out"].items())
-    return f"{conditions}\n\n{table(rows, columns)}{left_out}"
-
-
-def add_sections(
-    report: Report, heading: str, weights: Weights, work: Work, args: Namespace
-) -> None:
-    """One section for each search, with all batch sizes."""
-    timing = {"rounds": args.rounds, "warmup": args.warmup, "device": weights.device}
-    with systems_of(weights, args.peers, args.precision) as (systems, left_out):
-        taking_part = dict.fromkeys(name for name, _ in systems if name != "ours")
+    timing = {"rounds": args.rounds, "warmup": args.warmup, "device": device}
+    with systems_of(work, args.peers, args.precision, device) as (systems, left_out):
+        versions = {name: version(name) for name, _ in systems if name != "ours"}
         same = {
             "max_tokens": work.max_tokens,
             "work": work.words,
-            "model": to_dict(Config(model=weights.config))["model"],
-            "vocabulary": weights.tokenizer.tgt_vocab_size,
-            "versions": {name: version(name) for name in taking_part},
+            "model": to_dict(Config(model=work.config))["model"],
+            "vocabulary": work.tokenizer.tgt_vocab_size,
+            "versions": versions,
             "left_out": left_out,
         }
         for beam_size in dict.fromkeys(args.beam):
@@ -414,9 +357,14 @@ def add_sections(
                 for batch_size in dict.fromkeys(args.batch)
                 for row in compare(systems, work, beam_size, batch_size, **timing)
             ]
+            body = (
+                f"{work.words}. {args.rounds} rounds: medians (quartiles); ratios of speed within "
+                "a round; same tokens: sentences with the output of ours in float32. "
+                f"{', '.join(map(' '.join, versions.items()))}\n\n{common.table(rows, columns)}"
+            )
+            body += "".join(f"- left out: {name} ({why})\n" for name, why in left_out.items())
             search = search_name(beam_size)
-            data = {"search": search, **same, "rows": rows}
-            report.add(f"{heading}: {search}", rows_markdown(data), data)
+            report.add(f"{heading}: {search}", body, {"search": search, **same, "rows": rows})
 
 
 # ------------------------------------------------------------------------------------- command line
@@ -434,44 +382,26 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--batch", **several, default=[1, 32, 128], help="default: 1 32 128")
     what = "of the fixed length (default: 40)"
     add("--tokens", type=positive, default=40, metavar="N", help=what)
-    real = parser.add_mutually_exclusive_group()
-    what = "of the real sentences"
-    real.add_argument("--model_path", type=Path, metavar="RUN_OR_CHECKPOINT", help=what)
-    what = "default: 300; 0: no real sentences without a run"
-    real.add_argument("--train_steps", type=int, default=300, metavar="N", help=what)
+    what = "also with this model, on sentences of its corpus"
+    add("--model_path", type=Path, metavar="RUN_OR_CHECKPOINT", help=what)
     common.add_arguments(parser, "bench_decode", rounds=7, draws=True)
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
-    device = common.use_machine(args.device, args.threads)
+    device = common.use_machine(args)
     if args.precision is None:
         args.precision = [p for p in PRECISIONS if p != "bfloat16" or computes_bf16(device)]
     report = Report("bench_decode", "Decoding speed", args, device)
     n_sentences = max(*args.batch, AT_LEAST)
     for size in dict.fromkeys(args.size):
-        weights = random_weights(size, device, args.seed)
-        sources = random_sources(n_sentences, weights.tokenizer.src_vocab_size, args.seed)
-        first, last = SOURCE_TOKENS
-        words = f"random weights, random sources of {first} to {last} tokens"
-        work = Work(sources, args.tokens, words, exactly=True)
-        add_sections(report, f"{size}, {args.tokens} tokens", weights, work, args)
-    if args.model_path is None and not args.train_steps:
-        return
-    run = args.model_path
-    if run is None:
-        run = train_briefly(args.train_steps, args.output_dir, device, args.seed)
-    loaded = load_run(run, runs_dir=args.output_dir)
-    corpus = build_corpus(loaded.config.data)
-    split = corpus.test[0]
-    sources = loaded.tokenizer.encode_src_batch(corpus.load(split).src[:n_sentences])
-    mean = sum(map(len, sources)) / len(sources)
-    words = f"{loaded.checkpoint.name}, update {loaded.step}; sentences of split {split}, "
-    words += f"{mean:.1f} source tokens each"
-    weights = Weights(loaded.model, loaded.config.model, loaded.tokenizer, device)
-    work = Work(sources, loaded.config.decode.max_len, words, exactly=False)
-    add_sections(report, f"real sentences, {loaded.run.path.name}", weights, work, args)
+        work = random_work(size, n_sentences, args.tokens, args.seed)
+        add_sections(report, f"{size}, {args.tokens} tokens", work, args, device)
+    if args.model_path is not None:
+        work = real_work(args.model_path, n_sentences)
+        heading = f"real sentences, {args.model_path.name}"
+        add_sections(report, heading, work, args, device)
 
 
 if __name__ == "__main__":

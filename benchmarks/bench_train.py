@@ -8,42 +8,180 @@ parts of our step. With --schemes also our model under position schemes, against
 "ours" is the update of training/engine.py on what training/prepare.py builds. The peers share one
 plain loop: forward, cross_entropy over all positions (padding ignored), backward, clipping, AdamW.
 All have fp32 weights, autocast for bfloat16, embeddings tied with the output, dropout 0.1 (where,
-is said below the table) and label smoothing 0.1. Utilisation counts the model FLOPs of an update
-that benchmarks/train_setup.py defines.
+is said below the table) and label smoothing 0.1. Utilisation counts the FLOPs of `model_flops`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import multiprocessing
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 if not __package__:  # run as a file: imports begin at the root of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+import numpy as np
 import torch
+from ignite.engine import Events
+from torch.utils.benchmark import Timer
 
 from benchmarks import common
-from benchmarks.common import DTYPES, NOTHING, Report, figure, ratio, spread, table
-from benchmarks.train_models import MODELS, Model, Ours, build_models, n_parameters
-from benchmarks.train_setup import SIZES, Batches, Setup
+from benchmarks.common import BOS, DTYPES, EOS, PAD, SIZES, Report, Size, figure, ratio, spread
+from benchmarks.train_models import LONGEST, MODELS, Model, Ours, Setup, build_models, n_parameters
 from configs.positions import POSITIONS
+from data.batching import Batch, collate, form_batches, padded_tokens
+from data.cache import TokenizedSplit
 from experiments.common import chosen_positions
 from utils.cli import Parser, positive, run_main
-from utils.errors import UserError
-from utils.machine import computes_bf16
 from utils.tables import markdown_table
 
 AT_ONCE = 4  # schemes in turn with "none"; each holds a model with its gradients and moments
+POOL = 20_000  # pairs at least: few would have far more padding than a corpus has
+FIGURES = {
+    "parameters": "{parameters:,}",
+    "target tokens/s": "{tokens_per_second}",
+    "ms a step": "{ms_per_step}",
+}
 
-# ------------------------------------------------------------------------------------------- memory
+
+# ---------------------------------------------------------------------------------------- the work
+
+
+def made_up_split(n: int, vocab_size: int, seed: int) -> TokenizedSplit:
+    """n pairs of random ids that end in EOS; targets of about 20 tokens, log-normal."""
+    rng = np.random.default_rng(seed)
+    tgt = np.clip(np.exp(rng.normal(math.log(20), 0.5, n)), 3, LONGEST)
+    src = np.clip(tgt * np.exp(rng.normal(0.1, 0.2, n)), 3, LONGEST)
+
+    def side(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        offsets = np.concatenate(([0], np.cumsum(lengths.astype(np.int64))))
+        ids = rng.integers(EOS + 1, vocab_size, offsets[-1], dtype=np.int32)
+        ids[offsets[1:] - 1] = EOS
+        return ids, offsets
+
+    return TokenizedSplit(*side(src), *side(tgt), kept=np.arange(n), n_skipped={})
+
+
+def model_flops(size: Size, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:
+    """FLOPs of an update (forward, and twice that backward) on sentences without padding.
+
+    Those of all matrices that a token meets, and of both products of attention (a causal one
+    counted whole, as is usual).
+    """
+    d, f = size.d_model, size.d_ff
+    s, t = (np.asarray(lengths, dtype=np.float64) for lengths in (src_lengths, tgt_lengths))
+    by_source = size.n_layers * (4 * d * d + 2 * d * f) + size.n_layers * 2 * d * d
+    by_target = size.n_layers * (6 * d * d + 2 * d * f) + d * size.vocab_size
+    attention = 2 * d * size.n_layers * (s * s + t * t + t * s)
+    return float(6 * (s * by_source + t * by_target + attention).sum())
+
+
+class Comparison:
+    """One size and precision: the batches of each round, formed as in training, none of them twice.
+
+    The rounds -warmup to -1 are the warm-up. `rates` are the machine's GFLOP/s by matrix size.
+    """
+
+    def __init__(self, setup: Setup, rates: Mapping[int, float] | None = None) -> None:
+        self.setup, self.rates = setup, rates or {}
+        seed, budget = setup.seed, setup.size.batch_tokens
+        n = (setup.warmup + setup.rounds) * setup.steps
+        self.split = split = made_up_split(max(POOL, n * budget // 8), setup.size.vocab_size, seed)
+        sides = split.src_lengths, split.tgt_lengths
+        formed = form_batches(*sides, batch_by="tokens", batch_size=budget, seed=seed)
+        self.rows = [formed[i] for i in np.random.default_rng(seed).permutation(len(formed))[:n]]
+        real = sum(int(lengths[np.concatenate(self.rows)].sum()) for lengths in sides)
+        self.padding = 1 - real / padded_tokens(self.rows, *sides)  # its share of both sides
+        self.batches: dict[int, list[Batch]] = {}  # by round
+        self.tokens: list[int] = []  # target tokens of the rounds that count, without padding
+        self.flops: list[float] = []
+        for number, first in enumerate(range(0, n, setup.steps), start=-setup.warmup):
+            rows = self.rows[first : first + setup.steps]
+            self.batches[number] = [self.collate(each) for each in rows]
+            if number >= 0:
+                lengths = (side[np.concatenate(rows)] for side in sides)
+                self.tokens.append(sum(batch.n_tokens for batch in self.batches[number]))
+                self.flops.append(model_flops(setup.size, *lengths))
+
+    def collate(self, rows: np.ndarray) -> Batch:
+        return collate(self.split, rows.tolist(), pad_id=PAD, bos_id=BOS)
+
+    def measure(self, models: Mapping[str, Model], key: str) -> list[dict[str, Any]]:
+        """The figures of all models, in turn; `key` holds their names."""
+        setup = self.setup
+        runs = {
+            name: lambda number, model=model: model.train(self.batches[number])
+            for name, model in models.items()
+        }
+        taken = common.in_turn(runs, rounds=setup.rounds, warmup=setup.warmup, device=setup.device)
+        at_best = [flops / max(self.rates.values()) / 1e9 for flops in self.flops]
+        return [
+            {
+                key: name,
+                "parameters": n_parameters(models[name]),
+                "tokens_per_second": ratio(self.tokens, seconds),
+                "ms_per_step": spread([1e3 * s / setup.steps for s in seconds]),
+                "utilisation": ratio(at_best, seconds),
+                "seconds": seconds,
+            }
+            for name, seconds in taken.items()
+        ]
+
+    def conditions(self) -> dict[str, Any]:
+        """What was trained on what: for the JSON, and in `words` to stand above a table."""
+        setup, size, tokens = self.setup, self.setup.size, sum(self.tokens)
+        per_step, flops = tokens / (setup.rounds * setup.steps), sum(self.flops) / tokens
+        rates = ", ".join(f"{n}: {figure(rate)}" for n, rate in self.rates.items())
+        words = (
+            f"d_model {size.d_model}, {size.n_heads} heads, d_ff {size.d_ff}, "
+            f"{size.n_layers}+{size.n_layers} layers, vocabulary {size.vocab_size:,}; batches of "
+            f"{size.batch_tokens:,} tokens of the longer side, on average {per_step:,.0f} target "
+            f"tokens, {self.padding:.1%} of both sides padding; rounds x steps: {setup.rounds} x "
+            f"{setup.steps}{', ours compiled' if setup.compile else ''}. Medians (quartiles). "
+            f"{figure(flops / 1e6)} million model FLOPs a target token; matrix products of this "
+            f"machine in {setup.precision}, GFLOP/s by size: {rates}."
+        )
+        figures = {"target_tokens_per_step": per_step, "model_flops_per_target_token": flops}
+        figures["padding"] = self.padding
+        return {"words": words, "setup": setup, **figures, "matrix_gflops": self.rates}
+
+
+def matrix_rate(dtype: torch.dtype, device: torch.device, most_s: float = 1.0) -> dict[int, float]:
+    """The best GFLOP/s of n x n products, by n, each measured for about most_s seconds.
+
+    The sizes grow from 512, until one product would take longer than most_s by the rate so far, as
+    on a CPU that emulates bfloat16.
+    """
+    rates: dict[int, float] = {}
+    for n in (512, 1024, 2048, 4096, 8192):
+        work = 2 * n**3 / 1e9
+        if rates and work / max(rates.values()) > most_s:
+            break
+        pair = {key: torch.randn(n, n, device=device).to(dtype) for key in "ab"}
+        timer = Timer("a @ b", globals=pair, num_threads=torch.get_num_threads())
+        rates[n] = work / min(timer.blocked_autorange(min_run_time=most_s).times)
+    return rates
+
+
+# -------------------------------------------------------------------------------- memory and parts
+
+
+def status_mb(field: str) -> float:
+    """VmRSS (memory held now) or VmHWM (the most ever) of this process in MB; Linux has them.
+
+    Unlike getrusage's ru_maxrss, VmHWM does not begin at what the parent process held.
+    """
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    [kilobytes] = [int(line.split()[1]) for line in lines if line.startswith(f"{field}:")]
+    return kilobytes * 1024 / 1e6
 
 
 def peak_memory_mb(name: str, setup: Setup) -> float:
@@ -54,16 +192,16 @@ def peak_memory_mb(name: str, setup: Setup) -> float:
     """
     device, (make, _) = setup.device, MODELS[name]
     torch.set_num_threads(setup.threads)
-    tiny = dataclasses.replace(SIZES["tiny"], batch_tokens=64)
-    make(Setup(tiny, device, setup.precision)).train(Batches(Setup(tiny, device)).made)
-    batches = Batches(setup)
-    largest = max(batches.made, key=lambda batch: batch.tgt_in.numel())
+    tiny = Setup(dataclasses.replace(SIZES["tiny"], batch_tokens=64), device, setup.precision)
+    make(tiny).train(Comparison(tiny).batches[0])
+    batches = Comparison(setup).batches
+    largest = max(itertools.chain(*batches.values()), key=lambda batch: batch.tgt_in.numel())
     on_gpu = device.type == "cuda"
-    before = torch.cuda.memory_allocated(device) / 1e6 if on_gpu else common.status_mb("VmRSS")
+    before = torch.cuda.memory_allocated(device) / 1e6 if on_gpu else status_mb("VmRSS")
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
-    make(setup).train([*batches.of_round(0), largest])
-    peak = torch.cuda.max_memory_allocated(device) / 1e6 if on_gpu else common.status_mb("VmHWM")
+    make(setup).train([*batches[0], largest])
+    peak = torch.cuda.max_memory_allocated(device) / 1e6 if on_gpu else status_mb("VmHWM")
     return peak - before
 
 
@@ -71,78 +209,48 @@ def in_fresh_process(name: str, setup: Setup) -> float:
     """peak_memory_mb in a process of its own."""
     common.say(f"memory: {name}")
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(peak_memory_mb, name, setup).result()
-        except BrokenProcessPool as error:
-            what = "its process was ended while its memory was measured; too little of it?"
-            raise UserError(f"{name}: {what}") from error
+        return pool.submit(peak_memory_mb, name, setup).result()
+
+
+class Stopwatch(torch.amp.GradScaler):
+    """A scaler that scales nothing, and notes the time.
+
+    The update calls it where the forward pass (with the loss) and the backward pass end; the rest
+    of the update is clipping, the optimizer and reading the figures.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device.type, enabled=False)
+        self.on, self.since = device, 0.0
+        self.parts: dict[str, list[float]] = {}
+
+    def lap(self, part: str) -> None:
+        """The time since the last lap was that of `part`."""
+        common.synchronize(self.on)
+        now = time.perf_counter()
+        self.parts.setdefault(part, []).append(now - self.since)
+        self.since = now
+
+    def scale(self, outputs: Any) -> Any:
+        self.lap("forward")
+        return outputs
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        self.lap("backward")
+
+
+def split_step(ours: Ours, watch: Stopwatch, comparison: Comparison) -> dict[str, list[float]]:
+    """Seconds of the parts of each step of all rounds; `ours` has the watch for its scaler."""
+    add = ours.trainer.add_event_handler
+    add(Events.GET_BATCH_STARTED, watch.lap, "between")
+    add(Events.GET_BATCH_COMPLETED, watch.lap, "data")
+    add(Events.ITERATION_COMPLETED, watch.lap, "optimizer")
+    groups = ([comparison.collate(rows)] for rows in comparison.rows)
+    ours.trainer.run(groups, max_epochs=1, epoch_length=len(comparison.rows))
+    return {part: seconds for part, seconds in watch.parts.items() if part != "between"}
 
 
 # -------------------------------------------------------------------------------------- comparisons
-
-
-class Comparison:
-    """One size and precision: its batches, and the machine's GFLOP/s there by matrix size."""
-
-    def __init__(self, setup: Setup, rates: Mapping[int, float]) -> None:
-        self.setup, self.batches, self.rates = setup, Batches(setup), rates
-        rounds = range(setup.rounds)
-        self.tokens = [self.batches.n_tokens(number) for number in rounds]
-        self.flops = [self.batches.flops(number) for number in rounds]
-
-    def rows(self, models: Mapping[str, Model], key: str) -> list[dict[str, Any]]:
-        """The figures of all models, measured in turn; `key` holds their names."""
-        setup, best = self.setup, max(self.rates.values()) * 1e9
-        runs = {
-            name: lambda number, model=model: model.train(self.batches.of_round(number))
-            for name, model in models.items()
-        }
-        taken = common.in_turn(runs, rounds=setup.rounds, warmup=setup.warmup, device=setup.device)
-        return [
-            {
-                key: name,
-                "parameters": n_parameters(models[name]),
-                "tokens_per_second": ratio(self.tokens, seconds),
-                "ms_per_step": spread([1e3 * s / setup.steps for s in seconds]),
-                "utilisation": ratio([n / best for n in self.flops], seconds),
-                "seconds": seconds,
-            }
-            for name, seconds in taken.items()
-        ]
-
-    def conditions(self) -> dict[str, Any]:
-        """What was trained on what: for the JSON, and in `words` to stand above a table."""
-        setup, size, tokens = self.setup, self.setup.size, sum(self.tokens)
-        figures = {
-            "target_tokens_per_step": tokens / (setup.rounds * setup.steps),
-            "padding": self.batches.padding(),
-            "model_flops_per_target_token": sum(self.flops) / tokens,
-        }
-        rates = ", ".join(f"{n}: {figure(rate)}" for n, rate in self.rates.items())
-        emulated = " This CPU emulates bfloat16: these figures tell nothing about one that has it."
-        words = (
-            f"d_model {size.d_model}, {size.n_heads} heads, d_ff {size.d_ff}, "
-            f"{size.n_layers}+{size.n_layers} layers, vocabulary {size.vocab_size:,}; batches of "
-            f"{size.batch_tokens:,} tokens of the longer side, on average "
-            f"{figures['target_tokens_per_step']:,.0f} target tokens, {figures['padding']:.1%} of "
-            f"both sides padding; rounds x steps: {setup.rounds} x {setup.steps}"
-            f"{', ours compiled' if setup.compile else ''}. Medians (quartiles). "
-            f"{figure(figures['model_flops_per_target_token'] / 1e6)} million model FLOPs a target "
-            f"token; matrix products of this machine in {setup.precision}, GFLOP/s by size: "
-            f"{rates}.{emulated if emulates(setup) else ''}"
-        )
-        return {"words": words, "setup": setup, **figures, "matrix_gflops": self.rates}
-
-
-def emulates(setup: Setup) -> bool:
-    return setup.precision == "bfloat16" and not computes_bf16(setup.device)
-
-
-FIGURES = {
-    "parameters": "{parameters:,}",
-    "target tokens/s": "{tokens_per_second}",
-    "ms a step": "{ms_per_step}",
-}
 
 
 def compare_models(
@@ -151,15 +259,16 @@ def compare_models(
     """One section: ours and its peers."""
     setup = comparison.setup
     models, left_out = build_models(names, setup)
-    rows = comparison.rows(models, "model")
-    parts = cast(Ours, models["ours"]).split_step(comparison.batches)
+    rows = comparison.measure(models, "model")
     models.clear()  # before the memory of others is measured
+    watch = Stopwatch(setup.device)
+    parts = split_step(Ours(setup, scaler=watch), watch, comparison)
     for row in rows:
         row["ours_over_it"] = ratio(row["seconds"], rows[0]["seconds"])
         if memory:
             row["peak_memory_mb"] = in_fresh_process(row["model"], setup)
     columns = {"model": "{model}", **FIGURES, "ours / it, tokens/s": "{ours_over_it}"}
-    columns["utilisation"] = NOTHING if emulates(setup) else "{utilisation.median:.1%}"
+    columns["utilisation"] = "{utilisation.median:.1%}"
     if memory:
         columns["peak memory, MB"] = "{peak_memory_mb:,.0f}"
     parts_ms = {part: 1e3 * spread(seconds).median for part, seconds in parts.items()}
@@ -170,13 +279,12 @@ def compare_models(
         [
             conditions["words"],
             "",
-            table(rows, columns),
+            common.table(rows, columns),
             *(f"- {row['model']}: {MODELS[row['model']][1]}" for row in rows),
             *(f"- left out: {name} ({reason})" for name, reason in left_out.items()),
             "",
-            "The parts of our step (data: making the batch, which the table above leaves out for "
-            "all; forward: with the loss, which makes its gradient on the way; optimizer: with "
-            "clipping):",
+            "The parts of our step (data: making the batch, in none of the figures above; forward: "
+            "with the loss, which makes its gradient on the way; optimizer: with clipping):",
             "",
             markdown_table(("part", "ms", "share"), shares),
         ]
@@ -192,21 +300,17 @@ def compare_schemes(
     others = [name for name in names if name != "none"]
     rows: list[dict[str, Any]] = []
     for first in range(0, len(others), AT_ONCE) or [0]:
-        group = scheme_rows(comparison, ["none", *others[first : first + AT_ONCE]])
-        rows += group[1:] if rows else group  # none once
+        group = ["none", *others[first : first + AT_ONCE]]
+        measured = comparison.measure(
+            {name: Ours(comparison.setup, position=POSITIONS[name]) for name in group}, "scheme"
+        )
+        for row in measured:
+            row["time_over_none"] = ratio(row["seconds"], measured[0]["seconds"])
+        rows += measured[1:] if rows else measured  # none once
     columns = {"scheme": "{scheme}", **FIGURES, "time / time of none": "{time_over_none}"}
     conditions = comparison.conditions()
-    text = f"{conditions['words']}\n\n{table(rows, columns)}"
+    text = f"{conditions['words']}\n\n{common.table(rows, columns)}"
     report.add(heading, text, {**conditions, "schemes": rows})
-
-
-def scheme_rows(comparison: Comparison, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The figures of a few schemes, "none" first. Their models are gone afterwards."""
-    models = {name: Ours(comparison.setup, position=POSITIONS[name]) for name in names}
-    rows = comparison.rows(models, "scheme")
-    for row in rows:
-        row["time_over_none"] = ratio(row["seconds"], rows[0]["seconds"])
-    return rows
 
 
 # ------------------------------------------------------------------------------------- command line
@@ -235,22 +339,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     wanted = ",".join(POSITIONS) if args.schemes == "all" else args.schemes
     schemes = chosen_positions(wanted) if wanted else []
-    device = common.use_machine(args.device, args.threads)
+    device = common.use_machine(args)
     report = Report("bench_train", "Training speed", args, device)
     names = ["ours", *dict.fromkeys(args.peers)]
-    precisions = dict.fromkeys(args.precision)
-    rates = {precision: common.matrix_rate(DTYPES[precision], device) for precision in precisions}
     same = {key: getattr(args, key) for key in ("rounds", "warmup", "steps", "seed", "compile")}
     same["threads"] = torch.get_num_threads()
-    for name, precision in itertools.product(dict.fromkeys(args.size), precisions):
-        size = SIZES[name]
-        if args.batch_tokens:
-            size = dataclasses.replace(size, batch_tokens=args.batch_tokens)
-        comparison = Comparison(Setup(size, device, precision, **same), rates[precision])
-        heading = f"{name}, {precision}"
-        compare_models(report, comparison, names, heading, memory=args.memory)
-        if schemes:
-            compare_schemes(report, comparison, schemes, f"{heading}: position schemes")
+    for precision in dict.fromkeys(args.precision):
+        rates = matrix_rate(DTYPES[precision], device)
+        for name in dict.fromkeys(args.size):
+            size = SIZES[name]
+            if args.batch_tokens:
+                size = dataclasses.replace(size, batch_tokens=args.batch_tokens)
+            comparison = Comparison(Setup(size, device, precision, **same), rates)
+            heading = f"{name}, {precision}"
+            compare_models(report, comparison, names, heading, memory=args.memory)
+            if schemes:
+                compare_schemes(report, comparison, schemes, f"{heading}: position schemes")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What the benchmarks share: the machine, timing in turn, its matrix rate, arguments, reports."""
+"""What the benchmarks share: arguments, sizes of models, timing in turn, reports."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import json
 import sys
 import time
@@ -18,7 +17,6 @@ import numpy as np
 import torch
 
 from utils.cli import positive
-from utils.errors import UserError
 from utils.files import write_text
 from utils.machine import computes_bf16, cpu_name, provenance, resolve_device
 from utils.tables import markdown_table
@@ -26,10 +24,6 @@ from utils.tables import markdown_table
 REST_S = 0.3  # before each run: threads of another library's runtime spin for a while
 CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-NOTHING = "–"
-
-
-# -------------------------------------------------------------------------------------- the machine
 
 
 def add_arguments(parser: ArgumentParser, name: str, *, rounds: int, draws: bool = False) -> None:
@@ -46,46 +40,65 @@ def add_arguments(parser: ArgumentParser, name: str, *, rounds: int, draws: bool
     add("--output_dir", type=Path, default=Path("runs") / name, metavar="DIR")
 
 
-def use_machine(device: str, threads: int | None) -> torch.device:
-    """The device that --device names, with so many CPU threads. Raises UserError."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return resolve_device(device)
+def use_machine(args: Namespace) -> torch.device:
+    """The device of --device, with as many CPU threads as --threads says. Raises UserError."""
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    return resolve_device(args.device)
 
 
-def environment(device: torch.device) -> dict[str, str]:
-    """Date, commit, versions, hardware. To be called when the threads are set."""
-    emulated = "emulated: expect it to be far slower than float32"
-    gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
-    return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        **{key: provenance()[key] for key in ("commit", "python", "torch")},
-        "device": device.type,
-        **gpu,
-        "cpu": cpu_name(),
-        "threads": str(torch.get_num_threads()),
-        "bfloat16": "in hardware" if computes_bf16(device) else emulated,
-    }
+# ------------------------------------------------------------------------------------------- models
+
+UNK, PAD, BOS, EOS = range(4)
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was given; a CPU always has."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a model; batch_tokens bounds the longer side of a batch, padding included."""
+
+    d_model: int
+    n_heads: int
+    d_ff: int
+    n_layers: int  # in the encoder, and as many in the decoder
+    vocab_size: int
+    batch_tokens: int
+
+    def shape(self) -> dict[str, Any]:
+        """Fields of a ModelConfig, the embeddings tied with the output."""
+        shape = {name: getattr(self, name) for name in ("d_model", "n_heads", "d_ff")}
+        layers = dict.fromkeys(("n_encoder_layers", "n_decoder_layers"), self.n_layers)
+        return {**shape, **layers, "tie_embeddings": "all"}
 
 
-def status_mb(field: str) -> float:
-    """VmRSS (memory held now) or VmHWM (the most ever) of this process in MB.
+SIZES = {
+    "tiny": Size(64, 2, 128, 2, 500, 256),  # for trying the script out
+    "small": Size(256, 4, 1024, 3, 8_000, 4096),
+    "base": Size(512, 8, 2048, 6, 32_000, 2048),
+}
 
-    Unlike getrusage's ru_maxrss, VmHWM does not begin at what the parent process held. Raises
-    UserError without /proc.
-    """
-    try:
-        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
-    except OSError as error:
-        raise UserError("memory is read from /proc/self/status: it needs Linux") from error
-    [kilobytes] = [int(line.split()[1]) for line in lines if line.startswith(f"{field}:")]
-    return kilobytes * 1024 / 1e6
+
+class Vocabulary:
+    """A joint vocabulary whose pieces are numbers: what ours, joeynmt and fairseq ask of theirs."""
+
+    shared_vocab = True
+    unk_id, pad_id, bos_id, eos_id = UNK, PAD, BOS, EOS
+    unk_index, pad_index, bos_index, eos_index, sep_index = UNK, PAD, BOS, EOS, None
+    specials: tuple[str, ...] = ()
+    lang_tags: tuple[str, ...] = ()
+
+    def __init__(self, size: int) -> None:
+        self.src_vocab_size = self.tgt_vocab_size = size
+
+    def __len__(self) -> int:
+        return self.src_vocab_size
+
+    def pad(self) -> int:
+        return PAD
+
+    def src_pieces(self, ids: Sequence[int]) -> list[str]:
+        return [str(i) for i in ids]
+
+    tgt_pieces = src_pieces
 
 
 # ------------------------------------------------------------------------------------------- timing
@@ -100,12 +113,7 @@ class Spread:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.middle} ({figure(self.low)}–{figure(self.high)})"
-
-    @property
-    def middle(self) -> str:
-        """The median alone."""
-        return figure(self.median)
+        return f"{figure(self.median)} ({figure(self.low)}–{figure(self.high)})"
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -119,20 +127,14 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> Spread:
 
 def figure(value: float) -> str:
     """Three significant digits, without an exponent: 12,345 and 0.0123."""
-    if value == 0:
-        return "0"
-    digits = max(0, 2 - int(np.floor(np.log10(abs(value)))))
+    digits = max(0, 2 - int(np.floor(np.log10(abs(value))))) if value else 0
     return f"{value:,.{digits}f}"
 
 
-def timed(run: Callable[[], object], device: torch.device, *, rest: bool = True) -> float:
-    """Seconds of one run, after a rest, until the device has done it."""
-    synchronize(device)
-    time.sleep(REST_S if rest else 0)
-    start = time.perf_counter()
-    run()
-    synchronize(device)
-    return time.perf_counter() - start
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was given; a CPU always has."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def in_turn(
@@ -145,16 +147,21 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Seconds of every run in every round: all of them in round 0, then in round 1, and so on.
 
-    A run is called with the number of the round. The rounds -warmup to -1 are not reported. What
-    disturbs the machine for a while disturbs all alike; ratios are taken within a round (`ratio`).
+    A run is called with the number of the round, after a rest. The rounds -warmup to -1 are not
+    reported. What disturbs the machine for a while disturbs all alike; ratios are taken within a
+    round (`ratio`).
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(-warmup, rounds):
         for name, run in runs.items():
             say(f"round {number + 1}/{rounds}: {name}")
-            taken = timed(functools.partial(run, number), device, rest=rest)
+            synchronize(device)
+            time.sleep(REST_S if rest else 0)
+            start = time.perf_counter()
+            run(number)
+            synchronize(device)
             if number >= 0:
-                seconds[name].append(taken)
+                seconds[name].append(time.perf_counter() - start)
     return seconds
 
 
@@ -162,26 +169,6 @@ def say(line: str) -> None:
     """A passing line for whoever waits at a terminal; nothing in a log."""
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
-
-
-def matrix_rate(dtype: torch.dtype, device: torch.device, most_s: float = 1.0) -> dict[int, float]:
-    """The best GFLOP/s of n x n products, by n, each measured for about most_s seconds at most.
-
-    The sizes grow from 512, until one product would take longer than most_s by the rate so far, as
-    on a CPU that emulates bfloat16.
-    """
-    rates: dict[int, float] = {}
-    for n in (512, 1024, 2048, 4096, *([8192] if device.type != "cpu" else [])):
-        work = 2.0 * n**3
-        if rates and work / (max(rates.values()) * 1e9) > most_s:
-            break
-        a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-        product = functools.partial(torch.matmul, a, b)
-        taken = [timed(product, device)]  # the first one warms up
-        while len(taken) < 20 and sum(taken) <= most_s:
-            taken.append(timed(product, device))
-        rates[n] = work / min(taken[1:] or taken) / 1e9
-    return rates
 
 
 # ------------------------------------------------------------------------------------------ reports
@@ -195,24 +182,36 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
 
 def _as_json(value: Any) -> Any:
     """Spreads and other records as dicts; a path without the places of this machine."""
-    if isinstance(value, Path):
-        return value.name if value.is_absolute() else str(value)
-    return str(value) if isinstance(value, torch.device) else dataclasses.asdict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value.name if isinstance(value, Path) else str(value)
 
 
 class Report:
     """A title, the machine, and sections of Markdown; beside it the same figures as JSON.
 
     `add` prints a section as soon as it is there and rewrites `{name}.md` and `{name}.json` in
-    --output_dir, so that a run that is cut short leaves what it had measured.
+    --output_dir, so that a run that is cut short leaves what it had measured. To be made when the
+    threads are set.
     """
 
     def __init__(self, name: str, title: str, args: Namespace, device: torch.device) -> None:
         self.path = args.output_dir / name
         settings = {key: value for key, value in vars(args).items() if key != "output_dir"}
-        machine = environment(device)
-        self.data = {"benchmark": name, "environment": machine, "settings": settings}
+        gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+        emulated = "emulated: expect it to be far slower than float32"
+        machine = {
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            **{key: provenance()[key] for key in ("commit", "python", "torch")},
+            "device": device.type,
+            **gpu,
+            "cpu": cpu_name(),
+            "threads": str(torch.get_num_threads()),
+            "bfloat16": "in hardware" if computes_bf16(device) else emulated,
+        }
         self.sections: list[dict[str, Any]] = []
+        same = {"benchmark": name, "environment": machine, "settings": settings}
+        self.data = {**same, "sections": self.sections}
         self.text = f"# {title}\n\n" + markdown_table(("", ""), list(machine.items()))
         print(self.text, flush=True)
 
@@ -223,7 +222,6 @@ class Report:
         print(section, flush=True)
         self.text += f"\n{section}"
         self.sections.append({"heading": heading, **data})
-        whole = {**self.data, "sections": self.sections}
         write_text(self.path.with_suffix(".md"), self.text)
-        text = json.dumps(whole, indent=1, default=_as_json)
+        text = json.dumps(self.data, indent=1, default=_as_json)
         write_text(self.path.with_suffix(".json"), f"{text}\n")

@@ -17,22 +17,15 @@ _translator: Any = None  # in the process that holds it
 
 def _open(folder: str, options: dict[str, Any]) -> None:
     global _translator
-    library: Any = importlib.import_module("ctranslate2")
-    _translator = library.Translator(folder, inter_threads=1, **options)
+    _translator = importlib.import_module("ctranslate2").Translator(folder, **options)
 
 
-def _translate(batch: Sequence[Sequence[str]], options: dict[str, Any]) -> list[list[str]]:
+def start(folder: str, **options: Any) -> ProcessPoolExecutor:
+    """The process that holds the converted model of `folder`, to be shut down."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, context, _open, (folder, options))
+
+
+def translate(batch: Sequence[Sequence[str]], options: dict[str, Any]) -> list[list[str]]:
+    """Pieces of sentences -> pieces of the best hypothesis of each, in the process of `start`."""
     return [result.hypotheses[0] for result in _translator.translate_batch(batch, **options)]
-
-
-class TranslatorProcess:
-    """translate_batch of a converted model in `folder`, somewhere else. To be closed."""
-
-    def __init__(self, folder: str, **options: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, context, _open, (folder, options))
-        self.close = self._pool.shutdown
-
-    def translate(self, batch: Sequence[Sequence[str]], **options: Any) -> list[list[str]]:
-        """Pieces of sentences -> pieces of the best hypothesis of each."""
-        return self._pool.submit(_translate, batch, options).result()

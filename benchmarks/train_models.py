@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import logging
 import math
-import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
-from benchmarks import common
-from benchmarks.train_setup import BOS, EOS, LONGEST, PAD, Batches, Setup, Size, Vocabulary
+from benchmarks.common import BOS, CPU, DTYPES, EOS, PAD, Size, Vocabulary
 from configs.positions import Position, Sinusoidal
 from configs.schema import Config, Constant, ModelConfig, OptimConfig, TrainConfig
-from data.batching import Batch, collate
+from data.batching import Batch
 from models.positional_encodings.sinusoidal import sinusoid_table
 from tokenizer.base import BaseTokenizer
 from training.engine import create_trainer
-from training.prepare import Learner, build_learner
+from training.prepare import build_learner
 from training.schedules import build_optimizer
 from utils.errors import UserError
 from utils.machine import autocast
 
+LONGEST = 120  # tokens of a sentence, either side
 DROPOUT = LABEL_SMOOTHING = 0.1
 GRAD_CLIP = 1.0
 OPTIM = OptimConfig(
@@ -43,80 +42,59 @@ OPTIM = OptimConfig(
 SINUSOIDAL = Sinusoidal()
 
 
-# --------------------------------------------------------------------------------------------- ours
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all models of one comparison share."""
+
+    size: Size
+    device: torch.device = CPU
+    precision: str = "float32"
+    threads: int = 1
+    rounds: int = 1
+    warmup: int = 0
+    steps: int = 1  # updates in a round
+    seed: int = 0
+    compile: bool = False  # ours
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.precision]
 
 
 class Ours:
-    """Our model under one position scheme with the update of training/engine.py."""
+    """Our model under one position scheme with the update of training/engine.py.
+
+    `scaler` takes the place of the learner's.
+    """
 
     def __init__(
-        self, setup: Setup, *, position: Position = SINUSOIDAL, inner_dropout: float = 0.0
+        self,
+        setup: Setup,
+        *,
+        position: Position = SINUSOIDAL,
+        inner_dropout: float = 0.0,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        self.computing: dict[str, Any] = {"device": setup.device, "dtype": setup.dtype}
-        inner: dict[str, Any] = {
-            "attention_dropout": inner_dropout,
-            "activation_dropout": inner_dropout,
-        }
-        model = ModelConfig(**setup.size.shape(), position=position, dropout=DROPOUT, **inner)
+        computing: dict[str, Any] = {"device": setup.device, "dtype": setup.dtype}
+        model = ModelConfig(
+            **setup.size.shape(),
+            position=position,
+            dropout=DROPOUT,
+            attention_dropout=inner_dropout,
+            activation_dropout=inner_dropout,
+        )
         train = TrainConfig(compile=setup.compile, seed=setup.seed)
         config = Config(model=model, optim=OPTIM, train=train)
         tokenizer = cast(BaseTokenizer, Vocabulary(setup.size.vocab_size))
-        self.learner = build_learner(config, tokenizer, **self.computing, total_steps=10**6)
-        self.model: nn.Module = self.learner.model
-        self.trainer = self._trainer(self.learner, setup.seed)
-
-    def _trainer(self, learner: Learner, seed: int) -> Engine:
-        trainer = create_trainer(learner, OPTIM, pad_id=PAD, **self.computing, seed=seed)
-        trainer.logger.setLevel(logging.CRITICAL)  # some peers switch on all libraries' messages
-        return trainer
+        learner = build_learner(config, tokenizer, **computing, total_steps=10**6)
+        if scaler is not None:
+            learner = dataclasses.replace(learner, scaler=scaler)
+        self.model = learner.model
+        self.trainer = create_trainer(learner, OPTIM, pad_id=PAD, **computing, seed=setup.seed)
+        self.trainer.logger.setLevel(logging.CRITICAL)  # some peers switch on all messages
 
     def train(self, batches: Sequence[Batch]) -> None:
         self.trainer.run([[batch] for batch in batches], max_epochs=1)
-
-    def split_step(self, batches: Batches) -> dict[str, list[float]]:
-        """Seconds of the parts of a step, for the batches of all rounds."""
-        watch = Stopwatch(batches.setup.device)
-        trainer = self._trainer(dataclasses.replace(self.learner, scaler=watch), batches.setup.seed)
-        trainer.add_event_handler(Events.ITERATION_STARTED, lambda: watch.lap())
-        trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda: watch.lap("optimizer"))
-        for number in range(-batches.setup.warmup, batches.setup.rounds):
-            for rows in batches.rows[batches.places(number)]:
-                watch.lap()
-                collate(batches.split, rows.tolist(), pad_id=PAD, bos_id=BOS)
-                watch.lap("data")
-            trainer.run([[batch] for batch in batches.of_round(number)], max_epochs=1)
-        return watch.parts
-
-
-class Stopwatch(torch.amp.GradScaler):
-    """A scaler that scales nothing, and notes the time.
-
-    The update calls it where the forward pass (with the loss) and the backward pass end; the rest
-    of the update is clipping, the optimizer and reading the figures.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device.type, enabled=False)
-        self.on, self.since = device, 0.0
-        self.parts: dict[str, list[float]] = {}
-
-    def lap(self, part: str | None = None) -> None:
-        """The time since the last lap was that of `part`."""
-        common.synchronize(self.on)
-        now = time.perf_counter()
-        if part is not None:
-            self.parts.setdefault(part, []).append(now - self.since)
-        self.since = now
-
-    def scale(self, outputs: Any) -> Any:
-        self.lap("forward")
-        return outputs
-
-    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        self.lap("backward")
-
-
-# -------------------------------------------------------------------------------------------- peers
 
 
 class Peer:
@@ -290,7 +268,7 @@ class JoeyPeer(nn.Module):
 class FairseqPeer(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
-        with hashable_dataclasses():
+        with mock.patch("dataclasses.dataclass", hashable):
             library: Any = importlib.import_module("fairseq.models.transformer")
         config = library.TransformerConfig(dropout=DROPOUT, share_all_embeddings=True)
         config.max_source_positions = config.max_target_positions = LONGEST
@@ -311,48 +289,34 @@ class FairseqPeer(nn.Module):
         return logits
 
 
-@contextlib.contextmanager
-def hashable_dataclasses() -> Iterator[None]:
+def hashable(cls: type | None = None, /, real: Any = dataclasses.dataclass, **options: Any) -> Any:
     """fairseq 0.12's configs are each other's defaults, which Python 3.11 takes if hashable."""
-    real = dataclasses.dataclass
-
-    def hashable(cls: type | None = None, **options: Any) -> Any:
-        if cls is None:
-            return partial(hashable, **options)
-        theirs = cls.__module__.partition(".")[0] in ("fairseq", "hydra")
-        add = theirs and "__hash__" not in vars(cls)
-        return real(cls, **(options | {"unsafe_hash": True} if add else options))
-
-    dataclasses.dataclass = hashable
-    try:
-        yield
-    finally:
-        dataclasses.dataclass = real
+    if cls is None:
+        return partial(hashable, **options)
+    if cls.__module__.startswith(("fairseq", "hydra")) and "__hash__" not in vars(cls):
+        options["unsafe_hash"] = True
+    return real(cls, **options)
 
 
 Model = Ours | Peer
 RESIDUAL = "dropout: embeddings and residual branches"
 EVERYWHERE = f"{RESIDUAL}, attention weights and activations"
-# How each model is made, and what a reader has to know to compare it. An ImportError leaves it out.
+# How each is made, and what a reader has to know to compare it. An ImportError leaves it out.
+PEERS: dict[str, tuple[type[nn.Module], str]] = {
+    "marian": (MarianPeer, f"MarianMTModel: post-norm, no norm at a stack's end; {RESIDUAL}"),
+    "torch": (TorchPeer, f"nn.Transformer: post-norm; output tied, without bias; {EVERYWHERE}"),
+    "x_transformers": (
+        XTransformersPeer,
+        "XTransformer: pre-norm, fused attention, no biases in attention and norms; "
+        "dropout: embeddings, activations",
+    ),
+    "joeynmt": (JoeyPeer, f"pre-norm; {EVERYWHERE}"),
+    "fairseq": (FairseqPeer, f"TransformerModelBase: pre-norm; {RESIDUAL}"),
+}
 MODELS: dict[str, tuple[Callable[[Setup], Model], str]] = {
     "ours": (Ours, f"pre-norm; {RESIDUAL}"),
     "ours_dropout": (partial(Ours, inner_dropout=DROPOUT), f"ours; {EVERYWHERE}, as in torch's"),
-    "marian": (
-        partial(Peer, build=MarianPeer),
-        f"transformers' MarianMTModel: post-norm, no norm at the end of a stack; {RESIDUAL}",
-    ),
-    "torch": (
-        partial(Peer, build=TorchPeer),
-        "torch.nn.Transformer, the tutorial's masks: post-norm; output tied, without bias; "
-        f"{EVERYWHERE}",
-    ),
-    "x_transformers": (
-        partial(Peer, build=XTransformersPeer),
-        "XTransformer, fused attention, pre-norm, no biases in attention and norms; "
-        "dropout: embeddings, activations",
-    ),
-    "joeynmt": (partial(Peer, build=JoeyPeer), f"pre-norm; {EVERYWHERE}"),
-    "fairseq": (partial(Peer, build=FairseqPeer), f"TransformerModelBase, pre-norm; {RESIDUAL}"),
+    **{name: (partial(Peer, build=build), about) for name, (build, about) in PEERS.items()},
 }
 
 

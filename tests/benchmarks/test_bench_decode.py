@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -19,10 +20,10 @@ from benchmarks.bench_decode import (
     BOS,
     EOS,
     PEERS,
-    Weights,
+    Work,
     in_batches,
-    random_sources,
-    random_weights,
+    ours,
+    random_work,
     systems_of,
     to_marian,
 )
@@ -35,40 +36,36 @@ EVERYONE = [(name, "float32") for name in ("ours", *PEERS)]
 
 
 @pytest.fixture(scope="module")
-def weights() -> Weights:
-    return random_weights("tiny", common.CPU, 0)
+def work() -> Work:
+    return random_work("tiny", 12, 9, 0)
 
 
-@pytest.fixture(scope="module")
-def sources(weights: Weights) -> list[list[int]]:
-    return random_sources(12, weights.tokenizer.src_vocab_size, 0)
+def systems(work: Work, *precisions: str) -> Any:
+    return systems_of(work, PEERS, precisions, common.CPU)
 
 
-def test_marian_with_the_same_weights_gives_the_same_logits(sources: list[list[int]]) -> None:
-    weights = random_weights("tiny", common.CPU, 1)
+def test_marian_with_the_same_weights_gives_the_same_logits() -> None:
+    work = random_work("tiny", 12, 9, 1)
     with torch.no_grad():
-        for parameter in weights.model.parameters():
+        for parameter in work.model.parameters():
             if parameter.dim() == 1:  # biases and norms that are not idle
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    src = pad_sources(sources, weights.tokenizer.pad_id)
-    tgt_in = torch.tensor([[BOS, *ids[:7]] for ids in sources])
-    marian = to_marian(weights).eval()
+    src = pad_sources(work.sources, work.tokenizer.pad_id)
+    tgt_in = torch.tensor([[BOS, *ids[:7]] for ids in work.sources])
+    marian = to_marian(work).eval()
     with torch.no_grad():
-        theirs = marian(
-            input_ids=src, attention_mask=src != weights.tokenizer.pad_id, decoder_input_ids=tgt_in
-        ).logits
-        ours = weights.model(src, tgt_in)
+        mask = src != work.tokenizer.pad_id
+        theirs = marian(input_ids=src, attention_mask=mask, decoder_input_ids=tgt_in).logits
+        ours = work.model(src, tgt_in)
     torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=1e-4)
     trained = sum(p.numel() for p in marian.parameters() if p.requires_grad)
-    assert trained == sum(p.numel() for p in weights.model.parameters())
+    assert trained == sum(p.numel() for p in work.model.parameters())
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_all_systems_find_the_same_of_the_asked_length(
-    beam_size: int, weights: Weights, sources: list[list[int]]
-) -> None:
-    with systems_of(weights, PEERS, ["float32"]) as (systems, left_out):
-        found = {key: translate(sources, beam_size, 9) for key, translate in systems.items()}
+def test_all_systems_find_the_same_of_the_asked_length(beam_size: int, work: Work) -> None:
+    with systems(work, "float32") as (made, left_out):
+        found = {key: translate(work.sources, beam_size) for key, translate in made.items()}
     assert list(found) == EVERYONE
     assert left_out == {}
     ours, *others = found.values()
@@ -77,63 +74,57 @@ def test_all_systems_find_the_same_of_the_asked_length(
     assert len({tuple(ids) for ids in ours}) > 6
 
 
-def test_an_early_end_is_cut_off_alike(weights: Weights, sources: list[list[int]]) -> None:
+def test_an_early_end_is_cut_off_alike(work: Work) -> None:
     """Real models end their sentences: here one of the pieces that this model likes becomes EOS."""
-    ended = random_weights("tiny", common.CPU, 0)
-    with systems_of(weights, [], []) as (systems, _):
-        plain = systems["ours", "float32"](sources, 1, 9)
+    ended = random_work("tiny", 12, 9, 0)
+    plain = ours(work, "float32", common.CPU)(work.sources, 1)
     candidates = {i for ids in plain for i in ids[2:5]}
     liked = max(candidates, key=lambda i: sum(i in ids for ids in plain))
     ended.tokenizer.eos_id = liked
-    with_eos = [[*ids[:-1], liked] for ids in sources]
-    with systems_of(ended, PEERS, ["float32"]) as (systems, _):
-        found = [translate(with_eos, 1, 9) for translate in systems.values()]
+    with_eos = [[*ids[:-1], liked] for ids in work.sources]
+    with systems(ended, "float32") as (made, _):
+        found = [translate(with_eos, 1) for translate in made.values()]
     assert found[0] == found[1] == found[2]
     assert min(map(len, found[0])) < 9
     assert all(liked not in ids for ids in found[0])
 
 
-def test_bfloat16_and_int8_are_other_systems(weights: Weights, sources: list[list[int]]) -> None:
-    with systems_of(weights, PEERS, ["bfloat16", "int8"]) as (systems, left_out):
-        assert next(iter(systems)) == ("ours", "float32")
+def test_bfloat16_and_int8_are_other_systems(work: Work) -> None:
+    with systems(work, "bfloat16", "int8") as (made, left_out):
+        assert next(iter(made)) == ("ours", "float32")
         rounded = {("ours", "bfloat16"), ("transformers", "bfloat16"), ("ctranslate2", "int8")}
-        assert (
-            rounded < set(systems) <= {*rounded, ("ours", "float32"), ("ctranslate2", "bfloat16")}
-        )
+        assert rounded < set(made) <= {*rounded, ("ours", "float32"), ("ctranslate2", "bfloat16")}
         assert set(left_out) <= {"ctranslate2, bfloat16"}
-        found = {key: translate(sources, 1, 6) for key, translate in systems.items()}
+        found = {key: translate(work.sources, 1) for key, translate in made.items()}
     exact = found.pop(("ours", "float32"))
     for (_, precision), outputs in found.items():
-        assert [len(ids) for ids in outputs] == [6] * len(sources)
+        assert [len(ids) for ids in outputs] == [9] * len(work.sources)
         if precision == "bfloat16":  # what int8 gives depends on the processor
-            assert sum(a[0] == b[0] for a, b in zip(exact, outputs)) > len(sources) / 2
+            assert sum(a[0] == b[0] for a, b in zip(exact, outputs)) > len(work.sources) / 2
 
 
-def test_a_model_that_a_peer_cannot_have_leaves_it_out_with_the_reason(weights: Weights) -> None:
-    config = bench_decode.model_config("tiny")
-    fire = apply_overrides(Config(model=config), ["model.position=fire"]).model
-    other = Weights(
-        build_model(fire, weights.tokenizer).eval(), fire, weights.tokenizer, common.CPU
-    )
-    with systems_of(other, PEERS, ["float32"]) as (systems, left_out):
-        assert list(systems) == [("ours", "float32")]
+def test_a_model_that_a_peer_cannot_have_leaves_it_out_with_the_reason(work: Work) -> None:
+    fire = apply_overrides(Config(model=work.config), ["model.position=fire"]).model
+    other = dataclasses.replace(work, config=fire, model=build_model(fire, work.tokenizer).eval())
+    with systems(other, "float32") as (made, left_out):
+        assert list(made) == [("ours", "float32")]
     assert "this model has not" in left_out["transformers, float32"]
     assert "'fire' cannot be exported" in left_out["ctranslate2, float32"]
 
 
 def test_a_peer_that_is_not_installed_is_left_out_with_its_name(
-    weights: Weights, monkeypatch: pytest.MonkeyPatch
+    work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in PEERS:
         monkeypatch.setitem(sys.modules, name, None)
-    with systems_of(weights, PEERS, ["float32"]) as (systems, left_out):
-        assert list(systems) == [("ours", "float32")]
+    with systems(work, "float32") as (made, left_out):
+        assert list(made) == [("ours", "float32")]
     for name in PEERS:
         assert name in left_out[f"{name}, float32"]
 
 
 def test_a_round_has_the_first_sentences_longest_first() -> None:
-    sources = random_sources(40, 50, 0)
+    sources = random_work("tiny", 40, 1, 0).sources
     assert all(ids[-1] == EOS and EOS not in ids[:-1] and 20 <= len(ids) <= 40 for ids in sources)
     for batch_size, sizes in ((1, [1] * AT_LEAST), (3, [3, 3, 2]), (16, [16])):
         batches = in_batches(sources, batch_size)
@@ -150,7 +141,7 @@ def test_a_round_has_the_first_sentences_longest_first() -> None:
 def test_it_runs_as_a_file(tmp_path: Path) -> None:
     done = run_script(
         *"benchmarks/bench_decode.py --size tiny --batch 2 --beam 1 --tokens 3".split(),
-        *"--precision float32 --rounds 1 --peers ctranslate2 --train_steps 0".split(),
+        *"--precision float32 --rounds 1 --peers ctranslate2".split(),
         *("--threads", "1", "--output_dir", tmp_path),
     )
     assert done.returncode == 0, done.stderr

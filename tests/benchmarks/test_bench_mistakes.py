@@ -21,7 +21,6 @@ from made_runs import Scripts
         ("bench_train", "--rounds 0", "argument --rounds: '0': an integer >= 1"),
         ("bench_decode", "--size huge", "'huge'"),
         ("bench_decode", "--batch 0", "argument --batch: '0': an integer >= 1"),
-        ("bench_decode", "--model_path run --train_steps 5", "not allowed with"),
         ("bench_data", "--sentences 0", "argument --sentences: '0': an integer >= 1"),
         ("bench_data", "--config configs/none.py", "configs/none.py: no such config file"),
         ("bench_data", "--only data --output_dir /dev/null/here", "/dev/null/here"),

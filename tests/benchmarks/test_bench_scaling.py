@@ -8,33 +8,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from made_runs import Scripts
 
 from benchmarks import bench_scaling, common
-from benchmarks.bench_scaling import (
-    AXES,
-    KINDS,
-    Bench,
-    Point,
-    fit,
-    parse_args,
-    random_batch,
-    thread_counts,
-    upper_half,
-)
-from benchmarks.common import CPU
-from benchmarks.train_setup import BOS, EOS, PAD, SIZES, Setup
-from configs.positions import Sinusoidal
+from benchmarks.bench_scaling import AXES, KINDS, Point, decoding, fit, random_batch, runs, training
+from benchmarks.common import BOS, CPU, EOS, SIZES
+from benchmarks.train_models import Ours, Setup
 
 POINT = Point(length=5, sentences=3, vocabulary=40)
+SETUP = Setup(dataclasses.replace(SIZES["tiny"], vocab_size=40), CPU, threads=1)
 TINY = "--size tiny --lengths 4,8,16 --sentences 1,2 --thread_counts 1 --vocabularies 50,100"
-
-
-@pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(Setup(SIZES["tiny"], CPU, threads=torch.get_num_threads()), Sinusoidal())
 
 
 # ------------------------------------------------------------------------------------------ the fit
@@ -42,17 +28,14 @@ def bench() -> Bench:
 
 @pytest.mark.parametrize("power", [2.0, 1.0, 0.0, -1.0, 0.37])
 def test_the_fit_finds_the_exponent_and_the_factor_of_an_exact_power(power: float) -> None:
-    xs = [1, 3, 10, 64]
-    growth = fit(xs, [0.25 * x**power for x in xs])
-    assert growth is not None
-    assert growth.exponent == pytest.approx(power, abs=1e-12)
-    assert growth.factor == pytest.approx(0.25)
-    assert growth(7) == pytest.approx(0.25 * 7**power)
+    xs = np.array([1, 3, 10, 64])
+    expected = {"exponent": pytest.approx(power, abs=1e-12), "factor": pytest.approx(0.25)}
+    assert fit(xs, 0.25 * xs**power) == expected
 
 
-@pytest.mark.parametrize(("xs", "ys"), [([], []), ([2], [3.0]), ([2, 2], [3.0, 4.0])])
-def test_there_is_no_growth_without_two_places(xs: list[float], ys: list[float]) -> None:
-    assert fit(xs, ys) is None
+def test_there_is_no_growth_without_two_places() -> None:
+    for xs in ([], [2.0], [2.0, 2.0]):
+        assert fit(np.array(xs), np.arange(1.0, len(xs) + 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -64,16 +47,13 @@ def test_there_is_no_growth_without_two_places(xs: list[float], ys: list[float])
         ([5], [5]),
     ],
 )
-def test_the_upper_half_begins_at_the_geometric_middle(xs: list[float], kept: list[float]) -> None:
-    assert upper_half(xs, [10 * x for x in xs]) == (kept, [10 * x for x in kept])
+def test_the_upper_half_begins_at_the_geometric_middle(xs: list[int], kept: list[int]) -> None:
+    assert np.array(xs)[bench_scaling.upper_half(np.array(xs))].tolist() == kept
 
 
-@pytest.mark.parametrize(
-    ("cores", "counts"),
-    [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))],
-)
-def test_threads_double_up_to_the_cores(cores: int, counts: tuple[int, ...]) -> None:
-    assert thread_counts(cores) == counts
+def test_threads_double_up_to_the_cores() -> None:
+    counts = {1: [1], 2: [1, 2], 3: [1, 2, 3], 6: [1, 2, 4, 6], 8: [1, 2, 4, 8]}
+    assert {cores: bench_scaling.thread_counts(cores) for cores in counts} == counts
 
 
 # --------------------------------------------------------------------------------- what is measured
@@ -86,70 +66,53 @@ def test_a_batch_has_the_length_and_the_words_of_its_point_and_no_padding() -> N
         assert (ids[:, -1] == EOS).all()
         assert ((ids[:, :-1] > EOS) & (ids[:, :-1] < 40)).all()
     assert (batch.tgt_in[:, 0] == BOS).all()
-    assert not (batch.tgt_in == PAD).any()
+    assert torch.equal(batch.tgt_in[:, 1:], batch.tgt_out[:, :-1])
     assert batch.n_tokens == 15
     assert not torch.equal(batch.src, batch.tgt_out)
 
 
-def test_a_training_run_is_one_update_of_the_trainer(bench: Bench) -> None:
-    ours = bench.model(POINT.vocabulary)
-    before = [parameter.detach().clone() for parameter in ours.learner.model.parameters()]
-    bench.train(ours, POINT)()
+def test_a_training_run_is_one_update_of_the_trainer() -> None:
+    ours = Ours(SETUP)
+    before = [parameter.detach().clone() for parameter in ours.model.parameters()]
+    training(ours, POINT)()
     assert ours.trainer.state.iteration == 1
     assert ours.trainer.state.output["n_tokens"] == 15
-    assert any(not torch.equal(a, b) for a, b in zip(before, ours.learner.model.parameters()))
+    assert any(not torch.equal(a, b) for a, b in zip(before, ours.model.parameters()))
 
 
 def test_a_decoding_run_gives_as_many_tokens_as_the_source_has(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found: list[Any] = []
-    search = bench_scaling.greedy_search
-    spy = lambda *args: found.append(search(*args)) or found[-1]  # noqa: E731
-    monkeypatch.setattr(bench_scaling, "greedy_search", spy)
-    bench.decode(bench.model(POINT.vocabulary), POINT)()
-    assert [len(best.ids) for [best] in found[0]] == [5, 5, 5]
-
+    run = decoding(Ours(SETUP), POINT)
+    run()  # which looks for itself
     early = [[SimpleNamespace(ids=(7, 7))]]
     monkeypatch.setattr(bench_scaling, "greedy_search", lambda *args: early)
     with pytest.raises(RuntimeError, match="ended before 5 tokens"):
-        bench.decode(bench.model(POINT.vocabulary), POINT)()
+        run()
 
 
-def test_points_of_one_vocabulary_share_a_model_and_others_do_not(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+def test_points_of_one_vocabulary_share_a_model_and_each_has_its_threads(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[int] = []
-    model = bench.model
-    spy = lambda bench, size: made.append(size) or model(size)  # noqa: E731
-    monkeypatch.setattr(Bench, "model", spy)
-    at = [Point(length=4, sentences=2, vocabulary=size) for size in (40, 50)]
-    at.append(Point(length=5, sentences=2, vocabulary=40))
-    assert len(bench.runs("train", at)) == 3
-    assert made == [40, 50]
-
-
-def test_a_run_has_the_threads_of_its_point_and_leaves_those_that_were_set(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, seen = torch.get_num_threads(), []
-    spy = lambda *args: lambda: seen.append(torch.get_num_threads())  # noqa: E731
-    monkeypatch.setattr(Bench, "train", spy)
-    at = [Point(threads=n, vocabulary=40) for n in (3, 1)]
-    for number, run in enumerate(bench.runs("train", at).values()):
+    before, made, seen = torch.get_num_threads(), [], []
+    monkeypatch.setattr(bench_scaling, "Ours", lambda setup, **_: made.append(setup.size) or setup)
+    spy = lambda setup, _: lambda: seen.append((setup.size.vocab_size, torch.get_num_threads()))  # noqa: E731
+    monkeypatch.setattr(bench_scaling, "training", spy)
+    at = [Point(threads=n, vocabulary=size) for n, size in ((3, 40), (1, 50), (2, 40))]
+    for number, run in enumerate(runs("train", at, SETUP, "none").values()):
         run(number)
-    assert seen == [3, 1]
-    assert torch.get_num_threads() == bench.setup.threads == before
+        assert torch.get_num_threads() == SETUP.threads == before
+    assert seen == [(40, 3), (50, 1), (40, 2)]
+    assert [size.vocab_size for size in made] == [40, 50]
 
 
-def test_the_axis_of_threads_is_left_out_on_a_gpu(bench: Bench) -> None:
-    args = parse_args(["--lengths", "8,4"])
-    on_cpu = bench_scaling.chosen_points(args, bench.setup)
+def test_the_axis_of_threads_is_left_out_on_a_gpu() -> None:
+    args = bench_scaling.parse_args(["--lengths", "8,4"])
+    on_cpu = bench_scaling.chosen_points(args, SETUP)
     assert list(on_cpu) == list(AXES)
     assert [point.length for point in on_cpu["length"]] == [4, 8]
-    on_gpu = bench_scaling.chosen_points(
-        args, dataclasses.replace(bench.setup, device=torch.device("cuda"))
-    )
+    gpu = dataclasses.replace(SETUP, device=torch.device("cuda"))
+    on_gpu = bench_scaling.chosen_points(args, gpu)
     assert list(on_gpu) == [axis for axis in AXES if axis != "threads"]
 
 
@@ -183,9 +146,6 @@ def test_the_script_writes_tables_growths_and_a_picture(
             for row, median in zip(found["rows"], medians):
                 tokens = row["at"]["length"] * row["at"]["sentences"]
                 assert row["us_per_token"] == pytest.approx(1e6 * median / tokens)
-            growth = fit(xs, medians)
-            if growth is None:
-                assert found["growth"] is None
-            else:
-                assert found["growth"] == pytest.approx(dataclasses.asdict(growth))
-                assert f"{growth.exponent:.2f}" in text
+            growth = fit(np.array(xs), np.array(medians))
+            assert found["growth"] == (growth and pytest.approx(growth))
+            assert growth is None or f"{growth['exponent']:.2f} (" in text

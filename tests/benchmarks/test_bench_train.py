@@ -18,20 +18,19 @@ from made_runs import Scripts
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import bench_train, common, train_setup
-from benchmarks.train_models import DROPOUT, MODELS, Ours, build_models, n_parameters
-from benchmarks.train_setup import BOS, EOS, PAD, SIZES, Batches, Setup, model_flops
+from benchmarks import bench_train, common
+from benchmarks.bench_train import Comparison, Stopwatch, matrix_rate, model_flops, split_step
+from benchmarks.common import BOS, EOS, PAD, SIZES
+from benchmarks.train_models import DROPOUT, MODELS, Ours, Setup, build_models, n_parameters
 
-SETUP = Setup(
-    dataclasses.replace(SIZES["tiny"], batch_tokens=128), common.CPU, rounds=2, warmup=1, steps=2
-)
+SETUP = Setup(dataclasses.replace(SIZES["tiny"], batch_tokens=128), rounds=2, warmup=1, steps=2)
 
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are drawn from few pairs, and nobody rests: seconds are not what is tested."""
     monkeypatch.setattr(common, "REST_S", 0)
-    monkeypatch.setattr(train_setup, "POOL", 500)
+    monkeypatch.setattr(bench_train, "POOL", 500)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +83,7 @@ def test_a_model_is_a_translator_that_learns(name: str, models: dict[str, Any]) 
     tables = [p for p in trained if p.shape == (500, SETUP.size.d_model)]
     assert len(tables) == 1  # the embeddings are one with the output
 
-    batch = Batches(SETUP).made[0]
+    batch = Comparison(SETUP).batches[0][0]
     model.model.train()
     model.train([batch] * 8)
     after = logits_of(model, batch.src, batch.tgt_in)
@@ -116,27 +115,28 @@ def test_a_peer_that_is_not_installed_is_left_out_with_its_name(
 
 
 def test_batches_are_formed_as_in_training_and_are_new_in_every_round() -> None:
-    batches = Batches(SETUP)
-    assert len(batches.made) == 6
-    in_rounds = [id(batch) for number in (-1, 0, 1) for batch in batches.of_round(number)]
-    assert in_rounds == [id(batch) for batch in batches.made]
-    rows = [row for batch in batches.rows for row in batch.tolist()]
+    comparison = Comparison(SETUP)
+    assert [len(comparison.batches[number]) for number in (-1, 0, 1)] == [2, 2, 2]
+    made = [batch for batches in comparison.batches.values() for batch in batches]
+    rows = [row for batch in made for row in batch.indices.tolist()]
     assert len(rows) == len(set(rows))
-    for batch in batches.made:
+    assert rows == [row for batch in comparison.rows for row in batch]
+    for batch in made:
         longest = max(batch.src.shape[1], batch.tgt_out.shape[1])
         assert len(batch.src) == 1 or len(batch.src) * longest <= SETUP.size.batch_tokens
         for ids in (batch.src, batch.tgt_out):
             assert (ids == EOS).sum(dim=1).eq(1).all()
             assert not (ids == BOS).any()
         assert batch.tgt_in[:, 0].eq(BOS).all()
-    real = sum(int((batch.tgt_out != PAD).sum()) for batch in batches.of_round(1))
-    assert real == batches.n_tokens(1)
-    sides = [ids for batch in batches.made for ids in (batch.src, batch.tgt_out)]
+    for number in (0, 1):
+        real = sum(int((batch.tgt_out != PAD).sum()) for batch in comparison.batches[number])
+        assert real == comparison.tokens[number]
+    sides = [ids for batch in made for ids in (batch.src, batch.tgt_out)]
     padding = sum(int((ids == PAD).sum()) for ids in sides)
-    assert batches.padding() == pytest.approx(padding / sum(ids.numel() for ids in sides))
-    again, other = Batches(SETUP), Batches(dataclasses.replace(SETUP, seed=1))
-    assert [batch.src.tolist() for batch in again.made] == [b.src.tolist() for b in batches.made]
-    assert [batch.src.tolist() for batch in other.made] != [b.src.tolist() for b in batches.made]
+    assert comparison.padding == pytest.approx(padding / sum(ids.numel() for ids in sides))
+    again, other = (Comparison(dataclasses.replace(SETUP, seed=seed)).batches for seed in (0, 1))
+    assert torch.equal(again[1][0].src, comparison.batches[1][0].src)
+    assert not torch.equal(other[1][0].src, comparison.batches[1][0].src)
 
 
 # -------------------------------------------------------------------------------------------- FLOPs
@@ -155,11 +155,13 @@ def test_model_flops_are_what_torch_counts(n_src: int, n_tgt: int) -> None:
 
 
 def test_model_flops_of_a_round_leave_padding_out() -> None:
-    batches = Batches(SETUP)
-    src = np.concatenate([(batch.src != PAD).sum(1).numpy() for batch in batches.of_round(0)])
-    tgt = np.concatenate([(batch.tgt_out != PAD).sum(1).numpy() for batch in batches.of_round(0)])
-    one_by_one = sum(model_flops(SETUP.size, s[None], t[None]) for s, t in zip(src, tgt))
-    assert batches.flops(0) == pytest.approx(one_by_one)
+    comparison = Comparison(SETUP)
+    one_by_one = sum(
+        model_flops(SETUP.size, (src != PAD).sum()[None].numpy(), (tgt != PAD).sum()[None].numpy())
+        for batch in comparison.batches[1]
+        for src, tgt in zip(batch.src, batch.tgt_out)
+    )
+    assert comparison.flops[1] == pytest.approx(one_by_one)
 
 
 # ------------------------------------------------------------------------------------------- timing
@@ -189,17 +191,16 @@ def test_a_figure_has_three_significant_digits(value: float, text: str) -> None:
 
 @pytest.mark.slow
 def test_the_matrix_rate_stops_at_sizes_that_would_take_too_long() -> None:
-    assert list(common.matrix_rate(torch.float32, common.CPU, most_s=1e-9)) == [512]
-    rates = common.matrix_rate(torch.float32, common.CPU, most_s=0.02)
+    assert list(matrix_rate(torch.float32, common.CPU, most_s=1e-9)) == [512]
+    rates = matrix_rate(torch.float32, common.CPU, most_s=0.02)
     assert all(math.isfinite(rate) and rate > 0 for rate in rates.values())
 
 
 def test_the_parts_of_a_step_are_those_of_the_real_update() -> None:
-    plain, timed = Ours(SETUP), Ours(SETUP)
-    batches = Batches(SETUP)
-    for number in (-1, 0, 1):
-        plain.train(batches.of_round(number))
-    parts = timed.split_step(batches)
+    comparison, watch = Comparison(SETUP), Stopwatch(common.CPU)
+    plain, timed = Ours(SETUP), Ours(SETUP, scaler=watch)
+    plain.train([batch for batches in comparison.batches.values() for batch in batches])
+    parts = split_step(timed, watch, comparison)
     assert list(parts) == ["data", "forward", "backward", "optimizer"]
     assert [len(seconds) for seconds in parts.values()] == [6, 6, 6, 6]
     assert all(0 < s < 60 for seconds in parts.values() for s in seconds)
@@ -222,8 +223,8 @@ def numbers(value: Any) -> list[float]:
 def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brief = functools.partial(common.matrix_rate, most_s=0.02)
-    monkeypatch.setattr(common, "matrix_rate", brief)
+    brief = functools.partial(matrix_rate, most_s=0.02)
+    monkeypatch.setattr(bench_train, "matrix_rate", brief)
     done = Scripts(bench_train.main, capsys, monkeypatch)(
         *("--size", "tiny", "--batch_tokens", "128", "--rounds", "2", "--steps", "1"),
         *("--peers", "torch", "joeynmt", "--schemes", "rope,shaw", "--threads", "1"),
