@@ -7,21 +7,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pictures.arguments import (
-    PICTURES,
-    add_picture_commands,
-    asked_configs,
-    check_picture_arguments,
-)
-from translation.arguments import add_model_arguments, load_from_arguments
+from configs.load import load_config
+from configs.positions import POSITIONS
+from configs.schema import Config
+from configs.serialize import apply_overrides
+from pictures.distance import decay, projections, similarity
+from pictures.maps import embedding_map
+from pictures.positions import bias, encoding, rotation
+from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from models.positional_encodings.base import Kind
-    from pictures.attention import AttentionMaps
+PICTURES = {
+    picture.name: picture
+    for picture in (encoding, bias, similarity, decay, projections, rotation, embedding_map)
+}
 
 
 def numbers(text: str) -> list[int] | None:
@@ -45,84 +48,98 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         add(f"--{what}", type=numbers, metavar="1,2,...|all", help=all_of)
     add("--compare", type=Path, metavar="RUN_OR_CHECKPOINT", help="draw this one at the right")
 
-    add_picture_commands(commands)
+    for name, picture in PICTURES.items():
+        shows = picture.shows
+        command = commands.add_parser(name, help=shows.split(":")[0], description=f"Draws {shows}.")
+        add = command.add_argument
+        drawn = " ".join(picture.schemes) or "the scheme of --model_path"
+        fresh = f"schemes as a training begins with them (default: {drawn}): {', '.join(POSITIONS)}"
+        add("--position", nargs="+", metavar="NAME", help=fresh)
+        of_config = "the scheme of a config; with --position, only its other fields"
+        add("--config", metavar="FILE", help=of_config)
+        field = "field of the config, or with --position of the model of 512 dimensions"
+        add_set_argument(command, "model.FIELD=VALUE", field)
+        how_many = f"how many positions (default: {picture.n_positions}, or all that are known)"
+        add("--positions", type=positive, metavar="N", help=how_many)
+        if picture is embedding_map:
+            films = "an animation over a run's checkpoints too (train.keep_regular=N keeps N)"
+            add("--gif", action="store_true", help=films)
+
     folder = "default: results/ in the run's folder, or pictures/ in --runs_dir without a run"
     formats = ("png", "pdf", "svg")
     for command in commands.choices.values():
         add_model_arguments(command)
         command.add_argument("--output_dir", type=Path, metavar="DIR", help=folder)
         command.add_argument("--format", choices=formats, default="png", help="default: png")
-    args = parser.parse_args(argv)
-    if args.command != "attention":
-        check_picture_arguments(args)
-    elif not args.src_text.strip():
-        raise UserError(f"--src_text {args.src_text!r}: there is nothing to look at")
-    return args
+    return parser.parse_args(argv)
 
 
 def draw_attention(args: argparse.Namespace) -> None:
-    from pictures.attention import attention_grid
+    if not args.src_text.strip():
+        raise UserError(f"--src_text {args.src_text!r}: there is nothing to look at")
 
-    shown = [attention_of(args, args.model_path)]
-    if args.compare:
-        shown.append(attention_of(args, args.compare))
-    translations, runs, folders = zip(*shown)
+    from pictures.attention import KINDS, attention_grid, attention_maps, target_tokens
+
+    maps, translations, folders = [], [], []
+    for path in (args.model_path, args.compare) if args.compare else (args.model_path,):
+        args.model_path = path
+        loaded, translator = load_from_arguments(args)
+        if loaded.config.model.backend != "scratch":
+            raise UserError(
+                f'{loaded.run.path}: a model of backend "{loaded.config.model.backend}" does not '
+                "show its attention; train one with model.backend=scratch"
+            )
+        source = translator.encode([args.src_text])[0]
+        target = target_tokens(translator, source, args.tgt_text)
+        found = attention_maps(
+            translator,
+            source,
+            target,
+            layers=args.layers,
+            heads=args.heads,
+            kinds=KINDS if args.kind == "all" else (args.kind,),
+            about=f" ({loaded.run.path.name}, epoch {loaded.epoch})",
+        )
+        maps.append(found)
+        translations.append(translator.tokenizer.decode(target))
+        folders.append(loaded.run.results / "attention")
     suffix = "_compared" if args.compare else ""
     figures = (
-        (f"attention_{kind}{suffix}", attention_grid(*(run[kind] for run in runs)))
-        for kind in runs[0]
+        (f"attention_{kind}{suffix}", attention_grid(*(run[kind] for run in maps)))
+        for kind in maps[0]
     )
     print(*translations, *save(figures, args.output_dir or folders[0], args.format), sep="\n")
 
 
-def attention_of(
-    args: argparse.Namespace, model: Path | None
-) -> tuple[str, dict[Kind, AttentionMaps], Path]:
-    """The translation whose attention is shown, its maps, and the folder for the pictures."""
-    from pictures.attention import KINDS, attention_maps, target_tokens
-
-    loaded, translator = load_from_arguments(
-        argparse.Namespace(**{**vars(args), "model_path": model})
-    )
-    backend = loaded.config.model.backend
-    if backend != "scratch":
-        raise UserError(
-            f'{loaded.run.path}: a model of backend "{backend}" does not show its attention; '
-            "train one with model.backend=scratch"
-        )
-    source = translator.encode([args.src_text])[0]
-    target = target_tokens(translator, source, args.tgt_text)
-    maps = attention_maps(
-        translator,
-        source,
-        target,
-        kinds=KINDS if args.kind == "all" else (args.kind,),
-        layers=args.layers,
-        heads=args.heads,
-        about=f" ({loaded.run.path.name}, epoch {loaded.epoch})",
-    )
-    return translator.tokenizer.decode(target), maps, loaded.run.results / "attention"
-
-
 def draw_schemes(args: argparse.Namespace) -> None:
-    asked = asked_configs(args)
+    picture = PICTURES[args.command]
+    names = args.position or ([None] if args.config else picture.schemes)
+    gif = getattr(args, "gif", False)
+    of_run = args.model_path or gif or not names
+    if of_run and (args.position or args.config or args.overrides):
+        raise UserError(
+            "a run brings its own scheme: give --model_path or --gif, or else --position or "
+            "--config, which --set changes"
+        )
+    plain = load_config(args.config) if args.config else Config()
+    # One folder for all pictures of a config.
+    overrides = [f"name={plain.name}", *args.overrides]
+    models = [apply_overrides(plain, overrides, position=name).model for name in names]
 
     from pictures.maps import map_frames
     from pictures.panels import save_animation
     from pictures.schemes import fresh_scheme, trained_scheme
 
-    loaded = None
-    if asked:
-        schemes = [fresh_scheme(name, config.model) for name, config in asked]
-        folder = args.runs_dir / "pictures" / (asked[0][1].name if args.config else "")
-    else:
+    if of_run:
         loaded, _ = load_from_arguments(args)
         schemes = [trained_scheme(loaded)]
         folder = loaded.run.results / args.command
+    else:
+        schemes = [fresh_scheme(name or m.position.kind, m) for name, m in zip(names, models)]
+        folder = args.runs_dir / "pictures" / (plain.name if args.config else "")
     folder = args.output_dir or folder
-    figures = PICTURES[args.command].draw(schemes, args.positions)
-    paths = save(figures, folder, args.format)
-    if loaded and args.command == "embedding_map" and args.gif:
+    paths = save(picture.draw(schemes, args.positions), folder, args.format)
+    if gif:
         frames = map_frames(loaded.run, args.positions)
         paths.append(save_animation(frames, folder / f"{args.command}_{schemes[0].name}.gif"))
     print(*paths, sep="\n")

@@ -6,7 +6,6 @@ token has a line of its own, maps have one size, and rows of grids beside each o
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from data.corpora.text import normalize_whitespace
 from models.attention.tap import AttentionTap
 from models.positional_encodings.base import Kind
 from pictures.panels import DPI, MARGIN
-from pictures.text import font_of, visible, width_of, wrap
+from pictures.text import visible, width_of, wrap
 from translation.translator import Translator
 from utils.errors import UserError
 
@@ -31,6 +30,7 @@ _MAX_LABEL = 20  # characters of a token that are shown
 # Lengths in inches, font sizes in points.
 _GAP = 0.12  # between two maps
 _BAR_GAP = 0.2  # between the maps and the colour bar
+_BAR = 0.2
 _LINE = 1.3  # line height / font size
 _TOKEN_SIZE = 7
 _TOKEN_LINE = 1.25 * _TOKEN_SIZE / 72
@@ -43,7 +43,7 @@ class AttentionMaps:
     """Attention weights [L,H,Tq,Tk] of one sentence pair with what is written around them.
 
     layers and heads are the numbers to print, from 1; query_name and key_name say what stands on
-    the axes. Raises ValueError where maps, labels and numbers do not fit, or a weight is no number.
+    the axes.
     """
 
     maps: np.ndarray
@@ -54,16 +54,6 @@ class AttentionMaps:
     heads: Sequence[int]
     query_name: str
     key_name: str
-
-    def __post_init__(self) -> None:
-        expected = tuple(map(len, (self.layers, self.heads, self.query_labels, self.key_labels)))
-        if self.maps.shape != expected:
-            raise ValueError(
-                f"attention maps are {self.maps.shape}, but layers, heads, queries and keys "
-                f"number {expected}"
-            )
-        if not self.maps.size or not np.isfinite(self.maps).all():
-            raise ValueError(f"attention maps {self.maps.shape} must be finite and not empty")
 
 
 # ------------------------------------------------------------------------------------ what is shown
@@ -78,21 +68,6 @@ def target_tokens(translator: Translator, source: Sequence[int], tgt_text: str |
 
 
 @torch.inference_mode()
-def attention_weights(
-    translator: Translator, source: Sequence[int], tgt_in: Sequence[int]
-) -> dict[Kind, np.ndarray]:
-    """Attention weights of one sentence, [L,H,Tq,Tk] for each of encoder, decoder and cross.
-
-    `source` ends in EOS; `tgt_in` begins with the start id, so that row t of decoder and cross
-    attention is what the model looked at when it predicted token t of the target.
-    """
-    tap = AttentionTap()
-    src, tgt = (torch.tensor([ids], device=translator.device) for ids in (source, tgt_in))
-    translator.model.eval()
-    translator.model(src, tgt, tap=tap)
-    return {kind: tap.maps(kind)[:, 0].float().cpu().numpy() for kind in KINDS}
-
-
 def attention_maps(
     translator: Translator,
     source: Sequence[int],
@@ -116,26 +91,30 @@ def attention_maps(
 
     Raises UserError for layers and heads that are not there.
     """
-    tokenizer = translator.tokenizer
+    tokenizer, tap = translator.tokenizer, AttentionTap()
+    read = [tokenizer.bos_id, *target[:-1]]
+    ids = (torch.tensor([row], device=translator.device) for row in (source, read))
+    translator.model.eval()
+    translator.model(*ids, tap=tap)
     src, tgt = tokenizer.src_pieces(source), tokenizer.tgt_pieces(target)
     # Marian starts from its padding token, and a label "<pad>" would look like an error.
     marian = tokenizer.bos_id == tokenizer.pad_id
-    read = ["<start>" if marian else tokenizer.tgt_pieces([tokenizer.bos_id])[0], *tgt[:-1]]
+    start = "<start>" if marian else tokenizer.tgt_pieces([tokenizer.bos_id])[0]
+    encoder, decoder = (src, "source token"), ([start, *tgt[:-1]], "target token read")
     sides = {
-        "encoder": ("encoder self-attention", src, "source token", src, "source token"),
-        "decoder": ("decoder self-attention", read, "target token read", read, "target token read"),
-        "cross": ("cross-attention", tgt, "target token predicted", src, "source token"),
+        "encoder": ("encoder self-attention", *encoder, *encoder),
+        "decoder": ("decoder self-attention", *decoder, *decoder),
+        "cross": ("cross-attention", tgt, "target token predicted", *encoder),
     }
-    weights = attention_weights(translator, source, [tokenizer.bos_id, *target[:-1]])
     found = {}
     for kind in kinds:
         title, queries, query_name, keys, key_name = sides[kind]
-        n_layers, n_heads = weights[kind].shape[:2]
+        weights = tap.maps(kind)[:, 0].float().cpu().numpy()
         stack = "encoder" if kind == "encoder" else "decoder"
-        rows = _choose(layers, n_layers, f"{stack} layer")
-        columns = _choose(heads, n_heads, "head")
+        rows = _choose(layers, weights.shape[0], f"{stack} layer")
+        columns = _choose(heads, weights.shape[1], "head")
         found[kind] = AttentionMaps(
-            weights[kind][np.ix_(np.array(rows) - 1, np.array(columns) - 1)],
+            weights[np.ix_(np.array(rows) - 1, np.array(columns) - 1)],
             queries,
             keys,
             title=title + about,
@@ -156,14 +135,6 @@ def _choose(wanted: Sequence[int] | None, there_are: int, what: str) -> list[int
     return [numbers[n - 1 if n > 0 else n] for n in wanted] if wanted else list(numbers)
 
 
-def attention_figures(
-    translator: Translator, source: Sequence[int], target: Sequence[int], **options: Any
-) -> dict[Kind, Figure]:
-    """The pictures of `attention_maps`, which takes the same options."""
-    maps = attention_maps(translator, source, target, **options)
-    return {kind: attention_grid(of_kind) for kind, of_kind in maps.items()}
-
-
 # ------------------------------------------------------------------------------------- how it looks
 
 
@@ -172,8 +143,7 @@ def attention_grid(*runs: AttentionMaps) -> Figure:
 
     All maps share one colour scale from 0 to the largest weight. Tokens stand at the left column
     and the bottom row. Layers begin level, and a query token is equally high in every grid. The
-    figure grows with maps and tokens; labels are thinned only where there is no room, and the
-    picture says so.
+    figure grows with maps and tokens; labels are thinned only where there is no room.
     """
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
@@ -212,79 +182,61 @@ class _Grid:
         n_rows, n_columns, n_queries, n_keys = run.maps.shape
         self.queries = [visible(label, _MAX_LABEL) for label in run.query_labels]
         self.keys = [visible(label, _MAX_LABEL) for label in run.key_labels]
-        self.rows = [f"layer {number}" for number in run.layers]
-        self.columns = [f"head {number}" for number in run.heads]
 
         # The maps: a token takes one line of text, unless the picture would then grow too large.
         self.map_w, self.key_step = _map_side(n_keys, n_columns)
         self.band, self.query_step = _map_side(most_queries, most_layers)
         self.map_h = self.band * n_queries / most_queries
         self.grid_w = n_columns * (self.map_w + _GAP) - _GAP
-        self.bands_h = n_rows * (self.band + _GAP) - _GAP
-        self.grid_h = self.bands_h - self.band + self.map_h
+        self.grid_h = n_rows * (self.band + _GAP) - _GAP
 
         # Names and title grow with the picture, which is looked at from further away.
-        size = min(9 + 0.3 * max(self.grid_w, self.bands_h), 20.0)
-        widest = max(width_of(name, size) for name in (*self.rows, *self.columns))
+        size = min(9 + 0.3 * max(self.grid_w, self.grid_h), 20.0)
+        widest = width_of("layer 12", size)
         self.size = size * min(1.0, 0.95 * min(self.map_w, self.band) / widest)
         self.line = self.size * _LINE / 72
 
-        # Left: axis name, layers, tokens. Below: tokens, axis name, note. Right: colour bar.
+        # Left: axis name, layers, tokens. Below: tokens, axis name. Right: colour bar.
         self.query_room = max(width_of(label, _TOKEN_SIZE) for label in self.queries) + 0.1
         self.key_room = max(width_of(label, _TOKEN_SIZE) for label in self.keys) + 0.1
-        self.bar_w = min(0.12 + 0.01 * self.grid_w, 0.3)
         left = MARGIN + 2 * self.line + self.query_room
-        self.right = (
-            _BAR_GAP + self.bar_w + 0.15 + width_of("0.000", self.size) + self.line + MARGIN
-        )
-        self.width = max(left + self.grid_w + self.right, 5.0)
-        self.x = left + (self.width - left - self.grid_w - self.right) / 2  # left edge of the maps
-        steps = {"queries": self.query_step, "keys": self.key_step}
-        thinned = " and ".join(f"1 in {step} {name}" for name, step in steps.items() if step > 1)
-        self.note = thinned and f"labelled: {thinned}"
+        right = _BAR_GAP + _BAR + 0.15 + width_of("0.000", self.size) + self.line + MARGIN
+        self.width = max(left + self.grid_w + right, 5.0)
+        self.x = (self.width + left - self.grid_w - right) / 2  # left edge of the maps
         self.title = wrap(run.title, 1.25 * self.size, self.width - 2 * MARGIN)
         self.above = self.line + 0.12 + 1.25 * self.line * len(self.title) + MARGIN
-        self.below = self.bands_h + self.key_room + self.line * (2 if self.note else 1) + MARGIN
+        self.below = self.grid_h + self.key_room + self.line + MARGIN
 
     def draw(self, figure: Figure, left: float, y: float, scale: Any) -> None:
         """Draw `left` inches from the left edge of the figure; the maps begin y inches from below.
 
         The title stands at the upper edge of the figure.
         """
-        from matplotlib.ticker import MaxNLocator
-
         figure_w, figure_h = figure.get_size_inches()
         x, line = left + self.x, self.line
-        middle = x + self.grid_w / 2
         bottom = y - self.grid_h
 
         def write(x: float, y: float, text: str, size: float = self.size, **how: Any) -> None:
             how = {"ha": "center", "va": "center", "transform": figure.dpi_scale_trans, **how}
-            figure.text(x, y, text, fontproperties=font_of(size), parse_math=False, **how)
+            figure.text(x, y, text, fontsize=size, parse_math=False, **how)
+
+        title_x, title_y = left + self.width / 2, figure_h - MARGIN
+        write(title_x, title_y, "\n".join(self.title), 1.25 * self.size, va="top")
+        # Axis names reach a little beyond a small grid.
+        query_name, key_name = self.run.query_name, self.run.key_name
+        size = self.size * min(1.0, (self.grid_h + 0.6) / width_of(query_name, self.size))
+        query_x = x - self.query_room - 1.5 * line
+        write(query_x, y - self.grid_h / 2, query_name, size, rotation=90)
+        size = self.size * min(1.0, (self.grid_w + 0.6) / width_of(key_name, self.size))
+        write(x + self.grid_w / 2, bottom - self.key_room - line / 2, key_name, size)
 
         def add_axes(x: float, y: float, width: float, height: float) -> Any:
             return figure.add_axes(
                 (x / figure_w, y / figure_h, width / figure_w, height / figure_h)
             )
 
-        def middle_y(length: float) -> float:
-            """Of what stands beside the grid: the grid's, or lower where it is longer than that."""
-            return y - max(self.grid_h, min(length, self.bands_h)) / 2
-
-        title_y = figure_h - MARGIN
-        write(left + self.width / 2, title_y, "\n".join(self.title), 1.25 * self.size, va="top")
-        # Axis names reach a little beyond a small grid.
-        length = width_of(self.run.query_name, self.size)
-        size = self.size * min(1.0, (self.bands_h + 0.6) / length)
-        query_x = x - self.query_room - 1.5 * line
-        write(query_x, middle_y(length), self.run.query_name, size, rotation=90)
-        size = self.size * min(1.0, (self.grid_w + 0.6) / width_of(self.run.key_name, self.size))
-        write(middle, bottom - self.key_room - line / 2, self.run.key_name, size)
-        if self.note:
-            write(middle, bottom - self.key_room - 1.5 * line, self.note, color="0.35")
-
         n_rows, n_columns = self.run.maps.shape[:2]
-        for row, column in itertools.product(range(n_rows), range(n_columns)):
+        for row, column in np.ndindex(n_rows, n_columns):
             map_x = x + column * (self.map_w + _GAP)
             map_y = y - row * (self.band + _GAP)  # the upper edge
             axes = add_axes(map_x, map_y - self.map_h, self.map_w, self.map_h)
@@ -300,20 +252,16 @@ class _Grid:
             keys = self.keys if row == n_rows - 1 else []
             _label_tokens(axes.xaxis, keys, self.key_step, rotation=90)
             if column == 0:
-                taken = max(self.map_h, width_of(self.rows[row], self.size))
                 row_x = x - self.query_room - line / 2
-                write(row_x, map_y - taken / 2, self.rows[row], rotation=90)
+                write(row_x, map_y - self.band / 2, f"layer {self.run.layers[row]}", rotation=90)
             if row == 0:
-                write(map_x + self.map_w / 2, map_y + 0.04, self.columns[column], va="bottom")
+                name_x, name = map_x + self.map_w / 2, f"head {self.run.heads[column]}"
+                write(name_x, map_y + 0.04, name, va="bottom")
 
-        bar_h = min(self.bands_h, max(3.0, 0.5 * self.bands_h))
-        bar_y = middle_y(bar_h)
-        bar_axes = add_axes(x + self.grid_w + _BAR_GAP, bar_y - bar_h / 2, self.bar_w, bar_h)
-        bar_axes.set_label("<colorbar>")
-        bar = figure.colorbar(image, cax=bar_axes, ticks=MaxNLocator(5 if bar_h > 1.5 else 3))
+        bar_axes = add_axes(x + self.grid_w + _BAR_GAP, bottom, _BAR, self.grid_h)
+        bar = figure.colorbar(image, cax=bar_axes)
+        bar.set_label("attention weight", size=self.size)
         bar.ax.tick_params(labelsize=self.size)
-        bar_text_x = x + self.grid_w + self.right - MARGIN - line / 2
-        write(bar_text_x, bar_y, "attention weight", rotation=90)
 
 
 def _label_tokens(axis: Any, labels: Sequence[str], step: int, rotation: float = 0) -> None:
@@ -321,7 +269,7 @@ def _label_tokens(axis: Any, labels: Sequence[str], step: int, rotation: float =
     axis.set_ticks(
         range(0, len(labels), step),
         labels=labels[::step],
-        fontproperties=font_of(_TOKEN_SIZE),
+        fontsize=_TOKEN_SIZE,
         rotation=rotation,
         parse_math=False,
     )

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pictures.panels import Curve, curve_panels, matrix_panels
-from pictures.registry import Figures, picture, where
-from utils.errors import UserError
+from pictures.registry import NO_TABLE, Figures, need, picture, where
 
 if TYPE_CHECKING:
     from pictures.schemes import Scheme
@@ -23,33 +22,28 @@ if TYPE_CHECKING:
     together=True,
 )
 def similarity(schemes: Sequence[Scheme], n: int) -> Figures:
-    """Where only the offset counts, as with sinusoids, the range from smallest to largest is empty.
-
-    Raises UserError for a scheme that adds nothing to embeddings.
-    """
+    """Where only the offset counts, as with sinusoids, the range over t is empty."""
     tables = {
-        _title(scheme, side, n): table
+        f"{scheme.label}{where(side, 'side')}": table
         for scheme in schemes
-        for side, table in scheme.need_tables(n).items()
+        for side, table in need(scheme.tables(n), scheme, NO_TABLE).items()
     }
     for scheme in schemes:
         for reference in scheme.references():
             side, table = next(iter(reference.tables(n).items()))
-            tables.setdefault(_title(reference, side, n), table)
+            tables.setdefault(f"{reference.label}{where(side, 'side')}", table)
     panels = {}
     for label, table in tables.items():
         for what, products in (("dot product", table @ table.T), ("cosine", cosines(table))):
-            mean, low, high = by_offset(products)
-            panels[f"{label}: {what}"] = {"mean": Curve(np.arange(n), mean, low, high)}
+            curve = Curve(np.arange(n), *by_offset(products))
+            panels[f"{label}: {what}"] = {"mean, range": curve}
     about = schemes[0].about if len(schemes) == 1 else ""
     curves = curve_panels(
         panels,
-        title="Similarity of positions t and t+k "
-        f"(line: mean over t, band: smallest to largest){about}",
+        title=f"Similarity of positions t and t+k{about}",
         x_label="offset k",
         columns=2,
-        size=(4.6, 2.4),
-        legend=False,
+        size=(4.6, 2.2),
     )
     yield "by_offset", curves
     matrices = matrix_panels(
@@ -75,43 +69,34 @@ def decay(schemes: Sequence[Scheme], n: int) -> Figures:
 
     For sinusoids PE(t).PE(t+k) over d/2, which is the mean of cos(k w_i), for a learned table the
     mean cosine over t; for a rotation `Scheme.equal_vector_logits`. Second panel, for pure
-    rotations: `decay_bound`. Raises UserError for a scheme that does neither.
+    rotations: `decay_bound`.
     """
     products: dict[str, Curve] = {}
-    shown: dict[str, None] = {}  # what the products are, each once
     bounds: dict[str, Curve] = {}
     k = np.arange(n)
     for scheme in schemes:
-        tables, turns = scheme.tables(n, by_position=True), scheme.turns(n)
-        if not tables and not turns:
-            raise UserError(
-                f"the position scheme {scheme.name!r} adds nothing to embeddings and turns "
-                "nothing, so nothing decays there; `bias` draws a bias by distance"
-            )
+        tables, turns = scheme.tables(n), scheme.turns(n)
+        lacks = "adds nothing to embeddings and turns nothing; `bias` draws a bias by distance"
+        need(tables or turns, scheme, lacks)
         for side, table in tables.items():
             label = f"{scheme.label}{where(side)} ({scheme.model.d_model} dimensions)"
             products[label] = Curve(k, by_offset(cosines(table))[0])
-            shown["mean cosine of position vectors (of sinusoids: the mean of cos(k w))"] = None
-        for stack in list(turns)[-1:]:  # the decoder, where the stacks differ and it turns at all
+        for stack, turned in list(turns.items())[-1:]:  # the decoder, where the stacks differ
             label = f"{scheme.label} (heads of {scheme.head_dim}{where(stack)})"
             products[label] = Curve(k, scheme.equal_vector_logits(stack, n))
-            shown[
-                "q.k of unit vectors of equal entries (without magnitudes: the mean of cos(k w))"
-            ] = None
-            turned = scheme.rotation(stack, n, by_position=True)
             if np.allclose(np.abs(turned), 1.0) and not scheme.depends_on_content(stack):
                 bounds[label] = Curve(k, decay_bound(turned[0]))
-    panels = {"; ".join(shown): products}
-    if bounds:
-        panels[
-            "RoFormer's upper bound of |q.k|, relative: the mean of "
-            "|exp(i k w_1) + ... + exp(i k w_j)| over j"
-        ] = bounds
+    panels = {
+        "mean cosine of position vectors; q.k of equal vectors, turned "
+        "(sinusoids, RoPE: the mean of cos(k w))": products,
+        "RoFormer's upper bound of |q.k|, relative: the mean of "
+        "|exp(i k w_1) + ... + exp(i k w_j)| over j": bounds,
+    }
     figure = curve_panels(
-        panels,
+        {title: curves for title, curves in panels.items() if curves},
         title=f"Decay with the distance{schemes[0].about if len(schemes) == 1 else ''}",
         x_label="distance k",
-        size=(7.6, 2.9),
+        size=(7.6, 2.7),
     )
     yield "", figure
 
@@ -125,23 +110,18 @@ def projections(scheme: Scheme, n: int) -> Figures:
     """Curves: the sum over heads for three queries t; sinusoids unprojected give the same curve.
 
     Matrices: by head, each divided by its largest magnitude. Without projections each head takes
-    its slice of the dimensions. Raises UserError for a scheme that adds nothing.
+    its slice of the dimensions.
     """
-    side, table = next(iter(scheme.need_tables(n).items()))
+    side, table = next(iter(need(scheme.tables(n), scheme, NO_TABLE).items()))
     n_heads = scheme.model.n_heads
     products = {
         name: projected_products(table, *pair, n_heads)
         for name, pair in scheme.projections().items()
     }
-    of = f"for the positions t and s of {_title(scheme, side, n)}{scheme.about}"
-    titles = {
-        "no projection": "no projection",
-        "random": "random W_q, W_k (Xavier-uniform)",
-        "trained": "trained W_q, W_k of the first encoder layer",
-    }
+    of = f"for the positions t and s of {scheme.label}{where(side, 'side')}{scheme.about}"
     curves = curve_panels(
         {
-            titles[name]: {
+            name: {
                 f"t = {t}": Curve(np.arange(n) - t, by_head.sum(0)[t])
                 for t in (n // 4, n // 2, 3 * n // 4)
             }
@@ -158,18 +138,12 @@ def projections(scheme: Scheme, n: int) -> Figures:
         by_head / np.where(largest > 0, largest, 1.0),
         title=f"(W_q p_t).(W_k p_s) by head, {of}",
         rows=list(products),
-        columns=[f"head {number}" for number in range(1, n_heads + 1)],
+        columns=[f"head {i + 1}" for i in range(n_heads)],
         x_label="key position s",
         y_label="query position t",
         bar_label="as a share of the largest in the panel",
     )
     yield "matrices", matrices
-
-
-def _title(scheme: Scheme, side: str, n: int) -> str:
-    """The name of a table, which says where distances are numbers of tokens at drawn positions."""
-    by_token = ", by token" if scheme.moves_tokens(n) else ""
-    return f"{scheme.label}{where(side, 'side')}{by_token}"
 
 
 # -------------------------------------------------------------------------------------- the numbers

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pictures.panels import point_panels
-from pictures.registry import Figures, picture, where
+from pictures.registry import NO_TABLE, Figures, need, picture, where
 from utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 def embedding_map(scheme: Scheme, n: int) -> Figures:
     """PCA shows the two directions of the largest variance; MDS keeps distances (stress 0: all).
 
-    A line joins neighbouring positions. Raises UserError for a scheme that adds nothing to
-    embeddings, and for fewer than 3 positions.
+    A line joins neighbouring positions.
     """
+    tables = need(scheme.tables(n), scheme, NO_TABLE)
+    if n < 3:
+        raise UserError(f"--positions {n}: a map in the plane needs 3 positions or more")
     panels = {}
-    for side, table in _tables(scheme, n).items():
+    for side, table in tables.items():
         mean, axes, shares = principal_axes(table)
         points, stress = scaled_map(table)
-        panels[f"PCA{where(side, 'side')} ({shares.sum():.0%} of the variance)"] = (
-            table - mean
-        ) @ axes.T
-        panels[f"MDS{where(side, 'side')} (stress {stress:.2f})"] = points
+        of = where(side, "side")
+        panels[f"PCA{of} ({shares.sum():.0%} of the variance)"] = (table - mean) @ axes.T
+        panels[f"MDS{of} (stress {stress:.2f})"] = points
     figure = point_panels(
         panels,
         title=f"{scheme.label}: the vectors of positions in the plane{scheme.about}",
         x_label="first coordinate",
         y_label="second coordinate",
         columns=2,
-        bar_label=scheme.token_axis(n),
     )
     yield "", figure
 
@@ -53,45 +53,39 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
     The figures have one size, common axes, and the directions of the last checkpoint, so that
     points can be followed. Raises UserError for a scheme whose vectors are not trained.
     """
-    from pictures.schemes import schemes_of_checkpoints
+    from pictures.schemes import trained_scheme
+    from translation.loading import load_run
 
-    schemes = schemes_of_checkpoints(run)
-    last = list(schemes.values())[-1]
-    n = last.n_positions(n_positions, embedding_map.n_positions)
-    directions = {side: principal_axes(table)[:2] for side, table in _tables(last, n).items()}
-    if last.state == "fixed":
+    found = {}
+    for path in run.by_age():
+        loaded = load_run(path, runs_dir=run.path.parent)
+        scheme = trained_scheme(loaded)
+        tables = scheme.tables(scheme.n_positions(n_positions, embedding_map.n_positions))
+        found[loaded.step] = (f"epoch {loaded.epoch}, update {loaded.step}", tables)
+    if scheme.state == "fixed":
         raise UserError(
-            f"--gif: the vectors of {last.name!r} are fixed, so no checkpoint moves them; give a "
+            f"--gif: the vectors of {scheme.name!r} are fixed, so no checkpoint moves them; give a "
             "run with a learned table"
         )
+    directions = {side: principal_axes(table)[:2] for side, table in found[max(found)][1].items()}
     frames = {}
-    for when, scheme in schemes.items():
+    for _, (when, tables) in sorted(found.items()):
         frames[when] = {
             f"PCA{where(side, 'side')}": (table - directions[side][0]) @ directions[side][1].T
-            for side, table in scheme.tables(n).items()
+            for side, table in tables.items()
         }
-    farthest = max(
-        float(np.abs(points).max()) for panels in frames.values() for points in panels.values()
-    )
+    farthest = max(np.abs(points).max() for panels in frames.values() for points in panels.values())
     return [
         point_panels(
             panels,
-            title=f"{last.name} ({run.path.name}): {when}",
+            title=f"{scheme.name} ({run.path.name}): {when}",
             x_label="first direction of the last checkpoint",
             y_label="second direction",
             columns=len(panels),
-            limit=1.08 * farthest,
-            bar_label=last.token_axis(n),
+            limit=1.08 * float(farthest),
         )
         for when, panels in frames.items()
     ]
-
-
-def _tables(scheme: Scheme, n: int) -> dict[str, np.ndarray]:
-    tables = scheme.need_tables(n)
-    if n < 3:
-        raise UserError(f"--positions {n}: a map in the plane needs 3 positions or more")
-    return tables
 
 
 def principal_axes(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Figures from arrays: heat-maps, curves, points; and how they are written to files.
+"""Figures from arrays: curves, heat-maps, points; and how they are written to files.
 
 Figures are matplotlib objects without pyplot: nothing is kept open, and no display is needed.
 `labels` of a function are the title, x_label and y_label of `panel_figure`.
@@ -7,6 +7,7 @@ Figures are matplotlib objects without pyplot: nothing is kept open, and no disp
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pictures.text import font_of, visible, width_of, wrap, write_text
-from utils.errors import UserError
+from pictures.text import width_of, wrap
 from utils.files import write_bytes
 
 if TYPE_CHECKING:
@@ -25,32 +25,12 @@ if TYPE_CHECKING:
 
 DPI = 120
 MARGIN = 0.15  # inches
-_LONGEST_NAME = 40  # characters of a name in a legend
 # By suffix: dates and program versions would make equal pictures differ.
 _METADATA: dict[str, dict[str, None]] = {
     ".png": {"Software": None},
     ".pdf": {"Creator": None, "Producer": None, "CreationDate": None},
     ".svg": {"Creator": None, "Date": None},
 }
-
-
-def encoding_heatmap(table: np.ndarray, *, centre: float = 0.0, **labels: str) -> Figure:
-    """A table [T,D] with position 0 at the top and colours symmetric around `centre` (white)."""
-    if table.ndim != 2 or not table.size or not np.isfinite(table).all():
-        raise ValueError(f"an encoding table is [T,D], finite and not empty, not {table.shape}")
-    figure, [axes] = _panels(1, 1, size=(8.0, 4.5), **labels)
-    limit = float(np.abs(table - centre).max()) or 1.0
-    image = axes.imshow(
-        table,
-        cmap="RdBu_r",
-        vmin=centre - limit,
-        vmax=centre + limit,
-        aspect="auto",
-        origin="upper",
-    )
-    _integer_ticks(axes, 9)
-    figure.colorbar(image, ax=axes, label="value", pad=0.02)
-    return figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +47,23 @@ def curve_panels(
     panels: Mapping[str, Mapping[str, Curve]],
     *,
     columns: int = 1,
-    size: tuple[float, float] = (6.5, 2.4),
-    legend: bool = True,
+    size: tuple[float, float] = (6.5, 2.2),
     **labels: str,
 ) -> Figure:
     """Panels of lines {panel: {name: curve}}.
 
-    A name has one colour in all panels, and one legend beside them says which. Raises ValueError
-    for no curve, and for a curve whose x and y differ in length.
+    A name has one colour in all panels, and one legend beside them says which.
     """
     from matplotlib import colormaps
 
-    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
-    widest = max(width_of(visible(name, _LONGEST_NAME), 10) for name in names)
-    room = widest + 0.7 if legend else 0.4
-    figure, axes = _panels(len(panels), columns, size=size, room=room, **labels)
-    many = list(colormaps["turbo"](np.linspace(0.05, 0.95, len(names))))
-    colours = dict(zip(names, many if len(names) > 10 else (f"C{i}" for i in range(10))))
+    names = list(dict.fromkeys(itertools.chain(*panels.values())))
+    room = 0.7 + max(width_of(name, 10) for name in names)
+    figure, axes = _panels(list(panels), columns, size=size, room=room, **labels)
+    many = colormaps["turbo"](np.linspace(0.05, 0.95, len(names)))
+    palette = many if len(names) > 10 else colormaps["tab10"](range(10))
+    colours = dict(zip(names, palette.tolist()))
     lines: dict[str, Any] = {}
-    for place, (panel, curves) in zip(axes, panels.items()):
+    for place, curves in zip(axes, panels.values()):
         for name, curve in curves.items():
             marker, colour = "o" if len(curve.x) < 30 else None, colours[name]
             [lines[name]] = place.plot(
@@ -96,13 +74,8 @@ def curve_panels(
                     curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0
                 )
         place.grid(alpha=0.3)
-        panel_title(place, panel, size[0] - 0.5)
-    if legend:
-        # Names are set afterwards: matplotlib drops labels that begin with an underscore.
-        handles, numbers = [lines[name] for name in names], [str(i) for i in range(len(names))]
-        box = figure.legend(handles, numbers, loc="outside right center", frameon=False)
-        for text, name in zip(box.get_texts(), names):
-            write_text(text, name, limit=_LONGEST_NAME)
+    handles = list(lines.values())
+    figure.legend(handles, list(lines), loc="outside right center", frameon=False)
     return figure
 
 
@@ -110,58 +83,46 @@ def matrix_panels(
     matrices: np.ndarray,
     *,
     rows: Sequence[str] = (),
-    columns: Sequence[str],
-    bar_label: str,
+    columns: Sequence[str] = ("",),
+    size: tuple[float, float] | None = None,
     first_row: int = 0,
+    centre: float = 0.0,
+    bar_label: str = "value",
     **labels: str,
 ) -> Figure:
-    """Matrices [R,C,Tq,Tk] as heat-maps with one colour scale in which 0 is white and NaN grey.
+    """Matrices [R,C,Tq,Tk] as heat-maps with one colour scale; NaN is grey.
 
     Args:
         rows, columns: the names of R and C; without rows, R is 1 and four panels stand in a line.
+        size: inches of a panel (None: square, smaller where there are many).
         first_row: y of the first row of a matrix.
-
-    Raises ValueError where the names do not fit, or no number is there.
+        centre: what is white; red is above it and blue as far below.
     """
     from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
 
-    expected = (len(rows) or 1, len(columns))
-    if matrices.shape[:-2] != expected or not np.isfinite(matrices).any():
-        raise ValueError(
-            f"matrices [R,C,Tq,Tk] of {expected} names must hold numbers, not {matrices.shape}"
-        )
-    n_columns = len(columns) if rows else min(len(columns), 4)
-    side = {1: 4.2, 2: 3.2, 3: 2.6, 4: 2.2}.get(n_columns, 1.7)
-    title_lines = max(len(wrap(name, 10, side - 0.5)) for name in columns)
-    flat = matrices.reshape(-1, *matrices.shape[2:])
-    size = (side, side + 0.2 * title_lines)
-    figure, axes = _panels(len(flat), n_columns, size=size, sharex=True, sharey=True, **labels)
-    low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
-    limit = max(-low, high) or 1.0
-    if high <= 0:  # numbers of one sign take the whole scale
-        scale, low, high = "Blues_r", -limit, 0.0
-    elif low >= 0:
-        scale, low, high = "Reds", 0.0, limit
-    else:
-        scale, low, high = "RdBu_r", -limit, limit
-    colours = colormaps[scale].with_extremes(bad="0.82")
-    n_queries, n_keys = flat.shape[1:]
-    extent = (-0.5, n_keys - 0.5, first_row + n_queries - 0.5, first_row - 0.5)
-    for number, (place, matrix) in enumerate(zip(axes, flat)):
+    n_rows, n_columns, n_queries, n_keys = matrices.shape
+    in_line = n_columns if rows else min(n_columns, 4)
+    side = {1: 4.2, 2: 3.2, 3: 2.6, 4: 2.2}.get(in_line, 1.7)
+    names = [*columns, *[""] * n_columns * (n_rows - 1)]
+    size = size or (side, side)
+    figure, axes = _panels(names, in_line, size=size, sharex=True, sharey=True, **labels)
+    limit = float(np.nanmax(np.abs(matrices - centre))) or 1.0
+    for place, matrix in zip(axes, matrices.reshape(-1, n_queries, n_keys)):
         image = place.imshow(
             np.ma.masked_invalid(matrix),
-            cmap=colours,
-            vmin=low,
-            vmax=high,
-            extent=extent,
+            cmap=colormaps["RdBu_r"].with_extremes(bad="0.82"),
+            vmin=centre - limit,
+            vmax=centre + limit,
+            extent=(-0.5, n_keys - 0.5, first_row + n_queries - 0.5, first_row - 0.5),
             aspect="auto",
         )
-        _integer_ticks(place, 4)
-        if not rows or number < n_columns:
-            panel_title(place, columns[number], side - 0.5)
-        if rows and number % n_columns == 0:
-            write_text(place.yaxis.label, rows[number // n_columns])
-    _colour_bar(figure, image, bar_label)
+        for axis in (place.xaxis, place.yaxis):
+            whole = MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+            axis.set_major_locator(whole)
+    for place, row in zip(axes[::in_line], rows):
+        place.set_ylabel(row)
+    figure.colorbar(image, ax=figure.axes, pad=0.02, aspect=30, label=bar_label)
     return figure
 
 
@@ -172,7 +133,6 @@ def point_panels(
     side: float = 3.4,
     limit: float | None = None,
     circle: bool = False,
-    bar_label: str = "position",
     **labels: str,
 ) -> Figure:
     """Points [T,2] of the positions 0 .. T-1, a panel for each name: joined, coloured by position.
@@ -181,14 +141,13 @@ def point_panels(
         side: inches of a panel, which is square and centred at 0.
         limit: the length of half an axis (None: what the points of the panel need).
         circle: draw the unit circle behind the points, and join position 0 alone, to the centre.
-        bar_label: what the numbers 0 .. T-1 are, where they are not positions.
     """
     from matplotlib.colors import Normalize
     from matplotlib.patches import Circle
 
-    figure, axes = _panels(len(panels), columns, size=(side, side + 0.2), **labels)
+    figure, axes = _panels(list(panels), columns, size=(side, side), **labels)
     scale = Normalize(0, max(map(len, panels.values())) - 1)
-    for place, (name, points) in zip(axes, panels.items()):
+    for place, points in zip(axes, panels.values()):
         x, y = points.T
         if circle:
             place.add_patch(Circle((0, 0), 1, fill=False, color="0.8"))
@@ -202,8 +161,7 @@ def point_panels(
         place.locator_params(nbins=5)
         place.tick_params(labelsize=8)
         place.grid(alpha=0.3)
-        panel_title(place, name, side - 0.3)
-    _colour_bar(figure, dots, bar_label)
+    figure.colorbar(dots, ax=figure.axes, pad=0.02, aspect=30, label="position")
     return figure
 
 
@@ -235,41 +193,28 @@ def panel_figure(
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1, wspace=0.02, hspace=0.02)
     figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
     axes = figure.subplots(n_rows, n_columns, squeeze=False, **subplots)
-    figure.suptitle("\n".join(title_lines), fontproperties=font_of(13), parse_math=False)
+    figure.suptitle("\n".join(title_lines), fontsize=13, parse_math=False)
     if n_rows == n_columns == 1:
-        write_text(axes[0, 0].xaxis.label, x_label)
-        write_text(axes[0, 0].yaxis.label, y_label)
+        axes[0, 0].set(xlabel=x_label, ylabel=y_label)
     else:
-        figure.supxlabel(visible(x_label), fontproperties=font_of(10), parse_math=False)
-        figure.supylabel(visible(y_label), fontproperties=font_of(10), parse_math=False)
+        figure.supxlabel(x_label, fontsize=10)
+        figure.supylabel(y_label, fontsize=10)
     return figure, axes
 
 
-def panel_title(axes: Axes, title: str, width: float) -> None:
-    """A title above one panel, in lines of at most `width` inches."""
-    axes.set_title("\n".join(wrap(title, 10, width)), fontproperties=font_of(10), parse_math=False)
-
-
-def _panels(n: int, columns: int, **how: Any) -> tuple[Figure, list[Axes]]:
-    """`panel_figure` of n panels, `columns` in a line; places that are left over stay empty."""
-    figure, axes = panel_figure(math.ceil(n / columns), columns, **how)
-    for place in axes.flat[n:]:
-        place.set_axis_off()
-    return figure, list(axes.flat[:n])
-
-
-def _integer_ticks(axes: Axes, n: int) -> None:
-    """At most n ticks on either axis, at whole numbers."""
-    from matplotlib.ticker import MaxNLocator
-
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(nbins=n, integer=True, min_n_ticks=1))
-
-
-def _colour_bar(figure: Figure, drawn: Any, label: str) -> None:
-    """One bar for all panels."""
-    bar = figure.colorbar(drawn, ax=figure.axes, pad=0.02, aspect=30)
-    write_text(bar.ax.yaxis.label, label)
+def _panels(
+    names: Sequence[str], columns: int, *, size: tuple[float, float], **how: Any
+) -> tuple[Figure, list[Axes]]:
+    """`panel_figure` of panels with names above them, `columns` in a line; no empty axes."""
+    wrapped = [wrap(name, 10, size[0] - 0.5) for name in names]
+    size = (size[0], size[1] + 0.2 * max(map(len, wrapped)))
+    figure, axes = panel_figure(math.ceil(len(names) / columns), columns, size=size, **how)
+    for place, lines in itertools.zip_longest(axes.flat, wrapped):
+        if lines is None:
+            place.set_axis_off()
+        else:
+            place.set_title("\n".join(lines), fontsize=10)
+    return figure, list(axes.flat[: len(names)])
 
 
 # ------------------------------------------------------------------------------------------- saving
@@ -278,27 +223,21 @@ def _colour_bar(figure: Figure, drawn: Any, label: str) -> None:
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write the figure as .png, .pdf or .svg, as the suffix says; equal figures give equal bytes.
 
-    Raises UserError for another suffix, or where the file cannot be written.
+    Raises UserError where the file cannot be written.
     """
     import matplotlib
 
-    suffix = path.suffix.lower()
-    if suffix not in _METADATA:
-        raise UserError(
-            f"cannot draw to {str(path)!r}: the suffix {path.suffix!r} is not one of "
-            f"{', '.join(_METADATA)}"
-        )
     content = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "figure"}):
-        figure.savefig(content, format=suffix[1:], metadata=_METADATA[suffix])
+        figure.savefig(content, format=path.suffix[1:], metadata=_METADATA[path.suffix])
     return write_bytes(path, content.getvalue())
 
 
 def save_animation(figures: Sequence[Figure], path: Path) -> Path:
     """Write figures of one size as the frames of an endless GIF; equal figures give equal bytes.
 
-    A frame stays for 0.8 seconds, the last for three times that. Raises ValueError for no figure or
-    figures of several sizes, UserError where the file cannot be written.
+    A frame stays for 0.8 seconds, the last for three times that. Raises UserError where the file
+    cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
@@ -308,15 +247,10 @@ def save_animation(figures: Sequence[Figure], path: Path) -> Path:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         frames.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
-    sizes = {frame.shape[:2] for frame in frames}
-    if len(sizes) != 1:
-        raise ValueError(f"the frames of an animation have one size, not {sorted(sizes)}")
-    [(height, width)] = sizes
     # One palette for all: with one for each frame equal colours would flicker.
     film = Image.fromarray(np.concatenate(frames)).quantize(256, dither=Image.Dither.NONE)
-    first, *others = [
-        film.crop((0, n * height, width, (n + 1) * height)) for n in range(len(frames))
-    ]
+    width, height = film.width, film.height // len(frames)
+    first, *others = [film.crop((0, y, width, y + height)) for y in range(0, film.height, height)]
     content = io.BytesIO()
     duration = [800] * len(others) + [2400]
     first.save(content, "GIF", save_all=True, append_images=others, duration=duration, loop=0)

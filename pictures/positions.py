@@ -6,90 +6,70 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pictures.panels import Curve, curve_panels, encoding_heatmap, matrix_panels, point_panels
-from pictures.registry import Figures, file_name, picture, where
-from utils.errors import UserError
+from pictures.panels import Curve, curve_panels, matrix_panels, point_panels
+from pictures.registry import Figures, need, picture, where
 
 if TYPE_CHECKING:
-    from models.positional_encodings.base import Role
     from pictures.schemes import Scheme
 
 
 @picture(
     "heat-maps by position of what a scheme adds to embeddings, of the cos and sin of the angles "
-    "by which it turns queries and keys (and of their magnitudes, where they vary), and of Shaw's "
-    "tables of distances",
+    "by which it turns queries and keys (and of the magnitudes, where they are not 1), and of "
+    "Shaw's tables of distances",
     n_positions=128,
 )
 def encoding(scheme: Scheme, n: int) -> Figures:
-    """Raises UserError for a scheme that has none of them."""
-    figures = [*_added(scheme, n), *_rotation_angles(scheme, n), *_shaw_tables(scheme)]
-    if not figures:
-        raise UserError(
-            f"the position scheme {scheme.name!r} adds nothing to embeddings and turns nothing: "
-            "nothing to draw; `bias` draws what it adds to the logits, if that depends on "
-            "positions alone"
-        )
-    return figures
-
-
-def _added(scheme: Scheme, n: int) -> Figures:
-    for side, table in scheme.tables(n).items():
-        figure = encoding_heatmap(
-            table,
+    wide = (8.0, 4.3)
+    tables, turns, shaw = scheme.tables(n), scheme.turns(n), scheme.shaw_tables()
+    need(
+        tables or turns or shaw,
+        scheme,
+        "adds nothing to embeddings and turns nothing; `bias` draws what depends on distance alone",
+    )
+    for side, table in tables.items():
+        figure = matrix_panels(
+            table[None, None],
+            size=wide,
             title=f"{scheme.label}: added to embeddings of {scheme.model.d_model} dimensions"
             f"{where(side, 'side')}{scheme.about}",
             x_label="embedding dimension",
-            y_label=scheme.token_axis(n),
+            y_label="position",
         )
         yield side, figure
-
-
-def _rotation_angles(scheme: Scheme, n: int) -> Figures:
-    """cos and sin of the angles, and the magnitudes where they vary."""
-    for stack, turned in scheme.turns(n).items():
+    for stack, turned in turns.items():
+        keys = scheme.rotation(stack, n, "key")
         alike = bool((turned == turned[:1]).all())
-        heads = "each head" if alike else f"{len(turned)} heads"
-        of = f"{heads} of {scheme.head_dim} dimensions{where(stack)}{scheme.correction(stack)}"
-        unit = turned / np.abs(turned)
-        tables = {
-            "cos": ("cos of the rotation angles", unit.real, 0.0),
-            "sin": ("sin of the rotation angles", unit.imag, 0.0),
+        if alike:
+            turned, keys = turned[:1], keys[:1]
+        angles = turned / np.abs(turned)
+        shown = {
+            "cos": ("cos of the rotation angles", angles.real, 0.0),
+            "sin": ("sin of the rotation angles", angles.imag, 0.0),
+            "magnitude_queries": ("magnitudes of turned queries", np.abs(turned), 1.0),
+            "magnitude_keys": ("magnitudes of turned keys", np.abs(keys), 1.0),
         }
-        roles: dict[str, Role] = {"queries": "query", "keys": "key"}
-        for what, role in roles.items():
-            magnitude = np.abs(scheme.rotation(stack, n, role))
-            if np.ptp(magnitude) > 1e-9:
-                shown = f"by what the {what} are multiplied beside the rotation"
-                tables[f"magnitude_{what}"] = (shown, magnitude, 1.0)
-            elif abs(magnitude.flat[0] - 1) > 1e-9:
-                of += f"; {what} x {magnitude.flat[0]:.3f}"
-        for name, (shown, table, centre) in tables.items():
-            figure = encoding_heatmap(
-                table[0] if alike else np.concatenate(list(table), axis=1),
-                centre=centre,
-                title=f"{scheme.label}: {shown}, {of}{scheme.about}",
-                x_label="rotated pair of dimensions"
-                f"{' (fast to slow)' if alike else ', head by head'}",
-                y_label=scheme.token_axis(n),
-            )
-            yield file_name(stack, name), figure
-
-
-def _shaw_tables(scheme: Scheme) -> Figures:
-    for stack in ("encoder", "decoder"):
-        tables = scheme.shaw_tables(stack)
-        if not tables:
-            continue
-        matrices = np.array(list(tables.values()))  # [keys and values,L,2*clip+1,Dh]
+        for name, (what, values, centre) in shown.items():
+            if name in ("cos", "sin") or not np.allclose(values, 1.0):
+                figure = matrix_panels(
+                    values[None],
+                    columns=[""] if alike else [f"head {i + 1}" for i in range(len(values))],
+                    size=wide if alike else None,
+                    centre=centre,
+                    title=f"{scheme.label}: {what}, heads of {scheme.head_dim} dimensions"
+                    f"{where(stack)}{scheme.about}",
+                    x_label="rotated pair of dimensions (fast to slow)",
+                    y_label="position",
+                )
+                yield f"{stack}_{name}".lstrip("_"), figure
+    for stack, matrices in shaw.items():
         figure = matrix_panels(
             matrices,
             title=f"{scheme.label}: the vectors of each clipped distance, {stack}{scheme.about}",
-            rows=[f"added to {what}" for what in tables],
-            columns=_numbered("layer", matrices.shape[1]),
+            rows=["added to keys", "added to values"][: len(matrices)],
+            columns=[f"layer {i + 1}" for i in range(matrices.shape[1])],
             x_label="dimension of a head",
             y_label="key position - query position",
-            bar_label="value",
             first_row=-(matrices.shape[2] // 2),
         )
         yield f"{stack}_tables", figure
@@ -104,58 +84,43 @@ def bias(scheme: Scheme, n: int) -> Figures:
     """Matrices: red raises a logit and blue lowers it; all share a scale, to compare heads.
 
     Curves: the bias that one query gives to the keys around it, the middle query of the encoder and
-    the last of the decoder. Raises UserError where no bias depends on positions alone.
+    the last of the decoder.
     """
-    tokens = scheme.token_axis(n)
-    drawn = False
-    for stack in ("encoder", "decoder"):
-        matrices = scheme.bias(stack, n)
-        if matrices is None:
-            continue
-        drawn = True
-        causal = stack == "decoder"
+    biases = need(
+        scheme.biases(n),
+        scheme,
+        "adds no bias to the logits that depends on positions alone; choose one that does, as in "
+        "--position alibi",
+    )
+    for stack, matrices in biases.items():
         n_layers, n_heads = matrices.shape[:2]
-        layers = _numbered("layer", n_layers) if n_layers > 1 else []
-        heads = _numbered("head", n_heads)
+        layers = [f"layer {i + 1}" for i in range(n_layers)] if n_layers > 1 else []
+        heads = [f"head {i + 1}" for i in range(n_heads)]
         of = f"of {scheme.label}, {stack} self-attention{scheme.about}"
         matrix_figure = matrix_panels(
             matrices,
             title=f"Bias {of}",
             rows=layers,
             columns=heads,
-            x_label=f"key {tokens}",
-            y_label=f"query {tokens}",
-            bar_label="added to the logit" + (" (grey: the future)" if causal else ""),
+            x_label="key position",
+            y_label="query position",
+            bar_label="added to the logit" + (" (grey: the future)" if stack == "decoder" else ""),
         )
         yield f"{stack}_matrices", matrix_figure
-        query = n - 1 if causal else n // 2
-        positions = scheme.positions(stack, n).numpy()
-        offsets = positions - positions[query]
+        query = n - 1 if stack == "decoder" else n // 2
         panels = {
-            layer: {head: Curve(offsets, row) for head, row in zip(heads, by_head[:, query])}
-            for layer, by_head in zip(layers or [""], matrices)
+            layer: {head: Curve(np.arange(n) - query, row) for head, row in zip(heads, rows)}
+            for layer, rows in zip(layers or [""], matrices[:, :, query])
         }
         curves = curve_panels(
             panels,
             title=f"Bias by distance {of}",
-            x_label="key position - query position "
-            f"(the query stands at {positions[query]} of {positions[0]} .. {positions[-1]})",
+            x_label=f"key position - query position (the query stands at {query} of 0 .. {n - 1})",
             y_label="added to the logit",
             columns=min(3, len(panels)),
-            size=(6.5, 4.2) if len(panels) == 1 else (3.2, 2.6),
+            size=(3.2, 2.4) if layers else (6.5, 4.0),
         )
         yield f"{stack}_curves", curves
-    if not drawn and (scheme.depends_on_content("encoder") or scheme.depends_on_content("decoder")):
-        raise UserError(
-            f"the position scheme {scheme.name!r} has no bias to draw: what it adds to the logits "
-            "depends on content; look at a trained run with "
-            '`visualize.py attention --src_text "..." --model_path RUN`'
-        )
-    if not drawn:
-        raise UserError(
-            f"the position scheme {scheme.name!r} adds no bias to the logits; choose one that "
-            "does, as in --position alibi"
-        )
 
 
 @picture(
@@ -165,41 +130,23 @@ def bias(scheme: Scheme, n: int) -> Figures:
     schemes=("rope",),
 )
 def rotation(scheme: Scheme, n: int) -> Figures:
-    """The pairs are those of the first head; of queries, where queries and keys differ.
-
-    Raises UserError for a scheme that turns nothing.
-    """
-    for stack, turned in scheme.need_turns(n).items():
-        planes = turned[0]
-        remark = scheme.correction(stack)
-        magnitude, of_keys = np.abs(turned), np.abs(scheme.rotation(stack, n, "key"))
-        if not np.allclose(magnitude, 1) and np.allclose(magnitude * of_keys, 1):
-            remark += "; shown for queries, keys have the inverse magnitudes"
-        # From 0 to 1: tokens at drawn positions can be more than a turn apart.
-        first, second = scheme.rotation(stack, 2, by_position=True)[0]
+    """The pairs are those of queries, in the first head."""
+    lacks = "turns no queries and keys; choose one that does, as in --position rope"
+    for stack, turned in need(scheme.turns(n), scheme, lacks).items():
+        planes = np.stack((turned[0].real, turned[0].imag), axis=2)  # [n,P,2]
+        first, second = scheme.rotation(stack, 2)[0]
         periods = 2 * np.pi / np.abs(np.angle(second / first))
         lengths = [f"{period:.1f}" if period < 100 else f"{period:,.0f}" for period in periods]
-        pairs = np.unique(np.linspace(0, planes.shape[1] - 1, 8).round().astype(int))
+        pairs = np.unique(np.linspace(0, len(periods) - 1, 8).round().astype(int))
         figure = point_panels(
-            {
-                f"pair {pair}: period {lengths[pair]}": np.stack(
-                    (planes[:, pair].real, planes[:, pair].imag), axis=1
-                )
-                for pair in pairs
-            },
-            title=f"{scheme.label}: the vector (1, 0) of a pair of dimensions, turned by position "
-            f"(period: of a whole turn){where(stack)}{remark}{scheme.about}",
+            {f"pair {pair}: period {lengths[pair]}": planes[:, pair] for pair in pairs},
+            title=f"{scheme.label}: the vector (1, 0) of a pair of dimensions of a query, turned "
+            f"by position (period: of a whole turn){where(stack)}{scheme.about}",
             x_label="first dimension of the pair",
             y_label="second dimension of the pair",
             columns=4,
             side=2.5,
-            limit=1.15 * max(1.0, float(np.abs(planes[:, pairs]).max())),
+            limit=1.15 * max(1.0, float(np.abs(turned[0][:, pairs]).max())),
             circle=True,
-            bar_label=scheme.token_axis(n),
         )
         yield stack, figure
-
-
-def _numbered(noun: str, n: int) -> list[str]:
-    """ "head 1", "head 2", ..."""
-    return [f"{noun} {number}" for number in range(1, n + 1)]

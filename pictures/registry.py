@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from pictures.schemes import Scheme
 
+T = TypeVar("T")
 Figures = Iterable[tuple[str, "Figure"]]  # with what tells them apart in the names of files
+NO_TABLE = "adds nothing to embeddings; choose one that does, as in --position sinusoidal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,10 @@ class Picture:
     def draw(self, schemes: Sequence[Scheme], n_positions: int | None = None) -> Figures:
         """Figures with names for files. Raises UserError where a scheme has no such picture."""
         for group in [schemes] if self.together else [[scheme] for scheme in schemes]:
-            prefix = file_name(self.name, *(scheme.name for scheme in group))
+            names = [self.name, *(scheme.name for scheme in group)]
             n = min(scheme.n_positions(n_positions, self.n_positions) for scheme in group)
             for name, figure in self.function(group if self.together else group[0], n):
-                yield file_name(prefix, name), figure
+                yield "_".join(filter(None, [*names, name])), figure
 
 
 def picture(shows: str, **options: Any) -> Callable[[Callable[[Any, int], Figures]], Picture]:
@@ -43,11 +47,13 @@ def picture(shows: str, **options: Any) -> Callable[[Callable[[Any, int], Figure
     return lambda function: Picture(function.__name__, function, shows, **options)
 
 
-def file_name(*parts: str) -> str:
-    """The parts that are not empty, joined."""
-    return "_".join(part for part in parts if part)
-
-
 def where(place: str, noun: str = "") -> str:
     """The end of a title for a side or a stack: ", source side"; "" where all have the same."""
     return f", {place} {noun}".rstrip() if place else ""
+
+
+def need(found: T, scheme: Scheme, lacks: str) -> T:
+    """`found`. Raises UserError that says what the scheme lacks where nothing is found."""
+    if not found:
+        raise UserError(f"the position scheme {scheme.name!r} {lacks}")
+    return found

@@ -1,20 +1,18 @@
 """What a position scheme does, as arrays to draw: measured through the two contracts of `base.py`.
 
-So every scheme, layout and scaling is drawn as it is used; Shaw's tables and the correction of
-dynamic NTK alone have lines of their own. Arrays are float64.
+So every scheme, layout and scaling is drawn as it is used, at the positions 0 .. n-1; Shaw's tables
+alone have lines of their own. Arrays are float64.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from checkpoints.content import checkpoint_config, read_checkpoint
-from checkpoints.run import Run
 from configs.positions import Sinusoidal
 from configs.schema import ModelConfig
 from models.positional_encodings.base import (
@@ -25,13 +23,13 @@ from models.positional_encodings.base import (
     Role,
     Side,
 )
-from models.positional_encodings.rope_scaling import DynamicNtkRotary
 from models.positional_encodings.shaw import Shaw
 from models.schemes import build_scheme
 from translation.loading import LoadedRun
 from utils.errors import UserError
 
 SIDES: tuple[Side, ...] = get_args(Side)
+STACKS = ("encoder", "decoder")
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,6 @@ class Scheme:
     """A position scheme to draw, in a model of this shape; `about` ends titles (run and epoch).
 
     Arrays come by side or by stack, once under "" where both have the same; none where nothing is.
-    `by_position`: tokens stand at 0 .. n-1, wherever the scheme would put them.
     """
 
     name: str
@@ -75,8 +72,6 @@ class Scheme:
             found.append(fresh_scheme("sinusoidal", sinusoids))
         return found
 
-    # --------------------------------------------------------------------------- where tokens stand
-
     def n_positions(self, wanted: int | None, default: int) -> int:
         """`wanted`, or `default` as far as positions are known. Raises UserError for too many."""
         bounds = [self.module.max_length(side) for side in SIDES]
@@ -85,44 +80,18 @@ class Scheme:
             raise UserError(f"--positions {wanted}: the {self.name} encoding has {known}")
         return wanted or min(default, known or default)
 
-    def positions(self, place: str, n: int) -> Tensor:
-        """The positions [n] of the tokens 0 .. n-1 of a side, or of what a stack reads."""
-        side: Side = "target" if place in ("target", "decoder") else "source"
-        return self.module.positions(side, 0, n, torch.device("cpu"))
-
-    def moves_tokens(self, n: int) -> bool:
-        """Whether tokens stand elsewhere than at 0 .. n-1."""
-        return not torch.equal(self.positions("source", n), torch.arange(n))
-
-    def token_axis(self, n: int) -> str:
-        """What the numbers 0 .. n-1 of tokens are on an axis."""
-        return "token (at a drawn position)" if self.moves_tokens(n) else "position"
-
-    # ---------------------------------------------------------------------- added to the embeddings
-
     @torch.inference_mode()
-    def tables(self, n: int, *, by_position: bool = False) -> dict[str, np.ndarray]:
-        """What is added to the embeddings of n tokens, [n,D] by side."""
+    def tables(self, n: int) -> dict[str, np.ndarray]:
+        """What is added to the embeddings, [n,D] by side."""
         zeros = torch.zeros(1, n, self.model.d_model, dtype=torch.float64)
-        found: dict[str, np.ndarray] = {}
-        for side in SIDES:
-            module = self.module.input(side)
-            if type(module).forward is not InputPosition.forward:
-                positions = torch.arange(n) if by_position else self.positions(side, n)
-                found[side] = module(zeros, positions)[0].numpy()
-        one = self.module.input("source") is self.module.input("target")
+        inputs = {side: self.module.input(side) for side in SIDES}
+        found: dict[str, np.ndarray] = {
+            side: module(zeros, torch.arange(n))[0].numpy()
+            for side, module in inputs.items()
+            if type(module).forward is not InputPosition.forward
+        }
+        one = inputs["source"] is inputs["target"]
         return {"": found["source"]} if found and one else found
-
-    def need_tables(self, n: int) -> dict[str, np.ndarray]:
-        """`tables`; raises UserError where there are none."""
-        tables = self.tables(n)
-        if not tables:
-            raise UserError(
-                f"the position scheme {self.name!r} adds nothing to embeddings, so there is no "
-                "table to draw; choose one that does, as in --position sinusoidal or "
-                "--position learnable"
-            )
-        return tables
 
     # ----------------------------------------------------------------------------- inside attention
 
@@ -142,18 +111,16 @@ class Scheme:
         own_term = type(module).logit_term is not AttentionPosition.logit_term
         return own_term or module.needs_weights
 
-    def turns(self, n: int, role: Role = "query") -> dict[str, np.ndarray]:
-        """`rotation` by stack."""
-        found = {stack: self.rotation(stack, n, role) for stack in ("encoder", "decoder")}
+    def turns(self, n: int) -> dict[str, np.ndarray]:
+        """`rotation` of queries by stack."""
+        found = {stack: self.rotation(stack, n) for stack in STACKS}
         if np.array_equal(found["encoder"], found["decoder"]):
             found = {"": found["encoder"]}
         return {stack: turned for stack, turned in found.items() if turned.size}
 
     @torch.inference_mode()
-    def rotation(
-        self, stack: str, n: int, role: Role = "query", *, by_position: bool = False
-    ) -> np.ndarray:
-        """How each plane of a head turns at n tokens: complex [H,n,P], magnitude * exp(i angle).
+    def rotation(self, stack: str, n: int, role: Role = "query") -> np.ndarray:
+        """How each plane of a head turns with position: complex [H,n,P], magnitude * exp(i angle).
 
         Planes are found by trying, so that any layout of pairs will do: dimension a turns into
         dimension b. They are ordered by their first dimension, which is from fast to slow.
@@ -167,26 +134,8 @@ class Scheme:
         first = [a for a in range(size) if strength[a] > 0 and a < partner[a]]
         x = torch.zeros(1, self.model.n_heads, n, size, dtype=torch.float64)
         x[..., first] = 1.0
-        positions = torch.arange(n) if by_position else self.positions(stack, n)
-        turned = module.rotate(x, positions, role)[0]
+        turned = module.rotate(x, torch.arange(n), role)[0]
         return torch.complex(turned[..., first], turned[..., partner[first]]).numpy()
-
-    def need_turns(self, n: int) -> dict[str, np.ndarray]:
-        """`turns`; raises UserError where there are none."""
-        turns = self.turns(n)
-        if not turns:
-            raise UserError(
-                f"the position scheme {self.name!r} turns no queries and keys; choose one that "
-                "does, as in --position rope"
-            )
-        return turns
-
-    def correction(self, stack: str) -> str:
-        """The end of a title of rotations that say too little: a longer sequence changes logits."""
-        module = self.attention(stack)
-        if not isinstance(module, DynamicNtkRotary):
-            return ""
-        return f"; frequencies up to L={module.trained_length}; beyond, the logits are corrected"
 
     @torch.inference_mode()
     def equal_vector_logits(self, stack: str, n: int) -> np.ndarray:
@@ -207,41 +156,43 @@ class Scheme:
         return logits[0, 0, 0].flip(0).numpy() / self.head_dim
 
     @torch.inference_mode()
-    def bias(self, stack: str, n: int) -> np.ndarray | None:
-        """What positions alone add to the scaled logits of n tokens, [L,H,n,n].
+    def biases(self, n: int) -> dict[str, np.ndarray]:
+        """What positions alone add to the scaled logits of n tokens, [L,H,n,n] by stack.
 
         NaN where the mask forbids. L is 1 where all layers share one module.
         """
-        causal = stack == "decoder"
-        positions = self.positions(stack, n)
-        end = None if causal else positions[-1:] + 1
-        places = Places(positions, positions, causal=causal, k_end=end)
-        biases = [module.bias(places) for module in self.layers(stack)]
-        if any(bias is None for bias in biases):
-            return None
-        shape = (1, self.model.n_heads, n, n)
-        matrices = torch.cat([cast(Tensor, bias).double().expand(shape) for bias in biases])
-        if places.mask is not None:
-            matrices = matrices.masked_fill(~places.mask, float("nan"))
-        return matrices.numpy()
+        found, positions = {}, torch.arange(n)
+        for stack in STACKS:
+            causal = stack == "decoder"
+            k_end = None if causal else torch.tensor([n])
+            places = Places(positions, positions, causal=causal, k_end=k_end)
+            biases = [module.bias(places) for module in self.layers(stack)]
+            if all(bias is not None for bias in biases):
+                shape = (1, self.model.n_heads, n, n)
+                matrices = torch.cat([cast(Tensor, bias).double().expand(shape) for bias in biases])
+                if places.mask is not None:
+                    matrices = matrices.masked_fill(~places.mask, float("nan"))
+                found[stack] = matrices.numpy()
+        return found
 
-    def shaw_tables(self, stack: str) -> dict[str, np.ndarray]:
-        """Shaw's vectors of the distances -clip .. clip, [L,2*clip+1,Dh], of keys and of values."""
-        shaw = [module for module in self.layers(stack) if isinstance(module, Shaw)]
-        tables = {
-            "keys": [module.key_table for module in shaw],
-            "values": [module.value_table for module in shaw if module.needs_weights],
-        }
-        return {
-            name: np.array([table.detach().double().numpy() for table in of])
-            for name, of in tables.items()
-            if of
-        }
+    def shaw_tables(self) -> dict[str, np.ndarray]:
+        """Shaw's vectors of the distances -clip .. clip by stack: [R,L,2*clip+1,Dh].
+
+        R is 1, those of keys, or 2 with those of values.
+        """
+        found = {}
+        for stack in STACKS:
+            shaw = [module for module in self.layers(stack) if isinstance(module, Shaw)]
+            tables = [[m.key_table for m in shaw], [m.value_table for m in shaw if m.needs_weights]]
+            if shaw:
+                stacked = [torch.stack([*layers]) for layers in tables if layers]
+                found[stack] = torch.stack(stacked).detach().double().numpy()
+        return found
 
     # ---------------------------------------------------------------------------------- projections
 
     def projections(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """W_q and W_k [D,D] (q = W_q x): none, random, and those of the encoder's first layer."""
+        """W_q and W_k [D,D] (q = W_q x): none, random, and those of the first encoder layer."""
         size = self.model.d_model
         generator = torch.Generator().manual_seed(0)
         drawn = [torch.empty(size, size, dtype=torch.float64) for _ in range(2)]
@@ -277,21 +228,3 @@ def trained_scheme(loaded: LoadedRun) -> Scheme:
         about=f" ({loaded.run.path.name}, epoch {loaded.epoch})",
         encoder=loaded.model.encoder,
     )
-
-
-def schemes_of_checkpoints(run: Run) -> dict[str, Scheme]:
-    """{"epoch 3, update 70": scheme} of every update with a checkpoint, in order."""
-    found: dict[int, tuple[str, Scheme]] = {}
-    for path in run.by_age():
-        payload = read_checkpoint(path)
-        progress = payload.get("progress", {})
-        epoch, step = progress.get("epoch", 0), progress.get("step", 0)
-        if step not in found:
-            model = checkpoint_config(payload).model
-            scheme = replace(fresh_scheme(model.position.kind, model), trained=True)
-            own = [name for name in payload["model"] if name.startswith("scheme.")]
-            scheme.module.load_state_dict(
-                {name.removeprefix("scheme."): payload["model"][name] for name in own}
-            )
-            found[step] = (f"epoch {epoch}, update {step}", scheme)
-    return dict(found[step] for step in sorted(found))

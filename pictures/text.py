@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-from functools import cache
-from typing import TYPE_CHECKING, Any
+import textwrap
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.text import Text
-
-# DejaVu Sans comes with matplotlib. The others have the scripts that it lacks, where installed.
-_FONTS = [
-    "DejaVu Sans",
-    "Noto Sans CJK JP",
-    "Noto Sans CJK SC",
-    "WenQuanYi Micro Hei",
-    "Hiragino Sans",
-    "Yu Gothic",
-    "Microsoft YaHei",
-    "Noto Sans Symbols2",
-    "Noto Emoji",
-    "Symbola",
-]
+    from matplotlib.ft2font import FT2Font
 
 
-@cache
-def _families() -> list[str]:
-    from matplotlib.font_manager import fontManager
+def _font() -> FT2Font:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
 
-    installed = set(fontManager.get_font_names())
-    return [name for name in _FONTS if name in installed]
-
-
-@cache
-def _has_glyph(character: str) -> bool:
-    from matplotlib.font_manager import findfont, get_font
-
-    return any(get_font(findfont(family)).get_char_index(ord(character)) for family in _families())
-
-
-@cache
-def font_of(size: float) -> FontProperties:
-    from matplotlib.font_manager import FontProperties
-
-    return FontProperties(family=_families(), size=size)
+    return get_font(findfont(FontProperties()))
 
 
 def visible(text: str, limit: int | None = None) -> str:
-    """The text as it can be drawn: on one line, with U+XXXX where no font has a glyph.
+    """The text as it can be drawn: on one line, with U+XXXX where the font has no glyph.
 
     A missing glyph would be a box like any other, and a warning. SentencePiece's ▁ becomes _: in
     DejaVu Sans it hangs below the line and pushes upright labels out of their column. Spaces
@@ -57,54 +25,30 @@ def visible(text: str, limit: int | None = None) -> str:
     escapes = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "▁": "_"}
     if text.isspace():
         text = text.replace(" ", "␣")
-    pieces = [
-        escapes.get(c) or (c if c.isprintable() and _has_glyph(c) else f"U+{ord(c):04X}")
+    has_glyph = _font().get_char_index
+    shown = "".join(
+        escapes.get(c) or (c if c.isprintable() and has_glyph(ord(c)) else f"U+{ord(c):04X}")
         for c in text
-    ]
-    ends = list(itertools.accumulate(map(len, pieces)))
-    if limit is None or not ends or ends[-1] <= limit:
-        return "".join(pieces)
-    return "".join(piece for piece, end in zip(pieces, ends) if end < limit) + "…"
-
-
-def write_text(text: Text, content: str, limit: int | None = None) -> None:
-    """Put the content into a text object, where `$` is a character and starts no mathematics."""
-    text.set_parse_math(False)
-    text.set_fontproperties(font_of(text.get_fontsize()))
-    text.set_text(visible(content, limit))
-
-
-@cache
-def _renderer() -> Any:
-    from matplotlib.backends.backend_agg import RendererAgg
-
-    return RendererAgg(10, 10, 72)
+    )
+    return shown if limit is None or len(shown) <= limit else f"{shown[: limit - 1]}…"
 
 
 def width_of(text: str, size: float) -> float:
     """Inches that a line of (visible) text takes at this font size."""
-    return _renderer().get_text_width_height_descent(text, font_of(size), ismath=False)[0] / 72
+    font = _font()
+    font.set_size(size, 72)
+    font.set_text(text)
+    return font.get_width_height()[0] / 64 / 72
 
 
 def wrap(text: str, size: float, width: float) -> list[str]:
-    """Lines of at most `width` inches; a longer word is broken.
-
-    No word is alone on the last line where the line before can spare one.
-    """
-    lines = [""]
-    for word in visible(text.replace("\n", " ")).split():
-        joined = f"{lines[-1]} {word}".strip()
-        if width_of(joined, size) <= width:
-            lines[-1] = joined
-            continue
-        if lines[-1]:
-            lines.append("")
-        for character in word:
-            if lines[-1] and width_of(lines[-1] + character, size) > width:
-                lines.append("")
-            lines[-1] += character
-    if len(lines) > 1 and " " not in lines[-1]:
-        before, _, spared = lines[-2].rpartition(" ")
-        if before and width_of(f"{spared} {lines[-1]}", size) <= width:
-            lines[-2:] = [before, f"{spared} {lines[-1]}"]
-    return lines
+    """As few lines of at most `width` inches as will do, evenly filled; a longer word is broken."""
+    text = visible(text)
+    lines, n = [text], len(text)
+    while n > 1 and max(width_of(line, size) for line in lines) > width:
+        n -= 1
+        lines = textwrap.wrap(text, n, break_on_hyphens=False)
+    narrowest = max(1, len(text) // len(lines), *map(len, text.split()))
+    widths = range(narrowest, n + 1)
+    even = (textwrap.wrap(text, w, break_on_hyphens=False) for w in widths)
+    return next((found for found in even if len(found) == len(lines)), lines)

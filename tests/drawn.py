@@ -44,11 +44,11 @@ def assert_legible(figure: Figure) -> list[str]:
 
 
 def panels(figure: Figure) -> list[Axes]:
-    return [axes for axes in figure.axes if axes.axison and axes.get_label() != "<colorbar>"]
+    return [axes for axes in figure.axes if axes.axison and not hasattr(axes, "_colorbar")]
 
 
 def colour_bars(figure: Figure) -> list[Axes]:
-    return [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
+    return [axes for axes in figure.axes if hasattr(axes, "_colorbar")]
 
 
 def images(figure: Figure) -> list[np.ndarray]:

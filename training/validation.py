@@ -9,7 +9,7 @@ import ignite.distributed as idist
 from ignite.engine import Engine
 
 from configs.schema import Config
-from pictures.attention import attention_figures, target_tokens
+from pictures.attention import attention_grid, attention_maps, target_tokens
 from training.faults import NON_FINITE_REMEDY, NonFiniteError
 from training.log import RunLog
 from training.prepare import TrainingData
@@ -66,9 +66,9 @@ class Validation:
         if drawn and idist.get_rank() == 0:
             source = self.data.validation_ids.src(0).tolist()
             target = target_tokens(self.translator, source, None)
-            pictures = attention_figures(self.translator, source, target, layers=[-1])
-            for kind, figure in pictures.items():
-                self.log.figure(f"attention/{kind}", figure, step)
+            maps = attention_maps(self.translator, source, target, layers=[-1])
+            for kind, of_kind in maps.items():
+                self.log.figure(f"attention/{kind}", attention_grid(of_kind), step)
         self.step = step
         logger.info(said)
         return loss

@@ -16,11 +16,11 @@ from checkpoints.content import read_checkpoint
 from checkpoints.run import Run
 from configs.schema import Learnable, Sinusoidal
 from models.positional_encodings.sinusoidal import sinusoid_table
-from pictures.arguments import PICTURES
 from pictures.maps import map_frames, principal_axes
 from pictures.schemes import trained_scheme
 from translation.loading import load_run
 from utils.errors import UserError
+from visualize import PICTURES
 
 KINDS = ("encoder", "decoder", "cross")
 SENTENCE = ("--src_text", "Oui.", "--tgt_text", "Yes.")
@@ -179,11 +179,9 @@ def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
     sides = [folder / f"encoding_learnable_{side}.svg" for side in ("source", "target")]
     assert draw(*args) == said(*sides)
     assert "learnable, untrained: added to embeddings of 64 dimensions" in sides[0].read_text()
-    # A scheme in the config's model; and a config whose scheme has a name of its own.
+    # A scheme in the config's model.
     sinusoidal = draw(*args, "--position", "sinusoidal")
     assert sinusoidal == said(folder / "encoding_sinusoidal.svg")
-    half = ("--set", "model.position=sinusoidal", "--set", "model.position.layout=half")
-    assert draw(*args, *half) == said(folder / "encoding_sinusoidal_half.svg")
 
 
 @pytest.mark.parametrize(
@@ -201,13 +199,13 @@ def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
         ("attention --src_text caf\udce9", "not valid Unicode"),
         ("attention --output_dir LICENSE", "cannot write LICENSE/attention_encoder.png"),
         ("attention --model_path nowhere", "nowhere: no such checkpoint or run folder"),
-        ("encoding --config x.py --model_path x", "--config and --model_path: give one of them"),
-        ("bias --position t5 --model_path x", "--position and --model_path: give one of them"),
-        ("bias --set model.n_heads=4 --model_path x", "--set and --model_path: give one of them"),
-        ("bias --set model.n_heads=4", "--set model.n_heads=4: a run is as it was trained"),
+        ("encoding --config x.py --model_path x", "a run brings its own scheme"),
+        ("bias --position t5 --model_path x", "a run brings its own scheme"),
+        ("bias --set model.n_heads=4 --model_path x", "a run brings its own scheme"),
+        ("bias --set model.n_heads=4", "a run brings its own scheme"),
+        ("embedding_map --gif --position learnable", "a run brings its own scheme"),
         ("bias --position aliby", "aliby"),
         ("decay --positions 0", "argument --positions: '0': an integer >= 1"),
-        ("embedding_map --gif --position learnable", "--gif draws the checkpoints of a run"),
         ("decay --output_dir LICENSE", "cannot write LICENSE/decay_sinusoidal_rope.png"),
         ("rotation --gif", "unrecognized arguments: --gif"),
     ],
