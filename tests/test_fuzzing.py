@@ -429,7 +429,8 @@ def test_a_damaged_log_keeps_the_lines_that_are_whole(
     log = copy.logs / "metrics.jsonl"
     whole = (run.logs / "metrics.jsonl").read_bytes()
     log.write_bytes(data.draw(damaged(whole)))
-    RunLog(copy, first_step=3).close()
+    with RunLog(copy, first_step=3):
+        pass
     assert all(json.loads(line)["step"] <= 3 for line in log.read_bytes().splitlines())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
 
 import ignite.distributed as idist
 from ignite.engine import Engine
@@ -18,21 +18,23 @@ from checkpoints.run import Run
 from configs.schema import BadNumbers, Config, SkipBadNumbers
 from data.batching import Batch
 from training.start import Progress
-from utils.errors import UserError
+from utils.errors import UserError, one_line
 from utils.machine import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
-NON_FINITE_REMEDY = "Try a lower learning rate, a longer warm-up or --set optim.grad_clip=1.0"
 MOST_FILES = 100  # of saved batches in a run
+
+# Asked with the engine, the batches of the update, their loss and the norm of the gradient.
+BadUpdate = Callable[[Engine, list[Batch], float, float], None]
 
 
 class NonFiniteError(UserError):
     """The loss, the gradient or the weights are no longer numbers: training cannot go on."""
 
-
-# Asked with the engine, the batches of the update, their loss and the norm of the gradient.
-BadUpdate = Callable[[Engine, list[Batch], float, float], None]
+    def __init__(self, what: str) -> None:
+        remedy = "Try a lower learning rate, a longer warm-up or --set optim.grad_clip=1.0"
+        super().__init__(f"{what}. {remedy}")
 
 
 def describe(engine: Engine, group: list[Batch], loss: float, grad_norm: float) -> str:
@@ -47,56 +49,54 @@ def describe(engine: Engine, group: list[Batch], loss: float, grad_norm: float) 
 
 def refuse(engine: Engine, group: list[Batch], loss: float, grad_norm: float) -> None:
     """Raises NonFiniteError."""
-    raise NonFiniteError(f"{describe(engine, group, loss, grad_norm)}. {NON_FINITE_REMEDY}")
+    raise NonFiniteError(describe(engine, group, loss, grad_norm))
 
 
+@dataclass(frozen=True, slots=True)
 class BadUpdates:
     """What the training engine asks at such an update, before it touches the weights.
 
     All processes ask at the same updates, since loss and norm are those of all of them.
     """
 
-    def __init__(self, config: BadNumbers, run: Run, progress: Progress) -> None:
-        self.config = config
-        self.run = run
-        self.progress = progress
+    config: BadNumbers
+    run: Run
+    progress: Progress
 
     def __call__(self, engine: Engine, group: list[Batch], loss: float, grad_norm: float) -> None:
         """Save the batch; return where the update is to be left out. Raises NonFiniteError."""
-        figures = {
+        saved = self._save(engine, group, loss, grad_norm)
+        what = f"{describe(engine, group, loss, grad_norm)}; {saved}"
+        if not isinstance(self.config, SkipBadNumbers):
+            raise NonFiniteError(f"{what}; --set optim.bad_numbers=skip leaves such updates out")
+        progress = self.progress
+        progress.skipped += 1
+        progress.skipped_in_a_row += 1
+        if progress.skipped_in_a_row >= self.config.in_a_row:
+            raise NonFiniteError(
+                f"{what}. It is number {progress.skipped_in_a_row} in a row "
+                "(optim.bad_numbers.in_a_row): the weights have broken down"
+            )
+        logger.info("left out, number %d of the run: %s", progress.skipped, what)
+
+    def _save(self, engine: Engine, group: list[Batch], loss: float, grad_norm: float) -> str:
+        """Write the batches of all processes to one file; where it is, in words."""
+        names = {"rows": "indices", "src": "src", "tgt_in": "tgt_in", "tgt_out": "tgt_out"}
+        mine = [{key: getattr(batch, name) for key, name in names.items()} for batch in group]
+        content = {
             "step": engine.state.iteration,
             "epoch": engine.state.epoch,
             "loss": loss,
             "grad_norm": grad_norm,
+            "processes": idist.all_gather(mine),
         }
-        what = f"{describe(engine, group, loss, grad_norm)}; {self._save(group, figures)}"
-        if not isinstance(self.config, SkipBadNumbers):
-            raise NonFiniteError(
-                f"{what}. {NON_FINITE_REMEDY}, or leave such updates out: "
-                "--set optim.bad_numbers=skip"
-            )
-        self.progress.skipped += 1
-        self.progress.skipped_in_a_row += 1
-        if self.progress.skipped_in_a_row >= self.config.in_a_row:
-            raise NonFiniteError(
-                f"{what}. It is number {self.progress.skipped_in_a_row} in a row "
-                "(optim.bad_numbers.in_a_row): the weights have broken down. "
-                f"{NON_FINITE_REMEDY}"
-            )
-        logger.info("left out, number %d of the run: %s", self.progress.skipped, what)
-
-    def _save(self, group: list[Batch], figures: dict[str, Any]) -> str:
-        """Write the batches of all processes to one file; where it is, in words."""
-        names = {"rows": "indices", "src": "src", "tgt_in": "tgt_in", "tgt_out": "tgt_out"}
-        mine = [{key: getattr(batch, name) for key, name in names.items()} for batch in group]
-        processes = idist.all_gather(mine)
         folder = self.run.bad_batches
-        path = folder / f"update_{figures['step']}.pt"
+        path = folder / f"update_{engine.state.iteration}.pt"
         if idist.get_rank() == 0:
+            if len(list(folder.glob("*.pt"))) >= MOST_FILES:
+                return f"{MOST_FILES} such batches are in {folder} already"
             try:
-                if len(list(folder.glob("*.pt"))) >= MOST_FILES:
-                    return f"{MOST_FILES} such batches are in {folder} already"
-                write_checkpoint(path, {**figures, "processes": processes})
+                write_checkpoint(path, content)
             except UserError as error:
                 return str(error)
         return f"saved in {path}"
@@ -108,30 +108,27 @@ def remedies_named(config: Config) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), "the machine has no more")
         if is_out_of_memory(error):
-            raise UserError(
-                f"not enough memory to train ({reason[:160]}): {smaller_batches(config)}"
-            ) from error
+            remedy = smaller_batches(config)
+            raise UserError(f"not enough memory to train ({one_line(error)}): {remedy}") from error
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise UserError(
-                f"train.compile = True: {reason[:200]}; use --set train.compile=false"
+                f"train.compile = True: {one_line(error)}; use --set train.compile=false"
             ) from error
         raise
 
 
 def smaller_batches(config: Config) -> str:
     """The change of the config that takes less memory and learns the same."""
-    data, accumulate = config.data, config.optim.accumulate
-    least = data.max_len if data.batch_by == "tokens" else 1
-    half = max(least, data.batch_size // 2)
+    data = config.data
+    half = max(data.max_len if data.batch_by == "tokens" else 1, data.batch_size // 2)
     if half == data.batch_size:
         return (
             f"data.batch_size = {half} is the least for data.max_len = {data.max_len}; use a "
             "smaller data.max_len or a smaller model"
         )
-    times = -(-data.batch_size // half)
+    accumulate = config.optim.accumulate * -(-data.batch_size // half)
     return (
-        f"use --set data.batch_size={half} --set optim.accumulate={accumulate * times}, which "
-        "makes updates of the same size, or a smaller model"
+        f"use --set data.batch_size={half} --set optim.accumulate={accumulate}, which makes "
+        "updates of the same size, or a smaller model"
     )

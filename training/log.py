@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.utils.tensorboard.summary import hparams
 
 from checkpoints.run import Run
 from utils.errors import UserError
-from utils.files import write_bytes
+from utils.files import write_bytes, write_errors
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class RunLog:
         self.run = run
         self._excepthook, threading.excepthook = threading.excepthook, self._in_a_thread
         path = run.logs / "metrics.jsonl"
-        with self._errors():
+        with write_errors(run.logs):
             run.logs.mkdir(exist_ok=True)
             forgotten_from = first_step + 1 if first_step else None
             self.writer = SummaryWriter(str(run.logs), purge_step=forgotten_from)
@@ -44,26 +44,23 @@ class RunLog:
 
     @idist.one_rank_only()
     def scalars(self, kind: str, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        with self._errors():
-            self.file.write(
-                json.dumps({"kind": kind, "step": step, "epoch": epoch, **values}) + "\n"
-            )
+        line = json.dumps({"kind": kind, "step": step, "epoch": epoch, **values})
+        with write_errors(self.run.logs):
+            self.file.write(f"{line}\n")
             for name, value in values.items():
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
 
     @idist.one_rank_only()
     def flush(self) -> None:
         """Bring to the disk what has been logged; TensorBoard holds events back for minutes."""
-        with self._errors():
+        with write_errors(self.run.logs):
             self.writer.flush()
             os.fsync(self.file.fileno())
 
     @idist.one_rank_only()
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
         """The flattened configuration, under HPARAMS and as a table under TEXT."""
-        plain = {
-            k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in values.items()
-        }
+        plain = {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
         for summary in hparams(plain, {"validation/loss": 0.0}):
             self.writer._get_file_writer().add_summary(summary)
         self._table("config", ("field", "value"), values.items(), 0)
@@ -81,42 +78,23 @@ class RunLog:
         lines = [header, ["---"] * len(header), *cells]
         self.writer.add_text(tag, "\n".join(f"| {' | '.join(line)} |" for line in lines), step)
 
-    @idist.one_rank_only()
-    def figure(self, tag: str, figure: Any, step: int) -> None:
-        """A matplotlib figure as an image."""
-        self.writer.add_figure(tag, figure, step, close=False)
-
     def __enter__(self) -> RunLog:
         return self
 
+    @idist.one_rank_only()
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        threading.excepthook = self._excepthook
         try:
-            self.close()
+            with write_errors(self.run.logs), closing(self.file), closing(self.writer):
+                pass
         except UserError:
             if error is None:  # the first error is the one to be reported
                 raise
-
-    @idist.one_rank_only()
-    def close(self) -> None:
-        threading.excepthook = self._excepthook
-        with self._errors(), contextlib.closing(self.file), contextlib.closing(self.writer):
-            pass
 
     def _in_a_thread(self, args: threading.ExceptHookArgs) -> None:
         """What fails in TensorBoard's own thread is raised here with the next event."""
         if not type(args.thread).__module__.startswith("tensorboard"):
             self._excepthook(args)
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise UserError(
-                f"cannot write the log in {self.run.logs}: {error.strerror or error}; see that "
-                "the folder is there and has space, then go on with "
-                f"--resume {self.run.path}"
-            ) from error
 
 
 def _lines_until(path: Path, last_step: int) -> list[bytes]:

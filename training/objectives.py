@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,35 +17,41 @@ from models.loss import TokenSums, product_dtype, token_sums
 # gradients.
 _ROWS_CPU, _ROWS = 256, 1024
 
+# Called with the model, a batch, where its targets are [B,T] bool, the weight [V,D] of the output,
+# and the label smoothing. The sums are to be divided by the number of tokens of the whole update.
+# The model is called exactly once, as DistributedDataParallel needs it. nll and n_correct are the
+# plain figures of N tokens, so that the figures of a log compare between objectives.
+Objective = Callable[[nn.Module, Batch, Tensor, Tensor, float], TokenSums]
 
-class Objective(Protocol):
-    """Sums over the N target tokens of a batch, to be divided by those of the whole update.
 
-    `targets` [B,T] bool says where the targets are, `weight` [V,D] is that of the output. The model
-    is called exactly once, as DistributedDataParallel needs it. nll and n_correct are the plain
-    figures of N tokens, whatever else the objective holds, so that the figures of a log compare
-    between objectives.
-    """
+class PairWeights(NamedTuple):
+    """What each part of the loss of two passes weighs. The cross-entropies' weights add up to 1."""
 
-    def __call__(
-        self,
-        model: nn.Module,
-        batch: Batch,
-        targets: Tensor,
-        weight: Tensor,
-        label_smoothing: float,
-    ) -> TokenSums: ...
+    cross_entropy: tuple[float, float]
+    first_from_second: float  # of KL(first || second)
+    second_from_first: float  # of KL(second || first)
 
 
 def build_objective(objective: config.Objective) -> Objective:
-    """The callable of a configured objective."""
+    """The callable of a configured objective.
+
+    R-Drop (Liang et al. 2021) has dropout of its own in each pass. The paper minimises
+    CE1 + CE2 + alpha (KL(P1||P2) + KL(P2||P1)) / 2 (equations 2 to 4). Here it is half of that:
+    alpha is the paper's, and the cross-entropy has the scale of a single pass, so that rates,
+    clipping and weight decay mean what they mean without R-Drop.
+
+    SimCut (Gao et al. 2022, section 3): CE(P) + alpha KL(P || Pcut). Pcut is predicted from source
+    and target inputs whose tokens lose their embedding, each with probability `cut`, special tokens
+    included; positions stay, and what stays is not scaled up. The gradient flows through both sides
+    of the divergence, which the paper finds to matter.
+    """
     match objective:
         case config.CrossEntropy():
             return cross_entropy
         case config.RDrop(alpha=alpha):
-            return r_drop(alpha)
+            return partial(two_passes, weights=PairWeights((0.5, 0.5), alpha / 4, alpha / 4))
         case config.SimCut(alpha=alpha, cut=cut):
-            return sim_cut(alpha, cut)
+            return partial(two_passes, weights=PairWeights((1.0, 0.0), alpha, 0.0), cut=cut)
 
 
 def cross_entropy(
@@ -55,68 +62,23 @@ def cross_entropy(
     return token_sums(hidden, weight, batch.tgt_out[targets], label_smoothing=label_smoothing)
 
 
-def r_drop(alpha: float) -> Objective:
-    """R-Drop (Liang et al. 2021): two passes with dropout of their own.
-
-    The paper minimises CE1 + CE2 + alpha (KL(P1||P2) + KL(P2||P1)) / 2 (equations 2 to 4). Here it
-    is half of that: alpha is the paper's, and the cross-entropy has the scale of a single pass, so
-    that rates, clipping and weight decay mean what they mean without R-Drop. nll and n_correct are
-    the means of both passes. Without dropout the divergences and their gradients are exactly 0.
-    """
-    weights = PairWeights((0.5, 0.5), first_from_second=alpha / 4, second_from_first=alpha / 4)
-    return TwoPasses(weights)
-
-
-def sim_cut(alpha: float, cut: float) -> Objective:
-    """SimCut (Gao et al. 2022, section 3): CE(P) + alpha KL(P || Pcut).
-
-    Pcut is predicted from a source and a target input whose tokens lose their embedding, each with
-    probability `cut` and independently, special tokens included; positions stay, and what stays is
-    not scaled up. The gradient flows through both sides of the divergence, which the paper finds to
-    matter. Dropout is drawn for each pass anew. nll and n_correct are those of the whole sentences.
-    """
-    weights = PairWeights((1.0, 0.0), first_from_second=alpha, second_from_first=0.0)
-    return TwoPasses(weights, cut)
-
-
-@dataclass(frozen=True, slots=True)
-class PairWeights:
-    """What each part of the loss of two passes weighs. The cross-entropies' weights add up to 1."""
-
-    cross_entropy: tuple[float, float]
-    first_from_second: float  # of KL(first || second)
-    second_from_first: float  # of KL(second || first)
-
-
-@dataclass(frozen=True, slots=True)
-class TwoPasses:
+def two_passes(
+    model: nn.Module,
+    batch: Batch,
+    targets: Tensor,
+    weight: Tensor,
+    label_smoothing: float,
+    *,
+    weights: PairWeights,
+    cut: float | None = None,
+) -> TokenSums:
     """Two passes in one, over the batch joined to itself. With `cut` the second loses tokens."""
-
-    weights: PairWeights
-    cut: float | None = None
-
-    def __call__(
-        self,
-        model: nn.Module,
-        batch: Batch,
-        targets: Tensor,
-        weight: Tensor,
-        label_smoothing: float,
-    ) -> TokenSums:
-        src, tgt_in, select = (torch.cat((x, x)) for x in (batch.src, batch.tgt_in, targets))
-        keep = None
-        if self.cut is not None:
-            keep = _kept(batch.src, self.cut), _kept(batch.tgt_in, self.cut)
-        hidden = model(src, tgt_in, select=select, project=False, keep=keep)
-        first, second = hidden.tensor_split(2)
-        return pair_sums(
-            first,
-            second,
-            weight,
-            batch.tgt_out[targets],
-            label_smoothing=label_smoothing,
-            weights=self.weights,
-        )
+    src, tgt_in, select = (torch.cat((x, x)) for x in (batch.src, batch.tgt_in, targets))
+    keep = None if cut is None else (_kept(batch.src, cut), _kept(batch.tgt_in, cut))
+    hidden = model(src, tgt_in, select=select, project=False, keep=keep)
+    first, second = hidden.tensor_split(2)
+    out = batch.tgt_out[targets]
+    return pair_sums(first, second, weight, out, label_smoothing=label_smoothing, weights=weights)
 
 
 def _kept(ids: Tensor, cut: float) -> Tensor:
@@ -137,8 +99,7 @@ def pair_sums(
     """Hidden states of two passes [N,D], output weight [V,D], targets [N] -> sums over N tokens.
 
     The objective has the cross-entropies (as in `token_sums`) and divergences as `weights` says.
-    Both sides of a divergence have their gradient. nll and n_correct are of both passes, weighed
-    like their cross-entropies.
+    nll and n_correct are of both passes, weighed like their cross-entropies.
     """
     dtype = product_dtype(weight)
     with torch.autocast(weight.device.type, enabled=False):
@@ -207,16 +168,13 @@ class _ProjectedPair(torch.autograd.Function):
                 short = gradient.to(dtype)
                 grad[part] = torch.mm(short, w)
                 grad_weight += torch.mm(short.t(), h[part])
-        ctx.save_for_backward(
-            grad_hidden[0].to(first.dtype),
-            grad_hidden[1].to(second.dtype),
-            grad_weight.to(weight.dtype),
-        )
+        found, of = (*grad_hidden, grad_weight), (first, second, weight)
+        ctx.save_for_backward(*(grad.to(x.dtype) for grad, x in zip(found, of)))
         ctx.mark_non_differentiable(nll, n_correct)
         return objective, nll, n_correct
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_objective: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        first, second, weight = (gradient * grad_objective for gradient in ctx.saved_tensors)
-        return first, second, weight, None, None, None, None
+        gradients = (gradient * grad_objective for gradient in ctx.saved_tensors)
+        return *gradients, None, None, None, None

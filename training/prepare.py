@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import ignite.distributed as idist
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
@@ -23,7 +25,6 @@ from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_sampler
 from training.ema import WeightAverage
 from training.muon import hidden_maps
-from training.processes import share_gradients
 from training.schedules import build_optimizer, build_scheduler
 from utils.errors import UserError
 
@@ -68,29 +69,27 @@ def prepare_data(
     rank, world_size = idist.get_rank(), idist.get_world_size()
     if rank > 0:
         idist.barrier()
-    text, ids = load_split(config.data, corpus, corpus.train, tokenizer, training=True)
-    validation_text, validation_ids = load_split(
-        config.data, corpus, corpus.validation, tokenizer, training=False
-    )
+    read = partial(load_split, config.data, corpus, tokenizer=tokenizer)
+    text, ids = read(corpus.train, training=True)
+    validation_text, validation_ids = read(corpus.validation, training=False)
     if rank == 0:
         idist.barrier()
     seed, resampler = config.train.seed, None
     if (sampler := build_sampler(config.tokenizer, tokenizer)) is not None:
         resampler = Resampler(text, ids, sampler, seed=seed, max_len=config.data.max_len)
-    loader = make_train_loader(
-        ids,
-        config.data,
-        pad_id=tokenizer.pad_id,
-        bos_id=tokenizer.bos_id,
-        accumulate=config.optim.accumulate,
-        seed=seed,
-        rank=rank,
-        world_size=world_size,
-        pin_memory=pin_memory,
-        resampler=resampler,
-    )
     return TrainingData(
-        loader=loader,
+        loader=make_train_loader(
+            ids,
+            config.data,
+            pad_id=tokenizer.pad_id,
+            bos_id=tokenizer.bos_id,
+            accumulate=config.optim.accumulate,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            pin_memory=pin_memory,
+            resampler=resampler,
+        ),
         n_pairs=len(ids),
         fingerprint=text.fingerprint(),
         validation=validation_loader(validation_ids, tokenizer, config.evaluate.batch_size),
@@ -121,16 +120,13 @@ def validation_loader(
 
 def check_lengths(model: TranslationTransformer, ids: TokenizedSplit) -> None:
     """Raises UserError where a validation pair outgrows a table of positions: now, not later."""
-    sides: tuple[tuple[Side, int], ...] = (
-        ("source", ids.src_lengths.max()),
-        ("target", ids.tgt_lengths.max()),
-    )
-    for side, longest in sides:
+    longest: dict[Side, int] = {"source": ids.src_lengths.max(), "target": ids.tgt_lengths.max()}
+    for side, length in longest.items():
         most = model.scheme.max_length(side)
-        if most is not None and longest > most:
+        if most is not None and length > most:
             raise UserError(
-                f"a validation {side} has {longest} tokens and the position table {most}: use "
-                f"--set data.eval_long=truncate, or a larger model.position.max_positions"
+                f"a validation {side} has {length} tokens and the position table {most}: use --set "
+                "data.eval_long=truncate, or a larger model.position.max_positions"
             )
 
 
@@ -152,10 +148,14 @@ def build_learner(
         for each in (model,) if average is None else (model, average.model):
             each.encoder.compile(dynamic=True)
             each.decoder.compile(dynamic=True)
+    shared: nn.Module = model
+    if idist.get_world_size() > 1:
+        devices = [device] if device.type == "cuda" else None
+        shared = DistributedDataParallel(model, device_ids=devices)
     optimizer = build_optimizer(model.parameters(), config.optim, config.model, hidden_maps(model))
     return Learner(
         model=model,
-        shared=share_gradients(model, device),
+        shared=shared,
         optimizer=optimizer,
         scheduler=build_scheduler(optimizer, config.optim, total_steps=total_steps),
         scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),

@@ -14,11 +14,9 @@ from typing import Any
 
 import ignite.distributed as idist
 import torch
-from torch import nn
 from torch.multiprocessing.spawn import ProcessExitedException
-from torch.nn.parallel import DistributedDataParallel
 
-from utils.cli import report
+from utils.cli import run_main
 from utils.errors import UserError
 from utils.machine import resolve_device
 
@@ -29,8 +27,8 @@ SPEAKS_FIRST_S = 5.0
 def run_processes(work: Callable[[int], None], *, nproc_per_node: int, device: str) -> None:
     """Run `work(local_rank)` here, in nproc_per_node spawned processes, or as one of torchrun's.
 
-    `work` can be pickled. A UserError in any process ends all of them with one line and exit code
-    2; signals reach all of them.
+    `work` can be pickled. A mistake of the user's in any process ends all of them with one line and
+    exit code 2; signals reach all of them.
     """
     backend, spawn = choose_backend(nproc_per_node, device)
     for name in ("ignite.distributed.launcher.Parallel", "torch.multiprocessing.spawn"):
@@ -60,11 +58,9 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
     gloo on CPUs. Raises UserError where processes on GPUs are asked for and there are too few.
     """
     under_torchrun = "LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ
-    local = nproc_per_node
-    if under_torchrun:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", local))
-    elif nproc_per_node == 1:
+    if not under_torchrun and nproc_per_node == 1:
         return None, {}
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if under_torchrun else nproc_per_node
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.startswith("cuda") and (n_gpus < local or device != "cuda"):
         raise UserError(
@@ -89,26 +85,21 @@ def process_device(name: str) -> torch.device:
     return idist.device() if idist.backend() == "nccl" else torch.device("cpu")
 
 
-def share_gradients(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model itself, or wrapped so that gradients are averaged over the processes."""
-    if idist.get_world_size() == 1:
-        return model
-    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
-
-
 def _guarded(local_rank: int, work: Callable[[int], None]) -> None:
-    """Run `work` so that of an error that several processes meet one speaks.
+    """Of an error that several processes meet the first one speaks; the others if it is silent.
 
-    That is the first one; the others speak if it is silent. Theirs may be but the echo of its end.
+    Theirs may be but the echo of its end.
     """
-    try:
-        work(local_rank)
-    except (Exception, KeyboardInterrupt) as error:
-        if idist.get_rank() > 0:
-            time.sleep(SPEAKS_FIRST_S)  # the launcher ends this process when the first has gone
-        if idist.get_world_size() > 1 and isinstance(error, (UserError, KeyboardInterrupt)):
-            sys.exit(report(error))
-        raise
+
+    def job() -> None:
+        try:
+            work(local_rank)
+        except (Exception, KeyboardInterrupt):
+            if idist.get_rank() > 0:
+                time.sleep(SPEAKS_FIRST_S)  # the launcher ends this process when the first has gone
+            raise
+
+    run_main(job)
 
 
 def _pass_on(number: int, frame: Any) -> None:

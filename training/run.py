@@ -6,39 +6,27 @@ import contextlib
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import ignite.distributed as idist
 from ignite.engine import Engine, Events
 from ignite.handlers import EarlyStopping
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from checkpoints.run import FORMAT, LAST_WEIGHTS, Run
+from checkpoints.run import Run
 from configs.load import write_config_json
 from configs.schema import Config, EpochDecay
 from configs.serialize import to_dict
 from data.batching import largest_batches
 from data.corpora.build import build_corpus
-from tokenizer.base import BaseTokenizer
 from training.engine import create_trainer
 from training.faults import BadUpdates, remedies_named
-from training.handlers import (
-    Checkpoints,
-    Constant,
-    ProgressBar,
-    StopSignals,
-    attach_checkpoints,
-    attach_limits,
-    attach_log,
-    attach_progress,
-    early_stopping,
-    epochs,
-)
+from training.handlers import ProgressBar, StopSignals, attach_log, attach_progress
 from training.log import RunLog, flatten
-from training.prepare import Learner, TrainingData, build_learner, check_lengths, prepare_data
+from training.prepare import build_learner, check_lengths, prepare_data
 from training.processes import process_device
+from training.saving import Checkpoints, checkpoint_parts, is_due
 from training.schedules import PlateauLR
-from training.start import Progress, Start, open_run
+from training.start import Progress, open_run
 from training.validation import Validation
 from translation.evaluator import create_evaluator
 from translation.translator import Translator
@@ -93,21 +81,34 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             evaluator = create_evaluator(
                 learner.evaluated, pad_id=tokenizer.pad_id, device=device, dtype=dtype
             )
+            stopping = None
+            if config.train.patience is not None:
+                stopping = EarlyStopping(
+                    config.train.patience, lambda engine: -engine.state.metrics["loss"], trainer
+                )
+                stopping.logger.setLevel(logging.CRITICAL)
             for engine in (trainer, evaluator):
                 engine.logger.setLevel(logging.CRITICAL)  # the script reports errors, once
-            patience = config.train.patience
-            stopping = None if patience is None else early_stopping(trainer, patience)
             parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping)
             start.restore(parts)
             log = stack.enter_context(RunLog(run, first_step=progress.step))
             checkpoints = Checkpoints(run, parts, trainer, config=config.train, before=log.flush)
             checkpoints.resume(progress)
-        announce(start, learner, data, progress, log, f"{device.type} {dtype}")
+        size = sum(p.numel() for p in learner.model.parameters())
+        if idist.get_rank() == 0:
+            write_config_json(config, run.config_file)
+        log.hyper_parameters({**flatten(to_dict(config)), **provenance(), "parameters": size})
+        on, n_processes = f"{device.type} {dtype}".replace("torch.", ""), idist.get_world_size()
+        logger.info(
+            f"{run.path}: {size:,} parameters, {data.n_pairs:,} pairs in {progress.epoch_length} "
+            f"updates an epoch, {on}{f', {n_processes} processes' if n_processes > 1 else ''}"
+            f"{start.origin}"
+        )
         decode = replace(config.decode, batch_size=config.evaluate.batch_size)
         translator = Translator(learner.evaluated, tokenizer, decode, device)
         validation = Validation(config, data, evaluator, translator, log)
-        bar = ProgressBar(trainer, first_step=progress.step, total_steps=total_steps)
-        stack.callback(bar.close)
+        progress_bar = ProgressBar(trainer, first_step=progress.step, total_steps=total_steps)
+        stack.enter_context(progress_bar.bar)
 
         def validate(trainer: Engine, *, over: bool = False) -> None:
             loss = validation(trainer, last=progress.step >= total_steps)
@@ -130,24 +131,19 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             trainer.add_event_handler(
                 Events.ITERATION_COMPLETED, lambda: average.update(trainer.state.iteration)
             )
-        attach_log(trainer, log, bar, progress, every=config.train.log_every)
-        trainer.add_event_handler(
-            epochs(config.evaluate.every_epochs, config.train.max_epochs), validate
-        )
-        attach_checkpoints(trainer, checkpoints, config.train)
+        attach_log(trainer, log, progress_bar, progress, every=config.train.log_every)
+        every, last = config.evaluate.every_epochs, config.train.max_epochs
+        validated = Events.EPOCH_COMPLETED(event_filter=lambda _, epoch: is_due(epoch, every, last))
+        trainer.add_event_handler(validated, validate)
+        checkpoints.attach()
         stop = stack.enter_context(StopSignals())
-        attach_limits(trainer, stop, total_steps=total_steps)
+        stop.attach(trainer, total_steps=total_steps)
 
         if progress.step:
-            trainer.load_state_dict(
-                {
-                    "iteration": progress.step,
-                    "epoch_length": progress.epoch_length,
-                    "max_epochs": config.train.max_epochs,
-                }
-            )
+            counts = {"iteration": progress.step, "epoch_length": progress.epoch_length}
+            trainer.load_state_dict({**counts, "max_epochs": last})
         stack.enter_context(logging_redirect_tqdm())
-        trainer.run(data.loader, max_epochs=config.train.max_epochs)
+        trainer.run(data.loader, max_epochs=last)
         finished = progress.step >= total_steps
         if finished and validation.step != progress.step:
             # train.max_steps came between two validations. What the run goes on from with a higher
@@ -160,55 +156,4 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
         best_loss=progress.best_loss,
         signal=signal,
         stopped_early=not finished and signal is None,
-    )
-
-
-def checkpoint_parts(
-    config: Config,
-    tokenizer: BaseTokenizer,
-    data: TrainingData,
-    learner: Learner,
-    progress: Progress,
-    stopping: EarlyStopping | None,
-) -> dict[str, Any]:
-    """All that a checkpoint holds, by name: values that stay, and objects with a state_dict."""
-    parts: dict[str, Any] = {
-        "format": Constant({"version": FORMAT, **provenance()}),
-        "config": Constant(to_dict(config)),
-        "tokenizer": Constant(
-            {
-                "fingerprint": tokenizer.fingerprint(),
-                "src_vocab_size": tokenizer.src_vocab_size,
-                "tgt_vocab_size": tokenizer.tgt_vocab_size,
-            }
-        ),
-        "data": Constant({"fingerprint": data.fingerprint}),
-        "model": learner.evaluated,
-        "optimizer": learner.optimizer,
-        "scheduler": learner.scheduler,
-        "scaler": learner.scaler,
-        "progress": progress,
-    }
-    if learner.average is not None:
-        parts[LAST_WEIGHTS] = learner.model
-    if stopping is not None:
-        parts["early_stopping"] = stopping
-    return parts
-
-
-def announce(
-    start: Start, learner: Learner, data: TrainingData, progress: Progress, log: RunLog, on: str
-) -> None:
-    """Say and write down what is about to be trained."""
-    n_parameters = sum(p.numel() for p in learner.model.parameters())
-    if idist.get_rank() == 0:
-        write_config_json(start.config, start.run.config_file)
-    log.hyper_parameters(
-        {**flatten(to_dict(start.config)), **provenance(), "parameters": n_parameters}
-    )
-    n_processes = idist.get_world_size()
-    logger.info(
-        f"{start.run.path}: {n_parameters:,} parameters, {data.n_pairs:,} pairs in "
-        f"{progress.epoch_length} updates an epoch, {on.replace('torch.', '')}"
-        f"{f', {n_processes} processes' if n_processes > 1 else ''}{start.origin}"
     )

@@ -10,48 +10,36 @@ from torch import nn
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from configs.schema import (
-    Constant,
-    Cosine,
-    EpochDecay,
-    InverseSqrt,
-    ModelConfig,
-    Noam,
-    OptimConfig,
-    Plateau,
-    Schedule,
-)
+from configs import schema
 from training.muon import HiddenMap, Muon
 
 
-def base_lr(schedule: Schedule, model: ModelConfig) -> float:
+def base_lr(schedule: schema.Schedule, model: schema.ModelConfig) -> float:
     """The learning rate that the factor of `lr_factor` multiplies."""
-    if isinstance(schedule, Noam):
+    if isinstance(schedule, schema.Noam):
         return schedule.noam_factor * model.d_model**-0.5
     return schedule.lr
 
 
-def lr_factor(schedule: Schedule, *, total_steps: int) -> Callable[[int], float]:
+def lr_factor(schedule: schema.Schedule, *, total_steps: int) -> Callable[[int], float]:
     """Factor of the base rate after n updates (for EpochDecay: n epochs), from 0.
 
     The update that follows n updates is step s = n + 1 of the published formulas.
     """
     match schedule:
-        case Constant():
+        case schema.Constant():
             return lambda n: 1.0
-        case EpochDecay(warmup_epochs=warmup, decay=decay):
-
-            def by_epoch(epoch: int) -> float:
-                if epoch <= warmup:
-                    return (epoch + 1) / (warmup + 1)
-                return math.exp(-decay * (epoch - warmup - 1))
-
-            return by_epoch
-        case Noam(warmup_steps=warmup):
+        case schema.EpochDecay(warmup_epochs=warmup, decay=decay):
+            return lambda epoch: (
+                (epoch + 1) / (warmup + 1)
+                if epoch <= warmup
+                else math.exp(-decay * (epoch - warmup - 1))
+            )
+        case schema.Noam(warmup_steps=warmup):
             return lambda n: min((n + 1) ** -0.5, (n + 1) * warmup**-1.5)
-        case InverseSqrt(warmup_steps=warmup):
+        case schema.InverseSqrt(warmup_steps=warmup):
             return lambda n: min((n + 1) / warmup, (warmup / (n + 1)) ** 0.5)
-        case Cosine(warmup_steps=warmup, final_fraction=final):
+        case schema.Cosine(warmup_steps=warmup, final_fraction=final):
 
             def cosine(n: int) -> float:
                 if n < warmup:
@@ -60,14 +48,14 @@ def lr_factor(schedule: Schedule, *, total_steps: int) -> Callable[[int], float]
                 return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done))
 
             return cosine
-        case Plateau():
+        case schema.Plateau():
             return PlateauFactor(schedule)
 
 
 class PlateauFactor:
     """The factor of a Plateau schedule. What it has seen is its state; LambdaLR saves it."""
 
-    def __init__(self, schedule: Plateau) -> None:
+    def __init__(self, schedule: schema.Plateau) -> None:
         self.warmup = schedule.warmup_steps
         self.factor = schedule.factor
         self.patience = schedule.patience
@@ -102,8 +90,8 @@ class PlateauLR(LambdaLR):
 
 def build_optimizer(
     parameters: Iterable[nn.Parameter],
-    config: OptimConfig,
-    model: ModelConfig,
+    config: schema.OptimConfig,
+    model: schema.ModelConfig,
     maps: Sequence[HiddenMap] = (),
 ) -> Optimizer:
     """Adam, AdamW, or Muon for `maps` and AdamW for the rest, at the schedule's base rate.
@@ -118,24 +106,21 @@ def build_optimizer(
         "eps": config.eps,
         "weight_decay": config.weight_decay,
     }
-    if config.optimizer == "muon":
-        of_muon = {id(weight) for weight, _ in maps}
-        rest = [p for p in parameters if id(p) not in of_muon]
-        return Muon(maps, _groups(rest, config), **shared)
-    cls = Adam if config.optimizer == "adam" else AdamW
-    return cls(_groups(list(parameters), config), **shared, fused=True)
+    muon = config.optimizer == "muon"
+    of_muon = {id(weight) for weight, _ in maps} if muon else set()
+    rest = [p for p in parameters if id(p) not in of_muon]
+    groups: list[dict[str, Any]] = [{"params": rest}]
+    if config.decay == "matrices":
+        flat = {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0}
+        groups = [{"params": [p for p in rest if p.dim() > 1]}, flat]
+    if muon:
+        return Muon(maps, groups, **shared)
+    return (Adam if config.optimizer == "adam" else AdamW)(groups, **shared, fused=True)
 
 
-def _groups(parameters: list[nn.Parameter], config: OptimConfig) -> list[dict[str, Any]]:
-    if config.decay == "all":
-        return [{"params": parameters}]
-    return [
-        {"params": [p for p in parameters if p.dim() > 1]},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-
-
-def build_scheduler(optimizer: Optimizer, config: OptimConfig, *, total_steps: int) -> LambdaLR:
+def build_scheduler(
+    optimizer: Optimizer, config: schema.OptimConfig, *, total_steps: int
+) -> LambdaLR:
     """LambdaLR to be stepped after every update, or after every epoch for EpochDecay."""
-    cls = PlateauLR if isinstance(config.schedule, Plateau) else LambdaLR
+    cls = PlateauLR if isinstance(config.schedule, schema.Plateau) else LambdaLR
     return cls(optimizer, lr_factor(config.schedule, total_steps=total_steps))

@@ -7,7 +7,7 @@ import logging
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
 from translation.loading import check_tokenizer, load_weights
 from translation.settings import TRAINING_ONLY
-from utils.errors import UserError
+from utils.errors import UserError, one_line
 
 logger = logging.getLogger(__name__)
 
+MODELS = ("model", LAST_WEIGHTS)  # parts of a checkpoint
 # What a run that goes on may change: nothing that shapes the model, the data or the updates.
 MAY_CHANGE = (
     "train.",
@@ -54,7 +55,7 @@ class Progress:
     skipped_in_a_row: int = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """An older checkpoint may lack counters."""
@@ -63,8 +64,7 @@ class Progress:
         self.go_to(saved["step"])
 
     def go_to(self, step: int) -> None:
-        self.step = step
-        self.epoch = step // self.epoch_length
+        self.step, self.epoch = step, step // self.epoch_length
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,8 @@ class Start:
 
     config: Config
     run: Run
-
-    @property
-    def origin(self) -> str:
-        """Where the weights come from, in words that end a line."""
-        return ""
+    origin: str  # of the weights, in words that end a line
+    is_new = True
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         """The run's tokenizer: made and saved by the first process, then loaded by all."""
@@ -105,7 +102,7 @@ class Start:
         try:
             yield
         except BaseException:
-            if idist.get_rank() == 0:
+            if self.is_new and idist.get_rank() == 0:
                 shutil.rmtree(self.run.path, ignore_errors=True)
             raise
 
@@ -118,14 +115,8 @@ class Initialized(Start):
     checkpoint: Path
     payload: Mapping[str, Any]
 
-    @property
-    def origin(self) -> str:
-        return f"; weights of {self.checkpoint}"
-
     def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
-        tokenizer = load_tokenizer(self.parent.tokenizer)
-        check_tokenizer(tokenizer, self.payload, where=str(self.parent.tokenizer))
-        return tokenizer
+        return _checked_tokenizer(self.parent, self.payload)
 
     def restore(self, parts: Mapping[str, Any]) -> None:
         """The parent's weights. Raises UserError naming the fields by which they do not fit."""
@@ -135,7 +126,7 @@ class Initialized(Start):
             if key.startswith("model.") and key not in TRAINING_ONLY
         )
         try:
-            for name in (n for n in ("model", LAST_WEIGHTS) if n in parts):
+            for name in parts.keys() & MODELS:
                 load_weights(parts[name], self.payload, self.checkpoint)
         except UserError as error:
             raise UserError(
@@ -152,30 +143,34 @@ class Resumed(Start):
 
     checkpoint: Path
     payload: Mapping[str, Any]
-
-    @property
-    def origin(self) -> str:
-        return f"; going on after update {self.payload['progress']['step']} ({self.checkpoint})"
+    is_new = False
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
-        tokenizer = load_tokenizer(self.run.tokenizer)
-        check_tokenizer(tokenizer, self.payload, where=str(self.run.tokenizer))
-        return tokenizer
+        return _checked_tokenizer(self.run, self.payload)
 
     def restore(self, parts: Mapping[str, Any]) -> None:
         """The state of every part. Raises UserError where one does not fit, or the data changed."""
         with misfits_reported(self.checkpoint):
-            for name in (n for n in ("model", LAST_WEIGHTS) if n in parts):
+            before, now = self.payload["progress"]["epoch_length"], parts["progress"].epoch_length
+            text = parts["data"].state_dict()
+            # The first release did not note the text.
+            if before != now or self.payload.get("data", text) != text:
+                raise UserError(
+                    f"{self.checkpoint}: the training data have changed since (an epoch had "
+                    f"{before} updates, now {now}): start a new run without --resume"
+                )
+            for name in parts.keys() & MODELS:
                 load_weights(parts[name], {"model": self.payload[name]}, self.checkpoint)
-            check_data(self.payload, self.checkpoint, parts)
             for name in ("optimizer", "scheduler", "scaler", "progress"):
                 parts[name].load_state_dict(self.payload[name])
             if "early_stopping" in parts and "early_stopping" in self.payload:
                 parts["early_stopping"].load_state_dict(self.payload["early_stopping"])
 
-    @contextlib.contextmanager
-    def preparing(self) -> Iterator[None]:
-        yield
+
+def _checked_tokenizer(run: Run, payload: Mapping[str, Any]) -> BaseTokenizer:
+    tokenizer = load_tokenizer(run.tokenizer)
+    check_tokenizer(tokenizer, payload, where=str(run.tokenizer))
+    return tokenizer
 
 
 def open_run(config: Config, resume: Path | None) -> Start:
@@ -193,9 +188,10 @@ def open_run(config: Config, resume: Path | None) -> Start:
             )
         with misfits_reported(checkpoint):
             check_resume(config, payload, checkpoint)
-        return Resumed(config, run, checkpoint, payload)
+            origin = f"; going on after update {payload['progress']['step']} ({checkpoint})"
+        return Resumed(config, run, origin, checkpoint, payload)
     if config.train.init_from is None:
-        return Start(config, _new_run(config))
+        return Start(config, _new_run(config), "")
     checkpoint, parent = resolve_checkpoint(
         config.train.init_from, runs_dir=config.train.runs_dir, prefer="best"
     )
@@ -206,7 +202,8 @@ def open_run(config: Config, resume: Path | None) -> Start:
     if isinstance(tokenizer, Subword) and isinstance(config.tokenizer, Subword):
         tokenizer = replace(tokenizer, sampling=config.tokenizer.sampling)
     config = replace(config, tokenizer=tokenizer)
-    return Initialized(config, _new_run(config), parent, checkpoint, payload)
+    origin = f"; weights of {checkpoint}"
+    return Initialized(config, _new_run(config), origin, parent, checkpoint, payload)
 
 
 def _new_run(config: Config) -> Run:
@@ -226,24 +223,18 @@ def find_checkpoint(path: Path) -> tuple[Path, Run, Mapping[str, Any]]:
     checkpoint, run = resolve_checkpoint(path, runs_dir="runs", prefer="newest")
     if path.is_file():
         return checkpoint, run, read_checkpoint(checkpoint)
-    damaged: list[str] = []
-    first: DamagedError | None = None
+    damaged: dict[str, DamagedError] = {}
     for checkpoint in reversed(run.by_age()):
         try:
             payload = read_checkpoint(checkpoint)
         except DamagedError as error:
-            damaged.append(str(checkpoint))
-            first = first or error
+            damaged[str(checkpoint)] = error
             continue
         if damaged:
-            logger.warning(
-                "warning: damaged: %s; going on from the one before, %s",
-                ", ".join(damaged),
-                checkpoint,
-            )
+            names = ", ".join(damaged)
+            logger.warning("damaged: %s; going on from the one before, %s", names, checkpoint)
         return checkpoint, run, payload
-    assert first is not None
-    raise first
+    raise next(iter(damaged.values()))
 
 
 @contextlib.contextmanager
@@ -251,18 +242,12 @@ def misfits_reported(checkpoint: Path) -> Iterator[None]:
     """A UserError for parts of a checkpoint that are missing or not what training writes."""
     try:
         yield
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+    except UserError:
+        raise
+    except Exception as error:  # of torch, or of a dict that lacks something
         raise UserError(
-            f"{checkpoint}: the state of the training in it does not fit ({reason}); go on from "
-            "another checkpoint, or begin a new run with its weights (--init_from)"
+            f"{checkpoint}: the state of the training in it does not fit ({one_line(error)}); go "
+            "on from another checkpoint, or begin a new run with its weights (--init_from)"
         ) from error
 
 
@@ -288,16 +273,4 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
         raise UserError(
             f"{checkpoint}: this run is finished (epochs: {done}, updates: {step}). To train on, "
             f"raise the limit: {' '.join(remedies)}"
-        )
-
-
-def check_data(payload: Mapping[str, Any], checkpoint: Path, parts: Mapping[str, Any]) -> None:
-    """Raises UserError where the training data are not those that the run began with."""
-    before, now = payload["progress"]["epoch_length"], parts["progress"].epoch_length
-    text = parts["data"].state_dict()
-    # The first release did not note the text.
-    if before != now or payload.get("data", text)["fingerprint"] != text["fingerprint"]:
-        raise UserError(
-            f"{checkpoint}: the training data have changed since (an epoch had {before} updates, "
-            f"now {now}): start a new run without --resume"
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import dataclass
 
 import ignite.distributed as idist
 from ignite.engine import Engine
 
 from configs.schema import Config
 from pictures.attention import attention_grid, attention_maps, target_tokens
-from training.faults import NON_FINITE_REMEDY, NonFiniteError
+from training.faults import NonFiniteError
 from training.log import RunLog
 from training.prepare import TrainingData
 from translation.metrics import sacrebleu_score
@@ -21,23 +22,16 @@ logger = logging.getLogger(__name__)
 SHOWN = 8  # translations in TensorBoard
 
 
+@dataclass(slots=True)
 class Validation:
     """Evaluates and translates the validation split, and writes down what it found."""
 
-    def __init__(
-        self,
-        config: Config,
-        data: TrainingData,
-        evaluator: Engine,
-        translator: Translator,
-        log: RunLog,
-    ) -> None:
-        self.config = config
-        self.data = data
-        self.evaluator = evaluator
-        self.translator = translator
-        self.log = log
-        self.step: int | None = None  # the last update that was followed by a validation
+    config: Config
+    data: TrainingData
+    evaluator: Engine
+    translator: Translator
+    log: RunLog
+    step: int | None = None  # the last update that was followed by a validation
 
     def __call__(self, trainer: Engine, *, last: bool) -> float:
         """The loss. After the `last` update a translation is always due, unless none is wanted.
@@ -51,7 +45,7 @@ class Validation:
         if not math.isfinite(loss):
             raise NonFiniteError(
                 f"validation loss {loss}: the weights have broken down; the checkpoints of earlier "
-                f"epochs are kept. {NON_FINITE_REMEDY}"
+                "epochs are kept"
             )
         said = f"epoch {epoch}: validation loss {loss:.4f}, accuracy {figures['accuracy']:.4f}"
         every = self.config.evaluate.bleu_every_epochs
@@ -68,7 +62,8 @@ class Validation:
             target = target_tokens(self.translator, source, None)
             maps = attention_maps(self.translator, source, target, layers=[-1])
             for kind, of_kind in maps.items():
-                self.log.figure(f"attention/{kind}", attention_grid(of_kind), step)
+                figure = attention_grid(of_kind)
+                self.log.writer.add_figure(f"attention/{kind}", figure, step, close=False)
         self.step = step
         logger.info(said)
         return loss

@@ -104,7 +104,8 @@ def test_going_on_from_an_earlier_checkpoint_drops_what_came_after(
     copy = create_run(tmp_path, "copy")
     lines = (run.logs / "metrics.jsonl").read_text("utf-8") + '{"kind": "train", "st'  # killed
     (copy.logs / "metrics.jsonl").write_text(lines, "utf-8")
-    RunLog(copy, first_step=56).close()
+    with RunLog(copy, first_step=56):
+        pass
     assert list(log_of(copy)) == list(range(1, 57))
     assert list(log_of(copy, "validation")) == [28, 56]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from ignite.engine import Engine
+from ignite.engine import Engine, Events
 from toy_runs import (
     Hook,
     assert_same,
@@ -32,7 +32,7 @@ from checkpoints.run import BEST, Run, create_run
 from configs.schema import DecodeConfig
 from configs.serialize import apply_overrides
 from data.batching import largest_batches
-from training import handlers, run as run_module
+from training import run as run_module, saving
 from training.faults import NonFiniteError, refuse, remedies_named, smaller_batches
 from training.log import RunLog
 from training.prepare import Learner
@@ -133,13 +133,13 @@ def test_a_folder_that_vanishes_is_made_again_and_a_run_is_not(
 def test_a_new_checkpoint_is_there_before_the_one_that_it_replaces_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, write = [], handlers.write_checkpoint
+    seen, write = [], saving.write_checkpoint
 
     def looking(path: Path, payload: Any) -> None:
         write(path, payload)
         seen.append(len(list(path.parent.glob("step_*"))))
 
-    monkeypatch.setattr(handlers, "write_checkpoint", looking)
+    monkeypatch.setattr(saving, "write_checkpoint", looking)
     every_two = "train.checkpoint_every_steps=2 train.max_epochs=1"
     run = run_here(toy_config(tmp_path, STEPS, every_two)).run
     assert seen[:4] == [1, 2, 3, 3]
@@ -161,7 +161,8 @@ def test_a_damaged_line_of_the_log_is_left_out_with_a_warning(
     lines = [json.dumps({"kind": "train", "step": step, "epoch": 1}) for step in (1, 2, 3, 4)]
     lines[1] = "\0" * 20  # a block that a power cut left empty
     (run.logs / "metrics.jsonl").write_text("\n".join([*lines, "7", '{"kind": "tr']), "utf-8")
-    RunLog(run, first_step=3).close()
+    with RunLog(run, first_step=3):
+        pass
     assert list(log_of(run)) == [1, 3]
     assert caplog.messages == [f"{run.logs / 'metrics.jsonl'}: left out damaged lines: 2, 5"]
 
@@ -176,7 +177,7 @@ def test_a_log_that_cannot_be_written_ends_the_run_with_one_line(
             self.file = open("/dev/full", "a", buffering=1, encoding="utf-8")  # noqa: SIM115
 
     monkeypatch.setattr(run_module, "RunLog", Full)
-    with pytest.raises(UserError, match=r"^cannot write the log in .*: No space left .* --resume"):
+    with pytest.raises(UserError, match=r"^cannot write .*: No space left .* free some space"):
         run_here(toy_config(tmp_path, STEPS))
 
 
@@ -218,7 +219,7 @@ def test_the_batch_of_a_bad_update_is_saved_for_study(tmp_path: Path, the_run: F
     def hook(trainer: Engine, learner: Learner) -> None:
         broken_at(6)(trainer, learner)
 
-        @trainer.on(handlers.Events.GET_BATCH_COMPLETED)
+        @trainer.on(Events.GET_BATCH_COMPLETED)
         def note(engine: Engine) -> None:
             rows[:] = [batch.indices.tolist() for batch in engine.state.batch]
 

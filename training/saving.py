@@ -1,0 +1,231 @@
+"""The checkpoints of a run: what is in them, when they are written, which are kept."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ignite.distributed as idist
+import torch
+from ignite.engine import Engine, Events
+from ignite.handlers import Checkpoint, EarlyStopping, global_step_from_engine
+from ignite.handlers.checkpoint import BaseSaveHandler
+
+from checkpoints.content import write_checkpoint
+from checkpoints.run import BEST, FORMAT, LAST_WEIGHTS, REGULAR, STEP, Run
+from configs.schema import Config, TrainConfig
+from configs.serialize import to_dict
+from tokenizer.base import BaseTokenizer
+from training.faults import NonFiniteError
+from training.prepare import Learner, TrainingData
+from training.start import MODELS, Progress
+from utils.files import remove_leftovers
+from utils.machine import provenance
+
+logger = logging.getLogger(__name__)
+
+
+class Constant:
+    """A plain value that is written into every checkpoint (the configuration, the format)."""
+
+    def __init__(self, **value: Any) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.value
+
+
+def checkpoint_parts(
+    config: Config,
+    tokenizer: BaseTokenizer,
+    data: TrainingData,
+    learner: Learner,
+    progress: Progress,
+    stopping: EarlyStopping | None,
+) -> dict[str, Any]:
+    """All that a checkpoint holds, by name: values that stay, and objects with a state_dict."""
+    parts: dict[str, Any] = {
+        "format": Constant(version=FORMAT, **provenance()),
+        "config": Constant(**to_dict(config)),
+        "tokenizer": Constant(
+            fingerprint=tokenizer.fingerprint(),
+            src_vocab_size=tokenizer.src_vocab_size,
+            tgt_vocab_size=tokenizer.tgt_vocab_size,
+        ),
+        "data": Constant(fingerprint=data.fingerprint),
+        "model": learner.evaluated,
+        "optimizer": learner.optimizer,
+        "scheduler": learner.scheduler,
+        "scaler": learner.scaler,
+        "progress": progress,
+    }
+    if learner.average is not None:
+        parts[LAST_WEIGHTS] = learner.model
+    if stopping is not None:
+        parts["early_stopping"] = stopping
+    return parts
+
+
+class AtomicSaver(BaseSaveHandler):
+    """Writes whole checkpoints, in one process. What a new one replaces goes when it is there."""
+
+    def __init__(self, folder: Path, before: Callable[[], None]) -> None:
+        self.folder = folder
+        self.before = before
+        self._replaced: list[str] = []
+        if idist.get_rank() == 0:
+            remove_leftovers(folder)
+
+    def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
+        _require_finite(checkpoint)
+        if idist.get_rank() > 0:
+            return
+        try:
+            self.before()
+        finally:  # whatever was wrong: the checkpoint is worth more
+            write_checkpoint(self.folder / filename, dict(checkpoint))
+        for name in self._replaced:
+            if name != filename:
+                (self.folder / name).unlink(missing_ok=True)
+        self._replaced.clear()
+
+    def remove(self, filename: str) -> None:
+        """Asked for by ignite before it saves; if saving failed then, the old one would be gone."""
+        self._replaced.append(filename)
+
+
+def _require_finite(checkpoint: Mapping[str, Any]) -> None:
+    """Raises NonFiniteError where a weight, or what the optimizer knows of one, is no number."""
+    states = checkpoint["optimizer"]["state"]
+    parts = {name: checkpoint[name] for name in MODELS if name in checkpoint}
+    parts |= {f"optimizer {number}": state for number, state in states.items()}
+    tensors = {
+        f"{part} {name}": value
+        for part, values in parts.items()
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+    }
+    finite = torch.stack([tensor.isfinite().all().cpu() for tensor in tensors.values()]).tolist()
+    broken = [name for name, whole in zip(tensors, finite) if not whole]
+    if broken:
+        raise NonFiniteError(
+            f"not a number in {', '.join(broken[:3])}{' ...' if len(broken) > 3 else ''}: the "
+            "weights have broken down, and no checkpoint is made of them; the earlier ones are kept"
+        )
+
+
+class Checkpoints:
+    """The three kinds of checkpoint of a run: best by validation loss, regular by epoch, by step.
+
+    The files that are there are found by their names, so that the numbers to keep hold across
+    interruptions. `before` is called before each is written.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        parts: Mapping[str, Any],
+        trainer: Engine,
+        *,
+        config: TrainConfig,
+        before: Callable[[], None],
+    ) -> None:
+        self.run, self.trainer, self.config = run, trainer, config
+        self._saver = AtomicSaver(run.checkpoints, before)
+        self._last_step: int | None = None  # of the last regular or step checkpoint
+        kind = partial(Checkpoint, parts, self._saver)
+        epoch = global_step_from_engine(trainer, Events.EPOCH_COMPLETED)
+        step = global_step_from_engine(trainer, Events.ITERATION_COMPLETED)
+        self.best = kind(
+            "best",
+            # Rounded as in the name, so that a resumed run ranks old and new files alike.
+            lambda evaluator: -round(evaluator.state.metrics["loss"], 4),
+            "loss",
+            n_saved=config.keep_best,
+            global_step_transform=epoch,
+        )
+        self.regular = kind("regular", n_saved=config.keep_regular, global_step_transform=epoch)
+        self.step = kind("step", n_saved=2, global_step_transform=step)
+
+    def attach(self) -> None:
+        """Regular and step checkpoints where they are due, and one wherever the run stops."""
+        attach, config = self.trainer.add_event_handler, self.config
+
+        def due_by_step(engine: Engine) -> bool:
+            every = config.checkpoint_every_steps
+            return every is not None and engine.state.iteration % every == 0
+
+        def due_within(engine: Engine, step: int) -> bool:
+            # At an epoch's last update schedule and validation are still to come: there it waits.
+            return due_by_step(engine) and step % engine.state.epoch_length != 0
+
+        def due_at_the_end(engine: Engine, epoch: int) -> bool:
+            regular = is_due(epoch, config.checkpoint_every_epochs, config.max_epochs)
+            return regular or due_by_step(engine)
+
+        def complete(engine: Engine) -> None:
+            # A process may have been killed between an epoch's best checkpoint and its regular one.
+            epoch, within = divmod(engine.state.iteration, engine.state.epoch_length)
+            there = self.run.checkpoints / f"regular_checkpoint_{epoch}.pt"
+            if epoch and not within and due_at_the_end(engine, epoch) and not there.is_file():
+                self.save(engine)
+
+        attach(Events.STARTED, complete)
+        attach(Events.ITERATION_COMPLETED(event_filter=due_within), self.save)
+        attach(Events.EPOCH_COMPLETED(event_filter=due_at_the_end), self.save)
+        attach(Events.TERMINATE, self.save)
+
+    def save(self, trainer: Engine) -> None:
+        """What it takes to go on from here: regular at an epoch's end, by step within; once."""
+        step = trainer.state.iteration
+        if self._last_step != step:
+            (self.step if step % trainer.state.epoch_length else self.regular)(trainer)
+            self._last_step = step
+
+    def resume(self, progress: Progress) -> None:
+        """Take the files of a run that goes on for its own.
+
+        Later ones are of a course that the run may not take again: they are put into a folder of
+        their own, the newest first, so that at any time the newest that is left has all before it.
+        """
+        later: set[Path] = set()
+        for kind, pattern, bound in (
+            (self.best, BEST, progress.epoch),
+            (self.regular, REGULAR, progress.epoch),
+            (self.step, STEP, progress.step),
+        ):
+            items = []
+            for path in self.run.files(pattern):
+                match = pattern.fullmatch(path.name)
+                assert match is not None
+                number = int(match[1])
+                if number > bound:
+                    later.add(path)
+                else:
+                    score = float(match["score"]) if pattern is BEST else number
+                    items.append(Checkpoint.Item(score, path.name))
+            items.sort()
+            kind._saved = items[-kind.n_saved :]
+            for item in items[: -kind.n_saved]:  # a process was killed before it could remove it
+                self._saver.remove(item.filename)
+        if not later or idist.get_rank() > 0:
+            return
+        folder = self.run.checkpoints / f"left_after_update_{progress.step}"
+        folder.mkdir(exist_ok=True)
+        for path in reversed(self.run.by_age()):
+            if path in later:
+                os.replace(path, folder / path.name)
+        logger.warning(
+            "checkpoints after update %d are now in %s: going on will make others",
+            progress.step,
+            folder,
+        )
+
+
+def is_due(epoch: int, every: int, last: int) -> bool:
+    """Whether something comes at the end of this epoch: every so many, and the last one."""
+    return epoch % every == 0 or epoch == last
