@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import ignite.distributed as idist
 import torch
@@ -116,6 +117,17 @@ def validation_loader(
         rank=rank,
         world_size=world_size,
     )
+
+
+def end_workers(loader: DataLoader[list[Batch]]) -> None:
+    """End the loader's processes with the run.
+
+    Left to the garbage collection, or to the end of the program, they are told too late, and are
+    waited for in vain.
+    """
+    iterator: Any = loader._iterator
+    if iterator is not None:
+        iterator._shutdown_workers()
 
 
 def check_lengths(model: TranslationTransformer, ids: TokenizedSplit) -> None:

@@ -22,7 +22,7 @@ from training.engine import create_trainer
 from training.faults import BadUpdates, remedies_named
 from training.handlers import ProgressBar, StopSignals, attach_log, attach_progress
 from training.log import RunLog, flatten
-from training.prepare import build_learner, check_lengths, prepare_data
+from training.prepare import build_learner, check_lengths, end_workers, prepare_data
 from training.processes import process_device
 from training.saving import Checkpoints, checkpoint_parts, is_due
 from training.schedules import PlateauLR
@@ -61,6 +61,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             corpus = build_corpus(config.data)
             tokenizer = start.tokenizer(corpus)
             data = prepare_data(config, corpus, tokenizer, pin_memory=device.type == "cuda")
+            stack.callback(end_workers, data.loader)
             progress = Progress(epoch_length=len(data.loader))
             total_steps = config.train.max_epochs * progress.epoch_length
             total_steps = min(total_steps, config.train.max_steps or total_steps)

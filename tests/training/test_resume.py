@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import shutil
@@ -87,6 +88,7 @@ def test_any_number_of_loader_workers_gives_the_same_run(folder: Path) -> None:
         run_here(apply_overrides(config, [f"data.num_workers={workers}"])).run
         for workers in (0, 1, 3)
     ]
+    assert not multiprocessing.active_children()  # else the program never ends
     for run in others:
         assert log_of(run) == log_of(first)
         assert_same(first, run, "regular_checkpoint_2.pt")
