@@ -47,15 +47,9 @@ def run_of(folder: Path) -> Path:
 
 
 def checkpoint_of(folder: Path) -> Path:
-    payload = {
-        "format": {"version": 1},
-        "config": to_dict(CHANGED),
-        "model": {},
-        "tokenizer": {"fingerprint": ""},
-    }
-    path = folder / "regular_checkpoint_1.pt"
-    torch.save(payload, path)
-    return path
+    about = {"format": {"version": 1}, "model": {}, "tokenizer": {"fingerprint": ""}}
+    torch.save({**about, "config": to_dict(CHANGED)}, folder / "regular_checkpoint_1.pt")
+    return folder / "regular_checkpoint_1.pt"
 
 
 def file_of(folder: Path) -> Path:
@@ -77,17 +71,19 @@ def test_a_line_for_each_field(compared: Scripts, mine: Path, tmp_path: Path, ma
 
 
 def test_what_is_no_config_gets_one_line(compared: Scripts, mine: Path, tmp_path: Path) -> None:
-    assert (
-        compared("--config", mine, "--diff", "nowhere")
-        .error()
-        .startswith("nowhere: no such config file")
-    )
+    nowhere = compared("--config", mine, "--diff", "nowhere").error()
+    assert nowhere.startswith("nowhere: no such config file")
     assert "no checkpoint in" in compared("--config", mine, "--diff", tmp_path).error()
 
 
-def test_two_configs_are_compared_without_torch(mine: Path, tmp_path: Path) -> None:
+def test_configs_are_compared_and_refused_before_torch_is_imported(
+    mine: Path, tmp_path: Path
+) -> None:
     probe = (
-        f"import sys, train\ntrain.main(['--config', {str(mine)!r}, "
-        f"'--diff', {str(run_of(tmp_path))!r}])\nprint('torch' in sys.modules)"
+        "import sys, train\n"
+        "try: train.main(['--set', 'model.d_modl=8'])\n"
+        "except Exception as error: print(type(error).__name__)\n"
+        f"train.main(['--config', {str(mine)!r}, '--diff', {str(run_of(tmp_path))!r}])\n"
+        "print('torch' in sys.modules)"
     )
-    assert run_script("-c", probe).stdout == f"{LINES}False\n"
+    assert run_script("-c", probe).stdout == f"ConfigError\n{LINES}False\n"
