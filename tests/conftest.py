@@ -25,23 +25,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A model of a few thousand parameters on a few hundred pairs: trained in seconds, good for nothing
 # but being real.
-TINY = [
-    "train.max_epochs=2",
-    "train.device=cpu",
-    "train.precision=fp32",
-    # pictures take longer than the training; test_checkpoints.py has them
-    "train.log_attention=false",
-    "model.d_model=32",
-    "model.n_heads=2",
-    "model.d_ff=64",
-    "tokenizer.vocab_size=600",
-    "data.corpus.n_train=400",
-    "data.corpus.n_validation=40",
-    "data.corpus.n_test=40",
-    "data.batch_size=1024",
-    "evaluate.bleu_sentences=8",
-    "decode.max_len=24",
-]
+TINY = """
+    train.max_epochs=2 train.device=cpu train.precision=fp32 train.log_attention=false
+    model.d_model=32 model.n_heads=2 model.d_ff=64 tokenizer.vocab_size=600
+    data.corpus.n_train=400 data.corpus.n_validation=40 data.corpus.n_test=40 data.batch_size=1024
+    evaluate.bleu_sentences=8 decode.max_len=24
+""".split()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,30 +63,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def run_script(
-    *args: str | Path, stdin: str | None = None, timeout: float = 120
+    *args: str | Path, cwd: Path = ROOT, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run `python ARGS` from the repository root, as a user does."""
+    command = [sys.executable, *map(str, args)]
     env = {**os.environ, "PYTHONPATH": ""}
     return subprocess.run(
-        [sys.executable, *map(str, args)],
-        cwd=ROOT,
-        env=env,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
+        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout
     )
 
 
 def tiny_args(folder: Path, *overrides: str) -> list[str]:
     """`--set` arguments of a tiny run under `folder`; `overrides` come last and win."""
-    settings = [
-        *TINY,
-        f"train.runs_dir={folder / 'runs'}",
-        f"data.cache_dir={folder / 'cache'}",
-        *overrides,
-    ]
-    return [part for setting in settings for part in ("--set", setting)]
+    places = f"train.runs_dir={folder / 'runs'}", f"data.cache_dir={folder / 'cache'}"
+    return [part for setting in (*TINY, *places, *overrides) for part in ("--set", setting)]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
 import string
+import tarfile
+import zipfile
 from typing import Any
 
 from hypothesis import strategies as st
@@ -89,3 +92,22 @@ def altered(draw: st.DrawFn, data: Any) -> Any:
         elif isinstance(node, dict):
             node[draw(short_text)] = node.pop(last)
     return data
+
+
+def packed(suffix: str, members: list[tuple[str, bytes]], *, links: bool = False) -> bytes:
+    """A .zip or .tgz of (name, content); in the latter perhaps a link beside each member."""
+    raw = io.BytesIO()
+    if suffix == ".zip":
+        with zipfile.ZipFile(raw, "w") as archive:
+            for name, content in members:
+                archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+        return raw.getvalue()
+    with tarfile.open(fileobj=raw, mode="w:gz") as tar:
+        for name, content in members:
+            info, link = tarfile.TarInfo(name), tarfile.TarInfo(f"{name}.link")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            if links:
+                tar.addfile(link)
+    return raw.getvalue()

@@ -1,22 +1,21 @@
-"""The README's own code, carried out: the encoding that it adds, the corpus that it reads, the
-targets it names.
-"""
+"""The README's own code, carried out; and what the documents name is there."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, tiny_args
+from conftest import ROOT, run_script, tiny_args
 
-NEW_SCHEME = ("positional_encodings/distance_decay", "schemes")
+from configs.load import load_config
+from training.run import train
+
+DISTANCE_DECAY = "models/positional_encodings/distance_decay.py"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -27,87 +26,56 @@ def snippet(title: str) -> str:
     return match[1]
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A copy of the project's code that a test may change."""
-    root = tmp_path / "project"
+@pytest.mark.slow
+def test_the_readmes_encoding_trains_and_translates(tmp_path: Path) -> None:
+    copy = tmp_path / "project"
     for house in (path.parent for path in ROOT.glob("*/__init__.py")):
         ignore = shutil.ignore_patterns("__pycache__", "cache")
-        shutil.copytree(house, root / house.name, ignore=ignore)
+        shutil.copytree(house, copy / house.name, ignore=ignore)
     for script in ("train.py", "inference.py"):
-        shutil.copy(ROOT / script, root)
-    return root
+        shutil.copy(ROOT / script, copy)
 
+    def change(name: str, old: str, new: str) -> None:
+        before = (copy / name).read_text()
+        assert re.search(old, before, re.MULTILINE), name
+        (copy / name).write_text(re.sub(old, lambda _: new, before, count=1, flags=re.MULTILINE))
 
-def run(root: Path, *args: str) -> str:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    done = subprocess.run(
-        [sys.executable, *args], cwd=root, env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_the_readmes_encoding_trains_and_translates(copy: Path, tmp_path: Path) -> None:
-    positions = copy / "configs/positions.py"
-    before = positions.read_text()
-    after = re.sub(
-        r"^Position = .*$",
-        lambda _: snippet("configs/positions.py").strip(),
-        before,
-        count=1,
-        flags=re.MULTILINE,
-    )
-    assert after != before
-    positions.write_text(after)
-    (copy / "models/positional_encodings/distance_decay.py").write_text(
-        snippet("models/positional_encodings/distance_decay.py")
-    )
-    schemes = copy / "models/schemes.py"
-    text = schemes.read_text()
-    text = text.replace(
-        "    config.NoPosition:", snippet("models/schemes.py") + "    config.NoPosition:", 1
-    )
+    change("configs/positions.py", "^Position = .*$", snippet("configs/positions.py").strip())
+    (copy / DISTANCE_DECAY).write_text(snippet(DISTANCE_DECAY))
+    entry = "    config.NoPosition:"
+    change("models/schemes.py", entry, snippet("models/schemes.py") + entry)
+    after = "from models.positional_encodings.fire "
     new = "from models.positional_encodings.distance_decay import DistanceDecay\n"
-    next_import = "from models.positional_encodings.fire "
-    schemes.write_text(text.replace(next_import, new + next_import, 1))
+    change("models/schemes.py", after, new + after)
 
-    files = ("configs/positions.py", *(f"models/{name}.py" for name in NEW_SCHEME))
+    files = ("configs/positions.py", DISTANCE_DECAY, "models/schemes.py")
     assert sum(len(snippet(file).strip().splitlines()) for file in files) + 1 <= 40
 
-    arguments = [
-        "--config",
-        "configs/demo.py",
-        "--position",
-        "distance_decay",
-        *tiny_args(tmp_path),
-    ]
-    folder = run(copy, "train.py", *arguments, "--set", "model.position.slowest=0.05").strip()
-    assert '"kind": "distance_decay"' in (Path(folder) / "config.json").read_text()
-    out = run(copy, "inference.py", "--model_path", folder, "--src_text", "Le chat dort.")
-    assert "=== beam search ===" in out
+    chosen = ["--position", "distance_decay", "--set", "model.position.slowest=0.05"]
+    arguments = ["--config", "configs/demo.py", *tiny_args(tmp_path), *chosen]
+    words = ["--runs_dir", str(tmp_path / "runs"), "--src_text", "Le chat dort."]
+    probe = f"import train, inference; train.main({arguments}); inference.main({words})"
+    done = run_script("-c", probe, cwd=copy)
+    assert "=== beam search ===" in done.stdout, done.stderr
+    [saved] = tmp_path.glob("runs/*/config.json")
+    assert '"kind": "distance_decay"' in saved.read_text()
 
 
-@pytest.mark.slow
-def test_the_readmes_corpus_config_reads_parallel_files(copy: Path, tmp_path: Path) -> None:
-    (copy / "configs/my_pair.py").write_text(snippet("configs/my_pair.py"))
-    files = copy / "data/parallel"
+def test_the_readmes_corpus_config_reads_parallel_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_pair.py").write_text(snippet("configs/my_pair.py"))
+    files = Path("data/parallel")
     files.mkdir(parents=True)
     numbers = ["een", "twee", "drie", "vier", "vijf"]
     for split, n in (("train", 60), ("valid", 8), ("test", 8)):
         pairs = [(f"die Zahl {i}", f"het getal {i} {numbers[i % 5]}") for i in range(n)]
         (files / f"{split}.de").write_text("".join(f"{de}\n" for de, _ in pairs))
         (files / f"{split}.nl").write_text("".join(f"{nl}\n" for _, nl in pairs))
-    arguments = tiny_args(tmp_path)
-    kept = [
-        part
-        for flag, value in zip(arguments[::2], arguments[1::2])
-        if not value.startswith("data.corpus")
-        for part in (flag, value)
-    ]
-    folder = run(copy, "train.py", "--config", "configs/my_pair.py", *kept).strip()
-    assert Path(folder).name.startswith("my_pair_")
+    kept = [text for text in tiny_args(tmp_path)[1::2] if not text.startswith("data.corpus")]
+    result = train(load_config("my_pair.py", [*kept, "train.max_steps=2"]))
+    assert result.run.path.name.startswith("my_pair_")
 
 
 def test_the_readme_names_targets_and_configs_that_exist() -> None:
@@ -136,21 +104,15 @@ def test_the_usage_page_names_every_flag(script: str, capsys: pytest.CaptureFixt
             assert re.search(rf"{flag}\b", usage), flag
 
 
-def test_no_line_of_a_document_is_beyond_100_columns() -> None:
-    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks/README.md"]
-    assert len(files) > 10
-    long = [
-        f"{path.name}:{number}"
-        for path in files
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
-        if len(line) > 100 and not line.startswith("|")
-    ]
-    assert long == []
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks/README.md"]
 
 
-def test_every_link_between_documents_leads_somewhere() -> None:
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks/README.md"]:
+def test_every_link_between_documents_leads_somewhere_and_no_line_is_too_long() -> None:
+    assert len(DOCUMENTS) > 10
+    for path in DOCUMENTS:
         text = path.read_text("utf-8")
+        lines = [line for line in text.splitlines() if not line.startswith("|")]
+        assert max(map(len, lines)) <= 100, (path.name, max(lines, key=len))
         for target, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", text):
             other = path.parent / target if target else path
             assert other.exists(), (path.name, target)

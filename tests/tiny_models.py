@@ -9,31 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from configs.schema import (
-    T5,
-    Alibi,
-    Combined,
-    Cope,
-    Deberta,
-    DynamicNtkScaling,
-    Fire,
-    Fox,
-    Kerple,
-    Learnable,
-    LinearScaling,
-    ModelConfig,
-    NoPosition,
-    NtkScaling,
-    Position,
-    Randomized,
-    Rope,
-    Sandwich,
-    Shaw,
-    Sinusoidal,
-    TransformerXl,
-    XPos,
-    YarnScaling,
-)
+from configs import schema
+from configs.schema import ModelConfig, Position
 from models.build import build_model
 from models.decoding.hypothesis import Hypothesis, Limits
 from models.positional_encodings.base import (
@@ -52,7 +29,7 @@ EOS, UNK, VOCAB, PAD = 0, 1, 11, 10
 BOS = PAD
 LIMITS = Limits(bos_id=BOS, eos_id=EOS, max_len=9, max_len_ratio=1.0, alpha=0.6)
 D_MODEL, N_HEADS, N_LAYERS, D_FF = 16, 2, 2, 24
-NO_POSITION = NoPosition()
+NO_POSITION = schema.NoPosition()
 
 
 def vocabulary(**changes: Any) -> Any:
@@ -188,48 +165,50 @@ class ToyScheme(PositionScheme):
         return cast(AttentionPosition, self.at[kind]) if kind in self.at else self.no_attention
 
 
+TABLE = schema.Learnable(max_positions=24)
+BUCKETS = schema.T5(n_buckets=8, max_distance=6)
 # Every scheme with sizes so small that a sentence of a few tokens reaches what lies past them.
 POSITIONS: dict[str, Position] = {
     "none": NO_POSITION,
-    "sinusoidal": Sinusoidal(),
-    "sinusoidal_half": Sinusoidal(layout="half"),
-    "sinusoidal_t2t": Sinusoidal(layout="t2t"),
-    "learnable": Learnable(max_positions=24),
-    "rope": Rope(),
-    "rope_complex": Rope(form="complex"),
-    "rope_half": Rope(layout="half"),
-    "rope_model": Rope(rope_dim="model"),
-    "rope_cross": Rope(cross=True),
-    "rope_linear": Rope(scaling=LinearScaling(factor=2.0)),
-    "rope_ntk": Rope(scaling=NtkScaling(factor=2.0)),
-    "rope_dynamic_ntk": Rope(scaling=DynamicNtkScaling(factor=2.0, trained_length=3)),
-    "rope_yarn": Rope(scaling=YarnScaling(factor=2.0, trained_length=4)),
-    "xpos": XPos(scale_base=8.0),
-    "alibi": Alibi(),
-    "alibi_asymmetric": Alibi(asymmetry=0.5),
-    "t5": T5(n_buckets=8, max_distance=6),
-    "t5_unscaled": T5(n_buckets=8, max_distance=6, scaled=False),
-    "kerple_log": Kerple(),
-    "kerple_power": Kerple(form="power"),
-    "fire": Fire(width=4, threshold=3.0),
-    "sandwich": Sandwich(width=8),
-    "shaw": Shaw(clip=2),
-    "shaw_keys": Shaw(clip=2, values=False),
-    "transformer_xl": TransformerXl(),
-    "xlnet": TransformerXl(reading="xlnet"),
-    "deberta": Deberta(max_distance=3),
-    "deberta_log": Deberta(max_distance=6, log_buckets=4),
-    "deberta_c2p": Deberta(max_distance=3, p2c=False),
-    "cope": Cope(n_positions=3),
-    "cope_t5": Cope(n_positions=3, encoder=T5(n_buckets=8, max_distance=6)),
-    "fox": Fox(),
-    "fox_learnable": Fox(encoder=Learnable(max_positions=24)),
-    "randomized_rope": Randomized(spread=48, max_positions=24),
-    "randomized_t5": Randomized(
-        scheme=T5(n_buckets=8, max_distance=24), spread=48, max_positions=24
+    "sinusoidal": schema.Sinusoidal(),
+    "sinusoidal_half": schema.Sinusoidal(layout="half"),
+    "sinusoidal_t2t": schema.Sinusoidal(layout="t2t"),
+    "learnable": TABLE,
+    "rope": schema.Rope(),
+    "rope_complex": schema.Rope(form="complex"),
+    "rope_half": schema.Rope(layout="half"),
+    "rope_model": schema.Rope(rope_dim="model"),
+    "rope_cross": schema.Rope(cross=True),
+    "rope_linear": schema.Rope(scaling=schema.LinearScaling(factor=2.0)),
+    "rope_ntk": schema.Rope(scaling=schema.NtkScaling(factor=2.0)),
+    "rope_dynamic_ntk": schema.Rope(scaling=schema.DynamicNtkScaling(factor=2.0, trained_length=3)),
+    "rope_yarn": schema.Rope(scaling=schema.YarnScaling(factor=2.0, trained_length=4)),
+    "xpos": schema.XPos(scale_base=8.0),
+    "alibi": schema.Alibi(),
+    "alibi_asymmetric": schema.Alibi(asymmetry=0.5),
+    "t5": BUCKETS,
+    "t5_unscaled": schema.T5(n_buckets=8, max_distance=6, scaled=False),
+    "kerple_log": schema.Kerple(),
+    "kerple_power": schema.Kerple(form="power"),
+    "fire": schema.Fire(width=4, threshold=3.0),
+    "sandwich": schema.Sandwich(width=8),
+    "shaw": schema.Shaw(clip=2),
+    "shaw_keys": schema.Shaw(clip=2, values=False),
+    "transformer_xl": schema.TransformerXl(),
+    "xlnet": schema.TransformerXl(reading="xlnet"),
+    "deberta": schema.Deberta(max_distance=3),
+    "deberta_log": schema.Deberta(max_distance=6, log_buckets=4),
+    "deberta_c2p": schema.Deberta(max_distance=3, p2c=False),
+    "cope": schema.Cope(n_positions=3),
+    "cope_t5": schema.Cope(n_positions=3, encoder=BUCKETS),
+    "fox": schema.Fox(),
+    "fox_learnable": schema.Fox(encoder=TABLE),
+    "randomized_rope": schema.Randomized(spread=48, max_positions=24),
+    "randomized_t5": schema.Randomized(
+        scheme=schema.T5(n_buckets=8, max_distance=24), spread=48, max_positions=24
     ),
-    "sinusoidal_t5": Combined(attention=T5(n_buckets=8, max_distance=6)),
-    "learnable_shaw": Combined(input=Learnable(max_positions=24), attention=Shaw(clip=2)),
+    "sinusoidal_t5": schema.Combined(attention=BUCKETS),
+    "learnable_shaw": schema.Combined(input=TABLE, attention=schema.Shaw(clip=2)),
 }
 TOYS: dict[str, Callable[[], PositionScheme]] = {
     "relative_bias": lambda: ToyScheme(RelativeBias),
@@ -247,7 +226,7 @@ ALL_SCHEMES = [*POSITIONS, *TOYS]
 def model_with(name: str, **changes: Any) -> TranslationTransformer:
     """A tiny model with a scheme of POSITIONS or TOYS, or "torch" (torch's own, sinusoidal)."""
     if name == "torch":
-        return tiny_model(Sinusoidal(), backend="torch", **changes)
+        return tiny_model(schema.Sinusoidal(), backend="torch", **changes)
     if name in POSITIONS:
         return tiny_model(POSITIONS[name], **changes)
     model = tiny_model(**changes)

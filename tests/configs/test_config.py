@@ -78,6 +78,8 @@ def test_missing_keys_take_their_defaults_so_that_older_runs_load() -> None:
     [
         (b"{", "config.json: not valid JSON"),
         (b"\xff", "config.json: not valid JSON"),
+        (b"[" * 10**5, "config.json: not valid JSON"),
+        (b"9" * 5000, "config.json: not valid JSON"),
         (b'{"name": ""}', "config.json: name = ''"),
         (None, "config.json: cannot be read: No such file"),
     ],
