@@ -1,10 +1,9 @@
 """A run as the first release wrote it, made by formula: `python tests/old_run.py FOLDER`.
 
-Checkpoints are not kept in the repository. `old_runs/format_1.json` has all of one but its tensors:
-every key, value, shape and type of a checkpoint that commit 23baaa0 wrote, with its config,
-tokenizer and corpus. The tensors are made here, by a closed formula, without the project's writer;
-the outputs that stand beside them (logits, translations, and the losses of a run that goes on) were
-computed by that commit from the same tensors.
+`old_runs/format_1.json` has every key, value, shape and type of a checkpoint that commit 23baaa0
+wrote, with its config, tokenizer and corpus. The tensors are made here, by a closed formula, without
+the project's writer; the outputs beside them (logits, translations, and the losses of a run that
+goes on) were computed by that commit from the same tensors.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ def value(described: Any) -> Any:
             return list(map(value, items))
         case {"tuple": items}:
             return tuple(map(value, items))
-        case _:
-            return described
+    return described
 
 
 def by_formula(key: str, shape: list[int]) -> torch.Tensor:

@@ -11,26 +11,18 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
-from made_runs import Scripts
+from made_runs import Scripts, best_of
 from safetensors.torch import load_file, save_file
 from tiny_models import POSITIONS
+from toy_runs import same
 
 import export as script
 import inference
 from checkpoints import ctranslate2 as export_ctranslate2
-from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.content import read_checkpoint
 from checkpoints.ctranslate2 import NEVER, convert
 from checkpoints.run import FORMAT, WEIGHTS, Run, resolve_checkpoint
-from configs.schema import (
-    Config,
-    Learnable,
-    ModelConfig,
-    Position,
-    Randomized,
-    Rope,
-    Sinusoidal,
-    Subword,
-)
+from configs.schema import Config, Learnable, ModelConfig, Randomized, Rope, Sinusoidal, Subword
 from configs.serialize import to_dict
 from models.build import build_model
 from models.decoding import beam
@@ -53,14 +45,19 @@ TEXTS = [
 ]
 MAX_LEN = 20
 SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "d_ff": 48, "dropout": 0.0}
-SHAPE |= {"n_encoder_layers": 2, "n_decoder_layers": 2}
+SHAPE |= {"n_encoder_layers": 2, "n_decoder_layers": 2, "position": Sinusoidal()}
+LEARNABLE = Learnable(max_positions=64)
 
 EXPORTABLE = (
     "none sinusoidal sinusoidal_half sinusoidal_t2t learnable rope rope_complex rope_half "
     "rope_linear rope_ntk rope_yarn alibi alibi_asymmetric t5 t5_unscaled "
     "kerple_log kerple_power sandwich shaw shaw_keys"
 ).split()
-SHAPES: dict[str, dict[str, Any]] = {
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"position": POSITIONS[name]} for name in EXPORTABLE},
+    # Drawn positions that act on the embeddings.
+    "drawn_sinusoidal": {"position": Randomized(scheme=Sinusoidal(), spread=64, max_positions=24)},
+    "drawn_learnable": {"position": Randomized(scheme=LEARNABLE, spread=64, max_positions=24)},
     "post_norm": {"norm": "post"},
     "gelu": {"activation": "gelu"},
     "no_bias": {"bias": False},
@@ -70,6 +67,24 @@ SHAPES: dict[str, dict[str, Any]] = {
     "five_layers_and_one": {"n_encoder_layers": 5, "n_decoder_layers": 1},
     "three_heads": {"d_model": 36, "n_heads": 3},
 }
+REFUSED = {
+    "rope_dynamic_ntk": "DynamicNtkRotary in the encoder",
+    "rope_model": "rope_dim = 'model'",
+    "rope_cross": "cross-attention",
+    "xpos": "XPos in the decoder",
+    "fire": "Fire in the encoder",
+    "transformer_xl": "TransformerXl in the encoder",
+    "deberta": "Deberta in the encoder",
+    "cope": "Cope in the decoder",
+    "fox": "ForgetGate in the decoder",
+    "randomized_rope": "positions are 0, 1, 2, ... there",
+    "sinusoidal_t5": "nothing is added to embeddings",
+}
+ALIKE = "xlnet deberta_log deberta_c2p cope_t5 fox_learnable randomized_t5 learnable_shaw".split()
+
+
+def config_of(**changes: Any) -> ModelConfig:
+    return ModelConfig(**{**SHAPE, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +113,11 @@ def sharp_model(
     return model
 
 
-def random_ids(tokenizer: BaseTokenizer, size: int, n: int, seed: int = 0) -> list[list[int]]:
+def random_ids(tokenizer: BaseTokenizer, size: int, seed: int = 0) -> list[list[int]]:
     special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id}
     ids = [i for i in range(size) if i not in special]
     draw = random.Random(seed)
-    return [[*draw.choices(ids, k=draw.randint(1, 17)), tokenizer.eos_id] for _ in range(n)]
+    return [[*draw.choices(ids, k=draw.randint(1, 17)), tokenizer.eos_id] for _ in range(30)]
 
 
 class Exported:
@@ -128,13 +143,11 @@ class Exported:
             piece: i
             for i, piece in enumerate(tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size)))
         }
-        self.sources = random_ids(tokenizer, tokenizer.src_vocab_size, 30)
+        self.sources = random_ids(tokenizer, tokenizer.src_vocab_size)
         self.src = pad_sources(self.sources, tokenizer.pad_id)
-        self.never = list(
-            never_generated(
-                pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
-            )
-        )
+        bos_id, eos_id = tokenizer.bos_id, tokenizer.eos_id
+        self.limits = Limits(bos_id=bos_id, eos_id=eos_id, max_len=MAX_LEN, max_len_ratio=1e6)
+        self.never = list(never_generated(pad_id=tokenizer.pad_id, bos_id=bos_id, eos_id=eos_id))
 
     def log_probs(self, targets: list[list[int]]) -> list[list[float]]:
         """Of each token of the targets (each with EOS), with the ids that are never generated out
@@ -150,12 +163,14 @@ class Exported:
             [row[t, i].item() for t, i in enumerate(target)] for row, target in zip(every, targets)
         ]
 
-    def ours(self) -> list[tuple[int, ...]]:
-        return [best.ids for [best] in greedy_search(self.model, self.src, self.limits())]
+    def their_log_probs(self, targets: list[list[int]]) -> list[list[float]]:
+        pieces = [self.tokenizer.tgt_pieces(target[:-1]) for target in targets]
+        sources = [self.tokenizer.src_pieces(source) for source in self.sources]
+        found = self.translator.score_batch(sources, pieces, max_input_length=0)
+        return [result.log_probs for result in found]
 
-    def limits(self) -> Limits:
-        bos_id, eos_id = self.tokenizer.bos_id, self.tokenizer.eos_id
-        return Limits(bos_id=bos_id, eos_id=eos_id, max_len=MAX_LEN, max_len_ratio=1e6)
+    def ours(self) -> list[tuple[int, ...]]:
+        return [best.ids for [best] in greedy_search(self.model, self.src, self.limits)]
 
     def theirs(self, beam_size: int = 1) -> list[tuple[tuple[int, ...], float]]:
         results = self.translator.translate_batch(
@@ -169,32 +184,22 @@ class Exported:
         )
         return [(tuple(self.ids[piece] for piece in r.hypotheses[0]), r.scores[0]) for r in results]
 
-    def their_log_probs(self, targets: list[list[int]]) -> list[list[float]]:
-        pieces = [self.tokenizer.tgt_pieces(target[:-1]) for target in targets]
-        sources = [self.tokenizer.src_pieces(source) for source in self.sources]
-        return [
-            result.log_probs
-            for result in self.translator.score_batch(sources, pieces, max_input_length=0)
-        ]
-
 
 def greatest_difference(a: list[list[float]], b: list[list[float]]) -> float:
-    assert [len(row) for row in a] == [len(row) for row in b]
-    return max(abs(x - y) for row_a, row_b in zip(a, b) for x, y in zip(row_a, row_b))
+    pairs = (zip(*rows, strict=True) for rows in zip(a, b, strict=True))
+    return max(abs(x - y) for row in pairs for x, y in row)
 
 
 def check_equal(exported: Exported) -> None:
     """Equal log-probabilities of given targets, and an equal greedy search with its scores."""
-    targets = random_ids(exported.tokenizer, exported.tokenizer.tgt_vocab_size, 30, seed=1)
-    assert (
-        greatest_difference(exported.log_probs(targets), exported.their_log_probs(targets)) < 1e-4
-    )
-    ours, theirs = exported.ours(), exported.theirs()
-    assert ours == [ids for ids, _ in theirs]
-    assert len(set(ours)) > 15  # the sources decide, so equal outputs mean something
-    eos_id = exported.tokenizer.eos_id
-    whole = exported.log_probs([[*ids, eos_id] for ids in ours])
-    for row, ids, (_, score) in zip(whole, ours, theirs):
+    targets = random_ids(exported.tokenizer, exported.tokenizer.tgt_vocab_size, seed=1)
+    ours, theirs = exported.log_probs(targets), exported.their_log_probs(targets)
+    assert greatest_difference(ours, theirs) < 1e-4
+    found, expected = exported.ours(), exported.theirs()
+    assert found == [ids for ids, _ in expected]
+    assert len(set(found)) > 15  # the sources decide, so equal outputs mean something
+    whole = exported.log_probs([[*ids, exported.tokenizer.eos_id] for ids in found])
+    for row, ids, (_, score) in zip(whole, found, expected):
         total = sum(row) if len(ids) < MAX_LEN else sum(row[:-1])
         assert score == pytest.approx(total, abs=1e-4 * MAX_LEN)
 
@@ -202,48 +207,25 @@ def check_equal(exported: Exported) -> None:
 # -------------------------------------------------------------------------------------- CTranslate2
 
 
-@pytest.mark.parametrize("name", EXPORTABLE)
-def test_ctranslate2_decodes_every_supported_scheme_as_we_do(
-    name: str, tokenizer: SubwordTokenizer, tmp_path: Path
+@pytest.mark.parametrize("case", CASES)
+def test_ctranslate2_decodes_as_we_do(
+    case: str, tokenizer: SubwordTokenizer, tmp_path: Path
 ) -> None:
-    check_equal(
-        Exported(ModelConfig(position=POSITIONS[name], **SHAPE), tokenizer, tmp_path / "out")
-    )
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_ctranslate2_decodes_every_shape_of_model_as_we_do(
-    name: str, tokenizer: SubwordTokenizer, tmp_path: Path
-) -> None:
-    config = ModelConfig(position=Sinusoidal(), **{**SHAPE, **SHAPES[name]})
-    check_equal(Exported(config, tokenizer, tmp_path / "out"))
-
-
-@pytest.mark.parametrize(
-    "inner", [Sinusoidal(), Learnable(max_positions=64)], ids=["sinusoidal", "learnable"]
-)
-def test_drawn_positions_are_exported_where_they_act_on_the_embeddings(
-    inner: Position, tokenizer: SubwordTokenizer, tmp_path: Path
-) -> None:
-    position = Randomized(scheme=inner, spread=64, max_positions=24)
-    check_equal(Exported(ModelConfig(position=position, **SHAPE), tokenizer, tmp_path / "out"))
+    check_equal(Exported(config_of(**CASES[case]), tokenizer, tmp_path / "out"))
 
 
 def test_distances_beyond_the_table_get_the_bias_of_its_end(
     tokenizer: SubwordTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        export_ctranslate2, "MAX_POSITIONS", 7
-    )  # t5 of 6 distances: the rest are alike
-    check_equal(
-        Exported(ModelConfig(position=POSITIONS["t5"], **SHAPE), tokenizer, tmp_path / "out")
-    )
+    # t5 of 6 distances: the rest are alike
+    monkeypatch.setattr(export_ctranslate2, "MAX_POSITIONS", 7)
+    check_equal(Exported(config_of(position=POSITIONS["t5"]), tokenizer, tmp_path / "out"))
 
 
 def test_beam_search_without_length_penalty_finds_the_same(
     tokenizer: SubwordTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exported = Exported(ModelConfig(position=Rope(), **SHAPE), tokenizer, tmp_path / "out")
+    exported = Exported(config_of(position=Rope()), tokenizer, tmp_path / "out")
 
     def ruled_out_first(logits: torch.Tensor, never: tuple[int, ...]) -> torch.Tensor:
         return logits.index_fill(-1, torch.tensor(never), -torch.inf).log_softmax(-1)
@@ -251,7 +233,7 @@ def test_beam_search_without_length_penalty_finds_the_same(
     # An untrained model gives those ids a few percent, which we leave in the sum and CTranslate2
     # does not.
     monkeypatch.setattr(beam, "allowed_log_probs", ruled_out_first)
-    ours = beam.beam_search(exported.model, exported.src, exported.limits(), beam_size=4, n_best=1)
+    ours = beam.beam_search(exported.model, exported.src, exported.limits, beam_size=4, n_best=1)
     assert [best.ids for [best] in ours] == [ids for ids, _ in exported.theirs(beam_size=4)]
     assert [best.ids for [best] in ours] != exported.ours()
 
@@ -259,7 +241,7 @@ def test_beam_search_without_length_penalty_finds_the_same(
 def test_a_vocabulary_that_starts_from_padding(marian_folder: Path, tmp_path: Path) -> None:
     tokenizer = FrEnTokenizer(marian_folder)
     assert (tokenizer.eos_id, tokenizer.bos_id) == (0, tokenizer.pad_id)
-    exported = Exported(ModelConfig(position=Rope(), **SHAPE), tokenizer, tmp_path / "out")
+    exported = Exported(config_of(position=Rope()), tokenizer, tmp_path / "out")
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (written["decoder_start_token"], written["eos_token"]) == ("<pad>", "</s>")
     assert written["layer_norm_epsilon"] == 1e-5
@@ -267,83 +249,48 @@ def test_a_vocabulary_that_starts_from_padding(marian_folder: Path, tmp_path: Pa
 
 
 def test_int8_is_smaller_and_close(tokenizer: SubwordTokenizer, tmp_path: Path) -> None:
-    config = ModelConfig(position=Rope(), **SHAPE)
-    exact = Exported(config, tokenizer, tmp_path / "float32", cross_gain=1)
-    rounded = Exported(config, tokenizer, tmp_path / "int8", "int8", cross_gain=1)
+    exact, rounded = (
+        Exported(config_of(position=Rope()), tokenizer, tmp_path / kind, kind, cross_gain=1)
+        for kind in ("float32", "int8")
+    )
     sizes = [(tmp_path / kind / "model.bin").stat().st_size for kind in ("int8", "float32")]
     assert sizes[0] < 0.4 * sizes[1]
-    targets = random_ids(tokenizer, tokenizer.tgt_vocab_size, 30, seed=1)
+    targets = random_ids(tokenizer, tokenizer.tgt_vocab_size, seed=1)
     apart = greatest_difference(exact.their_log_probs(targets), rounded.their_log_probs(targets))
     assert 1e-4 < apart < 0.1
-    assert torch.equal(
-        exact.model.output.weight, rounded.model.output.weight
-    )  # the model itself is left alone
+    # The model itself is left alone.
+    assert torch.equal(exact.model.output.weight, rounded.model.output.weight)
 
 
-REFUSED = {
-    "rope_dynamic_ntk": "DynamicNtkRotary in the encoder",
-    "rope_model": "rope_dim = 'model'",
-    "rope_cross": "cross-attention",
-    "xpos": "XPos in the decoder",
-    "fire": "Fire in the encoder",
-    "transformer_xl": "TransformerXl in the encoder",
-    "deberta": "Deberta in the encoder",
-    "cope": "Cope in the decoder",
-    "fox": "ForgetGate in the decoder",
-    "randomized_rope": "positions are 0, 1, 2, ... there",
-    "sinusoidal_t5": "nothing is added to embeddings",
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_scheme_without_an_equal_is_refused_by_name(
-    name: str, tokenizer: SubwordTokenizer, tmp_path: Path
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        *(({"position": POSITIONS[name]}, words) for name, words in REFUSED.items()),
+        ({"backend": "torch"}, 'model.backend = "torch"'),
+        ({"norm": "deepnorm"}, 'model.norm = "deepnorm"'),
+    ],
+    ids=[*REFUSED, "backend", "norm"],
+)
+def test_what_has_no_equal_is_refused_by_name(
+    changes: dict[str, Any], words: str, tokenizer: SubwordTokenizer, tmp_path: Path
 ) -> None:
-    config = ModelConfig(position=POSITIONS[name], **SHAPE)
+    config = config_of(**changes)
     with pytest.raises(UserError) as refused:
         convert(build_model(config, tokenizer), config, tokenizer, tmp_path, quantization="float32")
-    assert f"model.position.kind = {config.position.kind!r}" in str(refused.value)
-    assert REFUSED[name] in str(refused.value)
-    assert "Supported are none, sinusoidal, learnable, rope" in str(refused.value)
+    said = str(refused.value)
+    assert words in said
+    assert "cannot be exported to CTranslate2" in said
+    if "position" in changes:
+        assert f"model.position.kind = {config.position.kind!r}" in said
+        assert "Supported are none, sinusoidal, learnable, rope" in said
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_lists_of_schemes_leave_none_out() -> None:
-    alike = "xlnet deberta_log deberta_c2p cope_t5 fox_learnable randomized_t5 learnable_shaw"
-    assert {*EXPORTABLE, *REFUSED, *alike.split()} == set(POSITIONS)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"backend": "torch"}, {"norm": "deepnorm"}], ids=["backend", "norm"]
-)
-def test_another_backend_or_norm_is_refused(
-    changes: dict[str, Any], tokenizer: SubwordTokenizer, tmp_path: Path
-) -> None:
-    config = ModelConfig(position=Sinusoidal(), **changes, **SHAPE)
-    with pytest.raises(
-        UserError, match="cannot be exported to CTranslate2; --format safetensors can"
-    ):
-        convert(build_model(config, tokenizer), config, tokenizer, tmp_path, quantization="float32")
+    assert {*EXPORTABLE, *REFUSED, *ALIKE} == set(POSITIONS)
 
 
 # -------------------------------------------------------------------------------------- safetensors
-
-
-def made_run(folder: Path, tokenizer: SubwordTokenizer, position: Position, **changes: Any) -> Run:
-    """A run as training leaves it, with random weights."""
-    config = Config(name="made", model=ModelConfig(position=position, **{**SHAPE, **changes}))
-    run = Run(folder / "made_20200101_000000")
-    run.checkpoints.mkdir(parents=True)
-    tokenizer.save(run.tokenizer)
-    payload = {
-        "format": {"version": FORMAT},
-        "config": to_dict(config),
-        "model": sharp_model(config.model, tokenizer).state_dict(),
-        "tokenizer": {"fingerprint": tokenizer.fingerprint()},
-        "progress": {"epoch": 3, "step": 45},
-    }
-    torch.save(payload, run.checkpoints / "best_checkpoint_3_loss=-1.0000.pt")
-    return run
 
 
 @pytest.fixture
@@ -351,71 +298,75 @@ def call(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Scri
     return Scripts(script.main, capsys, monkeypatch)
 
 
-def exported(call: Scripts, run: Run, out: Path, form: str = "safetensors") -> str:
-    """What export.py says of the run in the folder `out`."""
-    done = call("--model_path", run.path, "--format", form, "--output_dir", out)
-    assert done.code == 0, done.err
-    return done.out
+class Made:
+    """A run as training leaves it, with random weights, and what export.py makes of it."""
+
+    def __init__(self, folder: Path, tokenizer: SubwordTokenizer, call: Scripts) -> None:
+        self.folder, self.tokenizer, self.call = folder, tokenizer, call
+
+    def __call__(self, **changes: Any) -> Run:
+        config = Config(name="made", model=config_of(**changes))
+        run = Run(self.folder / "made_20200101_000000")
+        run.checkpoints.mkdir(parents=True)
+        self.tokenizer.save(run.tokenizer)
+        payload = {
+            "format": {"version": FORMAT},
+            "config": to_dict(config),
+            "model": sharp_model(config.model, self.tokenizer).state_dict(),
+            "tokenizer": {"fingerprint": self.tokenizer.fingerprint()},
+            "progress": {"epoch": 3, "step": 45},
+        }
+        torch.save(payload, run.checkpoints / "best_checkpoint_3_loss=-1.0000.pt")
+        return run
+
+    def exported(self, run: Run, form: str = "safetensors") -> tuple[Path, str]:
+        """The new folder, and what export.py says."""
+        out = self.folder / "exported" / "model"
+        done = self.call("--model_path", run.path, "--format", form, "--output_dir", out)
+        assert done.code == 0, done.err
+        assert [path.name for path in out.parent.iterdir()] == ["model"]
+        return out, done.out
+
+
+@pytest.fixture
+def made(tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts) -> Made:
+    return Made(tmp_path, tokenizer, call)
 
 
 @pytest.mark.parametrize(("tied", "n_names"), [("none", 1), ("target", 2), ("all", 3)])
 def test_safetensors_give_back_what_the_checkpoint_holds_each_tensor_once(
-    tied: str, n_names: int, tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
+    tied: str, n_names: int, made: Made
 ) -> None:
-    run = made_run(tmp_path, tokenizer, Learnable(), tie_embeddings=tied)
-    out = tmp_path / "exported" / "model"
-    said = exported(call, run, out)
+    run = made(position=Learnable(), tie_embeddings=tied)
+    out, said = made.exported(run)
     assert sorted(path.name for path in out.iterdir()) == ["config.json", WEIGHTS, "tokenizer"]
     assert "best_checkpoint_3_loss=-1.0000.pt: epoch 3, update 45" in said
-    assert [path.name for path in out.parent.iterdir()] == ["model"]
-
-    best = run.best()
-    assert best is not None
-    saved, found = read_checkpoint(best), read_checkpoint(out / WEIGHTS)
-    assert found["model"].keys() == saved["model"].keys()
-    assert all(torch.equal(found["model"][name], tensor) for name, tensor in saved["model"].items())
-    assert {key: found[key] for key in ("format", "progress", "tokenizer")} == {
-        key: saved[key] for key in ("format", "progress", "tokenizer")
-    }
-    assert checkpoint_config(found) == checkpoint_config(saved)
-    assert load_tokenizer(out / "tokenizer").fingerprint() == tokenizer.fingerprint()
-    stored = load_file(out / WEIGHTS)
-    assert len(stored) == len(saved["model"]) - (n_names - 1)
+    saved, found = read_checkpoint(best_of(run.path)), read_checkpoint(out / WEIGHTS)
+    assert same(found, saved)
+    assert load_tokenizer(out / "tokenizer").fingerprint() == made.tokenizer.fingerprint()
+    assert len(load_file(out / WEIGHTS)) == len(saved["model"]) - (n_names - 1)
 
 
-@pytest.mark.parametrize("given", ["", WEIGHTS], ids=["folder", "file"])
-def test_the_scripts_take_the_exported_folder_for_a_run(
-    given: str, tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
+def test_the_scripts_take_the_exported_folder_for_a_run_and_training_does_not_go_on(
+    made: Made,
 ) -> None:
-    run = made_run(tmp_path, tokenizer, Rope(), tie_embeddings="all")
-    out = tmp_path / "out"
-    exported(call, run, out)
+    run = made(position=Rope(), tie_embeddings="all")
+    out, _ = made.exported(run)
     texts = [part for text in TEXTS for part in ("--src_text", text)]
-    call.main = inference.main
-    by_run, by_export = (
-        call("--model_path", path, "--device", "cpu", *texts) for path in (run.path, out / given)
+    made.call.main = inference.main
+    by_run, *by_export = (
+        made.call("--model_path", path, "--device", "cpu", *texts)
+        for path in (run.path, out, out / WEIGHTS)
     )
-    assert by_export == by_run
+    assert by_export == [by_run] * 2
     assert by_run.code == 0
     assert len(set(by_run.out.splitlines())) > len(TEXTS)
-
-
-def test_training_does_not_go_on_from_an_export(
-    tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
-) -> None:
-    run = made_run(tmp_path, tokenizer, Rope())
-    exported(call, run, tmp_path / "out")
     with pytest.raises(UserError, match="no checkpoint"):
-        resolve_checkpoint(tmp_path / "out", runs_dir=tmp_path, prefer="newest")
+        resolve_checkpoint(out, runs_dir=made.folder, prefer="newest")
 
 
-def test_a_damaged_a_foreign_and_a_newer_file_are_told_apart(
-    tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
-) -> None:
-    run = made_run(tmp_path, tokenizer, POSITIONS["none"])
-    out = tmp_path / "out"
-    exported(call, run, out)
-    path = out / WEIGHTS
+def test_a_damaged_a_foreign_and_a_newer_file_are_told_apart(made: Made) -> None:
+    path = made.exported(made())[0] / WEIGHTS
     whole = path.read_bytes()
     save_file({"x": torch.zeros(2)}, path)
     changed = bytearray(whole)
@@ -435,32 +386,26 @@ def test_a_damaged_a_foreign_and_a_newer_file_are_told_apart(
 # -------------------------------------------------------------------------------------- the command
 
 
-def test_the_ctranslate2_folder_translates_text(
-    tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
-) -> None:
-    run = made_run(tmp_path, tokenizer, Rope())
-    out = tmp_path / "out"
-    exported(call, run, out, "ctranslate2")
-    assert {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer"} == {
-        p.name for p in out.iterdir()
-    }
-
-    loaded = load_run(run.path, runs_dir=tmp_path)
+def test_the_ctranslate2_folder_translates_text(made: Made) -> None:
+    run = made(position=Rope())
+    out, _ = made.exported(run, "ctranslate2")
+    files = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer"}
+    assert {path.name for path in out.iterdir()} == files
+    loaded = load_run(run.path, runs_dir=made.folder)
     ours = [t.text for [t] in loaded.translator(torch.device("cpu")).translate(TEXTS, greedy=True)]
     read = load_tokenizer(out / "tokenizer")
-    pieces = [read.src_pieces(ids) for ids in read.encode_src_batch(TEXTS)]
     vocabulary = json.loads((out / "shared_vocabulary.json").read_text("utf-8"))
-    limits = [2 * len(source) + 10 for source in pieces]
     translator = ctranslate2.Translator(str(out))
-    theirs = [
-        translator.translate_batch(
-            [source], beam_size=1, max_decoding_length=limit, min_decoding_length=0
-        )[0]
-        for source, limit in zip(pieces, limits)
-    ]
-    assert ours == read.decode_batch(
-        [[vocabulary.index(piece) for piece in r.hypotheses[0]] for r in theirs]
-    )
+    theirs = []
+    for ids in read.encode_src_batch(TEXTS):
+        [found] = translator.translate_batch(
+            [read.src_pieces(ids)],
+            beam_size=1,
+            max_decoding_length=2 * len(ids) + 10,
+            min_decoding_length=0,
+        )
+        theirs.append(read.decode([vocabulary.index(piece) for piece in found.hypotheses[0]]))
+    assert ours == theirs
     assert len(set(ours)) == len(TEXTS)
 
 
@@ -489,11 +434,11 @@ def test_a_missing_package_is_named_before_anything_is_read(
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing_behind(
-    arguments: str, message: str, tokenizer: SubwordTokenizer, tmp_path: Path, call: Scripts
+    arguments: str, message: str, made: Made
 ) -> None:
-    run = made_run(tmp_path, tokenizer, POSITIONS["fire"])
-    (tmp_path / "a_file").write_text("x")
-    before = sorted(tmp_path.rglob("*"))
-    given = arguments.replace("FOLDER", str(tmp_path)).split()
-    assert message in call("--model_path", run.path, *given).error()
-    assert sorted(tmp_path.rglob("*")) == before
+    run = made(position=POSITIONS["fire"])
+    (made.folder / "a_file").write_text("x")
+    before = sorted(made.folder.rglob("*"))
+    given = arguments.replace("FOLDER", str(made.folder)).split()
+    assert message in made.call("--model_path", run.path, *given).error()
+    assert sorted(made.folder.rglob("*")) == before

@@ -1,6 +1,4 @@
-"""A checkpoint of the first release still loads, translates as it did then, and goes on as it did
-then.
-"""
+"""A checkpoint of the first release loads, translates and goes on as it did then."""
 
 from __future__ import annotations
 
@@ -19,19 +17,13 @@ from translation.loading import load_run
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("old")
-    write_old_run(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
     return described()["expected"]
 
 
-def test_it_translates_as_the_first_release_did(folder: Path, expected: dict[str, Any]) -> None:
-    loaded = load_run(None, runs_dir=folder)
+def test_it_translates_as_the_first_release_did(tmp_path: Path, expected: dict[str, Any]) -> None:
+    write_old_run(tmp_path)
+    loaded = load_run(None, runs_dir=tmp_path)
     tokenizer = loaded.tokenizer
     src = torch.tensor([tokenizer.encode_src("le roi prend le livre")])
     tgt = torch.tensor([[tokenizer.bos_id, *tokenizer.encode_tgt("the king takes the book")[:-1]]])
@@ -46,9 +38,7 @@ def test_it_translates_as_the_first_release_did(folder: Path, expected: dict[str
         assert [h.score for h in found] == pytest.approx([score for _, score in then], abs=1e-4)
 
 
-def test_it_goes_on_as_the_first_release_did(
-    folder: Path, tmp_path: Path, expected: dict[str, Any]
-) -> None:
+def test_it_goes_on_as_the_first_release_did(tmp_path: Path, expected: dict[str, Any]) -> None:
     run = write_old_run(tmp_path)
     payload = read_checkpoint(run / "checkpoints" / "regular_checkpoint_1.pt")
     assert payload["format"]["version"] == 1 <= FORMAT
