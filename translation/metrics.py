@@ -61,14 +61,12 @@ def score_corpus(
     *,
     length_buckets: Sequence[int],
     bootstrap_samples: int,
-    seed: int = 0,
     char_bleu: bool = False,
 ) -> CorpusScores:
     """Score detokenised translations against one reference each.
 
     `length_buckets` are increasing upper ends, in source words (split at white space); a last, open
-    bucket follows. `seed` is of the bootstrap. Raises UserError where the numbers of sentences
-    differ or are 0.
+    bucket follows. Raises UserError where the numbers of sentences differ or are 0.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -77,7 +75,7 @@ def score_corpus(
     bleu, chrf = BLEU(), CHRF()
     score = bleu.corpus_score(hypotheses, [references])
     chrf_score = chrf.corpus_score(hypotheses, [references])
-    (resampled,) = _resampled_bleu([statistics], bootstrap_samples, seed)
+    (resampled,) = _resampled_bleu([statistics], bootstrap_samples, seed=0)
     sides = (hypotheses, references)
     tokens = ([bleu.tokenizer(line.rstrip()).split() for line in lines] for lines in sides)
     return CorpusScores(

@@ -1,7 +1,7 @@
 """A run as the first release wrote it, made by formula: `python tests/old_run.py FOLDER`.
 
 `old_runs/format_1.json` has every key, value, shape and type of a checkpoint that commit 23baaa0
-wrote, with its config, tokenizer and corpus. The tensors are made here, by a closed formula, without
+wrote, with its config, tokenizer and corpus. The tensors are made here by a closed formula, without
 the project's writer; the outputs beside them (logits, translations, and the losses of a run that
 goes on) were computed by that commit from the same tensors.
 """

@@ -7,7 +7,6 @@ import importlib
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -75,13 +74,18 @@ MISTAKES = [
 ]
 
 
+@pytest.fixture
+def infer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    return Scripts(inference.main, capsys, monkeypatch)
+
+
 @pytest.mark.parametrize(("command", "words"), MISTAKES)
 def test_a_mistake_gets_one_line_and_leaves_no_file(
     command: str,
     words: str,
+    infer: Scripts,
     trained_run: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = b"".join(b"Le chat %d dort.\n" % i for i in range(40))
@@ -94,7 +98,8 @@ def test_a_mistake_gets_one_line_and_leaves_no_file(
     monkeypatch.setattr(script, "CHUNK", 2, raising=False)
     if "--model_path" not in args and "--runs_dir" not in args:
         args += ["--model_path", str(trained_run)]
-    assert words in Scripts(script.main, capsys, monkeypatch)(*args).error()
+    infer.main = script.main
+    assert words in infer(*args).error()
     assert {path.name for path in tmp_path.iterdir()} == {"mono.fr", "blank.fr", "cut.gz"}
     assert (tmp_path / "mono.fr").read_bytes() == lines
 
@@ -120,48 +125,27 @@ def test_help_and_a_wrong_command_line_answer_before_torch_is_imported() -> None
 # ---------------------------------------------------------------------- what does not fit together
 
 
-@pytest.fixture
-def infer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(inference.main, capsys, monkeypatch)
-
-
-def test_a_checkpoint_at_fault_is_named_with_the_reason(
+def test_a_run_whose_parts_do_not_fit_each_other_is_refused(
     infer: Scripts, trained_run: Path, tmp_path: Path
 ) -> None:
-    best = best_of(copy_run(trained_run, tmp_path))
-    whole, payload = best.read_bytes(), read_checkpoint(best)
+    run = copy_run(trained_run, tmp_path)
+    best = best_of(run)
+    lone = best.rename(tmp_path / best.name)
+    payload = read_checkpoint(lone)
 
-    def said(content: Any) -> str:
-        if isinstance(content, bytes):
-            best.write_bytes(content)
-        else:
-            torch.save(content, best)
-        return infer("--model_path", best, "--src_text", "Oui.").error()
+    def said(model: Path) -> str:
+        return infer("--model_path", model, "--src_text", "Oui.").error()
 
-    assert said(whole[: len(whole) // 2]).startswith(f"{best}: not a whole checkpoint")
-    assert said(b"").startswith(f"{best}: not a whole checkpoint")
-    assert "(it is another kind of file, or holds more than tensors" in said(b"{}")
-    foreign = said({"weights": torch.zeros(3)})
-    assert foreign == f"{best}: a torch file, but not a checkpoint of this project"
-    newer = said({**payload, "format": {"version": 99}})
-    assert "checkpoint format 99 is newer than this program's" in newer
+    assert "no tokenizer folder" in said(lone)
+    best.write_bytes(b"{}")
+    assert "(it is another kind of file, or holds more than tensors" in said(best)
     weights = {**payload["model"], "output.weight": torch.zeros(2, 2)}
-    assert "the weights do not fit the configured model" in said({**payload, "model": weights})
-    lone = tmp_path / best.name
-    lone.write_bytes(whole)
-    assert "no tokenizer folder" in infer("--model_path", lone, "--src_text", "Oui.").error()
-
-
-def test_a_tokenizer_that_does_not_match_is_refused(
-    infer: Scripts, trained_run: Path, tmp_path: Path
-) -> None:
-    folder = copy_run(trained_run, tmp_path) / "tokenizer"
+    torch.save({**payload, "model": weights}, best)
+    assert "the weights do not fit the configured model: size mismatch for output" in said(run)
     text = ["Un autre texte que celui du modèle."]
-    SubwordTokenizer.train(text, Subword(vocab_size=600)).save(folder)
-    said = infer("--model_path", folder.parent, "--src_text", "Oui.").error()
-    assert said.startswith(
-        f"the tokenizer in {folder} is not the one this checkpoint was trained with"
-    )
+    SubwordTokenizer.train(text, Subword(vocab_size=600)).save(run / "tokenizer")
+    words = f"the tokenizer in {run / 'tokenizer'} is not the one this checkpoint was trained with"
+    assert said(run).startswith(words)
 
 
 def test_a_config_must_describe_the_same_model_and_its_decode_settings_count(
@@ -195,27 +179,21 @@ def test_a_config_must_describe_the_same_model_and_its_decode_settings_count(
 def test_a_sentence_that_is_too_long_is_named_by_its_line(
     infer: Scripts, trained_run: Path, tmp_path: Path
 ) -> None:
-    lines = b"Oui.\n" + b"Le chat dort. " * 7200
-    said = infer("--model_path", trained_run, stdin=lines).error()
-    assert said.startswith("standard input, line 2: ")
-    assert said.endswith(" tokens, and the model takes 8,192 at most; split it")
     short = untrained_run(trained_run, tmp_path, position=Learnable(max_positions=96))
-    said = infer("--model_path", short, stdin=b"Oui.\n" + b"Le chat dort. " * 60).error()
-    assert said.startswith("standard input, line 2: ")
-    assert said.endswith(" tokens, and the model takes 96 at most; split it")
+    for run, times, most in ((trained_run, 7200, "8,192"), (short, 60, "96")):
+        said = infer("--model_path", run, stdin=b"Oui.\n" + b"Le chat dort. " * times).error()
+        assert said.startswith("standard input, line 2: ")
+        assert said.endswith(f" tokens, and the model takes {most} at most; split it")
 
 
 def test_results_that_cannot_be_written_are_named(
-    trained_run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    infer: Scripts, trained_run: Path, tmp_path: Path
 ) -> None:
     run = copy_run(trained_run, tmp_path)
     shutil.rmtree(run / "results", ignore_errors=True)
     (run / "results").write_text("a file where the folder should be", "utf-8")
-    script = Scripts(importlib.import_module("test").main, capsys, monkeypatch)
-    ended = script("--model_path", run, "--limit", "2", "--set", "evaluate.bootstrap_samples=2")
+    infer.main = importlib.import_module("test").main
+    ended = infer("--model_path", run, "--limit", "2", "--set", "evaluate.bootstrap_samples=2")
     assert ended.code == 2
     assert ended.err.startswith(f"error: cannot write {run / 'results'}")
     assert ended.err.count("\n") == 1
