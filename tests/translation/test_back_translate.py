@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
+import torch
 from made_runs import Scripts
 from toy_runs import run_here, toy_config, toy_corpus
 
@@ -15,7 +16,7 @@ from data.corpora.build import build_corpus
 from tokenizer.subword import SubwordTokenizer
 from translation.loading import load_run
 
-FAST = ("optim.schedule.lr=0.01", "optim.accumulate=1")
+FAST = "optim.schedule.lr=0.01 optim.accumulate=1"
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,8 @@ def english(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def reverse(folder: Path) -> Path:
     """A model from English to French: not good, but it ends its sentences."""
-    languages = ("data.src_lang=en", "data.tgt_lang=fr")
-    return run_here(toy_config(folder, *FAST, *languages, "train.max_epochs=5")).run.path
+    languages = "data.src_lang=en data.tgt_lang=fr train.max_epochs=5"
+    return run_here(toy_config(folder, FAST, languages)).run.path
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +56,9 @@ def test_the_pairs_are_the_models_translations_line_by_line(
     args = ("--model_path", reverse, "--src_file", mono, "--search", "greedy", "--device", "cpu")
     ended = made(*args, "--output", output)
     assert ended.code == 0, ended
-    loaded = load_run(reverse, runs_dir="runs")
-    translator = loaded.translator(next(loaded.model.parameters()).device)
-    found = translator.translate(english, greedy=True)
-    pairs = [
-        (text, best.text) for text, [best] in zip(english, found) if best.finished and best.text
-    ]
+    translator = load_run(reverse, runs_dir="runs").translator(torch.device("cpu"))
+    found = zip(english, translator.translate(english, greedy=True))
+    pairs = [(text, best.text) for text, [best] in found if best.finished and best.text]
     written = [output.with_suffix(f".{lang}").read_text("utf-8") for lang in ("en", "fr")]
     assert len(pairs) > 10
     assert list(zip(*(text.splitlines() for text in written))) == pairs
@@ -93,7 +91,7 @@ def test_tagged_pairs_are_a_part_of_a_mixture_and_the_tag_is_one_token(
 def test_a_model_of_both_directions_translates_from_its_target_language(
     made: Scripts, folder: Path, mono: Path, tmp_path: Path
 ) -> None:
-    both = toy_config(folder, *FAST, "data.directions=both", "train.max_epochs=2")
+    both = toy_config(folder, FAST, "data.directions=both train.max_epochs=2")
     args = ("--model_path", run_here(both).run.path, "--src_file", mono, "--search", "greedy")
     assert made(*args, "--output", tmp_path / "bt", "--reverse").code == 0
     written = (tmp_path / "bt.en").read_text("utf-8").splitlines()
