@@ -441,9 +441,9 @@ class BonusBehindTheMask(Alibi):
 
 
 def of_kernel(kernel: Callable[[Tensor, Tensor, Tensor], Tensor]) -> BiasOf:
-    """A kernel of |distance| [Tq,Tk] with the p and a [H,1,1] that KERPLE starts with."""
+    """A kernel of i - j [Tq,Tk] with the p and a [H,1,1] that KERPLE starts with."""
     p, a = (x.detach()[:, None, None].double() for x in Kerple(n_heads=H).parameters())
-    return lambda q, k: kernel((q[:, None] - k).abs().to(DOUBLE), p, a)
+    return lambda q, k: kernel((q[:, None] - k).to(DOUBLE), p, a)
 
 
 def power_by_logarithm(distance: Tensor, p: Tensor, a: Tensor) -> Tensor:
@@ -522,7 +522,7 @@ SANDWICH, FIRE = partial(check_formula, "sandwich_small"), partial(check_formula
 MADE_RIGHT: list[tuple[Callable[..., None], Any]] = [
     (ALIBI, of_distance(lambda d: d)),
     (ASYMMETRIC, with_bonus(lambda d: d > 0)),
-    (LOG, of_kernel(lambda d, p, a: -p * torch.log1p(a * d))),
+    (LOG, of_kernel(lambda d, p, a: -p * torch.log1p(a * d.abs()))),
     (SANDWICH, other_sandwich()),
     (FIRE, other_fire()),
 ]
@@ -543,8 +543,9 @@ MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
     # NeMo's KERPLE
     "kerple: a zero for a": (check_trained, lambda d, p, a: kerple_log_bias(d, p, a.new_zeros(3))),
     "kerple: NaN for a gradient at distance 0": (check_trained, power_by_logarithm),
-    "kerple: power of everything": (POWER, of_kernel(lambda d, p, a: -((a * d) ** p))),
-    "kerple: the sign reversed": (LOG, of_kernel(lambda d, p, a: p * torch.log1p(a * d))),
+    "kerple: power of everything": (POWER, of_kernel(lambda d, p, a: -((a * d.abs()) ** p))),
+    "kerple: the sign reversed": (LOG, of_kernel(lambda d, p, a: p * torch.log1p(a * d.abs()))),
+    "kerple: one-sided": (LOG, of_kernel(lambda d, p, a: -p * torch.log1p(a * d.clamp(min=0)))),
     "sandwich: frequencies from zero on": (SANDWICH, other_sandwich(first=0)),
     "sandwich: no shift to zero": (SANDWICH, other_sandwich(shift=0)),
     "sandwich: shift by the width": (SANDWICH, other_sandwich(shift=1)),
