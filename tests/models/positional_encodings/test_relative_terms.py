@@ -41,6 +41,7 @@ from models.positional_encodings.deberta import (
     log_bucket_bounds,
 )
 from models.positional_encodings.shaw import Shaw, clipped_index, shaw_logits, shaw_values
+from models.positional_encodings.sinusoidal import sinusoid_table
 from models.positional_encodings.transformer_xl import (
     HeadBiases,
     TransformerXl,
@@ -288,8 +289,8 @@ class OfChangedDistances(TransformerXl):
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
         distances, index = torch.unique(self.change(places.distance), return_inverse=True)
-        table, where = relative_sinusoids(distances, torch.zeros(1).long(), D_MODEL, dtype=DOUBLE)
-        projected = self.w_kr(table[where[:, 0]]).unflatten(-1, self.head_shape)
+        table = sinusoid_table(distances, D_MODEL, layout="half", dtype=DOUBLE)
+        projected = self.w_kr(table).unflatten(-1, self.head_shape)
         u, v = self.biases.u, self.biases.v
         return xl_content_logits(k, u) + xl_position_logits(q, v, projected, index)
 
