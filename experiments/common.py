@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from argparse import Namespace
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
@@ -66,10 +66,7 @@ def chosen_seeds(text: str) -> list[int]:
 def add_trial_arguments(
     parser: Parser, *, config: str | None, output_dir: Path | None, positions: str = ""
 ) -> None:
-    """The options of every experiment over trials, and --positions where it has a default.
-
-    None: the default is the experiment's affair.
-    """
+    """The options of every experiment over trials, --positions if it has a default."""
     add = parser.add_argument
     if positions:
         names = "position schemes, separated by commas (names as for --position)"
@@ -112,21 +109,18 @@ def make_trials(
     return trials
 
 
-def mean_plus_minus(values: Iterable[float | None], digits: int = 3) -> str:
-    """`0.950 ± 0.012` from several values, `0.950` from one, a dash from none.
-
-    The second number is the sample standard deviation.
-    """
+def mean_plus_minus(values: Iterable[float | None], form: str = ".3f", spread: bool = True) -> str:
+    """Mean ± sample standard deviation, `0.950 ± 0.012`; `0.950` of one value, a dash of none."""
     known = [value for value in values if value is not None]
     if not known:
         return NOTHING
-    mean = f"{fmean(known):.{digits}f}"
-    return f"{mean} ± {stdev(known):.{digits}f}" if len(known) > 1 else mean
+    mean = f"{fmean(known):{form}}"
+    return f"{mean} ± {stdev(known):{form}}" if spread and len(known) > 1 else mean
 
 
-def means(key: Any, digits: int) -> Callable[[Sequence[Any]], str]:
+def means(key: Any, form: str, *, spread: bool = True) -> Callable[[Sequence[Any]], str]:
     """What a table says of `key` of several seeds."""
-    return lambda seeds: mean_plus_minus((seed[key] for seed in seeds), digits)
+    return lambda seeds: mean_plus_minus((seed[key] for seed in seeds), form, spread)
 
 
 def ranked(of_seeds: Iterable[tuple[str, T]], score: Callable[[T], float]) -> dict[str, list[T]]:
@@ -138,16 +132,12 @@ def ranked(of_seeds: Iterable[tuple[str, T]], score: Callable[[T], float]) -> di
 
 
 def seeds_table(
+    first: str,
     groups: Mapping[str, T],
     columns: Mapping[str, Callable[[T], object]],
     failures: Mapping[str, str],
-    *,
-    first: str,
 ) -> str:
-    """Markdown: a line for each group of seeds, a cell by each function; then what failed, and why.
-
-    `first` stands above the names.
-    """
+    """Markdown: a line for each group of seeds, a cell by each function; then what failed."""
     lines = [[name, *(cell(seeds) for cell in columns.values())] for name, seeds in groups.items()]
     dashes = [NOTHING] * (len(columns) - 1)
     lines += [[name, f"failed: {reason}", *dashes] for name, reason in failures.items()]
@@ -216,14 +206,11 @@ def length_figure(
 
 
 def score_figure(
-    panels: Mapping[str, Mapping[str, tuple[Sequence[float], float, float]]],
-    *,
-    title: str,
-    baseline: str = "",
+    panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], *, title: str, baseline: str = ""
 ) -> Figure:
-    """Panels of scores {x label: {name: (of each seed, low, high)}}, the first name at the top.
+    """Panels of scores {x label: {name: (scores, lows, highs)}}, one for each seed.
 
-    A dot is the mean over the seeds, a line goes from low to high, marks are single seeds.
+    A dot is the mean, a line goes from the mean low to the mean high, marks are single seeds.
     """
     from pictures.panels import panel_figure
 
@@ -232,14 +219,15 @@ def score_figure(
     figure, [places] = panel_figure(1, len(panels), size=size, title=title, room=0.4, sharey=True)
     for place, (label, scores) in zip(places, panels.items()):
         for row, name in enumerate(names):
-            seeds, low, high = scores[name]
+            mean, low, high = map(fmean, scores[name])
+            seeds = scores[name][0]
             colour = "C1" if name == baseline else "C0"
             place.plot([low, high], [row] * 2, color=colour, linewidth=1.6, alpha=0.6)
-            place.plot(fmean(seeds), row, "o", color=colour, markersize=5)
+            place.plot(mean, row, "o", color=colour, markersize=5)
             if len(seeds) > 1:
                 place.plot(seeds, [row] * len(seeds), "|", color="black", markersize=6)
             if name == baseline:
-                place.axvline(fmean(seeds), color=colour, linewidth=0.8, linestyle="--")
+                place.axvline(mean, color=colour, linewidth=0.8, linestyle="--")
         place.set_yticks(range(len(names)), labels=names, fontsize=8)
         place.set_ylim(len(names) - 0.3, -0.7)
         place.grid(axis="x", alpha=0.3)
@@ -254,11 +242,9 @@ class Experiment(ABC):
     args: Namespace
     trials: list[Trial]
     noun: str  # what a variant is: a column of the CSV file
+    failures: dict[str, str] = field(init=False, default_factory=dict)  # by the titles of trials
+    done: list[Trial] = field(init=False, default_factory=list)
     stem: ClassVar[str]  # of the files' names
-
-    def __post_init__(self) -> None:
-        self.failures: dict[str, str] = {}  # the reasons, by the titles of trials
-        self.done: list[Trial] = []
 
     @abstractmethod
     def rows(self, trial: Trial) -> Rows:
@@ -299,7 +285,7 @@ class Experiment(ABC):
             self.draw(rows)
         print(text, end="")
         say(f"written: {folder}/{self.stem}.*")
-        return int(bool(self.failures)) if runner.stopped is None else 128 + runner.stopped
+        return 128 + runner.signals[-1] if runner.signals else int(bool(self.failures))
 
     def all_rows(self) -> Rows:
         """Trial by trial, what is done, failed or not run."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean
+from functools import partial
 from typing import Any
 
 from experiments.common import (
@@ -47,7 +47,6 @@ class Comparison(Experiment):
     baseline: str
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.tests = self.trials[0].tests
         self.edges = self.trials[0].config.evaluate.length_buckets
 
@@ -105,16 +104,16 @@ class Comparison(Experiment):
         """Training, then each test split, best variant first; what failed and what is missing."""
         training: Columns = {
             "seeds": len,
-            "parameters": mean_of("parameters", ",.0f"),
-            "validation loss": means("validation_loss", 3),
-            "tokens/s": mean_of("tokens_per_second", ",.0f"),
-            "peak memory (MB)": mean_of("peak_memory_mb", ",.0f"),
-            "minutes": means("train_minutes", 1),
+            "parameters": means("parameters", ",.0f", spread=False),
+            "validation loss": means("validation_loss", ".3f"),
+            "tokens/s": means("tokens_per_second", ",.0f", spread=False),
+            "peak memory (MB)": means("peak_memory_mb", ",.0f", spread=False),
+            "minutes": means("train_minutes", ".1f"),
         }
         trained = self._ranked(rows, self.tests[0])
         parts = [
             f"# {self.noun.capitalize()}s compared\n\n{self._about(rows)}\n",
-            f"## Training\n\n{seeds_table(trained, training, self.failures, first=self.noun)}",
+            f"## Training\n\n{seeds_table(self.noun, trained, training, self.failures)}",
         ]
         missing = [row for row in rows if row["status"] == "not run"]
         if missing:
@@ -137,30 +136,29 @@ class Comparison(Experiment):
         config, seeds, provenance = self.about()
         signature = self.done[0].scores(self.tests[0])["scores"]["signature"]
         jobs = max(row["jobs"] for row in rows if row["status"] == "done")
-        disturbed = (
-            f"; up to {jobs} runs at once, so tokens/s and minutes are not those of a run alone"
-        )
-        return (
-            f"{config}; {seeds}; {self.args.search} search, sacreBLEU {signature}; {provenance}"
-            f"{disturbed if jobs > 1 else ''}."
-        )
+        text = f"{config}; {seeds}; {self.args.search} search, sacreBLEU {signature}; {provenance}"
+        if jobs > 1:
+            text += (
+                f"; up to {jobs} runs at once, so tokens/s and minutes are not those of a run alone"
+            )
+        return f"{text}."
 
     def _split_table(self, rows: Rows, split: str) -> str:
         groups = self._ranked(rows, split)
-        low, high = mean_of("interval_low", ".2f"), mean_of("interval_high", ".2f")
+        low, high = (means(f"interval_{end}", ".2f", spread=False) for end in ("low", "high"))
         columns: Columns = {
-            "loss": means("test_loss", 3),
-            "token accuracy": means("token_accuracy", 4),
-            "BLEU-4": means("bleu4", 4),
-            "sacreBLEU": means("sacrebleu", 2),
+            "loss": means("test_loss", ".3f"),
+            "token accuracy": means("token_accuracy", ".4f"),
+            "BLEU-4": means("bleu4", ".4f"),
+            "sacreBLEU": means("sacrebleu", ".2f"),
             "95% interval": lambda seeds: f"{low(seeds)} to {high(seeds)}",
-            "difference": mean_of("difference", "+.2f"),
+            "difference": means("difference", "+.2f", spread=False),
             "p": lambda seeds: ", ".join(f"{p:.3f}" for p in known(seeds, "p_value")) or NOTHING,
         }
         [first, *_], *_ = groups.values()
         for name in (f"{bucket} words" for bucket in buckets(self.edges)):
-            columns[f"{name} (n={first[f'n {name}']})"] = means(f"bleu {name}", 1)
-        return seeds_table(groups, columns, {}, first=self.noun)
+            columns[f"{name} (n={first[f'n {name}']})"] = means(f"bleu {name}", ".1f")
+        return seeds_table(self.noun, groups, columns, {})
 
     def draw(self, rows: Rows) -> None:
         from pictures.panels import save_figure
@@ -170,13 +168,9 @@ class Comparison(Experiment):
         panels = {}
         for split in self.tests:
             groups = self._ranked(rows, split)
+            keys = ("sacrebleu", "interval_low", "interval_high")
             panels[f"sacreBLEU, {split}"] = {
-                name: (
-                    known(groups[name], "sacrebleu"),
-                    fmean(known(groups[name], "interval_low")),
-                    fmean(known(groups[name], "interval_high")),
-                )
-                for name in order
+                name: tuple(known(groups[name], key) for key in keys) for name in order
             }
         title = f"sacreBLEU by {self.noun}, 95% intervals"
         figure = score_figure(panels, title=title, baseline=self.baseline)
@@ -184,10 +178,8 @@ class Comparison(Experiment):
         best = dict.fromkeys([*order[: N_CURVES - 1], self.baseline])
         curves = [name for name in self.args.curves or best if name in order]
         if curves:
-            bleu: dict[str, list[list[float | None]]] = {name: [] for name in curves}
-            for trial in self.done:
-                if trial.variant in bleu:
-                    bleu[trial.variant].append(bleu_by_length(trial, self.tests, self.edges))
+            of = partial(bleu_by_length, splits=self.tests, edges=self.edges)
+            bleu = {name: [of(t) for t in self.done if t.variant == name] for name in curves}
             sources = [line for split in self.tests for line in self.done[0].lines(split, "src")]
             figure = length_figure(bleu, sources, self.edges, "sacreBLEU by source length")
             save_figure(figure, folder / "comparison_lengths.png")
@@ -195,8 +187,3 @@ class Comparison(Experiment):
 
 def known(rows: Rows, key: str) -> list[Any]:
     return [row[key] for row in rows if row[key] is not None]
-
-
-def mean_of(key: str, form: str) -> Callable[[Rows], str]:
-    """What a table says of the mean of `key` over the seeds."""
-    return lambda rows: format(fmean(values), form) if (values := known(rows, key)) else NOTHING

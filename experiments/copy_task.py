@@ -334,12 +334,12 @@ def markdown(results: Results, task: Task) -> str:
         "the length of the test rows. Mean ± standard deviation over the seeds; –: the scheme has "
         "no position that far.\n",
     ]
-    if schemes := [name for name in results if name in SCHEMES]:
-        parts.append(f"## Schemes\n\n{table(schemes, results, task)}")
     alibi = [name for name in ALIBI_VARIANTS if name in results]
-    if not SCHEMES.keys() >= set(alibi):  # one of its own was run
-        title = "## ALiBi: heads, slopes, symmetry, causal mask"
-        parts.append(f"{title}\n\n{table(alibi, results, task)}")
+    tables = {
+        "Schemes": [name for name in results if name in SCHEMES],
+        "ALiBi: heads, slopes, symmetry, causal mask": alibi if set(alibi) - set(SCHEMES) else [],
+    }
+    parts += [f"## {title}\n\n{table(n, results, task)}" for title, n in tables.items() if n]
     seconds = sum(result["seconds"] for result in runs)
     made = provenance_line([result["provenance"] for result in runs])
     parts.append(f"{seconds:.0f} s of CPU time in all; {made}.\n")
@@ -351,7 +351,8 @@ def accuracy_figure(results: Results, task: Task) -> Figure:
     scores = {}
     for name, runs in results.items():
         seeds = values(runs, "exact", task.length)
-        scores[f"{name} (H={VARIANTS[name].n_heads})"] = (seeds, *mean_and_range(seeds)[1:])
+        _, low, high = mean_and_range(seeds)
+        scores[f"{name} (H={VARIANTS[name].n_heads})"] = (seeds, [low], [high])
     title = f"Copy task: rows of {task.length} tokens that are right in every place"
     label = "dot: mean; line: standard deviation; mark: one seed"
     figure = score_figure({label: scores}, title=title)
@@ -411,12 +412,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    what = "copy_task_fast" if args.fast else "copy_task"
     names = args.schemes or (FAST_SCHEMES if args.fast else list(VARIANTS))
-    seeds = args.seeds or list(range(2 if args.fast else 5))
+    seeds = args.seeds or range(2 if args.fast else 5)
     task = FAST_TASK if args.fast else Task()
-    if args.steps:
-        task = replace(task, steps=args.steps)
-    folder = args.output_dir or Path("runs/copy_task_fast" if args.fast else "runs/copy_task")
+    task = replace(task, steps=args.steps or task.steps)
+    folder = args.output_dir or Path("runs", what)
     # A model this small has nothing to share out, and the last bits stay the same.
     torch.set_num_threads(1)
     results = run_all(names, seeds, task, folder / "results")

@@ -221,7 +221,7 @@ class Extrapolation(Experiment):
         copies = {scaled.title for _, scaled in self.pairs}
         runner.run([trial for trial in self.trials if trial.title not in copies])
         ready = []
-        for source, scaled in self.pairs if runner.stopped is None else []:
+        for source, scaled in self.pairs if not runner.signals else []:
             try:
                 copy_run(source, scaled)
                 ready.append(scaled)
@@ -245,8 +245,8 @@ class Extrapolation(Experiment):
         by_length = buckets(self.edges, self.sources)
         names = [f"up to {limit} words", f"beyond {limit}"]
         names += [f"{name} words (n={len(rows)})" for name, rows in by_length.items()]
-        columns = {"seeds": len, **{name: means(i, 1) for i, name in enumerate(names)}}
-        table = seeds_table(self.ranked(), columns, self.failures, first="scheme")
+        columns = {"seeds": len, **{name: means(i, ".1f") for i, name in enumerate(names)}}
+        table = seeds_table("scheme", self.ranked(), columns, self.failures)
         return (
             f"# Trained up to {limit} words, tested beyond\n\n"
             f"sacreBLEU by source length. {config}; {self.args.corpus} corpus; {seeds}; "

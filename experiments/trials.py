@@ -27,11 +27,10 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -71,8 +70,8 @@ def training_digest(config: Config) -> str:
     del data["name"], data["decode"]
     for section, patterns in NEUTRAL.items():
         for pattern in patterns:
-            for field in fnmatch.filter(data[section], pattern):
-                del data[section][field]
+            for name in fnmatch.filter(data[section], pattern):
+                del data[section][name]
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -204,15 +203,9 @@ class Runner:
     jobs: int  # trials at once
     threads: int  # of each process
     failures: dict[str, str]  # by the titles of trials that failed; the others go on
-    stopped: int | None = None  # the signal
-
-    def __post_init__(self) -> None:
-        self._began = time.monotonic()
-        self._places: dict[str, str] = {}  # of the trials by their titles: "3/7"
-        self._processes: set[subprocess.Popen[bytes]] = set()
-        # Of _processes and `stopped`. A process leaves the set when its status is taken: until then
-        # its number is not another's, and a signal goes to the right one.
-        self._lock = threading.RLock()
+    signals: list[int] = field(default_factory=list)  # that ended the trials
+    _began: float = field(default_factory=time.monotonic)
+    _places: dict[str, str] = field(default_factory=dict)  # by titles: "3/7"
 
     def run(self, trials: Sequence[Trial]) -> None:
         """Run what is not done yet."""
@@ -220,8 +213,8 @@ class Runner:
         waiting = [trial for trial in trials if not trial.is_scored()]
         if len(waiting) < len(trials):
             say(f"{len(trials) - len(waiting)} of {len(trials)} runs are done already")
-        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        heard = [n for n in signals if signal.getsignal(n) is not signal.SIG_IGN]  # nohup stays
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        heard = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]  # nohup stays
         previous = {number: signal.signal(number, self._stop) for number in heard}
         try:
             with ThreadPoolExecutor(self.jobs) as pool:
@@ -236,7 +229,7 @@ class Runner:
                 signal.signal(number, handler)
 
     def _do(self, trial: Trial) -> None:
-        if self.stopped is not None:
+        if self.signals:
             return
         began = time.monotonic()
         trial.folder.mkdir(parents=True, exist_ok=True)
@@ -251,9 +244,9 @@ class Runner:
         except (Failed, BlockingIOError) as error:
             busy = f"another process is at work in {trial.folder}"
             failure = busy if isinstance(error, BlockingIOError) else str(error)
-            if self.stopped is None:
+            if not self.signals:
                 self.failures[trial.title] = failure
-            self._say(trial, "stopped" if self.stopped else f"failed: {failure}")
+            self._say(trial, "stopped" if self.signals else f"failed: {failure}")
         else:
             self._say(trial, f"done in {(time.monotonic() - began) / 60:.1f} min")
 
@@ -296,27 +289,23 @@ class Runner:
         began = time.monotonic()
         with (trial.folder / f"{script}.out").open("wb") as out, log_file.open("ab") as log:
             before = log.tell()
-            with self._lock:
-                if self.stopped is not None:
-                    raise Failed("stopped")
-                process = subprocess.Popen(
-                    [sys.executable, ROOT / f"{script}.py", *arguments, "--threads", threads],
-                    env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=log,
-                    # Ctrl-C in the terminal reaches us, and from here each process once.
-                    start_new_session=True,
-                    pass_fds=(lock,),
-                )
-                self._processes.add(process)
-        while process.returncode is None:
+            process = subprocess.Popen(
+                [sys.executable, ROOT / f"{script}.py", *arguments, "--threads", threads],
+                env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches us, and from here each process once
+                pass_fds=(lock,),
+            )
+        n_sent, pid = 0, 0
+        while not pid:
             time.sleep(POLL_S)
-            with self._lock:
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    process.returncode = os.waitstatus_to_exitcode(status)
-                    self._processes.remove(process)
+            while n_sent < len(self.signals):
+                os.kill(process.pid, self.signals[n_sent])
+                n_sent += 1
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        process.returncode = os.waitstatus_to_exitcode(status)
         peak_mb = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
         measured.update(seconds=time.monotonic() - began, peak_mb=peak_mb)
         if process.returncode:
@@ -324,11 +313,7 @@ class Runner:
             raise Failed(reason(process.returncode, said))
 
     def _stop(self, number: int, frame: object = None) -> None:
-        """Pass a signal on, to the processes there are, and begin no more."""
-        with self._lock:
-            self.stopped = number
-            for process in self._processes:
-                os.kill(process.pid, number)
+        self.signals.append(number)
         name = signal.Signals(number).name
         os.write(2, f"\n{name}: waiting for the running processes to save and end\n".encode())
 

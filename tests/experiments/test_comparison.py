@@ -42,14 +42,12 @@ def test_a_real_comparison_holds_what_was_measured(tmp_path: Path) -> None:
     assert out.getvalue() == (output / "comparison.md").read_text("utf-8")
 
     [row] = read_csv(output / "comparison.csv")
-    first = [row[key] for key in ("scheme", "seed", "split", "status")]
-    assert first == ["rope", "0", "test", "done"]
+    assert list(row.values())[:4] == ["rope", "0", "test", "done"]
     run = output / row["run"]
     record = json.loads((run / "results" / "test_greedy_scores.json").read_text("utf-8"))
     scores = record["scores"]
+    columns = "test_loss token_accuracy bleu4 sacrebleu interval_low interval_high".split()
     measured = [record["loss"], record["accuracy"], scores["bleu4"], scores["sacrebleu"]]
-    columns = ["test_loss", "token_accuracy", "bleu4", "sacrebleu"]
-    columns += ["interval_low", "interval_high"]
     assert [float(row[column]) for column in columns] == [*measured, *scores["interval"]]
     by_length = sum(int(row[name]) for name in row if name.startswith("n "))
     assert int(row["sentences"]) == scores["n"] == by_length
@@ -105,10 +103,13 @@ def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(stand_in: StandIn)
 
 def test_methods_are_changes_of_the_config_alone_and_together(stand_in: StandIn) -> None:
     names = ["plain_twice", "r_drop+bpe_dropout", "moving_average"]
-    arguments = stand_in.arguments("--methods", ",".join(names), "--set", "train.max_epochs=2")
-    assert compare_methods.main(arguments) == 0
-    assert [row["method"] for row in stand_in.table()] == ["plain", *names]
-    assert {row["baseline"] for row in stand_in.table()} == {"", "plain"}
+    arguments = ["--methods", ",".join(names), "--set", "train.max_epochs=2", "--jobs", "2"]
+    assert compare_methods.main(stand_in.arguments(*arguments)) == 0
+    table = stand_in.table()
+    assert [row["method"] for row in table] == ["plain", *names]
+    assert {row["baseline"] for row in table} == {"", "plain"}
+    assert {row["jobs"] for row in table} == {"2"}
+    assert "up to 2 runs at once" in stand_in.text()
     plain = from_dict(stand_in.config("plain"))
 
     def changes(name: str) -> dict[str, object]:
