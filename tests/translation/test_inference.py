@@ -162,12 +162,11 @@ def test_a_file_is_translated_line_by_line_into_another(
     assert output.read_bytes() == b""
 
 
-def test_white_space_is_read_as_in_training(infer: Scripts, trained_run: Path) -> None:
+def test_any_unicode_gets_an_answer_and_white_space_is_read_as_in_training(
+    infer: Scripts, trained_run: Path
+) -> None:
     source = "Le chat  dort !\nLe chat\u00a0dort\u202f!\n  Le chat\tdort ! \n".encode()
     assert len(set(lines_of(infer("--model_path", trained_run, stdin=source).out))) == 1
-
-
-def test_any_unicode_gets_an_answer(infer: Scripts, trained_run: Path) -> None:
     texts = ["😀👩‍👩‍👧", "日本語のテキスト", "مرحبا بالعالم", "a\x00b", "ＦＵＬＬ ｗｉｄｔｈ"]
     texts += ["\u200b", "<pad> </s> <unk>", "e\u0301" * 50, "-"]
     ended = infer("--model_path", trained_run, "--json", stdin=("\n".join(texts) + "\n").encode())

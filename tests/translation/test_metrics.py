@@ -79,10 +79,8 @@ def test_strings_handed_to_nltk_score_characters_and_only_char_bleu_says_so():
     hypotheses = damage(references, 0.3, seed=1)
     without, result = score(hypotheses, references), score(hypotheses, references, char_bleu=True)
     as_original = corpus_bleu([[reference] for reference in references], hypotheses)
-    by_characters = corpus_bleu([[list(r)] for r in references], [list(h) for h in hypotheses])
     assert without.char_bleu is None
     assert result.char_bleu == pytest.approx(as_original, abs=1e-12)
-    assert result.char_bleu == pytest.approx(by_characters, abs=1e-12)
     assert result.char_bleu > result.bleu4 + 0.1
     assert result.bleu4 == without.bleu4
 
@@ -134,13 +132,6 @@ def test_resampling_in_chunks_draws_whole_samples_and_the_same_for_every_system(
     assert abs(first.mean() - whole) < 3 * first.std()
 
 
-def test_a_corpus_of_equal_sentences_scores_the_same_in_every_resample():
-    statistics = np.tile(np.array([[9, 9, 7, 5, 4, 3, 9, 8, 7, 6]], dtype=float), (1000, 1))
-    (resampled,) = metrics._resampled_bleu([statistics], 1000, seed=0)
-    whole = sacrebleu.BLEU.compute_bleu([7, 5, 4, 3], [9, 8, 7, 6], 9, 9, smooth_method="exp").score
-    assert np.allclose(resampled, whole, rtol=0, atol=1e-9)
-
-
 def test_buckets_hold_every_sentence_once_with_the_sacrebleu_of_its_own():
     sources = [" ".join(["mot"] * n) for n in (1, 4, 5, 6, 9, 0, 5)]
     references = make_corpus(7)
@@ -190,37 +181,20 @@ def test_paired_bootstrap_tells_a_better_system_from_an_equal_one():
     assert alike.interval[0] < 0 < alike.interval[1]
 
 
-def test_paired_p_value_is_two_sided_and_one_for_identical_systems():
-    references = make_corpus(80)
-    a, b = damage(references, 0.3, seed=9), damage(references, 0.27, seed=10)
-    forth, back = (
-        paired_bootstrap(*pair, references, samples=300, seed=1) for pair in ((a, b), (b, a))
-    )
-    assert forth.p_value == back.p_value
-    assert forth.difference == -back.difference
-    same = paired_bootstrap(a, a, references, samples=300, seed=1)
-    assert (same.p_value, same.difference, same.interval) == (1.0, 0.0, (0.0, 0.0))
-
-
-def test_paired_p_value_follows_the_documented_formula():
+def test_paired_p_value_follows_its_formula_both_ways_and_is_one_for_identical_systems():
     references = make_corpus(60)
     a, b = damage(references, 0.3, seed=11), damage(references, 0.25, seed=12)
-    result = paired_bootstrap(a, b, references, samples=200, seed=3)
+    forth, back, same = (
+        paired_bootstrap(*pair, references, samples=200, seed=3)
+        for pair in ((a, b), (b, a), (a, a))
+    )
     statistics = [metrics._sentence_statistics(lines, references) for lines in (a, b)]
     scores_a, scores_b = metrics._resampled_bleu(statistics, 200, seed=3)
     against = min((scores_b <= scores_a).sum(), (scores_b >= scores_a).sum())
     assert 0 < against < 100
-    assert result.p_value == pytest.approx(2 * (against + 1) / 201)
-
-
-def test_pairing_uses_the_same_sentences_for_both_systems():
-    # Sentences differ widely in difficulty; b mends one word of each, so b wins in every resample
-    # of the same draw.
-    sentence = "a dog runs in the street and the man sees two {}"
-    references = make_corpus(40, seed=1) + [sentence.format("cats")] * 40
-    a = damage(references[:40], 0.8, seed=13) + [sentence.format("dogs")] * 40
-    b = a[:40] + references[40:]
-    assert paired_bootstrap(a, b, references, samples=200, seed=0).interval[0] > 0
+    assert forth.p_value == back.p_value == pytest.approx(2 * (against + 1) / 201)
+    assert forth.difference == -back.difference
+    assert (same.p_value, same.difference, same.interval) == (1.0, 0.0, (0.0, 0.0))
 
 
 @pytest.mark.parametrize(
