@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import multiprocessing
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,15 +23,14 @@ from data.corpora.build import build_corpus
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[2]
+PROCESSES = multiprocessing.get_context("fork")
 
 
 class WordTokenizer(BaseTokenizer):
     """A word is its own hash; EOS is 0 and padding the last id, as in Marian's vocabularies."""
 
+    kind = "words"
     eos_id, unk_id, bos_id, pad_id = 0, 1, 999, 999
-    src_vocab_size = tgt_vocab_size = 1000
-    shared_vocab = True
 
     def __init__(self, salt: str = "", before: Callable[[], None] = lambda: None) -> None:
         self.salt = salt
@@ -49,15 +47,10 @@ class WordTokenizer(BaseTokenizer):
     def _id(self, word: str) -> int:
         return 2 + int.from_bytes(hashlib.sha256((self.salt + word).encode()).digest()[:4]) % 990
 
-    kind = "words"
-
-    def decode_batch(self, *_):
-        raise NotImplementedError
-
-    src_pieces = tgt_pieces = files = decode_batch
-
     def fingerprint(self) -> str:
         return f"words {self.salt}"
+
+    decode_batch = src_pieces = files = None  # never asked for
 
 
 TEXT = ParallelText(
@@ -73,6 +66,14 @@ def make(cache_dir: Path, text=TEXT, tokenizer=None, max_len=8, too_long="drop")
 
 def entries(cache_dir: Path) -> list[Path]:
     return sorted(path for path in cache_dir.iterdir() if not path.name.startswith(PARTIAL))
+
+
+def assert_made(cache_dir: Path, expected: str, *, anew: bool) -> None:
+    """There is one entry in the end, and it has these ids."""
+    tokenizer = WordTokenizer()
+    assert digest(make(cache_dir, tokenizer=tokenizer)) == expected
+    assert (tokenizer.n_encoded > 0) == anew
+    assert len(entries(cache_dir)) == 1
 
 
 def digest(split: TokenizedSplit) -> str:
@@ -94,15 +95,7 @@ def test_ids_are_those_of_the_tokenizer(tmp_path: Path) -> None:
     assert split.src_ids.dtype == np.int32
     assert (split.kept.tolist(), split.n_skipped) == (list(range(51)), {})
     assert isinstance(split.src_ids, np.memmap)
-
-
-def test_the_second_time_nothing_is_tokenized(tmp_path: Path) -> None:
-    first = make(tmp_path)
-    tokenizer = WordTokenizer()
-    second = make(tmp_path, tokenizer=tokenizer)
-    assert tokenizer.n_encoded == 0
-    assert digest(first) == digest(second)
-    assert len(list(tmp_path.iterdir())) == 1
+    assert_made(tmp_path / "deep" / "cache", digest(split), anew=False)
 
 
 LONG = ParallelText(["a b c", "a", "a b c d e", "x y"], ["p", "p q r s t u", "p", "q"])
@@ -183,21 +176,10 @@ def change(name: str, edit: Callable[[bytes], bytes]) -> Callable[[Path], object
 def test_a_damaged_entry_is_made_anew(tmp_path: Path, damage, caplog) -> None:
     expected = digest(make(tmp_path))
     damage(entries(tmp_path)[0])
-    tokenizer = WordTokenizer()
-    assert digest(make(tmp_path, tokenizer=tokenizer)) == expected
-    assert tokenizer.n_encoded > 0
+    assert_made(tmp_path, expected, anew=True)
     assert "is damaged" in caplog.text
-    again = WordTokenizer()
-    make(tmp_path, tokenizer=again)
-    assert again.n_encoded == 0
+    assert_made(tmp_path, expected, anew=False)
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def child(call: str) -> subprocess.Popen[str]:
-    """A Python process that runs `call`, an expression over this module's names."""
-    code = f"from pathlib import Path\nfrom tests.data.test_cache import *\n{call}"
-    command = [sys.executable, "-c", code]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def die_at(n: int, cache_dir: Path) -> None:
@@ -214,13 +196,14 @@ def die_at(n: int, cache_dir: Path) -> None:
 
 @pytest.mark.parametrize("n", [0, 2, 5, 7, 8])
 def test_killed_while_tokenizing_or_writing_then_made_anew(tmp_path: Path, n: int) -> None:
-    process = child(f"die_at({n}, Path({str(tmp_path)!r}))")
-    assert process.wait(timeout=60) == -signal.SIGKILL
-    assert entries(tmp_path) == []
-    assert len(list(tmp_path.iterdir())) == 1  # what the crash left
-    tokenizer = WordTokenizer()
-    assert len(make(tmp_path, tokenizer=tokenizer)) == 51
-    assert tokenizer.n_encoded > 0
+    cache = tmp_path / "cache"
+    process = PROCESSES.Process(target=die_at, args=(n, cache))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert entries(cache) == []
+    assert len(list(cache.iterdir())) == 1  # what the crash left
+    assert_made(cache, digest(make(tmp_path / "other")), anew=True)
 
 
 def test_what_a_crash_left_goes_after_a_day_and_not_before(tmp_path: Path) -> None:
@@ -234,27 +217,23 @@ def test_what_a_crash_left_goes_after_a_day_and_not_before(tmp_path: Path) -> No
     assert (old.exists(), fresh.exists()) == (False, True)
 
 
-def race(cache_dir: Path, name: str, other: str) -> None:
+def race(folder: Path, name: str, other: str) -> tuple[str, int]:
     """Make the entry; the tokenizer starts only when the other process is tokenizing too."""
 
     def meet() -> None:
-        (cache_dir / f"{name}.here").touch()
+        (folder / f"{name}.here").touch()
         deadline = time.monotonic() + 30
-        while not (cache_dir / f"{other}.here").exists() and time.monotonic() < deadline:
+        while not (folder / f"{other}.here").exists() and time.monotonic() < deadline:
             time.sleep(0.005)
 
     tokenizer = WordTokenizer(before=meet)
-    print(digest(make(cache_dir / "cache", tokenizer=tokenizer)), tokenizer.n_encoded)
+    return digest(make(folder / "cache", tokenizer=tokenizer)), tokenizer.n_encoded
 
 
 def test_two_processes_at_once_share_one_entry(tmp_path: Path) -> None:
-    both = [
-        child(f"race(Path({str(tmp_path)!r}), {a!r}, {b!r})")
-        for a, b in (("one", "two"), ("two", "one"))
-    ]
-    printed = [process.communicate(timeout=60)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert printed[0] == printed[1] == f"{digest(make(tmp_path / 'cache'))} 102\n"
+    with PROCESSES.Pool(2) as pool:
+        both = pool.starmap(race, [(tmp_path, "one", "two"), (tmp_path, "two", "one")], 1)
+    assert both == [(digest(make(tmp_path / "cache")), 102)] * 2
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
@@ -269,23 +248,19 @@ def test_a_folder_that_cannot_be_written_is_reported_before_any_work(tmp_path: P
     assert tokenizer.n_encoded == 0
 
 
-def fill_the_disk(cache_dir: Path) -> None:
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (512, 512)
-    )  # a write past 512 bytes fails, as on a full disk
-    try:
+def fill_the_disk(cache_dir: Path) -> str:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))  # a longer write fails, as on a full disk
+    with pytest.raises(UserError) as caught:
         make(cache_dir)
-    except UserError as error:
-        print(error)
+    return str(caught.value)
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    process = child(f"fill_the_disk(Path({str(tmp_path)!r}))")
-    printed = process.communicate(timeout=60)[0]
-    assert process.returncode == 0
-    assert printed.count("\n") == 1
-    assert "the cache cannot be written" in printed
-    assert "--set data.cache_dir=" in printed
+    with PROCESSES.Pool(1) as pool:
+        said = pool.apply(fill_the_disk, (tmp_path,))
+    assert "\n" not in said
+    assert "the cache cannot be written" in said
+    assert "--set data.cache_dir=" in said
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 import time
 import unicodedata
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import local_hub
 import pytest
 from conftest import ROOT
 from hypothesis import given, settings, strategies as st
 from marian_files import ENGLISH, FRENCH
+from tokenizers import Tokenizer
 
 from configs.schema import Marian, Subword
 from tokenizer.base import KIND_FILE, BaseTokenizer
@@ -39,8 +39,8 @@ UNSEEN = ["Привет, мир", "我喜欢苹果", "👩‍👩‍👧 😀�
 
 
 @cache
-def trained(algorithm: str = "bpe", vocab_size: int = 800) -> SubwordTokenizer:
-    return SubwordTokenizer.train(TEXTS, Subword(algorithm=algorithm, vocab_size=vocab_size))  # type: ignore[arg-type]
+def trained(algorithm: Any = "bpe", vocab_size: int = 800) -> SubwordTokenizer:
+    return SubwordTokenizer.train(TEXTS, Subword(algorithm=algorithm, vocab_size=vocab_size))
 
 
 @pytest.fixture(scope="module")
@@ -62,27 +62,23 @@ def any_tokenizer(request, marian) -> BaseTokenizer:
 
 
 def test_sentences_end_in_eos_once_and_have_no_start_id(any_tokenizer):
-    t = any_tokenizer
-    for encode in (t.encode_src_batch, t.encode_tgt_batch):
-        for ids in encode(TEXTS[:20]):
+    t, texts = any_tokenizer, ["", *TEXTS[:20], "</s>"]
+    for batch, single in ((t.encode_src_batch, t.encode_src), (t.encode_tgt_batch, t.encode_tgt)):
+        encoded = batch(texts)
+        assert encoded == [single(text) for text in texts]
+        assert encoded[0] == [t.eos_id]
+        for ids in encoded:
             assert ids[-1] == t.eos_id
             assert not {t.pad_id, t.bos_id, t.eos_id} & set(ids[:-1])
             assert all(0 <= i < t.src_vocab_size for i in ids)
-
-
-def test_the_empty_string_is_eos_alone_and_no_texts_are_no_ids(any_tokenizer):
-    t = any_tokenizer
-    assert t.encode_src("") == t.encode_tgt("") == [t.eos_id]
     assert t.encode_src_batch([]) == t.encode_tgt_batch([]) == t.decode_batch([]) == []
     assert t.decode([]) == t.decode([t.eos_id]) == ""
 
 
-@pytest.mark.parametrize(
-    "text", ["<s>", "</s>", "a </s> b", "<pad><pad>", "x<unk>y", "</s><s><pad>", "<0x41>", "▁</s>"]
-)
-def test_special_pieces_written_in_the_text_are_plain_text(any_tokenizer, text):
+def test_special_pieces_written_in_the_text_are_plain_text(any_tokenizer):
     t = any_tokenizer
-    for ids in (t.encode_src(text), t.encode_tgt(text)):
+    texts = "<s>|</s>|a </s> b|<pad><pad>|x<unk>y|</s><s><pad>|<0x41>|▁</s>".split("|")
+    for ids in (*t.encode_src_batch(texts), *t.encode_tgt_batch(texts)):
         assert len(ids) > 2
         assert not {t.pad_id, t.bos_id, t.eos_id} & set(ids[:-1])
 
@@ -94,22 +90,12 @@ def test_decoding_stops_at_the_first_eos_and_leaves_special_ids_out(any_tokenize
     assert t.decode_batch([padded, ids[:-1]]) == ["The boy watches the house."] * 2
 
 
-def test_a_batch_gives_what_single_texts_give(any_tokenizer):
-    t = any_tokenizer
-    texts = ["", *TEXTS[:5], "</s>"]
-    assert t.encode_src_batch(texts) == [t.encode_src(text) for text in texts]
-    assert t.encode_tgt_batch(texts) == [t.encode_tgt(text) for text in texts]
-
-
-@pytest.mark.parametrize(
-    ("side", "text"),
-    [("src", "Ma sœur préfère la maison."), ("tgt", "My sister prefers the house.")],
-)
-def test_pieces_are_one_readable_string_for_each_id(any_tokenizer, side, text):
-    ids = getattr(any_tokenizer, f"encode_{side}")(text)
-    pieces = getattr(any_tokenizer, f"{side}_pieces")(ids)
-    assert len(pieces) == len(ids)
-    assert "".join(pieces) == "▁" + text.replace(" ", "▁") + "</s>"
+def test_pieces_are_one_readable_string_for_each_id(any_tokenizer):
+    for side, text in (("src", "Ma sœur préfère la maison."), ("tgt", "My sister has found it.")):
+        ids = getattr(any_tokenizer, f"encode_{side}")(text)
+        pieces = getattr(any_tokenizer, f"{side}_pieces")(ids)
+        assert len(pieces) == len(ids)
+        assert "".join(pieces) == "▁" + text.replace(" ", "▁") + "</s>"
 
 
 def test_text_that_is_not_unicode_is_refused(any_tokenizer):
@@ -119,13 +105,9 @@ def test_text_that_is_not_unicode_is_refused(any_tokenizer):
             encode(b"caf\xe9".decode("utf-8", "surrogateescape"))
 
 
-MANY = 10**5
-
-
-@pytest.mark.parametrize(
-    "text", ["a" * MANY, "l'homme " * 12_500, "😀" * MANY, "." * MANY], ids=len
-)
+@pytest.mark.parametrize("text", ["a", "l'homme ", "😀", "."])
 def test_very_long_text_is_quick_and_not_cut(any_tokenizer, text):
+    text *= 10**5 // len(text)
     start = time.perf_counter()
     ids = any_tokenizer.encode_src(text)
     decoded = any_tokenizer.decode(ids)
@@ -154,7 +136,6 @@ def test_subwords_round_trip(subword, text):
     ids = subword.encode_src(text)
     assert subword.decode(ids) == text
     assert subword.unk_id not in ids
-    assert subword.encode_tgt(text) == ids
 
 
 FRENCH_LETTERS = "abcdefghilmnopqrstuvxyzéèêëàâçîïôùûüœæÉÀÇŒ'’-.,;:!?«»()0123456789%€ "
@@ -166,11 +147,9 @@ ANY_LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="▁")
 def test_subwords_round_trip_any_unicode_in_nfc(subword, text):
     text = unicodedata.normalize("NFC", text).strip()
     if unicodedata.normalize("NFC", text) == text:
-        assert subword.decode(subword.encode_src(text)) == text
-
-
-def test_composed_and_decomposed_accents_are_the_same(subword):
-    assert subword.encode_src(unicodedata.normalize("NFD", "élève")) == subword.encode_src("élève")
+        ids = subword.encode_src(text)
+        assert subword.decode(ids) == text
+        assert subword.encode_src(unicodedata.normalize("NFD", text)) == ids
 
 
 def test_punctuation_digits_and_elisions_are_cut_off(subword):
@@ -192,32 +171,22 @@ def test_special_ids_are_those_of_their_pieces(subword):
     assert subword.src_vocab_size == subword.tgt_vocab_size
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_no_order_of_ids_is_assumed(algorithm):
+def test_no_order_of_ids_is_assumed():
     """A vocabulary with the special pieces last, eos before pad: as it may come from elsewhere."""
-    from tokenizers import Tokenizer
-
-    usual = trained(algorithm, 200)
+    usual = trained("bpe", 200)
     data = json.loads(usual.files()["tokenizer.json"])
-    vocab = data["model"]["vocab"]
-    pieces = list(vocab) if algorithm == "bpe" else [piece for piece, _ in vocab]
-    order = [piece for piece in pieces if piece not in SPECIALS] + ["</s>", "<unk>", "<s>", "<pad>"]
-    if algorithm == "bpe":
-        data["model"]["vocab"] = {piece: i for i, piece in enumerate(order)}
-    else:
-        data["model"]["vocab"] = [[piece, dict(map(tuple, vocab))[piece]] for piece in order]
-        data["model"]["unk_id"] = order.index("<unk>")
+    pieces = [piece for piece in data["model"]["vocab"] if piece not in SPECIALS]
+    order = [*pieces, "</s>", "<unk>", "<s>", "<pad>"]
+    data["model"]["vocab"] = {piece: i for i, piece in enumerate(order)}
     for token in data["added_tokens"]:
         token["id"] = order.index(token["content"])
-    for token in data["post_processor"]["special_tokens"].values():
-        token["ids"] = [order.index("</s>")]
+    data["post_processor"]["special_tokens"]["</s>"]["ids"] = [order.index("</s>")]
     moved = SubwordTokenizer(Tokenizer.from_str(json.dumps(data)))
     assert (moved.eos_id, moved.pad_id) == (len(order) - 4, len(order) - 1)
     text = "Le garçon n'aime pas la maison."
     assert moved.src_pieces(moved.encode_src(text)) == usual.src_pieces(usual.encode_src(text))
     assert moved.decode([moved.bos_id, *moved.encode_src(text), 0, moved.pad_id]) == text
-    assert moved.src_pieces([0])[0] not in SPECIALS  # an id of 0 is a piece like others
-    assert moved.decode([0]) == order[0].replace("▁", " ").strip()
+    assert moved.decode([0]) == order[0].replace("▁", " ").strip()  # a piece like others
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -267,17 +236,26 @@ def test_broken_bytes_from_a_model_decode_to_something(subword):
     assert "�" in subword.decode(subword.encode_src("😀")[:2])
 
 
-def test_training_is_repeatable_across_processes():
-    script = (
-        "from configs.schema import Subword; from tokenizer.subword import SubwordTokenizer\n"
-        "from tests.marian_files import ENGLISH, FRENCH\n"
-        f"for algorithm in {ALGORITHMS}:\n"
-        "    config = Subword(algorithm=algorithm, vocab_size=800)\n"
-        "    print(SubwordTokenizer.train(iter(FRENCH + ENGLISH), config).fingerprint())"
-    )
+def test_another_process_trains_and_loads_the_same_without_heavy_packages(tmp_path):
+    trained().save(tmp_path)
+    script = f"""
+import sys
+from pathlib import Path
+from configs.schema import Subword
+from tests.marian_files import ENGLISH, FRENCH
+from tokenizer.build import load_tokenizer
+from tokenizer.subword import SubwordTokenizer
+for algorithm in {ALGORITHMS}:
+    config = Subword(algorithm=algorithm, vocab_size=800)
+    print(SubwordTokenizer.train(iter(FRENCH + ENGLISH), config).fingerprint())
+t = load_tokenizer(Path({str(tmp_path)!r}))
+print(t.fingerprint(), t.decode(t.encode_src("ça")))
+print(*{{"transformers", "huggingface_hub", "sentencepiece", "torch"}} & set(sys.modules))
+"""
     command = [sys.executable, "-c", script]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout.split() == [trained(algorithm).fingerprint() for algorithm in ALGORITHMS]
+    bpe, unigram = (trained(algorithm).fingerprint() for algorithm in ALGORITHMS)
+    assert run.stdout == f"{bpe}\n{unigram}\n{bpe} ça\n\n"
 
 
 def test_the_fingerprint_tells_vocabularies_apart():
@@ -286,17 +264,13 @@ def test_the_fingerprint_tells_vocabularies_apart():
     assert len({t.fingerprint() for t in tokenizers}) == len(tokenizers)
 
 
-@pytest.mark.parametrize("texts", [[], ["", " "], [""]], ids=["none", "blank", "empty"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_training_on_nothing_is_refused(algorithm, texts):
-    with pytest.raises(UserError, match="no text to train the tokenizer on"):
-        SubwordTokenizer.train(texts, Subword(algorithm=algorithm))
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_one_short_sentence_is_enough_to_train(algorithm):
+def test_one_letter_is_enough_to_train_and_nothing_is_not(algorithm):
     t = SubwordTokenizer.train(["a"], Subword(algorithm=algorithm))
     assert t.decode(t.encode_src("a b é")) == "a b é"
+    for texts in ([], [""], ["", " "]):
+        with pytest.raises(UserError, match="no text to train the tokenizer on"):
+            SubwordTokenizer.train(texts, Subword(algorithm=algorithm))
 
 
 def test_transformers_loads_the_saved_folder_with_the_same_ids(subword, tmp_path):
@@ -311,26 +285,7 @@ def test_transformers_loads_the_saved_folder_with_the_same_ids(subword, tmp_path
     assert theirs.decode(subword.encode_src(ORDINARY[0]), skip_special_tokens=True) == ORDINARY[0]
 
 
-def test_our_own_loading_does_not_import_transformers(tmp_path):
-    trained().save(tmp_path)
-    heavy = {"transformers", "huggingface_hub", "sentencepiece", "torch"}
-    script = (
-        "import sys; from pathlib import Path; from tokenizer.build import load_tokenizer\n"
-        "t = load_tokenizer(Path(sys.argv[1])); t.decode(t.encode_src('ça'))\n"
-        f"print(sorted({heavy} & set(sys.modules)))"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout == "[]\n"
-
-
 # ------------------------------------------------------------------------------------------- Marian
-
-
-def test_marian_reads_its_special_ids_and_starts_from_pad(marian):
-    assert (marian.eos_id, marian.unk_id) == (0, 1)
-    assert marian.pad_id == marian.bos_id == marian.src_vocab_size - 1
-    assert marian.shared_vocab
 
 
 def check_sides(tokenizer: FrEnTokenizer, folder: Path, french: str, english: str) -> None:
@@ -343,11 +298,12 @@ def check_sides(tokenizer: FrEnTokenizer, folder: Path, french: str, english: st
             pieces = getattr(tokenizer, f"{side}_pieces")
             ids = getattr(tokenizer, f"encode_{side}")(text)
             assert pieces(ids) == [*model.encode(text, out_type=str), "</s>"]
-    assert tokenizer.encode_src(english) != tokenizer.encode_tgt(english)
     assert tokenizer.decode(tokenizer.encode_tgt(english)) == english
 
 
-def test_marian_cuts_each_side_by_its_own_model(marian, marian_folder):
+def test_marian_reads_its_special_ids_and_cuts_each_side_by_its_own_model(marian, marian_folder):
+    assert (marian.eos_id, marian.unk_id, marian.shared_vocab) == (0, 1, True)
+    assert marian.pad_id == marian.bos_id == marian.src_vocab_size - 1
     check_sides(marian, marian_folder, "Le garçon préfère la maison.", "The boy watches the house.")
 
 
@@ -363,8 +319,6 @@ def test_the_real_marian_tokenizer():
 
 
 def test_marian_text_with_spaced_punctuation_is_not_tidied(marian):
-    ids = marian.encode_tgt("It has found that !")
-    assert marian.decode([i for i in ids if i != marian.unk_id]).startswith("It has found that")
     assert marian.decode(marian.encode_tgt("The boy .")) == "The boy ."
 
 
@@ -374,23 +328,25 @@ def test_marian_of_another_direction_is_refused(marian_folder):
         build_tokenizer(config, list, src_lang="en", tgt_lang="fr")
 
 
-def test_marian_files_that_are_missing_or_damaged_are_named(marian_folder, tmp_path):
-    models = ("source.spm", "target.spm")
-    shutil.copy(marian_folder / "vocab.json", tmp_path)
-    with pytest.raises(UserError, match=r"lacks source\.spm, target\.spm"):
-        FrEnTokenizer.from_pretrained(str(tmp_path))
-    for name in models:
-        (tmp_path / name).write_bytes(b"not a model")
-    with pytest.raises(UserError, match="cannot read the Marian tokenizer") as caught:
-        FrEnTokenizer.from_pretrained(str(tmp_path))
+@pytest.mark.parametrize(
+    ("name", "edit", "words"),
+    [
+        ("source.spm", None, r"lacks source\.spm$"),
+        ("target.spm", lambda raw: b"not a model", "cannot read the Marian tokenizer"),
+        ("vocab.json", lambda raw: raw.replace(b"<pad>", b"<p>"), "has no pad piece"),
+    ],
+)
+def test_a_file_of_marian_that_is_missing_or_damaged_is_named(
+    marian_folder, tmp_path, name, edit, words
+):
+    path = shutil.copytree(marian_folder, tmp_path / "copy") / name
+    content = path.read_bytes()
+    path.unlink()
+    if edit:
+        path.write_bytes(edit(content))
+    with pytest.raises(UserError, match=words) as caught:
+        FrEnTokenizer.from_pretrained(str(tmp_path / "copy"))
     assert "\n" not in str(caught.value)
-    for name in models:
-        shutil.copy(marian_folder / name, tmp_path)
-    vocab = json.loads((marian_folder / "vocab.json").read_text("utf-8"))
-    del vocab["<pad>"]
-    (tmp_path / "vocab.json").write_text(json.dumps(vocab), "utf-8")
-    with pytest.raises(UserError, match="has no pad piece"):
-        FrEnTokenizer.from_pretrained(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["../no/such/folder", "/no/such/folder", "a/b/c", "", "."])
@@ -401,24 +357,17 @@ def test_a_path_that_is_no_folder_is_not_looked_for_on_the_hub(name, tmp_path, m
         FrEnTokenizer.from_pretrained(name)
 
 
-def test_without_network_and_cache_one_line_in_seconds_names_the_remedy(tmp_path):
-    """In a process of its own: nothing has set up logging, and the client reads its environment."""
-    script = (
-        "from utils.errors import UserError; from tokenizer.marian import FrEnTokenizer\n"
-        "try: FrEnTokenizer.from_pretrained('Helsinki-NLP/opus-mt-fr-en')\n"
-        "except UserError as error: print(error)"
-    )
+def test_without_network_and_cache_one_line_names_the_remedy(tmp_path, monkeypatch, caplog):
     closed = "http://127.0.0.1:9"  # refuses at once, whatever network the machine has
-    hub = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": closed, "HF_HUB_OFFLINE": "0", "NO_PROXY": "*"}
-    start = time.perf_counter()
-    command = [sys.executable, "-c", script]
-    run = subprocess.run(command, cwd=ROOT, env=os.environ | hub, capture_output=True, text=True)
-    assert time.perf_counter() - start < 20
-    assert run.stdout.count("\n") == 1, run.stderr
-    announced = "fetching the tokenizer Helsinki-NLP/opus-mt-fr-en from the Hugging Face hub"
-    assert f"{announced} ({closed}), once\n" in run.stderr
-    assert "the tokenizer Helsinki-NLP/opus-mt-fr-en is not in the hub's cache" in run.stdout
-    assert "--set tokenizer.name_or_path=FOLDER" in run.stdout
+    local_hub.ask(monkeypatch, closed, tmp_path)
+    words = (
+        "the tokenizer some/model is not in the hub's cache .*--set tokenizer.name_or_path=FOLDER"
+    )
+    with pytest.raises(UserError, match=words) as caught:
+        FrEnTokenizer.from_pretrained("some/model")
+    assert "\n" not in str(caught.value)
+    told = f"fetching the tokenizer some/model from the Hugging Face hub ({closed}), once"
+    assert ("WARNING", told) in [(each.levelname, each.message) for each in caplog.records]
 
 
 def test_a_tokenizer_of_the_hub_is_fetched_once(marian_folder, tmp_path, monkeypatch):
@@ -454,37 +403,32 @@ def test_build_trains_or_loads_by_the_config(marian_folder):
     assert isinstance(built, FrEnTokenizer)
 
 
-def change(name: str, edit: Callable[[str], str]) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_text(edit((folder / name).read_text("utf-8")))
+KIND, MODEL = KIND_FILE, "tokenizer.json"
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("name", "edit", "words"),
     [
-        (shutil.rmtree, "no tokenizer folder"),
-        (lambda folder: (folder / KIND_FILE).unlink(), f"incomplete: {KIND_FILE}"),
-        (change(KIND_FILE, lambda text: "[]"), f"incomplete: {KIND_FILE}"),
-        (
-            change(KIND_FILE, lambda text: text.replace("subword", "words")),
-            "of kind 'words': known",
-        ),
-        (change("tokenizer.json", lambda text: text[:1000]), "cannot read the tokenizer"),
-        (lambda folder: (folder / "tokenizer.json").unlink(), "cannot read the tokenizer"),
-        (change("tokenizer.json", lambda text: text.replace('"</s>"', '"</t>"')), "no </s> piece"),
-        (
-            change(
-                "tokenizer.json", lambda _: trained("bpe", 120).files()["tokenizer.json"].decode()
-            ),
-            "were changed after it was saved",
-        ),
+        (KIND, None, f"incomplete: {KIND_FILE}"),
+        (KIND, lambda text: "[]", f"incomplete: {KIND_FILE}"),
+        (KIND, lambda text: text.replace("subword", "words"), "of kind 'words': known"),
+        (MODEL, None, "cannot read the tokenizer"),
+        (MODEL, lambda text: text[:1000], "cannot read the tokenizer"),
+        (MODEL, lambda text: text.replace('"</s>"', '"</t>"'), "no </s> piece"),
+        (MODEL, lambda text: text.replace("NFC", "NFD"), "were changed after it was saved"),
     ],
 )
-def test_a_missing_damaged_or_changed_tokenizer_is_named(tmp_path, damage, words):
-    folder = tmp_path / "saved"
-    trained("bpe", 100).save(folder)
-    damage(folder)
+def test_a_missing_damaged_or_changed_tokenizer_is_named(tmp_path, name, edit, words):
+    with pytest.raises(UserError, match="no tokenizer folder"):
+        load_tokenizer(tmp_path / "saved")
+    trained("bpe", 100).save(tmp_path / "saved")
+    path = tmp_path / "saved" / name
+    content = path.read_text("utf-8")
+    path.unlink()
+    if edit:
+        path.write_text(edit(content), "utf-8")
     with pytest.raises(UserError, match=words):
-        load_tokenizer(folder)
+        load_tokenizer(tmp_path / "saved")
 
 
 def test_a_save_that_stops_half_way_counts_as_incomplete(marian, tmp_path):
