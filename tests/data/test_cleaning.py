@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
 
-from configs.schema import Cleaning, Config, DataConfig, NoCleaning, ParallelFiles, Subword
+from configs.schema import Cleaning, Config, DataConfig, NoCleaning, ParallelFiles
 from configs.serialize import apply_overrides, from_dict, to_dict
-from data.cache import cache_key, load_split
 from data.cleaning import STOP_WORDS, clean_text, speaks
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
-from tokenizer.subword import SubwordTokenizer
 from utils.errors import ConfigError
 
 PAIRS = [
@@ -43,13 +40,10 @@ def test_each_rule_counts_what_it_dropped_beside_the_corpus_own_counts() -> None
     assert skipped == {"empty": 2, "too_many_words": 1, **others}
 
 
-def test_no_rule_drops_nothing() -> None:
-    assert cleaned(PAIRS, **OFF) == (PAIRS, {"empty": 2})
-
-
 @pytest.mark.parametrize(
     ("rule", "reason", "dropped"),
     [
+        ({}, "none", []),
         ({"duplicates": True}, "duplicate", [1]),
         ({"identical": True}, "identical", [3]),
         ({"language": True}, "language", [5, 6, 7]),
@@ -64,7 +58,7 @@ def test_a_rule_alone(rule: dict, reason: str, dropped: list[int]) -> None:
     pairs = [*PAIRS[:4], ("Oui.", "Yes, of course, you may have it."), *PAIRS[5:]]
     kept, skipped = cleaned(pairs, **(OFF | rule))
     assert kept == [pair for i, pair in enumerate(pairs) if i not in dropped]
-    assert skipped == {"empty": 2, reason: len(dropped)}
+    assert skipped == {"empty": 2} | ({reason: len(dropped)} if dropped else {})
 
 
 def test_a_ratio_at_the_limit_is_kept() -> None:
@@ -99,31 +93,18 @@ def test_no_stop_word_is_of_both_languages() -> None:
 # ------------------------------------------------------------------------------------------- in use
 
 
-def corpus_config(folder: Path, **changes) -> DataConfig:
+def test_the_training_split_alone_is_cleaned(tmp_path: Path) -> None:
     for split in ("train", "valid"):
         for side, lang in enumerate(("fr", "en")):
             lines = (f"{pair[side]}\n" for pair in PAIRS)
-            (folder / f"{split}.{lang}").write_text("".join(lines), "utf-8")
-    files = ParallelFiles(root=str(folder))
-    return DataConfig(corpus=files, cache_dir=str(folder / "cache"), **changes)
-
-
-def test_the_training_split_alone_is_cleaned_and_the_cache_knows(tmp_path: Path, caplog) -> None:
-    plain, config = corpus_config(tmp_path), corpus_config(tmp_path, clean=Cleaning())
-    texts = [side for pair in PAIRS for side in pair]
-    tokenizer = SubwordTokenizer.train(texts, Subword(vocab_size=80))
-    caplog.set_level(logging.INFO, logger="data.cache")
-    corpus = build_corpus(config)
-    text, ids = load_split(config, corpus, corpus.train, tokenizer, training=True)
-    assert len(text) == len(ids) == 3
-    assert "train: 3 pairs" in caplog.text
-    assert "(skipped or long: duplicate 1, identical 1, length_ratio 1, language 3)" in caplog.text
-    whole, _ = load_split(config, corpus, corpus.validation, tokenizer, training=False)
-    assert len(whole) == len(PAIRS)
-    uncleaned = build_corpus(plain).load("train")
-    assert len(uncleaned) == len(PAIRS)
-    key = [cache_key(t, tokenizer, max_len=256, too_long="drop") for t in (text, uncleaned)]
-    assert key[0] != key[1]
+            (tmp_path / f"{split}.{lang}").write_text("".join(lines), "utf-8")
+    files = ParallelFiles(root=str(tmp_path))
+    corpus = build_corpus(DataConfig(corpus=files, clean=Cleaning()))
+    text = corpus.load(corpus.train)
+    assert len(text) == 3
+    assert text.skipped == {"duplicate": 1, "identical": 1, "length_ratio": 1, "language": 3}
+    assert len(corpus.load(corpus.validation)) == len(PAIRS)
+    assert len(build_corpus(DataConfig(corpus=files)).load("train")) == len(PAIRS)
 
 
 def test_the_language_check_is_refused_for_languages_that_it_does_not_know(tmp_path: Path) -> None:
