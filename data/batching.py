@@ -51,19 +51,13 @@ class Batch:
     def halves(self, pad_id: int) -> list[Batch]:
         """Two batches with half of the rows each, and no more padding than they need."""
         middle = len(self.indices) // 2
-        return [self._rows(rows, pad_id) for rows in (slice(middle), slice(middle, None))]
-
-    def _rows(self, rows: slice, pad_id: int) -> Batch:
-        src, tgt_out = self.src[rows], self.tgt_out[rows]
-        n_src, n_tgt = ((ids != pad_id).sum(dim=1) for ids in (src, tgt_out))
-        longest = int(n_tgt.max())
-        return Batch(
-            src=src[:, : int(n_src.max())],
-            tgt_in=self.tgt_in[rows, :longest],
-            tgt_out=tgt_out[:, :longest],
-            indices=self.indices[rows],
-            n_tokens=int(n_tgt.sum()),
-        )
+        halves = []
+        for rows in (slice(middle), slice(middle, None)):
+            src, tgt_in, tgt_out = self.src[rows], self.tgt_in[rows], self.tgt_out[rows]
+            s, t = (int((ids != pad_id).sum(dim=1).max()) for ids in (src, tgt_out))
+            sides = src[:, :s], tgt_in[:, :t], tgt_out[:, :t]
+            halves.append(Batch(*sides, self.indices[rows], int((tgt_out != pad_id).sum())))
+        return halves
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> Batch:
         names = ("src", "tgt_in", "tgt_out", "indices")
@@ -223,9 +217,8 @@ def _padded(ids: np.ndarray, offsets: np.ndarray, index: np.ndarray, pad_id: int
 class _Groups(Dataset[list[Batch]]):
     """An epoch and a group of it, a list of lists of rows, to a list of batches.
 
-    With a resampler, ids are drawn for that epoch. They make longer sequences, of uneven lengths:
-    the rows of the group are cut into batches anew, so that the budget holds. What is learned from
-    a group is a sum over its rows.
+    With a resampler, ids are drawn for that epoch. Sequences are longer then, and the rows of the
+    group are cut into batches anew: the budget holds, and the sum over the rows is the same.
     """
 
     def __init__(
@@ -270,8 +263,7 @@ def make_train_loader(
 ) -> DataLoader[list[Batch]]:
     """A loader of groups of batches, alike for any num_workers; `loader.sampler` is a GroupSampler.
 
-    With a resampler a group has the same rows, and their ids are drawn anew in each epoch; it may
-    then be of more batches, each within the budget.
+    With a resampler a group has the same rows, perhaps in more batches, each within the budget.
     """
     by, size = config.batch_by, config.batch_size
     lengths = split.src_lengths, split.tgt_lengths
@@ -293,8 +285,7 @@ def make_train_loader(
 def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
     """This process's rows of the batches of `make_train_loader` that take the most memory.
 
-    These are the one with the most padded tokens, and the one with the most pairs of tokens, which
-    attention looks at; often they are the same.
+    That is the one of the most padded tokens, and that of the most pairs of tokens (for attention).
     """
     sampler: Any = loader.sampler
     dataset: Any = loader.dataset
@@ -319,17 +310,17 @@ def make_eval_loader(
 
     Ranks take whole batches in turn: each row comes once, and one may have a batch less.
     """
-    order = np.lexsort((split.tgt_lengths, split.src_lengths))[::-1].tolist()
-    batches: Any = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    rows = np.lexsort((split.tgt_lengths, split.src_lengths))[::-1].tolist()
+    batches: Any = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     collated = partial(collate, split, pad_id=pad_id, bos_id=bos_id)
     return DataLoader(batches[rank::world_size], batch_size=None, collate_fn=collated)
 
 
 def _leave_signals_to_the_parent(worker_id: int) -> None:
-    """Ctrl-C and a batch system's SIGTERM reach all processes; the training one decides.
+    """Ctrl-C and a batch system's SIGTERM reach all processes; the training one saves first.
 
-    It saves first, and a worker that died meanwhile would be an error there. Its own SIGTERM at
-    exit comes twice (from torch, then from multiprocessing): the second one always ends the worker.
+    A worker that died meanwhile would be an error there. At exit its own SIGTERM comes twice (from
+    torch, then from multiprocessing): the second one always ends the worker.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

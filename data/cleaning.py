@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from configs.schema import Cleaning
@@ -25,17 +26,27 @@ def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: st
     seen: set[tuple[str, str]] = set()
     counts: Counter[str] = Counter(text.skipped)
     kept: list[int] = []
-    for row, pair in enumerate(zip(text.src, text.tgt)):
-        reason = _reason(*pair, config, src_lang, tgt_lang)
-        if reason is None and config.duplicates and pair in seen:
-            reason = "duplicate"
+    most_words, most_ratio = config.max_words or math.inf, config.max_ratio or math.inf
+    for row, (src, tgt) in enumerate(zip(text.src, text.tgt)):
+        n_words = len(src.split()), len(tgt.split())
+        lengths = n_words if config.ratio_of == "words" else (len(src), len(tgt))
+        speak = not config.language or (speaks(src, src_lang) and speaks(tgt, tgt_lang))
+        dropped = {
+            "identical": config.identical and src.casefold() == tgt.casefold(),
+            "too_few_words": min(n_words) < config.min_words,
+            "too_many_words": max(n_words) > most_words,
+            "length_ratio": max(lengths) > most_ratio * min(lengths),
+            "language": not speak,
+            "duplicate": config.duplicates and (src, tgt) in seen,
+        }
+        reason = next((rule for rule, applies in dropped.items() if applies), None)
         if reason is None:
-            seen.add(pair)
+            seen.add((src, tgt))
             kept.append(row)
         else:
             counts[reason] += 1
-    src, tgt = ([side[row] for row in kept] for side in (text.src, text.tgt))
-    return ParallelText(src, tgt, dict(counts))
+    src_kept, tgt_kept = ([side[row] for row in kept] for side in (text.src, text.tgt))
+    return ParallelText(src_kept, tgt_kept, dict(counts))
 
 
 class CleanedCorpus(CorpusReader):
@@ -53,23 +64,6 @@ class CleanedCorpus(CorpusReader):
         """A split, as the corpus has it unless it is the one for training."""
         text = self.corpus.load(split)
         return clean_text(text, self.config, *self.langs) if split == self.train else text
-
-
-def _reason(src: str, tgt: str, config: Cleaning, src_lang: str, tgt_lang: str) -> str | None:
-    """The name of the first rule that drops the pair, whatever came before it."""
-    if config.identical and src.casefold() == tgt.casefold():
-        return "identical"
-    n_words = len(src.split()), len(tgt.split())
-    if min(n_words) < config.min_words:
-        return "too_few_words"
-    if config.max_words is not None and max(n_words) > config.max_words:
-        return "too_many_words"
-    lengths = n_words if config.ratio_of == "words" else (len(src), len(tgt))
-    if config.max_ratio is not None and max(lengths) > config.max_ratio * min(lengths):
-        return "length_ratio"
-    if config.language and not (speaks(src, src_lang) and speaks(tgt, tgt_lang)):
-        return "language"
-    return None
 
 
 def speaks(text: str, lang: str) -> bool:

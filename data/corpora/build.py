@@ -32,14 +32,13 @@ def build_corpus(config: DataConfig) -> CorpusReader:
 
     Nothing is read before a split is loaded. Raises UserError as the corpus does.
     """
-    if isinstance(config.corpus, Mixture):
-        parts = [_single(part.corpus, config) for part in config.corpus.parts]
-        return MixtureCorpus(config.corpus, parts)
-    return _single(config.corpus, config)
+    langs = config.src_lang, config.tgt_lang
 
+    def single(corpus: SingleCorpus) -> CorpusReader:
+        reader = READERS[type(corpus)](corpus, *langs)
+        return CleanedCorpus(reader, clean, *langs) if isinstance(clean, Cleaning) else reader
 
-def _single(corpus: SingleCorpus, config: DataConfig) -> CorpusReader:
-    reader = READERS[type(corpus)](corpus, config.src_lang, config.tgt_lang)
-    if isinstance(config.clean, Cleaning):
-        return CleanedCorpus(reader, config.clean, config.src_lang, config.tgt_lang)
-    return reader
+    corpus, clean = config.corpus, config.clean
+    if isinstance(corpus, Mixture):
+        return MixtureCorpus(corpus, [single(part.corpus) for part in corpus.parts])
+    return single(corpus)

@@ -26,10 +26,7 @@ class ParallelFilesCorpus(CorpusReader):
         self.train, self.validation, self.test = config.train, config.validation, config.test
 
     def load(self, split: str) -> ParallelText:
-        """The pairs of one split.
-
-        UserError: a missing, damaged or uneven file, or a line that the config forbids.
-        """
+        """One split. UserError: missing, damaged or uneven files, or a line that config forbids."""
         paths = [self._find(split, lang) for lang in self.langs]
         sides = [_lines(path) for path in paths]
         if len(sides[0]) != len(sides[1]):

@@ -84,14 +84,9 @@ class Iwslt2017Corpus(CorpusReader):
     def _path(self) -> Path:
         if self.config.path is not None:
             return Path(os.path.expanduser(self.config.path))
-        return fetch(
-            REPO,
-            [f"{CONFIG}/{split}/*.parquet" for split in SIZES],
-            what=f"{REPO} ({CONFIG})",
-            remedy=REMEDY,
-            repo_type="dataset",
-            revision=REVISION,
-        )
+        patterns, what = [f"{CONFIG}/{split}/*.parquet" for split in SIZES], f"{REPO} ({CONFIG})"
+        place = {"repo_type": "dataset", "revision": REVISION}
+        return fetch(REPO, patterns, what=what, remedy=REMEDY, **place)
 
 
 def _clean(text: str) -> str:
@@ -104,8 +99,7 @@ def _read_split(path: Path, split: str, *, strict: bool) -> Pairs:
     try:
         files = _list_files(path)
         pairs = _official_pairs(files, split, path, strict=strict)
-        if pairs is None:
-            pairs = _parquet_pairs(files, split, path)
+        pairs = _parquet_pairs(files, split, path) if pairs is None else pairs
     except UserError:
         raise
     except Exception as error:  # the readers of archives and of parquet raise many kinds
@@ -152,9 +146,6 @@ def _read(name: str, open_it: Callable[[], Any]) -> bytes:
     return raw
 
 
-# ------------------------------------------------------------------------------- the official files
-
-
 def _official_pairs(files: Files, split: str, path: Path, *, strict: bool) -> Pairs | None:
     """The split from `train.tags.*` or `IWSLT17.TED.*.xml`; None where there is none of its files.
 
@@ -168,22 +159,21 @@ def _official_pairs(files: Files, split: str, path: Path, *, strict: bool) -> Pa
             [template.format(pair=pair, lang=lang) for lang in pair.split("-")]
             for template in OFFICIAL[split]
         ]
-        missing = [name for names in wanted for name in names if name not in by_name]
-        if len(missing) == 2 * len(wanted):
+        absent = [names for names in wanted if by_name.keys().isdisjoint(names)]
+        if absent == wanted:
             continue
-        one_sided = any((src in by_name) != (tgt in by_name) for src, tgt in wanted)
-        if missing and (strict or one_sided):
-            raise UserError(
-                f"{path}: the official files of {split} are not complete; missing: "
-                f"{', '.join(missing)}"
-            )
+        missing = [name for names in wanted for name in names if name not in by_name]
+        if len(missing) > (0 if strict else 2 * len(absent)):
+            lacking = ", ".join(missing)
+            raise UserError(f"{path}: files of {split} are not complete; missing: {lacking}")
         if missing:
             logger.warning("%s: %s is without %s", path, split, ", ".join(missing))
         pairs: Pairs = []
         for names in wanted:
-            found = [by_name[name] for name in names if name in by_name]
-            lines = [list(read_lines(io.BytesIO(files[name]()), name)) for name in found]
-            pairs += parse(found, lines) if found else []
+            if names not in absent:
+                found = [by_name[name] for name in names]
+                lines = [list(read_lines(io.BytesIO(files[name]()), name)) for name in found]
+                pairs += parse(found, lines)
         return pairs if pair == "fr-en" else [(fr, en) for en, fr in pairs]
     return None
 
@@ -213,9 +203,8 @@ def _xml_pairs(names: list[str], lines: list[list[str]]) -> Pairs:
 def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
     """Text by (document, segment number; the numbers start anew in each document).
 
-    Only the tags of documents and segments are looked for. The official files hold a bare `&` or
-    `<` here and there, which a strict XML parser refuses; and no entity but HTML's own is ever
-    expanded, no other file ever opened.
+    Only their tags are looked for: the official files hold a bare `&` or `<` here and there, which
+    an XML parser refuses; and no entity but HTML's own is expanded, no other file opened.
     """
     found: dict[tuple[str, int], str] = {}
     document = None
@@ -233,9 +222,6 @@ def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
                 )
             found[key] = content
     return found
-
-
-# ------------------------------------------------------------------------------------------ parquet
 
 
 def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:

@@ -32,33 +32,35 @@ class MixtureCorpus(CorpusReader):
         """The mixture for "train"; else a split of the part to evaluate, or NAME.SPLIT."""
         if split == self.train:
             return self._mixed()
-        name, dot, rest = split.partition(".")
+        name, _, rest = split.partition(".")
         own = split in (self.validation, *self.parts[self._evaluated].test)
-        if dot and name in self.parts and not own:
+        if rest and name in self.parts and not own:
             return self._load(name, rest)
         return self._load(self._evaluated, split)
 
     def _load(self, name: str, split: str) -> ParallelText:
         """A part's split. UserError: with the part's name, and with keys as they are for a part."""
-        place = f"data.corpus.parts.{self.config.names.index(name)}.corpus."
         try:
             return self.parts[name].load(split)
         except UserError as error:
-            raise UserError(
-                f"part {name} of the mixture: {str(error).replace('data.corpus.', place)}"
-            ) from error
+            place = f"data.corpus.parts.{self.config.names.index(name)}.corpus."
+            told = str(error).replace("data.corpus.", place)
+            raise UserError(f"part {name} of the mixture: {told}") from error
 
     def _mixed(self) -> ParallelText:
         texts = [self._load(name, part.train) for name, part in self.parts.items()]
         counts = epoch_counts(self.config, [len(text) for text in texts])
-        src: list[str] = []
-        tgt: list[str] = []
-        skipped: dict[str, int] = {}
-        for number, (name, text, count) in enumerate(zip(self.parts, texts, counts)):
-            rows = _rows(len(text), count, seed=[self.config.seed, number])
-            src += [text.src[row] for row in rows]
-            tgt += [text.tgt[row] for row in rows]
-            skipped |= {f"{name}.{reason}": n for reason, n in text.skipped.items()}
+        mixed = [
+            (text, _rows(len(text), count, seed=[self.config.seed, number]))
+            for number, (text, count) in enumerate(zip(texts, counts))
+        ]
+        src = [text.src[row] for text, rows in mixed for row in rows]
+        tgt = [text.tgt[row] for text, rows in mixed for row in rows]
+        skipped = {
+            f"{name}.{reason}": n
+            for name, text in zip(self.parts, texts)
+            for reason, n in text.skipped.items()
+        }
         if not src:
             raise UserError("data.corpus.parts: the weights leave no pair of any part; raise them")
         return ParallelText(src, tgt, skipped)

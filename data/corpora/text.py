@@ -9,7 +9,7 @@ from pathlib import Path
 from utils.errors import UserError
 
 # What a .gz may unpack to: so many times its size, or so much where that is less. Text packs to a
-# fifth or so; a file of zeros to a thousandth, and would fill any memory.
+# fifth or so; a file of zeros to a thousandth.
 MAX_RATIO = 100
 ALWAYS_ALLOWED = 1 << 26
 CHUNK = 1 << 20
@@ -18,8 +18,7 @@ CHUNK = 1 << 20
 def normalize_whitespace(text: str) -> str:
     """Runs of white space become one plain space, none at the ends.
 
-    No-break spaces (as before French punctuation) and line separators count as white space, so that
-    a sentence is one line and has one spelling.
+    No-break spaces and line separators count as such: a sentence is one line, spelled one way.
     """
     return " ".join(text.split())
 
