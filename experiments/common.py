@@ -104,8 +104,8 @@ def make_trials(
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
         corpus = build_corpus(config.data)
-        more = (corpus.validation,) if validation else ()
-        trials.append(Trial(name, seed, config, args.output_dir, corpus.test, more, args.search))
+        splits = (*corpus.test, corpus.validation) if validation else corpus.test
+        trials.append(Trial(name, seed, config, args.output_dir, corpus.test, splits, args.search))
     return trials
 
 

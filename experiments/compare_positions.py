@@ -6,7 +6,6 @@ What is written and how it is to be read: experiments/comparison.py.
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +20,8 @@ from experiments.comparison import Comparison
 from utils.cli import Parser, run_main
 
 
-def parse_args(argv: Sequence[str] | None = None) -> Namespace:
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code, see Experiment.main."""
     parser = Parser(description="Train one config with every position scheme, compare the scores.")
     config, folder = "configs/multi30k_small_rope.py", Path("runs/compare")
     add_trial_arguments(parser, config=config, output_dir=folder, positions=",".join(POSITIONS))
@@ -34,12 +34,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     )
     curves = "schemes in the plot by length (default: best and baseline)"
     parser.add_argument("--curves", metavar="NAME,...", type=chosen_positions, help=curves)
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code, see Experiment.main."""
-    args = parse_args(argv)
+    args = parser.parse_args(argv)
 
     def load(name: str, more: list[str]) -> Config:
         return load_config(args.config, [*args.overrides, *more], name)

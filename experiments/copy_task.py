@@ -9,7 +9,6 @@ length and on longer ones.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -78,8 +77,8 @@ class Task:
 def make_rows(n: int, length: int, task: Task, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """n rows of `length` tokens and what they should become, [n,length] each.
 
-    A row has 1 to length-3 random symbols, the mark, and blanks (two or more) to the end. In its
-    target the symbols are repeated after the mark, as far as there is room.
+    1 to length-3 random symbols, the mark, and blanks (two or more) to the end. In the target the
+    symbols are repeated after the mark, as far as there is room.
     """
     n_symbols = torch.randint(1, length - 2, (n, 1), generator=generator)
     place, mark, blank = torch.arange(length), task.n_symbols, task.n_symbols + 1
@@ -204,7 +203,6 @@ class Copier(nn.Module):
         self.out = nn.Linear(task.d_model, task.n_symbols + 2)
         # Last, so that all schemes of a seed start from the same weights elsewhere.
         self.scheme = build_scheme(sizes)
-        self.scheme.encoder_only()
         if variant.slopes is not None or variant.causal:
             control = Control(variant, self.scheme.attention("encoder", 0))
             self.scheme = AttentionScheme(encoder=[control])
@@ -250,11 +248,13 @@ def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
             with torch.inference_mode():
                 predicted = model(rows).argmax(dim=-1)
             exact[str(length)], token[str(length)] = accuracies(predicted, rows, targets, task)
+    parts = nn.ModuleList(model.scheme.attention("encoder", i) for i in range(task.n_layers))
+    parts.append(model.scheme.input("source"))
     return {
         "seed": seed,
         "exact": exact,
         "token": token,
-        "position_parameters": sum(tensor.numel() for tensor in model.scheme.parameters()),
+        "position_parameters": sum(tensor.numel() for tensor in parts.parameters()),
         "seconds": round(time.process_time() - start, 1),
     }
 
@@ -394,30 +394,23 @@ def length_figure(results: Results, task: Task) -> Figure:
     return figure
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = Parser(
-        description="Position schemes on the copy task, at the trained length and beyond."
-    )
+def main(argv: list[str] | None = None) -> None:
+    parser = Parser(description="Position schemes on the copy task, also beyond its length.")
     add = parser.add_argument
     add("--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps")
     every = f"default: all of {', '.join(VARIANTS)}"
-    names = partial(chosen, known=VARIANTS, what="scheme")
-    add("--schemes", metavar="NAME,...", type=names, help=every)
+    known = partial(chosen, known=VARIANTS, what="scheme")
+    add("--schemes", metavar="NAME,...", type=known, help=every)
     add("--seeds", metavar="N,...", type=chosen_seeds, help="default: 0,1,2,3,4; fast: 0,1")
     add("--steps", type=positive, metavar="N", help="training steps (default: 2000; fast: 500)")
     folders = "default: runs/copy_task; fast: runs/copy_task_fast"
     add("--output_dir", type=Path, metavar="DIR", help=folders)
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> None:
-    args = parse_args(argv)
-    what = "copy_task_fast" if args.fast else "copy_task"
+    args = parser.parse_args(argv)
     names = args.schemes or (FAST_SCHEMES if args.fast else list(VARIANTS))
     seeds = args.seeds or range(2 if args.fast else 5)
     task = FAST_TASK if args.fast else Task()
     task = replace(task, steps=args.steps or task.steps)
-    folder = args.output_dir or Path("runs", what)
+    folder = args.output_dir or Path("runs/copy_task_fast" if args.fast else "runs/copy_task")
     # A model this small has nothing to share out, and the last bits stay the same.
     torch.set_num_threads(1)
     results = run_all(names, seeds, task, folder / "results")

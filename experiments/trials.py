@@ -88,16 +88,12 @@ class Trial:
     config: Config
     output_dir: Path
     tests: tuple[str, ...]  # the corpus's test splits
-    more_splits: tuple[str, ...] = ()  # scored as well
+    splits: tuple[str, ...]  # they, and others that are scored as well
     search: str = "beam"
 
     @property
     def title(self) -> str:
         return f"{self.variant}, seed {self.seed}"
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return (*self.tests, *self.more_splits)
 
     @cached_property
     def folder(self) -> Path:
@@ -271,7 +267,8 @@ class Runner:
         arguments += ["--search", trial.search, "--device", trial.config.train.device]
         self._say(trial, "scoring")
         (trial.folder / "test.log").unlink(missing_ok=True)
-        for split in ([], *(["--split", name] for name in trial.more_splits)):
+        others = trial.splits[len(trial.tests) :]
+        for split in ([], *(["--split", name] for name in others)):
             self._run(trial, lock, "test", *arguments, *split, measured={})
         write_text(trial.folder / "scored.json", json.dumps(trial.scoring()) + "\n")
         # All other checkpoints go: with optimizer state they are the bulk of a run.

@@ -86,8 +86,10 @@ def test_every_named_scheme_stands_here_unless_it_serves_causal_attention_alone(
     assert set(POSITIONS) - set(VARIANTS) == {"xpos", "cope", "fox"}
 
 
-# Numbers that the scheme adds to the encoder. t5: one table for both layers, none for a decoder.
+# Numbers that the scheme adds to the encoder. t5: one table for both layers, none for a decoder;
+# deberta: two maps of d_model x d_model for each layer.
 PARAMETERS = {"none": 0, "rope": 0, "learnable": TASK.length * TASK.d_model, "t5": 32 * 4}
+PARAMETERS |= {"sinusoidal_t5": 32 * 4, "deberta": 2 * 2 * TASK.d_model**2}
 
 
 @pytest.mark.parametrize("name", VARIANTS)

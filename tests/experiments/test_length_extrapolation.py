@@ -65,7 +65,7 @@ def test_a_scaled_copy_has_the_trained_weights_and_another_rotation(
     tmp_path: Path, trained_run: Path
 ) -> None:
     config = read_config_json(trained_run / "config.json")
-    source = Trial("rope", 0, config, tmp_path, ("test",), search="greedy")
+    source = Trial("rope", 0, config, tmp_path, ("test",), ("test",), "greedy")
     source.write_config()
     run = shutil.copytree(trained_run, source.folder / trained_run.name)
     (source.folder / "train.log").touch()
