@@ -368,7 +368,7 @@ def choose_position(config: dict[str, Any], name: str, max_len: int, decode_max_
     if "trained_length" in chosen.get("scaling", {}):
         chosen["scaling"]["trained_length"] = max_len
     config["model"]["position"] = chosen
-    # What the name of the config ends in may be that of the present scheme, or of one of its kind.
+    # The name of the config may end in that of the present scheme, or of one of its kind.
     endings = [f"_{other}" for other, scheme in schemes.items() if scheme.kind == present]
-    ending = max(filter(config["name"].endswith, endings), key=len, default="")
+    ending = next(filter(config["name"].endswith, endings), "")
     config["name"] = f"{config['name'].removesuffix(ending)}_{name}"

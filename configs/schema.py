@@ -137,8 +137,7 @@ class Weighted(Section, section="data.corpus.parts"):
     name: str | None = None
 
     def _check(self) -> None:
-        if self.name is not None:
-            self._check_name("name")
+        self._check_name("name")
 
 
 class Mixture(Section, kind="mixture", section="data.corpus"):

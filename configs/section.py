@@ -86,9 +86,9 @@ class Section:
         """Rules between the fields of one section."""
 
     def _check_name(self, field: str, signs: str = "_-") -> None:
-        """That a text can be part of a file's name."""
+        """That a text, where there is one, can be part of a file's name."""
         text = getattr(self, field)
-        if not text or not all(c.isalnum() or c in signs for c in text):
+        if text == "" or not all(c.isalnum() or c in signs for c in text or ()):
             self._fail(field, f"letters, digits and {' '.join(signs)} alone")
 
     def _fail(self, name: str, rule: str) -> NoReturn:

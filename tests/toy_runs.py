@@ -29,10 +29,9 @@ from training.run import Result, train
 from translation.evaluator import create_evaluator
 from translation.loading import load_run
 
-NOUNS = (
-    "chat/cat chien/dog livre/book train/train jardin/garden pain/bread roi/king vent/wind lit/bed"
-).split()
-VERBS = "voit/sees prend/takes veut/wants cherche/seeks".split()
+NOUNS = "chat/the cat,chien/the dog,livre/the book,train/the train,jardin/the garden"
+NOUNS += ",pain/the bread,roi/the king,vent/the wind,lit/the bed"
+VERBS = "voit/sees,prend/takes,veut/wants,cherche/seeks"
 # 28 batches an epoch: with optim.accumulate=3, 10 updates, the last of one batch.
 TOY = """
     data.corpus=files data.max_len=40 data.batch_size=96 tokenizer.vocab_size=100
@@ -45,24 +44,19 @@ TOY = """
 
 @cache
 def toy_corpus(folder: Path) -> Path:
-    draw = random.Random(0)
+    draw, nouns = random.Random(0), [f"le {noun}" for noun in NOUNS.split(",")]
     root = folder / "corpus"
     root.mkdir(exist_ok=True)
     for split, n in (("train", 200), ("valid", 21), ("test", 12)):
-        sides: tuple[list[str], list[str]] = ([], [])
+        sentences = []
         for _ in range(n):
-            words = [draw.choice(NOUNS)]
+            words = [draw.choice(nouns)]
             for _ in range(draw.randint(1, 4)):
-                words += [draw.choice(VERBS), draw.choice(NOUNS)]
-            for side, (lines, the) in enumerate(zip(sides, ("le", "the"))):
-                parts = [word.split("/")[side] for word in words]
-                lines.append(
-                    " ".join(part if i % 2 else f"{the} {part}" for i, part in enumerate(parts))
-                )
-        for lines, language in zip(sides, ("fr", "en")):
-            (root / f"{split}.{language}").write_text(
-                "".join(f"{line}\n" for line in lines), "utf-8"
-            )
+                words += [draw.choice(VERBS.split(",")), draw.choice(nouns)]
+            sentences.append([word.split("/") for word in words])
+        for side, language in enumerate(("fr", "en")):
+            lines = "".join(f"{' '.join(w[side] for w in words)}\n" for words in sentences)
+            (root / f"{split}.{language}").write_text(lines, "utf-8")
     return root
 
 

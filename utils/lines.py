@@ -100,15 +100,10 @@ def writer(
     with nullcontext(path) if special else atomic_path(path) as to:
         with write_errors(path):
             file = to.open("w", encoding="utf-8", newline="\n")
-
-        def write(lines: list[str]) -> None:
-            with write_errors(path):
-                print(*lines, sep="\n", file=file, flush=True)
-
         try:
-            yield write
+            yield lambda lines: print(*lines, sep="\n", file=file, flush=True)
         finally:
-            with write_errors(path):
+            with write_errors(path):  # what could not be written fails here again
                 file.close()
 
 

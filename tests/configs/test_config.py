@@ -146,6 +146,11 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
             "model.position=learnable, model.position.max_positions=100",
             "model.position.max_positions = 100: .. data.max_len = 256",
         ),
+        (
+            "data.max_len=90, model.position=combined, model.position.attention=xpos, "
+            "model.position.input=learnable, model.position.input.max_positions=100",
+            "model.position.input.max_positions = 100: .. decode.max_len = 256",
+        ),
         ("decode.mbr=c", "decode.mbr = 'c': allowed: 'chrf', 'bleu', None"),
         ("name=a/b", "name = 'a/b': letters"),
         ("model=big", "model = 'big': model is a section; set its fields: position, .. d_model"),
@@ -310,6 +315,7 @@ def test_position_and_overrides_are_checked_together() -> None:
     changed = apply_overrides(CONFIG, ["model.position.base=7"], position="rope")
     assert changed.model.position == Rope(base=7.0)
     said = "model.position.max_positions = 100: allows for 100 .. source side; data.max_len = "
+    refused(lambda: apply_overrides(CONFIG, ["model=x"], position="rope"), "model = 'x': model is")
     short = ["model.position.max_positions=100"]
     refused(lambda: apply_overrides(CONFIG, short, position="learnable"), said)
 
@@ -369,7 +375,7 @@ def test_an_edited_config_file_is_read_anew(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("config = (\n", ":1: syntax error"),
-        ("x = 1\nconfig = 1 / 0\n", ":2: ZeroDivisionError: division by zero"),
+        ("def f():\n    return 1 / 0\nconfig = f()\n", ":2: ZeroDivisionError: division by zero"),
         ("\nimport not_a_module_at_all\n", ":2: ModuleNotFoundError .. not_a_module_at_all"),
         ("raise SystemExit(3)\n", ":1: SystemExit: 3"),
         ("raise ValueError('two\\nlines')\n", ":1: ValueError: two lines"),
