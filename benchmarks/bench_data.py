@@ -2,10 +2,10 @@
 
 Written into --output_dir as bench_data.md and bench_data.json, three tables:
 
-data: training the tokenizer, tokenising, the token cache; a sentence is one side of a pair
+data: making the tokenizer, tokenising, the token cache, batches; a sentence is one side of a pair
 padding: the share of padding in our batches and in those of simpler recipes with the same budget
-start-up: seconds of each script to its first useful output, on a run of one update of a tiny model,
-    with the files of Python and of the run in the system's cache, as at a second start
+start-up: seconds of each script to its first useful output, on a run of one update, with the files
+    of Python and of the run in the system's cache, as at a second start
 """
 
 from __future__ import annotations
@@ -73,9 +73,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             report_start(report, scripts(Path(work), str(device), args.threads), args.starts)
 
 
-# ----------------------------------------------------------------------------------------- the data
-
-
 def report_data(report: Report, config: Config, args: Namespace, work: Path) -> None:
     """The first two tables."""
     start = time.perf_counter()
@@ -84,41 +81,29 @@ def report_data(report: Report, config: Config, args: Namespace, work: Path) -> 
     load_seconds = time.perf_counter() - start
     text = ParallelText(text.src[: args.sentences], text.tgt[: args.sentences])
     parts, split = data_parts(config, text, work)
-    rows: list[dict[str, Any]] = [
-        {
-            "part": part,
-            "seconds": seconds,
-            "spread": spread(seconds),
-            "sentences": 2 * len(text),
-            "rate": figure(2 * len(text) / spread(seconds).median),
-        }
-        for part, seconds in in_turn(parts, rounds=args.rounds).items()
-    ]
-    n_bytes = sum(path.stat().st_size for path in (work / "cache_0").rglob("*") if path.is_file())
+    rows: list[dict[str, Any]] = []
+    for part, seconds in in_turn(parts, rounds=args.rounds).items():
+        row = {"part": part, "seconds": seconds, "sentences": 2 * len(text)}
+        rate = figure(2 * len(text) / spread(seconds).median)
+        rows.append({**row, "spread": spread(seconds), "rate": rate})
     columns = {"": "{part}", "seconds": "{spread}", "sentences/s": "{rate}"}
     body = (
         f"{len(text):,} pairs of the {config.data.corpus.kind} corpus, loaded in "
-        f"{figure(load_seconds)} s; {len(split):,} of them in batches. Median of the rounds, "
-        f"quartiles in brackets.\n\n{table(rows, columns)}\n"
-        f"The token cache has {n_bytes / 1e6:,.1f} MB on disk; building it includes tokenising, "
-        "opening it includes the checksums of text and files."
+        f"{figure(load_seconds)} s; {len(split):,} of them in batches. Medians (quartiles). "
+        "Building the token cache includes tokenising, opening it the checksums of text and files."
+        f"\n\n{table(rows, columns)}"
     )
     figures = {"pairs": len(text), "load_seconds": load_seconds, "pairs_in_batches": len(split)}
-    report.add("Data", body, {**figures, "cache_bytes": n_bytes, "rows": rows})
-    padding = compare_padding(split, config, args.rounds)
-    columns = {
-        "order": "{order}",
-        "batches": "{batches:,}",
-        "padding": "{padding:.1%}",
-        "positions / ours": "{over_ours:.2f}",
-        "forming, ms": "{ms}",
-    }
+    report.add("Data", body, {**figures, "rows": rows})
+    rows = compare_padding(split, config)
+    columns = {"order": "{order}", "batches": "{batches:,}", "padding": "{padding:.1%}"}
+    columns["positions / ours"] = "{over_ours:.2f}"
     body = (
         f"Batches by {config.data.batch_by}, budget {config.data.batch_size:,}: the orders differ, "
         "the cut is the same. Padding is the share of positions, of both sides, without a token."
-        f"\n\n{table(padding, columns)}"
+        f"\n\n{table(rows, columns)}"
     )
-    report.add("Padding", body, {"rows": padding})
+    report.add("Padding", body, {"rows": rows})
 
 
 def data_parts(
@@ -139,60 +124,54 @@ def data_parts(
         folder, max_len = work / f"cache_{number}", config.data.max_len
         return tokenize_split(text, tokenizer, max_len=max_len, too_long="drop", cache_dir=folder)
 
+    split = cache("opened")
     trained = isinstance(config.tokenizer, Subword)  # a pretrained one is but fetched
     return {
         **({"making the tokenizer": lambda number: make()} if trained else {}),
         "tokenising": tokenize,
         "token cache, built": cache,
         "token cache, opened": lambda number: cache("opened"),
-    }, cache("opened")
+        "forming batches": lambda number: our_batches(split, config),
+    }, split
 
 
-def orders(split: TokenizedSplit, config: Config) -> dict[str, Callable[[], list[np.ndarray]]]:
-    """Ways to form batches: ours, then orders of the rows that are cut into like budgets."""
+def our_batches(split: TokenizedSplit, config: Config) -> list[np.ndarray]:
+    by, size = config.data.batch_by, config.data.batch_size
+    sides = split.src_lengths, split.tgt_lengths
+    return form_batches(*sides, batch_by=by, batch_size=size, seed=config.train.seed)
+
+
+def orders(split: TokenizedSplit, config: Config) -> dict[str, list[np.ndarray]]:
+    """Our batches, and those of orders of the rows that are cut into like budgets."""
     src, tgt = split.src_lengths, split.tgt_lengths
-    seed, by, size = config.train.seed, config.data.batch_by, config.data.batch_size
-
-    def cut(order: np.ndarray) -> list[np.ndarray]:
-        return cut_batches(order, np.maximum(src, tgt), by, size)
-
-    def drawn() -> np.ndarray:
-        return np.random.default_rng(seed).permutation(len(src))
-
-    return {
-        "ours": lambda: form_batches(src, tgt, batch_by=by, batch_size=size, seed=seed),
-        "by source, then target": lambda: cut(np.lexsort((tgt, src))),
-        "by source alone": lambda: cut(np.lexsort((drawn(), src))),
-        "random": lambda: cut(drawn()),
+    longest, by, size = np.maximum(src, tgt), config.data.batch_by, config.data.batch_size
+    drawn = np.random.default_rng(config.train.seed).permutation(len(src))
+    simpler = {
+        "by source, then target": np.lexsort((tgt, src)),
+        "by source alone": np.lexsort((drawn, src)),
+        "random": drawn,
     }
+    cut = {name: cut_batches(order, longest, by, size) for name, order in simpler.items()}
+    return {"ours": our_batches(split, config), **cut}
 
 
-def compare_padding(split: TokenizedSplit, config: Config, rounds: int) -> list[dict[str, Any]]:
+def compare_padding(split: TokenizedSplit, config: Config) -> list[dict[str, Any]]:
     """A row for each order; padding: the share of positions, of both sides, that hold no token."""
-    recipes = orders(split, config)
-    runs = {name: lambda number, form=form: form() for name, form in recipes.items()}
     n_tokens = len(split.src_ids) + len(split.tgt_ids)
     rows: list[dict[str, Any]] = []
-    for name, seconds in in_turn(runs, rounds=rounds).items():
-        batches = recipes[name]()
+    for name, batches in orders(split, config).items():
         positions = padded_tokens(batches, split.src_lengths, split.tgt_lengths)
-        row = {"order": name, "batches": len(batches), "positions": positions, "seconds": seconds}
-        row["padding"] = 1 - n_tokens / positions
+        row = {"order": name, "batches": len(batches), "positions": positions}
         row["over_ours"] = positions / (rows or [row])[0]["positions"]
-        rows.append({**row, "ms": spread([1e3 * s for s in seconds])})
+        rows.append({**row, "padding": 1 - n_tokens / positions})
     return rows
 
-
-# ----------------------------------------------------------------------------------------- start-up
 
 TINY = {  # a run of one update
     "data.corpus.n_train": 1000,
     "data.corpus.n_validation": 20,
     "data.corpus.n_test": 20,
     "tokenizer.vocab_size": 600,
-    "model.d_model": 32,
-    "model.n_heads": 2,
-    "model.d_ff": 64,
     "decode.max_len": 24,
     "evaluate.bleu_every_epochs": 0,
     "train.max_steps": 1,

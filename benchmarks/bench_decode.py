@@ -1,24 +1,22 @@
 """Decoding speed beside other libraries, same weights: `python benchmarks/bench_decode.py`.
 
-Our search, Hugging Face's MarianMTModel.generate and CTranslate2 translate the same batches of ids,
-in turn, round by round: sentences and output tokens a second, and how many sentences get the same
-tokens as from ours in float32. Written into --output_dir: bench_decode.md and bench_decode.json.
-
-The work is random sources, and random weights that give --tokens of output for every sentence; with
---model_path also sentences of that run's corpus. No length penalty anywhere, so that all search for
-the same thing: the most probable translation. "bfloat16" has its weights cast; int8 is
-CTranslate2's alone. Each has --threads threads (CTranslate2: one translation at a time).
+Our search, MarianMTModel.generate and CTranslate2 (one translation at a time) translate the same
+batches of ids in turn, round by round: random sources, with random weights that give --tokens of
+output for every sentence; with --model_path also sentences of that run's corpus. No length penalty
+anywhere, so that all search for the same thing: the most probable translation. "bfloat16" has its
+weights cast; int8 is CTranslate2's alone. Written into --output_dir: bench_decode.md and .json.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -53,6 +51,24 @@ AT_LEAST = 8  # sentences of a round, so that batches of one are not measured by
 SOURCE_TOKENS = (20, 40)  # of a random source, from and to
 NO_RATIO = 999.0  # the length of a source sets no limit
 MARIAN = "post-norm, sinusoids in halves of base 10000, biases, one tied vocabulary"
+# Modules of our layers and of a MarianMTModel's, by stack; several share the rows of one of ours.
+MARIAN_NAMES = {
+    "encoder": {
+        "self_attention.qkv_proj": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+        "self_attention.out_proj": "self_attn.out_proj",
+        "norm1": "self_attn_layer_norm",
+        "feed_forward.linear1": "fc1",
+        "feed_forward.linear2": "fc2",
+        "norm2": "final_layer_norm",
+    }
+}
+MARIAN_NAMES["decoder"] = MARIAN_NAMES["encoder"] | {
+    "cross_attention.q_proj": "encoder_attn.q_proj",
+    "cross_attention.kv_proj": "encoder_attn.k_proj encoder_attn.v_proj",
+    "cross_attention.out_proj": "encoder_attn.out_proj",
+    "norm2": "encoder_attn_layer_norm",
+    "norm3": "final_layer_norm",
+}
 PEERS = ("transformers", "ctranslate2")
 PRECISIONS = (*DTYPES, "int8")
 
@@ -77,10 +93,7 @@ class Work:
     exactly: bool
 
 
-# ------------------------------------------------------------------------------------------ systems
-
-
-def ours(work: Work, precision: str, device: torch.device) -> Translate:
+def ours(work: Work, precision: str, device: torch.device, stack: ExitStack) -> Translate:
     tokenizer = work.tokenizer
     model = copy.deepcopy(work.model).to(device, DTYPES[precision]).eval()
     limits = Limits(
@@ -101,7 +114,7 @@ def ours(work: Work, precision: str, device: torch.device) -> Translate:
     return translate
 
 
-def hugging_face(work: Work, precision: str, device: torch.device) -> Translate:
+def hugging_face(work: Work, precision: str, device: torch.device, stack: ExitStack) -> Translate:
     pad_id, eos_id = work.tokenizer.pad_id, work.tokenizer.eos_id
     model = to_marian(work).to(device, DTYPES[precision]).eval()
 
@@ -141,51 +154,30 @@ def to_marian(work: Work) -> Any:
         forced_eos_token_id=None,
         decoder_start_token_id=tokenizer.bos_id,
     )
-    pairs: list[tuple[Any, list[Any]]] = []  # a module of ours, and those that share its rows
-    for stack in ("encoder", "decoder"):
-        ours, theirs = getattr(work.model, stack).layers, getattr(marian.model, stack).layers
-        for a, b in zip(ours, theirs):
-            own, final = b.self_attn, a.norm2
-            pairs += [
-                (a.self_attention.qkv_proj, [own.q_proj, own.k_proj, own.v_proj]),
-                (a.self_attention.out_proj, [own.out_proj]),
-                (a.norm1, [b.self_attn_layer_norm]),
-                (a.feed_forward.linear1, [b.fc1]),
-                (a.feed_forward.linear2, [b.fc2]),
-            ]
-            if stack == "decoder":
-                cross, final = b.encoder_attn, a.norm3
-                pairs += [
-                    (a.cross_attention.q_proj, [cross.q_proj]),
-                    (a.cross_attention.kv_proj, [cross.k_proj, cross.v_proj]),
-                    (a.cross_attention.out_proj, [cross.out_proj]),
-                    (a.norm2, [b.encoder_attn_layer_norm]),
-                ]
-            pairs.append((final, [b.final_layer_norm]))
     with torch.no_grad():
         marian.model.shared.weight.copy_(work.model.src_embedding.weight)
-        for module, parts in pairs:
-            for kind in ("weight", "bias"):
-                for part, rows in zip(parts, getattr(module, kind).chunk(len(parts))):
-                    getattr(part, kind).copy_(rows)
+        for stack, names in MARIAN_NAMES.items():
+            layers = getattr(work.model, stack).layers, getattr(marian.model, stack).layers
+            for (own, theirs), (a, b) in itertools.product(names.items(), zip(*layers)):
+                parts = [b.get_submodule(name) for name in theirs.split()]
+                for kind in ("weight", "bias"):
+                    rows = getattr(a.get_submodule(own), kind).chunk(len(parts))
+                    for part, of_part in zip(parts, rows):
+                        getattr(part, kind).copy_(of_part)
     return marian
 
 
-def ctranslate2(
-    work: Work, precision: str, device: torch.device, *, folder: Path, stack: ExitStack
-) -> Translate:
-    """`folder` holds the converted model, or nothing yet. `stack` ends its process."""
+def ctranslate2(work: Work, precision: str, device: torch.device, stack: ExitStack) -> Translate:
+    """`stack` ends its process and removes the converted model."""
     tokenizer = work.tokenizer
     library = require_ctranslate2()
-    if not any(folder.iterdir()):
-        convert(work.model, work.config, tokenizer, folder, quantization="float32")
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    convert(work.model, work.config, tokenizer, Path(folder), quantization="float32")
     if precision not in library.get_supported_compute_types(device.type):
         raise UserError(f"it does not compute in {precision} on this machine")
     computing = {"compute_type": precision, "intra_threads": torch.get_num_threads()}
-    process = ctranslate2_process.start(
-        str(folder), device=device.type, inter_threads=1, **computing
-    )
-    stack.callback(process.shutdown)
+    process = ctranslate2_process.start(folder, device=device.type, inter_threads=1, **computing)
+    stack.enter_context(process)
     pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))
     tgt_pieces = tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size))
     ids = {piece: i for i, piece in enumerate(tgt_pieces)}
@@ -205,34 +197,31 @@ def ctranslate2(
     return translate
 
 
-@contextmanager
+MAKERS = {"ours": ours, "transformers": hugging_face, "ctranslate2": ctranslate2}
+
+
 def systems_of(
-    work: Work, peers: Sequence[str], precisions: Sequence[str], device: torch.device
-) -> Iterator[tuple[dict[tuple[str, str], Translate], dict[str, str]]]:
+    work: Work,
+    peers: Sequence[str],
+    precisions: Sequence[str],
+    device: torch.device,
+    stack: ExitStack,
+) -> tuple[dict[tuple[str, str], Translate], dict[str, str]]:
     """What takes part, by name and precision, and why the others do not.
 
-    Ours in float32 always does, and comes first.
+    Ours in float32 always does, and comes first. Until `stack` ends.
     """
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        makers: dict[str, Callable[[Work, str, torch.device], Translate]] = {
-            "ours": ours,
-            "transformers": hugging_face,
-            "ctranslate2": partial(ctranslate2, folder=Path(folder), stack=stack),
-        }
-        made: dict[tuple[str, str], Translate] = {}
-        left_out: dict[str, str] = {}
-        asked = [(name, precision) for precision in precisions for name in ("ours", *peers)]
-        for name, precision in dict.fromkeys([("ours", "float32"), *asked]):
-            if precision == "int8" and name != "ctranslate2":
-                continue
-            try:
-                made[name, precision] = makers[name](work, precision, device)
-            except (ImportError, UserError) as error:
-                left_out[f"{name}, {precision}"] = str(error)
-        yield made, left_out
-
-
-# --------------------------------------------------------------------------------------- the work
+    made: dict[tuple[str, str], Translate] = {}
+    left_out: dict[str, str] = {}
+    asked = [(name, precision) for precision in precisions for name in ("ours", *peers)]
+    for name, precision in dict.fromkeys([("ours", "float32"), *asked]):
+        if precision == "int8" and name != "ctranslate2":
+            continue
+        try:
+            made[name, precision] = MAKERS[name](work, precision, device, stack)
+        except (ImportError, UserError) as error:
+            left_out[f"{name}, {precision}"] = str(error)
+    return made, left_out
 
 
 def random_work(size: str, n_sentences: int, max_tokens: int, seed: int) -> Work:
@@ -277,9 +266,6 @@ def in_batches(sources: Sentences, batch_size: int) -> list[Sentences]:
     return [chosen[start : start + batch_size] for start in range(0, len(chosen), batch_size)]
 
 
-# -------------------------------------------------------------------------------------- comparisons
-
-
 def compare(
     systems: Mapping[tuple[str, str], Translate],
     work: Work,
@@ -293,6 +279,7 @@ def compare(
     work asks for exactly.
     """
     outputs: dict[tuple[str, str], list[list[int]]] = {}
+    search = "greedy" if beam_size == 1 else f"beam {beam_size}"
     batches = in_batches(work.sources, batch_size)
 
     def run(key: tuple[str, str], number: int) -> None:
@@ -310,7 +297,7 @@ def compare(
         row = {
             "system": name,
             "precision": precision,
-            "search": search_name(beam_size),
+            "search": search,
             "batch": len(batches[0]),
             "sentences": len(ids),
             "output_tokens": n_tokens,
@@ -322,10 +309,6 @@ def compare(
         }
         rows.append(row)
     return rows
-
-
-def search_name(beam_size: int) -> str:
-    return "greedy" if beam_size == 1 else f"beam {beam_size}"
 
 
 def add_sections(
@@ -341,7 +324,8 @@ def add_sections(
         "same tokens": "{same_tokens:.0%}",
     }
     timing = {"rounds": args.rounds, "warmup": args.warmup, "device": device}
-    with systems_of(work, args.peers, args.precision, device) as (systems, left_out):
+    with ExitStack() as stack:
+        systems, left_out = systems_of(work, args.peers, args.precision, device, stack)
         versions = {name: version(name) for name, _ in systems if name != "ours"}
         same = {
             "max_tokens": work.max_tokens,
@@ -363,11 +347,8 @@ def add_sections(
                 f"{', '.join(map(' '.join, versions.items()))}\n\n{common.table(rows, columns)}"
             )
             body += "".join(f"- left out: {name} ({why})\n" for name, why in left_out.items())
-            search = search_name(beam_size)
+            search = rows[0]["search"]
             report.add(f"{heading}: {search}", body, {"search": search, **same, "rows": rows})
-
-
-# ------------------------------------------------------------------------------------- command line
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:

@@ -1,14 +1,11 @@
 """How the cost of training and of greedy decoding grows: `python benchmarks/bench_scaling.py`.
 
-Along four axes: tokens in a sentence, sentences in a batch, CPU threads, entries of the vocabulary.
-For each a table and the growth: the exponent b of cost = a x^b, by least squares on the logarithms,
-over all points and over the upper half of the range (on a logarithmic scale), where what does not
-grow matters least.
-
-"train" is one update of training/engine.py on a batch of random ids without padding, source and
-target of equal length; "decode" is greedy search in float32 over a batch of such sources, made to
-give as many tokens as the source has. Written into --output_dir: bench_scaling.md,
-bench_scaling.json, bench_scaling.png.
+Along each axis a table and the growth: the exponent b of cost = a x^b, by least squares on the
+logarithms, over all points and over the upper half of the range (on a logarithmic scale), where
+what does not grow matters least. "train" is one update of training/engine.py on random ids without
+padding, source and target of equal length; "decode" is greedy search in float32 over such sources,
+made to give as many tokens as the source has. Written into --output_dir: bench_scaling.md, .json
+and .png.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import common
-from benchmarks.common import BOS, DTYPES, EOS, SIZES, Report, figure, in_turn, spread, table
+from benchmarks.common import BOS, DTYPES, EOS, SIZES, Report, in_turn, spread, table
 from benchmarks.train_models import Ours, Setup
 from configs.positions import POSITIONS
 from data.batching import Batch
@@ -46,17 +43,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def thread_counts(cores: int) -> list[int]:
-    """1, 2, 4 and so on, and the cores."""
-    return sorted({*(2**i for i in range(cores.bit_length())), cores})
-
-
 KINDS = {"train": "training step", "decode": "greedy decoding"}
+DOUBLED = [2**i for i in range(17)]
 AXES = {  # what is varied: in words, the flag that sets its values, and those without it
-    "length": ("tokens in a sentence", "lengths", "32,64,128,256,512,1024"),
-    "sentences": ("sentences", "sentences", "1,2,4,8,16,32,64,128"),
-    "threads": ("threads", "thread_counts", ",".join(map(str, thread_counts(cores())))),
-    "vocabulary": ("vocabulary", "vocabularies", "2000,4000,8000,16000,32000,64000"),
+    "length": ("tokens in a sentence", "lengths", DOUBLED[5:11]),
+    "sentences": ("sentences", "sentences", DOUBLED[:8]),
+    "threads": ("threads", "thread_counts", [n for n in DOUBLED if n < cores()] + [cores()]),
+    "vocabulary": ("vocabulary", "vocabularies", [1000 * n for n in DOUBLED[1:7]]),
 }
 SENTENCES_BY_LENGTH = 8  # of a batch whose sentences may have 1,024 tokens
 READING = "1 is growth in proportion; by threads, -1 is as fast as so many threads can be."
@@ -73,11 +66,6 @@ class Point:
     vocabulary: int = 8_000
 
 
-def several(text: str) -> list[int]:
-    """ "32,64" -> [32, 64], increasing."""
-    return sorted({positive(part) for part in text.split(",")})
-
-
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(description="Measure how the cost of training and decoding grows.")
     add = parser.add_argument
@@ -87,13 +75,13 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     what = "of training (default: float32)"
     add("--precision", choices=DTYPES, default="float32", help=what)
     for words, flag, default in AXES.values():
-        what = f"{words} (default: {default})"
-        add(f"--{flag}", type=several, default=default, metavar="N,...", help=what)
+        what = f"{words} (default: {' '.join(map(str, default))})"
+        add(f"--{flag}", type=positive, nargs="+", default=default, metavar="N", help=what)
     common.add_arguments(parser, "bench_scaling", rounds=5)
     args = parser.parse_args(argv)
-    if args.vocabularies[0] < EOS + 2:
+    if (fewest := min(args.vocabularies)) < EOS + 2:
         least = f"at least {EOS + 2}, for the special ids and a word"
-        raise UserError(f"--vocabularies {args.vocabularies[0]}: {least}")
+        raise UserError(f"--vocabularies {fewest}: {least}")
     return args
 
 
@@ -127,14 +115,11 @@ def chosen_points(args: Namespace, setup: Setup) -> dict[str, list[Point]]:
     points = {}
     for axis, (_, flag, _) in AXES.items():
         fixed = {"sentences": SENTENCES_BY_LENGTH} if axis == "length" else {}
-        values = getattr(args, flag)
+        values = sorted(set(getattr(args, flag)))
         points[axis] = [dataclasses.replace(base, **{**fixed, axis: value}) for value in values]
     if setup.device.type != "cpu":
         del points["threads"]
     return points
-
-
-# ---------------------------------------------------------------------------------------- measuring
 
 
 def runs(
@@ -203,9 +188,6 @@ def costs(
     return {"rows": rows, "growth": fit(xs, ys), "upper_half": fit(xs[upper], ys[upper])}
 
 
-# --------------------------------------------------------------------------------------- the growth
-
-
 def fit(xs: np.ndarray, ys: np.ndarray) -> dict[str, float] | None:
     """y = factor * x ** exponent, by least squares on the logarithms; None for less than two x."""
     if len(set(xs)) < 2:
@@ -239,8 +221,6 @@ def axis_markdown(axis: str, base: Point, measured: Costs) -> str:
 
 def draw(measured: Mapping[str, Costs], *, title: str) -> Figure:
     """A panel for each kind and axis: medians with quartiles, and the fit over all points."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
     panels, ticks = {}, []
     for (kind, name), (axis, kinds) in itertools.product(KINDS.items(), measured.items()):
         found = kinds[kind]
@@ -257,8 +237,6 @@ def draw(measured: Mapping[str, Costs], *, title: str) -> Figure:
     picture = curve_panels(panels, title=title, y_label="milliseconds", **layout)
     for place, xs in zip(picture.axes, ticks):
         place.set(xscale="log", yscale="log")
-        place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        place.yaxis.set_major_formatter(FuncFormatter(lambda y, _: figure(y)))
         place.set_xticks(xs, [f"{x:,}" for x in xs], rotation=45, fontsize=8)
         place.minorticks_off()
     return picture

@@ -1,14 +1,11 @@
 """Training speed beside other libraries: `python benchmarks/bench_train.py`.
 
-Every model trains on the same batches, in turn, round by round: target tokens a second,
-milliseconds a step, the share of the machine's matrix rate, with --memory the peak memory; the
-parts of our step. With --schemes also our model under position schemes, against none. Written into
---output_dir: bench_train.md and bench_train.json.
-
-"ours" is the update of training/engine.py on what training/prepare.py builds. The peers share one
-plain loop: forward, cross_entropy over all positions (padding ignored), backward, clipping, AdamW.
-All have fp32 weights, autocast for bfloat16, embeddings tied with the output, dropout 0.1 (where,
-is said below the table) and label smoothing 0.1. Utilisation counts the FLOPs of `model_flops`.
+Every model trains on the same batches, in turn, round by round. "ours" is the update of
+training/engine.py on what training/prepare.py builds. The peers share one plain loop: forward,
+cross_entropy over all positions (padding ignored), backward, clipping, AdamW. All have fp32
+weights, autocast for bfloat16, embeddings tied with the output, dropout 0.1 (where, is said below
+the table) and label smoothing 0.1. Utilisation is the share of the machine's matrix rate, by the
+FLOPs of `model_flops`. Written into --output_dir: bench_train.md and bench_train.json.
 """
 
 from __future__ import annotations
@@ -22,8 +19,10 @@ import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 if not __package__:  # run as a file: imports begin at the root of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -50,9 +49,6 @@ FIGURES = {
     "target tokens/s": "{tokens_per_second}",
     "ms a step": "{ms_per_step}",
 }
-
-
-# ---------------------------------------------------------------------------------------- the work
 
 
 def made_up_split(n: int, vocab_size: int, seed: int) -> TokenizedSplit:
@@ -141,11 +137,11 @@ class Comparison:
         per_step, flops = tokens / (setup.rounds * setup.steps), sum(self.flops) / tokens
         rates = ", ".join(f"{n}: {figure(rate)}" for n, rate in self.rates.items())
         words = (
-            f"d_model {size.d_model}, {size.n_heads} heads, d_ff {size.d_ff}, "
-            f"{size.n_layers}+{size.n_layers} layers, vocabulary {size.vocab_size:,}; batches of "
-            f"{size.batch_tokens:,} tokens of the longer side, on average {per_step:,.0f} target "
-            f"tokens, {self.padding:.1%} of both sides padding; rounds x steps: {setup.rounds} x "
-            f"{setup.steps}{', ours compiled' if setup.compile else ''}. Medians (quartiles). "
+            f"d_model {size.d_model}, {size.n_layers}+{size.n_layers} layers, vocabulary "
+            f"{size.vocab_size:,}; batches of {size.batch_tokens:,} tokens of the longer side, on "
+            f"average {per_step:,.0f} target tokens, {self.padding:.1%} of both sides padding; "
+            f"rounds x steps: {setup.rounds} x {setup.steps}"
+            f"{', ours compiled' if setup.compile else ''}. Medians (quartiles). "
             f"{figure(flops / 1e6)} million model FLOPs a target token; matrix products of this "
             f"machine in {setup.precision}, GFLOP/s by size: {rates}."
         )
@@ -157,8 +153,7 @@ class Comparison:
 def matrix_rate(dtype: torch.dtype, device: torch.device, most_s: float = 1.0) -> dict[int, float]:
     """The best GFLOP/s of n x n products, by n, each measured for about most_s seconds.
 
-    The sizes grow from 512, until one product would take longer than most_s by the rate so far, as
-    on a CPU that emulates bfloat16.
+    The sizes grow until one product would take longer, as on a CPU that emulates bfloat16.
     """
     rates: dict[int, float] = {}
     for n in (512, 1024, 2048, 4096, 8192):
@@ -169,9 +164,6 @@ def matrix_rate(dtype: torch.dtype, device: torch.device, most_s: float = 1.0) -
         timer = Timer("a @ b", globals=pair, num_threads=torch.get_num_threads())
         rates[n] = work / min(timer.blocked_autorange(min_run_time=most_s).times)
     return rates
-
-
-# -------------------------------------------------------------------------------- memory and parts
 
 
 def status_mb(field: str) -> float:
@@ -212,45 +204,33 @@ def in_fresh_process(name: str, setup: Setup) -> float:
         return pool.submit(peak_memory_mb, name, setup).result()
 
 
-class Stopwatch(torch.amp.GradScaler):
-    """A scaler that scales nothing, and notes the time.
+def split_step(ours: Ours, comparison: Comparison) -> dict[str, list[float]]:
+    """Seconds of the parts of each step of all rounds.
 
-    The update calls it where the forward pass (with the loss) and the backward pass end; the rest
-    of the update is clipping, the optimizer and reading the figures.
+    The update calls its scaler, which scales nothing, where the forward pass (with the loss) and
+    the backward pass end; the rest is clipping, the optimizer and reading the figures.
     """
+    parts: dict[str, list[float]] = {}
+    since = 0.0
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device.type, enabled=False)
-        self.on, self.since = device, 0.0
-        self.parts: dict[str, list[float]] = {}
-
-    def lap(self, part: str) -> None:
-        """The time since the last lap was that of `part`."""
-        common.synchronize(self.on)
+    def lap(part: str | None, passed_on: Any = None) -> Any:
+        nonlocal since
+        common.synchronize(comparison.setup.device)
         now = time.perf_counter()
-        self.parts.setdefault(part, []).append(now - self.since)
-        self.since = now
+        if part is not None:
+            parts.setdefault(part, []).append(now - since)
+        since = now
+        return passed_on
 
-    def scale(self, outputs: Any) -> Any:
-        self.lap("forward")
-        return outputs
-
-    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        self.lap("backward")
-
-
-def split_step(ours: Ours, watch: Stopwatch, comparison: Comparison) -> dict[str, list[float]]:
-    """Seconds of the parts of each step of all rounds; `ours` has the watch for its scaler."""
     add = ours.trainer.add_event_handler
-    add(Events.GET_BATCH_STARTED, watch.lap, "between")
-    add(Events.GET_BATCH_COMPLETED, watch.lap, "data")
-    add(Events.ITERATION_COMPLETED, watch.lap, "optimizer")
+    add(Events.GET_BATCH_STARTED, partial(lap, None))
+    add(Events.GET_BATCH_COMPLETED, partial(lap, "data"))
+    add(Events.ITERATION_COMPLETED, partial(lap, "optimizer"))
+    laps: dict[str, Any] = {"scale": partial(lap, "forward"), "unscale_": partial(lap, "backward")}
     groups = ([comparison.collate(rows)] for rows in comparison.rows)
-    ours.trainer.run(groups, max_epochs=1, epoch_length=len(comparison.rows))
-    return {part: seconds for part, seconds in watch.parts.items() if part != "between"}
-
-
-# -------------------------------------------------------------------------------------- comparisons
+    with mock.patch.multiple(ours.scaler, **laps):
+        ours.trainer.run(groups, max_epochs=1, epoch_length=len(comparison.rows))
+    return parts
 
 
 def compare_models(
@@ -261,8 +241,7 @@ def compare_models(
     models, left_out = build_models(names, setup)
     rows = comparison.measure(models, "model")
     models.clear()  # before the memory of others is measured
-    watch = Stopwatch(setup.device)
-    parts = split_step(Ours(setup, scaler=watch), watch, comparison)
+    parts = split_step(Ours(setup), comparison)
     for row in rows:
         row["ours_over_it"] = ratio(row["seconds"], rows[0]["seconds"])
         if memory:
@@ -311,9 +290,6 @@ def compare_schemes(
     conditions = comparison.conditions()
     text = f"{conditions['words']}\n\n{common.table(rows, columns)}"
     report.add(heading, text, {**conditions, "schemes": rows})
-
-
-# ------------------------------------------------------------------------------------- command line
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:

@@ -47,8 +47,6 @@ def use_machine(args: Namespace) -> torch.device:
     return resolve_device(args.device)
 
 
-# ------------------------------------------------------------------------------------------- models
-
 UNK, PAD, BOS, EOS = range(4)
 
 
@@ -99,9 +97,6 @@ class Vocabulary:
         return [str(i) for i in ids]
 
     tgt_pieces = src_pieces
-
-
-# ------------------------------------------------------------------------------------------- timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +164,6 @@ def say(line: str) -> None:
     """A passing line for whoever waits at a terminal; nothing in a log."""
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
-
-
-# ------------------------------------------------------------------------------------------ reports
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:

@@ -62,18 +62,10 @@ class Setup:
 
 
 class Ours:
-    """Our model under one position scheme with the update of training/engine.py.
-
-    `scaler` takes the place of the learner's.
-    """
+    """Our model under one position scheme with the update of training/engine.py."""
 
     def __init__(
-        self,
-        setup: Setup,
-        *,
-        position: Position = SINUSOIDAL,
-        inner_dropout: float = 0.0,
-        scaler: torch.amp.GradScaler | None = None,
+        self, setup: Setup, *, position: Position = SINUSOIDAL, inner_dropout: float = 0.0
     ) -> None:
         computing: dict[str, Any] = {"device": setup.device, "dtype": setup.dtype}
         model = ModelConfig(
@@ -87,9 +79,7 @@ class Ours:
         config = Config(model=model, optim=OPTIM, train=train)
         tokenizer = cast(BaseTokenizer, Vocabulary(setup.size.vocab_size))
         learner = build_learner(config, tokenizer, **computing, total_steps=10**6)
-        if scaler is not None:
-            learner = dataclasses.replace(learner, scaler=scaler)
-        self.model = learner.model
+        self.model, self.scaler = learner.model, learner.scaler
         self.trainer = create_trainer(learner, OPTIM, pad_id=PAD, **computing, seed=setup.seed)
         self.trainer.logger.setLevel(logging.CRITICAL)  # some peers switch on all messages
 
@@ -172,14 +162,9 @@ class TorchPeer(nn.Module):
         table = sinusoid_table(torch.arange(LONGEST), d, dtype=torch.float32)
         self.register_buffer("positions", table, persistent=False)
         self.dropout = nn.Dropout(DROPOUT)
+        n = size.n_layers
         self.inner = nn.Transformer(
-            d_model=d,
-            nhead=size.n_heads,
-            num_encoder_layers=size.n_layers,
-            num_decoder_layers=size.n_layers,
-            dim_feedforward=size.d_ff,
-            dropout=DROPOUT,
-            batch_first=True,
+            d, size.n_heads, n, n, size.d_ff, dropout=DROPOUT, batch_first=True
         )
         self.output = nn.Linear(d, size.vocab_size, bias=False)
         self.output.weight = self.embedding.weight
@@ -219,9 +204,8 @@ class XTransformersPeer(nn.Module):
             "scaled_sinu_pos_emb": True,
         }
         sides = {f"{name}_{key}": value for name in ("enc", "dec") for key, value in side.items()}
-        self.inner = library.XTransformer(
-            dim=size.d_model, tie_token_emb=True, pad_value=PAD, **sides
-        )
+        whole = {"dim": size.d_model, "tie_token_emb": True, "pad_value": PAD}
+        self.inner = library.XTransformer(**whole, **sides)
         self.inner.decoder.net.to_logits.weight = self.inner.encoder.token_emb.emb.weight
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
@@ -244,9 +228,8 @@ class JoeyPeer(nn.Module):
             "layer_norm": "pre",
             "embeddings": {"embedding_dim": size.d_model, "scale": True, "dropout": DROPOUT},
         }
-        tied = {"tied_embeddings": True, "tied_softmax": True}
-        both = [Vocabulary(size.vocab_size)] * 2
-        self.inner = library.build_model({"encoder": stack, "decoder": stack, **tied}, *both)
+        config = {"encoder": stack, "decoder": stack, "tied_embeddings": True, "tied_softmax": True}
+        self.inner = library.build_model(config, *[Vocabulary(size.vocab_size)] * 2)
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         src_mask = (src != PAD).unsqueeze(1)

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,10 @@ def work() -> Work:
     return random_work("tiny", 12, 9, 0)
 
 
-def systems(work: Work, *precisions: str) -> Any:
-    return systems_of(work, PEERS, precisions, common.CPU)
+@contextmanager
+def systems(work: Work, *precisions: str) -> Iterator[Any]:
+    with ExitStack() as stack:
+        yield systems_of(work, PEERS, precisions, common.CPU, stack)
 
 
 def test_marian_with_the_same_weights_gives_the_same_logits() -> None:
@@ -77,7 +81,7 @@ def test_all_systems_find_the_same_of_the_asked_length(beam_size: int, work: Wor
 def test_an_early_end_is_cut_off_alike(work: Work) -> None:
     """Real models end their sentences: here one of the pieces that this model likes becomes EOS."""
     ended = random_work("tiny", 12, 9, 0)
-    plain = ours(work, "float32", common.CPU)(work.sources, 1)
+    plain = ours(work, "float32", common.CPU, ExitStack())(work.sources, 1)
     candidates = {i for ids in plain for i in ids[2:5]}
     liked = max(candidates, key=lambda i: sum(i in ids for ids in plain))
     ended.tokenizer.eos_id = liked

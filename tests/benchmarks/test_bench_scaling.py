@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from benchmarks.train_models import Ours, Setup
 
 POINT = Point(length=5, sentences=3, vocabulary=40)
 SETUP = Setup(dataclasses.replace(SIZES["tiny"], vocab_size=40), CPU, threads=1)
-TINY = "--size tiny --lengths 4,8,16 --sentences 1,2 --thread_counts 1 --vocabularies 50,100"
+TINY = "--size tiny --lengths 4 8 16 --sentences 1 2 --thread_counts 1 --vocabularies 50 100"
 
 
 # ------------------------------------------------------------------------------------------ the fit
@@ -51,9 +52,14 @@ def test_the_upper_half_begins_at_the_geometric_middle(xs: list[int], kept: list
     assert np.array(xs)[bench_scaling.upper_half(np.array(xs))].tolist() == kept
 
 
-def test_threads_double_up_to_the_cores() -> None:
+def test_values_double_and_threads_do_so_up_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {1: [1], 2: [1, 2], 3: [1, 2, 3], 6: [1, 2, 4, 6], 8: [1, 2, 4, 8]}
-    assert {cores: bench_scaling.thread_counts(cores) for cores in counts} == counts
+    for cores, expected in counts.items():
+        monkeypatch.setattr("utils.machine.cores", lambda cores=cores: cores)
+        axes = runpy.run_path(bench_scaling.__file__)["AXES"]
+        assert axes["threads"][2] == expected
+    assert axes["length"][2] == [32, 64, 128, 256, 512, 1024]
+    assert (axes["vocabulary"][2][0], axes["vocabulary"][2][-1]) == (2000, 64000)
 
 
 # --------------------------------------------------------------------------------- what is measured
@@ -107,7 +113,7 @@ def test_points_of_one_vocabulary_share_a_model_and_each_has_its_threads(
 
 
 def test_the_axis_of_threads_is_left_out_on_a_gpu() -> None:
-    args = bench_scaling.parse_args(["--lengths", "8,4"])
+    args = bench_scaling.parse_args(["--lengths", "8", "4"])
     on_cpu = bench_scaling.chosen_points(args, SETUP)
     assert list(on_cpu) == list(AXES)
     assert [point.length for point in on_cpu["length"]] == [4, 8]
