@@ -9,16 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import (
-    D_MODEL,
-    N_HEADS,
-    N_LAYERS,
-    RelativeBias,
-    UnitScale,
-    model_with,
-    sources,
-    targets,
-)
+from tiny_models import D_MODEL, N_HEADS, N_LAYERS, UnitScale, model_with, sources, targets
 from torch import Tensor, nn
 
 from models.attention import kernels
@@ -218,24 +209,6 @@ def test_cross_attention_equals_torchs_after_copying_weights() -> None:
     places = Places(torch.arange(3), torch.arange(6), padding=~padding[:, None, None])
     out = ours(x, k, v, position=position, places=places)
     close(out, theirs(x, memory, memory, key_padding_mask=padding, need_weights=False)[0])
-
-
-def test_what_the_places_alone_decide_is_made_once_for_all_layers() -> None:
-    class Counting(RelativeBias):
-        made = 0
-
-        def bias(self, places: Places) -> torch.Tensor:
-            self.made += 1
-            return super().bias(places)
-
-    model = model_with("relative_bias")
-    position = Counting().double()
-    model.scheme.at["encoder"] = position
-    model.encode(sources(5, 4))
-    assert N_LAYERS > 1
-    assert position.made == 1
-    model.encode(sources(5, 4))
-    assert position.made == 2
 
 
 @pytest.mark.parametrize("tapped", [False, True])
