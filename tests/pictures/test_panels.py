@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from drawn import assert_legible, colour_bars, panels, points, suptitle
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from pictures.panels import (
     Curve,
@@ -71,6 +72,7 @@ def test_curves_have_one_colour_and_a_legend_with_every_name() -> None:
         texts = assert_legible(figure)
     assert {"above", *above, "epoch", "loss"} <= set(texts)
     assert suptitle(figure) == long.strip()
+    assert not any(text.get_parse_math() for text in figure.findobj(Text) if "$" in text.get_text())
     (rope, *others), [again] = (axes.lines for axes in panels(figure))
     np.testing.assert_array_equal(rope.get_ydata(), -x)
     assert rope.get_color() == again.get_color()
