@@ -90,8 +90,7 @@ def test_ids_are_those_of_the_tokenizer(tmp_path: Path) -> None:
     for i in (0, 17, 50):
         assert split.src(i).tolist() == tokenizer.encode_src(TEXT.src[i])
         assert split.tgt(i).tolist() == tokenizer.encode_tgt(TEXT.tgt[i])
-    assert split.src_lengths.tolist() == [4] * 50 + [2]
-    assert split.tgt_lengths.tolist() == [3] * 50 + [2]
+    assert (split.src_lengths.tolist(), split.tgt_lengths[-1]) == ([4] * 50 + [2], 2)
     assert split.src_ids.dtype == np.int32
     assert (split.kept.tolist(), split.n_skipped) == (list(range(51)), {})
     assert isinstance(split.src_ids, np.memmap)
@@ -101,29 +100,27 @@ def test_ids_are_those_of_the_tokenizer(tmp_path: Path) -> None:
 LONG = ParallelText(["a b c", "a", "a b c d e", "x y"], ["p", "p q r s t u", "p", "q"])
 
 
-def test_long_pairs_are_dropped_and_the_kept_rows_known(tmp_path: Path) -> None:
-    split = make(tmp_path, LONG, max_len=4)  # "a b c" and EOS: exactly at the limit
-    assert (split.kept.tolist(), split.n_skipped) == ([0, 3], {"too_long": 2})
-    assert split.tgt(1).tolist() == WordTokenizer().encode_tgt("q")
-
-
-def test_long_pairs_are_kept_with_a_warning_on_every_opening(tmp_path: Path, caplog) -> None:
+@pytest.mark.parametrize(
+    ("too_long", "kept", "counted", "longest", "told"),
+    [
+        ("drop", [0, 3], {"too_long": 2}, 4, ""),  # "a b c" and EOS: exactly at the limit
+        ("keep", [0, 1, 2, 3], {"long_kept": 2}, 7, "2 pairs have a side of more than 4 tokens"),
+        ("truncate", [0, 1, 2, 3], {"truncated": 2}, 4, "2 pairs had a side of more than 4 tokens"),
+    ],
+)
+def test_long_pairs_are_dropped_kept_or_cut_and_told_at_every_opening(
+    tmp_path: Path, caplog, too_long, kept, counted, longest, told
+) -> None:
     for _ in range(2):
         caplog.clear()
-        split = make(tmp_path, LONG, max_len=4, too_long="keep")
-        assert (len(split), split.n_skipped) == (4, {"long_kept": 2})
-        assert split.tgt_lengths.max() == 7
-        assert "2 pairs have a side of more than 4 tokens" in caplog.text
-
-
-def test_long_sides_are_cut_to_the_limit_and_still_end(tmp_path: Path, caplog) -> None:
-    split = make(tmp_path, LONG, max_len=4, too_long="truncate")
-    whole = WordTokenizer().encode_src(LONG.src[2])
-    assert split.src(2).tolist() == [*whole[:3], WordTokenizer.eos_id]
-    assert split.tgt(2).tolist() == WordTokenizer().encode_tgt("p")
-    assert max(split.src_lengths.max(), split.tgt_lengths.max()) == 4
-    assert split.n_skipped == {"truncated": 2}
-    assert "2 pairs had a side of more than 4 tokens" in caplog.text
+        split = make(tmp_path, LONG, max_len=4, too_long=too_long)
+        assert (split.kept.tolist(), split.n_skipped) == (kept, counted)
+        assert max(split.src_lengths.max(), split.tgt_lengths.max()) == longest
+        assert told in caplog.text
+    for i, row in enumerate(kept):
+        whole = WordTokenizer().encode_src(LONG.src[row])
+        cut = [*whole[:3], WordTokenizer.eos_id] if too_long == "truncate" and row == 2 else whole
+        assert split.src(i).tolist() == cut
 
 
 def test_nothing_left_names_the_limit_and_leaves_nothing(tmp_path: Path) -> None:

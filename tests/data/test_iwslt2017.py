@@ -100,18 +100,14 @@ def pairs(text: ParallelText) -> list[tuple[str, str]]:
 
 def test_train_lines_stay_parallel_and_markup_goes(tmp_path: Path) -> None:
     text = load(write(tmp_path, official_files()), "train")
+    stray = TRAIN_FR.replace("Merci beaucoup", "Merci\u2028beaucoup").replace("\n", "\r\n")
+    assert load(write(tmp_path, {"train.tags.fr-en.fr": stray}), "train") == text
     assert pairs(text) == [
         ("Merci beaucoup , Chris .", "Thank you so much , Chris ."),
         ("C' est vraiment un honneur !", "And it 's truly a great honor!"),
         ("Mesdames & messieurs : 3 < 5 .", "Ladies & gentlemen: 3 < 5 ."),
     ]
     assert text.skipped == {"empty": 2}
-
-
-def test_a_stray_line_separator_keeps_train_parallel(tmp_path: Path) -> None:
-    plain = load(write(tmp_path, official_files()), "train")
-    stray = TRAIN_FR.replace("Merci beaucoup", "Merci\u2028beaucoup").replace("\n", "\r\n")
-    assert load(write(tmp_path, {"train.tags.fr-en.fr": stray}), "train") == plain
 
 
 def test_segments_restart_in_each_talk_and_test_years_come_in_order(tmp_path: Path) -> None:
@@ -128,11 +124,7 @@ def test_segments_restart_in_each_talk_and_test_years_come_in_order(tmp_path: Pa
 
 def test_sides_in_another_order_are_paired_by_number(tmp_path: Path) -> None:
     files = official_files(en=xml("refset", "en", [("129", ["x"]), ("69", ["R&D", "Two"])]))
-    assert pairs(load(write(tmp_path, files), "validation")) == [
-        ("R&D : été dev2010", "R&D"),
-        ("Deux fois dev2010 & plus", "Two"),
-        ("Autre dev2010", "x"),
-    ]
+    assert load(write(tmp_path, files), "validation").tgt == ["R&D", "Two", "x"]
 
 
 def test_every_wrapping_and_direction_gives_the_same_text(tmp_path: Path) -> None:
@@ -151,14 +143,11 @@ def test_every_wrapping_and_direction_gives_the_same_text(tmp_path: Path) -> Non
 def test_entity_bombs_and_outside_files_are_plain_text(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     entities = '<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;">'
-    outside = f'<!ENTITY f SYSTEM "file://{tmp_path}/secret">'
+    entities += f'<!ENTITY f SYSTEM "file://{tmp_path}/secret">'
     french = xml("srcset", "fr", [("1", ["&b; &f;", "I <3 XML & co"])])
-    files = official_files(
-        fr=f"<!DOCTYPE x [{entities}{outside}]>\n{french}",
-        en=xml("refset", "en", [("1", ["one", "two"])]),
-    )
-    text = load(write(tmp_path / "in", files), "validation")
-    assert text.src == ["&b; &f;", "I <3 XML & co"]
+    english = xml("refset", "en", [("1", ["one", "two"])])
+    files = official_files(fr=f"<!DOCTYPE x [{entities}]>\n{french}", en=english)
+    assert load(write(tmp_path / "in", files), "validation").src == ["&b; &f;", "I <3 XML & co"]
 
 
 FR = official_files()["IWSLT17.TED.dev2010.fr-en.fr.xml"]

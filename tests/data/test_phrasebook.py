@@ -56,9 +56,8 @@ def test_validation_and_test_do_not_change_with_the_size_of_train() -> None:
 
 
 def test_length_controlled_split() -> None:
-    corpus = PhrasebookCorpus(
-        Phrasebook(n_train=1000, n_validation=50, n_test=200, train_max_words=9)
-    )
+    config = Phrasebook(n_train=1000, n_validation=50, n_test=200, train_max_words=9)
+    corpus = PhrasebookCorpus(config)
     lengths = {split: [len(text.split()) for text in corpus.load(split).src] for split in SPLITS}
     assert max(lengths["train"]) == max(lengths["validation"]) == 9
     assert len(lengths["test"]) == 200
