@@ -42,7 +42,6 @@ from utils.tables import markdown_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 KINDS = {"train": "training step", "decode": "greedy decoding"}
 DOUBLED = [2**i for i in range(17)]
 AXES = {  # what is varied: in words, the flag that sets its values, and those without it
@@ -97,12 +96,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         }
         body = axis_markdown(axis, at[0], measured[axis])
         report.add(AXES[axis][0].capitalize(), body, {"axis": axis, **measured[axis]})
-    drawn = draw(measured, title=f"Growth of cost: {args.size}, {args.position}")
-    picture = save_figure(drawn, args.output_dir / "bench_scaling.png")
-    rows = [
-        [AXES[axis][0], *(exponents(kinds[kind]) for kind in KINDS)]
-        for axis, kinds in measured.items()
-    ]
+    title = f"Growth of cost: {args.size}, {args.position}; exponents of all points (upper half)"
+    picture = save_figure(draw(measured, title), args.output_dir / "bench_scaling.png")
+    rows = [[AXES[axis][0], *map(exponents, kinds.values())] for axis, kinds in measured.items()]
     header = [f"{name} (upper half)" for name in KINDS.values()]
     growths = markdown_table(("exponent of cost by", *header), rows)
     body = f"{growths}\n{READING} Drawn in {picture.name}.\n"
@@ -219,7 +215,7 @@ def axis_markdown(axis: str, base: Point, measured: Costs) -> str:
     return f"Fixed: {fixed}. Medians, quartiles in brackets.\n\n{table(rows, columns)}"
 
 
-def draw(measured: Mapping[str, Costs], *, title: str) -> Figure:
+def draw(measured: Mapping[str, Costs], title: str) -> Figure:
     """A panel for each kind and axis: medians with quartiles, and the fit over all points."""
     panels, ticks = {}, []
     for (kind, name), (axis, kinds) in itertools.product(KINDS.items(), measured.items()):
@@ -232,9 +228,9 @@ def draw(measured: Mapping[str, Costs], *, title: str) -> Figure:
             lines["fit"] = Curve(xs, fitted)
         panels[f"{name} by {AXES[axis][0]}: {exponents(found)}"] = lines
         ticks.append(xs)
-    title = f"{title}; exponents of all points (of the upper half)"
-    layout: dict[str, Any] = {"columns": len(measured), "size": (3.4, 2.6)}
-    picture = curve_panels(panels, title=title, y_label="milliseconds", **layout)
+    picture = curve_panels(
+        panels, title=title, y_label="milliseconds", columns=len(measured), size=(3.4, 2.6)
+    )
     for place, xs in zip(picture.axes, ticks):
         place.set(xscale="log", yscale="log")
         place.set_xticks(xs, [f"{x:,}" for x in xs], rotation=45, fontsize=8)
