@@ -74,8 +74,7 @@ class AtomicSaver(BaseSaveHandler):
     """Writes whole checkpoints, in one process. What a new one replaces goes when it is there."""
 
     def __init__(self, folder: Path, before: Callable[[], None]) -> None:
-        self.folder = folder
-        self.before = before
+        self.folder, self.before = folder, before
         self._replaced: list[str] = []
         if idist.get_rank() == 0:
             remove_leftovers(folder)
@@ -219,11 +218,8 @@ class Checkpoints:
         for path in reversed(self.run.by_age()):
             if path in later:
                 os.replace(path, folder / path.name)
-        logger.warning(
-            "checkpoints after update %d are now in %s: going on will make others",
-            progress.step,
-            folder,
-        )
+        said = "checkpoints after update %d are now in %s: going on will make others"
+        logger.warning(said, progress.step, folder)
 
 
 def is_due(epoch: int, every: int, last: int) -> bool:

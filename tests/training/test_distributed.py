@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import ignite.distributed as idist
 import pytest
 import torch
 from conftest import run_script
-from toy_runs import (
-    assert_same_logs,
-    content,
-    log_of,
-    run_here,
-    same,
-    started,
-    toy_command,
-    toy_config,
-)
+from toy_runs import content, log_of, run_here, same, started, toy_command, toy_config
 
+import train as script
 from checkpoints.run import BEST, Run
 from data.cache import load_split
 from data.corpora.build import build_corpus
 from tokenizer.build import load_tokenizer
 from training.prepare import validation_loader
-from training.processes import choose_backend
+from training.processes import choose_backend, run_processes
 from utils.errors import UserError
 
 # Nothing is drawn, so that the shares of several processes must add up to the figures of one: with
@@ -44,18 +36,6 @@ PLAIN = """
 """
 EXACT = {"step", "epoch", "learning_rate"}
 pytestmark = pytest.mark.slow
-
-
-def assert_same_figures(several: Path, one: Path, *, up_to: int) -> None:
-    for kind in ("train", "validation"):
-        a, b = log_of(several, kind), log_of(one, kind)
-        steps = [step for step in a if step <= up_to]
-        assert steps == [step for step in b if step <= up_to]
-        for step in steps:
-            assert a[step].keys() == b[step].keys()
-            for name, figure in b[step].items():
-                near = pytest.approx(figure, abs=0 if name in EXACT else 1e-5)
-                assert a[step][name] == near, (kind, step, name)
 
 
 # Run by every Python process at its start: notes who opens, renames or makes what.
@@ -82,6 +62,12 @@ def watched(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{watch}", "WATCHED": f"{folder}/", "NOTES": f"{folder / 'notes'}"}
 
 
+def n_lines(folder: Path, kind: str) -> int:
+    """In the log of the run that is under way there."""
+    logs = list(folder.glob("runs/*/logs/metrics.jsonl"))
+    return logs[0].read_text("utf-8").count(f'"kind": "{kind}"') if logs else 0
+
+
 def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 180
     while process.poll() is None and time.monotonic() < deadline and not reached():
@@ -90,40 +76,69 @@ def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool]) -> Non
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run of two processes that got a SIGTERM in the second epoch or later; what it said."""
+    """A run of two processes that got a SIGTERM in the third epoch or later; what it said."""
     folder = tmp_path_factory.mktemp("several")
     command = [*toy_command(folder, PLAIN, "train.max_epochs=5000"), "--nproc_per_node", "2"]
     process = started(command, **watched(folder))
-    logs: list[Path] = []
-
-    def validated() -> bool:
-        logs[:] = folder.glob("runs/*/logs/metrics.jsonl")
-        return bool(logs) and "validation" in logs[0].read_text("utf-8")
-
-    wait_for(process, validated)
+    wait_for(process, lambda: n_lines(folder, "validation") >= 2)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM, said
-    return logs[0].parents[1], said
+    [run] = folder.glob("runs/*")
+    return run, said
 
 
 @pytest.fixture(scope="module")
-def single(stopped: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One process with the same config, a little further than the others came."""
-    further = f"train.max_steps={max(log_of(stopped[0])) + 12}"
-    return run_here(toy_config(tmp_path_factory.mktemp("single"), PLAIN, further)).run.path
+def resumed(stopped: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, its second process killed; then taken by torchrun as far as `stopped` came."""
+    folder = tmp_path_factory.mktemp("killed")
+    command = [*toy_command(folder, PLAIN, "train.max_epochs=5000"), "--nproc_per_node", "2"]
+    process = started(command)
+    wait_for(process, lambda: n_lines(folder, "train") >= 6)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ranks = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(int(ranks[1]), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)  # of seconds: nobody waits for the one that is gone
+    assert process.returncode == 128 + signal.SIGKILL, said
+    assert said.splitlines()[-1] == "error: process 1 was ended by SIGKILL"
+    assert "Traceback" not in said
+    [run] = folder.glob("runs/*")
+    command = "-m torch.distributed.run --standalone --nproc_per_node=2 train.py --resume".split()
+    limit = f"train.max_steps={max(log_of(stopped[0]))}"
+    done = run_script(*command, run, "--set", limit, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(run)
+    return run
 
 
-def test_two_processes_have_the_figures_of_one(stopped: tuple[Path, str], single: Path) -> None:
-    run, said = stopped
-    assert "2 processes" in said
-    step = max(log_of(run))
-    assert step >= 10
-    assert_same_figures(run, single, up_to=step)
+def test_killed_and_going_on_is_bit_for_bit_never_killed(
+    resumed: Path, stopped: tuple[Path, str]
+) -> None:
+    whole = stopped[0]
+    assert log_of(resumed) == log_of(whole)
+    validations = log_of(whole, "validation")  # none at the limit
+    assert {n: log_of(resumed, "validation")[n] for n in validations} == validations
+    ours, theirs = (content(Run(path).newest()) for path in (resumed, whole))
+    for part in ("model", "last_weights", "optimizer", "progress"):
+        assert same(ours[part], theirs[part]), part
+
+
+def test_two_processes_have_the_figures_of_one(resumed: Path, tmp_path: Path) -> None:
+    limit = max(log_of(resumed))
+    single = run_here(toy_config(tmp_path, PLAIN, f"train.max_steps={limit}")).run
+    for kind in ("train", "validation"):
+        several, one = log_of(resumed, kind), log_of(single, kind)
+        assert list(several) == list(one)
+        for step, line in one.items():
+            assert several[step].keys() == line.keys()
+            for name, figure in line.items():
+                near = pytest.approx(figure, abs=0 if name in EXACT else 1e-5)
+                assert several[step][name] == near, (kind, step, name)
 
 
 def test_all_stop_at_one_update_and_one_speaks_and_writes(stopped: tuple[Path, str]) -> None:
     run, said = stopped
+    assert "2 processes" in said
     assert content(Run(run).newest())["progress"]["step"] == max(log_of(run))
     assert said.count("stopped by SIGTERM; go on with: python train.py --resume") == 1
     assert said.count("saving after this update") == 1
@@ -146,64 +161,16 @@ def test_one_process_writes_every_file(stopped: tuple[Path, str]) -> None:
         assert any(kind in path for path in paths), kind
 
 
-@pytest.fixture(scope="module")
-def killed(stopped: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A copy of the stopped run that went on until its second process was killed; what it said."""
-    run = Path(shutil.copytree(stopped[0], tmp_path_factory.mktemp("killed") / stopped[0].name))
-    log = run / "logs" / "metrics.jsonl"
-    before = log.read_bytes().count(b"\n")
-    process = started(["train.py", "--resume", str(run), "--nproc_per_node", "2"])
-    wait_for(process, lambda: log.read_bytes().count(b"\n") >= before + 6)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    ranks = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(int(ranks[1]), signal.SIGKILL)
-    _, said = process.communicate(timeout=60)  # of seconds: nobody waits for the one that is gone
-    assert process.returncode == 128 + signal.SIGKILL, said
-    return run, said
-
-
-def test_a_killed_process_ends_all_with_its_reason(killed: tuple[Path, str]) -> None:
-    _, said = killed
-    assert said.splitlines()[-1] == "error: process 1 was ended by SIGKILL"
-    assert "Traceback" not in said
-
-
-@pytest.fixture(scope="module")
-def resumed(stopped: tuple[Path, str], killed: tuple[Path, str]) -> Path:
-    """The stopped run (`killed` has its copy), taken by torchrun as far as `single` came."""
-    run, _ = stopped
-    step = max(log_of(run))
-    command = "-m torch.distributed.run --standalone --nproc_per_node=2 train.py --resume".split()
-    done = run_script(*command, run, "--set", f"train.max_steps={step + 12}", timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == str(run)
-    return run
-
-
-def test_torchrun_goes_on_where_they_stopped(resumed: Path, single: Path) -> None:
-    last = max(log_of(single))
-    assert max(log_of(resumed)) == last
-    assert_same_figures(resumed, single, up_to=last)
-
-
-def test_killed_and_going_on_is_bit_for_bit_never_killed(
-    resumed: Path, killed: tuple[Path, str]
+def test_an_error_that_all_processes_meet_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run, _ = killed
-    more = ("--nproc_per_node", "2", "--set", f"train.max_steps={max(log_of(resumed))}")
-    done = run_script("train.py", "--resume", run, *more, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert_same_logs(run, resumed)
-    ours, theirs = (content(Run(path).newest()) for path in (run, resumed))
-    for part in ("model", "last_weights", "optimizer", "progress"):
-        assert same(ours[part], theirs[part]), part
-
-
-def test_an_error_that_all_processes_meet_is_one_line(tmp_path: Path) -> None:
-    command = toy_command(tmp_path, "data.corpus.train=missing")
-    done = run_script(*command, "--nproc_per_node", "2", timeout=300)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert re.fullmatch(r"error: .*missing\.fr.*\n", done.stderr), done.stderr
+    config = toy_config(tmp_path, "data.corpus.train=missing")
+    work = partial(script.work, config=config, resume=None, threads=None)
+    with pytest.raises(SystemExit) as ended:
+        run_processes(work, nproc_per_node=2, device="cpu")
+    out, error = capfd.readouterr()
+    assert (ended.value.code, out) == (2, ""), error
+    assert re.fullmatch(r"error: .*missing\.fr.*\n", error), error
 
 
 def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
