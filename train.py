@@ -53,17 +53,16 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def choose_config(args: argparse.Namespace) -> tuple[Config, Path | None]:
     """The training that is asked for, and the checkpoint that it goes on from."""
-    checkpoint, saved = None, None
+    checkpoint = None
     if args.resume is not None:
         from checkpoints.content import checkpoint_config
         from training.start import find_checkpoint
 
         checkpoint, _, payload = find_checkpoint(args.resume)
-        saved = checkpoint_config(payload)
-    if saved is not None and args.config is None:
-        return apply_overrides(saved, args.overrides, position=args.position), checkpoint
-    file = args.config or DEFAULT_CONFIG
-    return load_config(file, args.overrides, args.position), checkpoint
+        if args.config is None:
+            saved = checkpoint_config(payload)
+            return apply_overrides(saved, args.overrides, position=args.position), checkpoint
+    return load_config(args.config or DEFAULT_CONFIG, args.overrides, args.position), checkpoint
 
 
 def show_differences(here: Config, other: Path) -> None:
@@ -105,10 +104,7 @@ def work(local_rank: int, *, config: Config, resume: Path | None, threads: int |
     if result.stopped_early:
         patience = config.train.patience
         logging.info(f"stopped early: no better validation loss in {patience} evaluations")
-    if result.best is None:
-        logging.info("finished: no validation was run")
-    else:
-        logging.info(f"finished: best validation loss {result.best_loss:.4f}: {result.best}")
+    logging.info(f"finished: best validation loss {result.best_loss:.4f}: {result.best}")
     print(result.run.path)
 
 

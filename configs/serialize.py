@@ -65,18 +65,19 @@ def diff(a: Section, b: Section, path: str = "") -> list[tuple[str, Any, Any]]:
 
     The key of a union itself (`model.position`) stands for its kind. The keys begin with `path`.
     """
-    left, right = dict(_leaves(to_dict(a), path)), dict(_leaves(to_dict(b), path))
+    left, right = dict(leaves(to_dict(a), path)), dict(leaves(to_dict(b), path))
     keys = left | right
     return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
 
 
-def _leaves(data: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+def leaves(data: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of each field in a section's `to_dict`, below `path`."""
     for key, value in data.items():
         place = path if key == "kind" else join(path, key)
         if isinstance(value, list) and value and isinstance(value[0], Mapping):
             value = {str(i): item for i, item in enumerate(value)}
         if isinstance(value, Mapping):
-            yield from _leaves(value, place)
+            yield from leaves(value, place)
         else:
             yield place, value
 

@@ -63,15 +63,10 @@ class RunLog:
         plain = {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
         for summary in hparams(plain, {"validation/loss": 0.0}):
             self.writer._get_file_writer().add_summary(summary)
-        self._table("config", ("field", "value"), values.items(), 0)
+        self.table("config", ("field", "value"), values.items(), 0)
 
     @idist.one_rank_only()
-    def samples(self, rows: Iterable[Sequence[str]], step: int) -> None:
-        """(source, reference, hypothesis) of a few sentences."""
-        header = ("source", "reference", "hypothesis")
-        self._table("validation/translations", header, rows, step)
-
-    def _table(
+    def table(
         self, tag: str, header: Sequence[str], rows: Iterable[Sequence[Any]], step: int
     ) -> None:
         cells = [[str(cell).replace("|", "&#124;") for cell in row] for row in rows]
@@ -110,14 +105,3 @@ def _lines_until(path: Path, last_step: int) -> list[bytes]:
     if damaged:
         logger.warning("%s: left out damaged lines: %s", path, ", ".join(damaged))
     return kept
-
-
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dict -> {"a.b.c": value}."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat

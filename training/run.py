@@ -15,13 +15,13 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from checkpoints.run import Run
 from configs.load import write_config_json
 from configs.schema import Config, EpochDecay
-from configs.serialize import to_dict
+from configs.serialize import leaves, to_dict
 from data.batching import largest_batches
 from data.corpora.build import build_corpus
 from training.engine import create_trainer
 from training.faults import BadUpdates, remedies_named
 from training.handlers import ProgressBar, StopSignals, attach_log, attach_progress
-from training.log import RunLog, flatten
+from training.log import RunLog
 from training.prepare import build_learner, check_lengths, end_workers, prepare_data
 from training.processes import process_device
 from training.saving import Checkpoints, checkpoint_parts, is_due
@@ -98,7 +98,9 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
         size = sum(p.numel() for p in learner.model.parameters())
         if idist.get_rank() == 0:
             write_config_json(config, run.config_file)
-        log.hyper_parameters({**flatten(to_dict(config)), **provenance(), "parameters": size})
+        log.hyper_parameters(
+            {**dict(leaves(to_dict(config), "")), **provenance(), "parameters": size}
+        )
         on, n_processes = f"{device.type} {dtype}".replace("torch.", ""), idist.get_world_size()
         logger.info(
             f"{run.path}: {size:,} parameters, {data.n_pairs:,} pairs in {progress.epoch_length} "

@@ -260,17 +260,13 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
                 "began; leave the change out, or start a new run without --resume"
             )
     step, epoch_length = payload["progress"]["step"], payload["progress"]["epoch_length"]
-    done, train = step // epoch_length, config.train
-    remedies = []
-    if done >= train.max_epochs:
-        remedies.append(f"--set train.max_epochs={train.max_epochs + 10}")
-    if train.max_steps is not None and step >= train.max_steps:
-        remedies.append(f"--set train.max_steps={train.max_steps * 2}")
-    waited = payload["early_stopping"]["counter"] if "early_stopping" in payload else 0
-    if train.patience is not None and waited >= train.patience:
-        remedies.append(f"--set train.patience={train.patience * 2}")
-    if remedies:
+    epochs, waited = step // epoch_length, payload.get("early_stopping", {"counter": 0})["counter"]
+    reached = {"max_epochs": epochs, "max_steps": step, "patience": waited}
+    limits = {name: getattr(config.train, name) for name in reached}
+    over = [name for name, limit in limits.items() if limit is not None and reached[name] >= limit]
+    if over:
+        remedies = " ".join(f"--set train.{name}={2 * limits[name]}" for name in over)
         raise UserError(
-            f"{checkpoint}: this run is finished (epochs: {done}, updates: {step}). To train on, "
-            f"raise the limit: {' '.join(remedies)}"
+            f"{checkpoint}: this run is finished (epochs: {epochs}, updates: {step}). To train on, "
+            f"raise the limit: {remedies}"
         )

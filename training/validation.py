@@ -54,7 +54,8 @@ class Validation:
             references, texts = ([row[i] for row in rows] for i in (1, 2))
             figures["bleu"] = sacrebleu_score(texts, references)
             said += f", BLEU {figures['bleu']:.2f} (greedy, {len(rows)} sentences)"
-            self.log.samples(rows[:SHOWN], step)
+            header = ("source", "reference", "hypothesis")
+            self.log.table("validation/translations", header, rows[:SHOWN], step)
         self.log.scalars("validation", figures, step=step, epoch=epoch)
         drawn = self.config.train.log_attention and self.config.model.backend == "scratch"
         if drawn and idist.get_rank() == 0:

@@ -116,7 +116,7 @@ def test_a_step_checkpoint_due_at_an_epochs_end_waits_for_the_epochs_work(folder
 def test_a_finished_run_is_not_trained_again(whole: Runs, tmp_path: Path) -> None:
     config, run = whole["cosine"]
     before = run.newest()
-    words = r"this run is finished \(epochs: 3, updates: 30\).*--set train.max_epochs=13"
+    words = r"this run is finished \(epochs: 3, updates: 30\).*--set train.max_epochs=6"
     with pytest.raises(UserError, match=words):
         run_here(config, resume=run.path)
     assert run.newest() == before
@@ -287,5 +287,5 @@ def test_resume_on_the_command_line_needs_no_config(
     with pytest.raises(SystemExit) as ended:
         run_main(script.main)
     assert ended.value.code == 2
-    words = r"error: .*: this run is finished .*--set train.max_epochs=13\n"
+    words = r"error: .*: this run is finished .*--set train.max_epochs=6\n"
     assert re.fullmatch(words, capsys.readouterr().err)
