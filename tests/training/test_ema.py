@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from tiny_models import tiny_model
-from toy_runs import (
-    assert_same,
-    assert_same_logs,
-    content,
-    copied,
-    run_here,
-    same,
-    toy_config,
-    validation_loss,
-)
+from toy_runs import content, run_here, same, toy_config, validation_loss
 
 from checkpoints.run import Run
 from configs.schema import Config, TrainConfig
@@ -82,16 +72,6 @@ def test_training_is_not_changed_and_the_average_of_its_updates_saved(config: Co
             expected = decay * averages[n - 2][name].double() + (1 - decay) * now.double()
             torch.testing.assert_close(averages[n - 1][name].double(), expected, atol=1e-6, rtol=0)
             assert not torch.equal(averages[n - 1][name], now)
-
-
-@pytest.mark.parametrize("checkpoint", ["step_checkpoint_14.pt", "regular_checkpoint_1.pt"])
-def test_going_on_repeats_weights_and_average_bit_for_bit(
-    config: Config, run: Run, tmp_path: Path, checkpoint: str
-) -> None:
-    again = copied(run, tmp_path)
-    run_here(config, resume=again.checkpoints / checkpoint)
-    assert_same_logs(again, run)
-    assert_same(run, again, "regular_checkpoint_2.pt")
 
 
 def test_the_loss_in_a_name_is_that_of_the_average(run: Run) -> None:

@@ -83,21 +83,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_full_disk_ends_the_run_and_harms_no_checkpoint(tmp_path: Path, small_disk: Path) -> None:
-    many = f"train.runs_dir={small_disk} train.keep_regular=99 train.max_epochs=99"
-    config = toy_config(tmp_path, STEPS, many)
-    with pytest.raises(UserError, match=r"^cannot write .*(free some space|--resume)"):
-        run_here(config)
-    [run] = map(Run, small_disk.iterdir())
-    assert len(whole(run)) >= 3
-    assert not list(run.path.rglob("*.tmp"))
-    # With room again it goes on.
-    subprocess.run(["mount", "-o", "remount,size=9m", small_disk], check=True)
-    step = content(run.newest())["progress"]["step"]
-    run_here(apply_overrides(config, [f"train.max_steps={step + 2}"]), resume=run.path)
-    assert max(log_of(run)) == step + 2
-
-
 def test_a_folder_that_became_read_only_is_one_clear_line(
     tmp_path: Path, small_disk: Path, the_run: Callable[[], Run]
 ) -> None:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import re
 import shutil
 import signal
-import time
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from toy_runs import (
     assert_same,
     assert_same_logs,
+    at_update,
     content,
     copied,
     log_of,
     run_here,
-    started,
-    toy_command,
     toy_config,
 )
 
 import train as script
-from checkpoints.content import checkpoint_config
-from checkpoints.run import Run
+from checkpoints.run import STEP, Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
 from utils.cli import run_main
@@ -38,10 +38,11 @@ STEPS = """
 SCHEDULES = {
     "epoch_decay": """
         optim.schedule=epoch_decay optim.schedule.lr=0.003 optim.schedule.warmup_epochs=1
+        train.ema_decay=0.7 model.tie_embeddings=all optim.objective=sim_cut
     """,
     "cosine": """
         optim.schedule=cosine optim.schedule.lr=0.003 optim.schedule.warmup_steps=5
-        optim.optimizer=muon optim.weight_decay=0.01
+        optim.optimizer=muon optim.weight_decay=0.01 optim.objective=r_drop
     """,
 }
 
@@ -72,6 +73,7 @@ def test_going_on_repeats_the_rest_bit_for_bit(
 ) -> None:
     config, run = whole[schedule]
     assert sorted(log_of(run)) == list(range(1, 31))
+    assert log_of(run)[30]["loss"] < log_of(run)[1]["loss"]
     again = copied(run, tmp_path)
     config = apply_overrides(config, [f"data.num_workers={workers}"])
     run_here(config, resume=again.checkpoints / checkpoint)
@@ -211,11 +213,14 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
     schedule = "optim.schedule=epoch_decay optim.schedule.warmup_epochs=0 optim.schedule.decay=50"
     train = "train.patience=2 train.max_epochs=9 train.keep_regular=5"
     config = toy_config(folder, schedule, train)
-    run = run_here(config).run
+    result = run_here(config)
+    run = result.run
+    assert result.stopped_early
     assert sorted(log_of(run, "validation")) == [28, 56, 84, 112]
     again = copied(run, tmp_path)
     third = again.checkpoints / "regular_checkpoint_3.pt"
     assert content(third)["early_stopping"]["counter"] == 1
+    assert not run_here(apply_overrides(config, ["train.max_steps=85"]), third).stopped_early
     run_here(config, resume=third)
     assert log_of(again, "validation") == log_of(run, "validation")
     words = r"this run is finished \(epochs: 4,.*--set train.patience=4"
@@ -226,58 +231,44 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
 # ------------------------------------------------------------------------------------------ signals
 
 
-def wait_for_lines(folder: Path, n: int) -> Path:
-    """The run of a fresh folder, once it has logged n updates."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        for log in folder.glob("runs/*/logs/metrics.jsonl"):
-            if log.read_bytes().count(b"\n") >= n:
-                return log.parents[1]
-        time.sleep(0.01)
-    raise AssertionError("the run did not get under way")
-
-
-def test_a_run_out_of_patience_says_so(folder: Path) -> None:
-    config = toy_config(folder, "optim.schedule.lr=1e-12 train.patience=1 train.max_epochs=9")
-    result = run_here(config)
-    assert result.stopped_early
-    assert max(log_of(result.run)) < 9 * 28
-    short = apply_overrides(config, ["train.patience=none", "train.max_epochs=1"])
-    assert not run_here(short).stopped_early
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
-    process = started(toy_command(tmp_path, "train.max_epochs=5000 optim.accumulate=3"))
-    path = wait_for_lines(tmp_path, 3)
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 128 + number, stderr
-    assert "Traceback" not in stderr
-    assert f"stopped by {number.name}; go on with: python train.py --resume {path}" in stderr
-    newest = content(Run(path).newest())
-    step = newest["progress"]["step"]
-    assert step == max(log_of(path))
-    config = apply_overrides(checkpoint_config(newest), [f"train.max_steps={step + 3}"])
+def test_a_signal_saves_and_says_how_to_go_on(
+    whole: Runs, caplog: pytest.LogCaptureFixture, number: signal.Signals
+) -> None:
+    config, run = whole["cosine"]
+    caplog.set_level(logging.INFO)
+    send = at_update(17, lambda *_: signal.raise_signal(number))
+    work = partial(script.work, 0, config=config, resume=None, threads=None)
+    with (
+        pytest.raises(SystemExit) as ended,
+        mock.patch(
+            "training.run.train", lambda config, resume: run_here(config, resume, hook=send)
+        ),
+    ):
+        work()
+    assert ended.value.code == 128 + number
+    path = Path(caplog.messages[-1].rpartition(" ")[2])
+    said = f"stopped by {number.name}; go on with: python train.py --resume {path}"
+    assert caplog.messages[-1] == said
+    assert Run(path).newest() == Run(path).checkpoints / "step_checkpoint_17.pt"
     run_here(config, resume=path)
-    assert log_of(path) == log_of(run_here(config).run)
+    assert log_of(path) == log_of(run)
 
 
-@pytest.mark.slow
-def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    # Updates of a second: there is time between the signals.
-    slow = "optim.accumulate=28 model.d_model=256 model.d_ff=1024 model.n_encoder_layers=4"
-    process = started(toy_command(tmp_path, "train.max_epochs=5000", slow))
-    path = wait_for_lines(tmp_path, 1)
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGTERM, stderr
-    assert "stopped by" not in stderr
-    for file in Run(path).by_age():
-        assert content(file)["progress"]["step"] >= 1
+def test_a_second_signal_ends_at_once(whole: Runs) -> None:
+    config, _ = whole["cosine"]
+
+    before = set(Path(config.train.runs_dir).iterdir())
+
+    def twice(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_here(config, hook=at_update(16, twice))
+    [path] = set(Path(config.train.runs_dir).iterdir()) - before
+    assert [file.name for file in Run(path).files(STEP)] == ["step_checkpoint_14.pt"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_resume_on_the_command_line_needs_no_config(

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import run_script
 from ignite.engine import Engine
 from torch import Tensor, nn
-from toy_runs import content, copied, log_of, run_here, toy_command, toy_config
+from toy_runs import content, copied, log_of, run_here, toy_config
 from updates import CPU, EOS, PAD, VOCAB, batch_of, difference, sentences, small_model, updated
 
 import train as script
@@ -170,15 +169,6 @@ def test_a_validation_loss_that_is_no_number_saves_nothing(tmp_path: Path) -> No
     with pytest.raises(NonFiniteError, match="validation loss"):
         run_here(config)
     assert not list(tmp_path.glob("runs/*/checkpoints/*"))
-
-
-@pytest.mark.slow
-def test_an_absurd_rate_on_the_command_line_is_one_line(tmp_path: Path) -> None:
-    done = run_script(*toy_command(tmp_path, "optim.schedule.lr=1e30"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
-    assert re.search(r"^error: update \d \(epoch 1\): loss", done.stderr, re.MULTILINE)
-    assert "INFO" not in done.stderr  # ignite's launcher keeps quiet
 
 
 # ----------------------------------------------------------------------------------------- progress
