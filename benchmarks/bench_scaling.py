@@ -27,7 +27,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import common
-from benchmarks.common import BOS, DTYPES, EOS, SIZES, Report, in_turn, spread, table
+from benchmarks.common import BOS, DTYPES, EOS, SIZES, Report, figure, in_turn, spread, table
 from benchmarks.train_models import Ours, Setup
 from configs.positions import POSITIONS
 from data.batching import Batch
@@ -217,6 +217,8 @@ def axis_markdown(axis: str, base: Point, measured: Costs) -> str:
 
 def draw(measured: Mapping[str, Costs], title: str) -> Figure:
     """A panel for each kind and axis: medians with quartiles, and the fit over all points."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
     panels, ticks = {}, []
     for (kind, name), (axis, kinds) in itertools.product(KINDS.items(), measured.items()):
         found = kinds[kind]
@@ -233,6 +235,8 @@ def draw(measured: Mapping[str, Costs], title: str) -> Figure:
     )
     for place, xs in zip(picture.axes, ticks):
         place.set(xscale="log", yscale="log")
+        place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        place.yaxis.set_major_formatter(FuncFormatter(lambda y, _: figure(y)))
         place.set_xticks(xs, [f"{x:,}" for x in xs], rotation=45, fontsize=8)
         place.minorticks_off()
     return picture
