@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
 from made_runs import Scripts, untrained_run
 
 from benchmarks import bench_decode, common
@@ -139,19 +138,6 @@ def test_a_round_has_the_first_sentences_longest_first() -> None:
 
 
 # --------------------------------------------------------------------------------------- the script
-
-
-@pytest.mark.slow
-def test_it_runs_as_a_file(tmp_path: Path) -> None:
-    done = run_script(
-        *"benchmarks/bench_decode.py --size tiny --batch 2 --beam 1 --tokens 3".split(),
-        *"--precision float32 --rounds 1 --peers ctranslate2".split(),
-        *("--threads", "1", "--output_dir", tmp_path),
-    )
-    assert done.returncode == 0, done.stderr
-    [section] = json.loads((tmp_path / "bench_decode.json").read_text("utf-8"))["sections"]
-    same = {row["system"]: row["same_tokens"] for row in section["rows"]}
-    assert same == {"ours": 1.0, "ctranslate2": 1.0}
 
 
 @pytest.mark.slow

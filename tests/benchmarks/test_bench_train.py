@@ -189,13 +189,6 @@ def test_a_figure_has_three_significant_digits(value: float, text: str) -> None:
     assert common.figure(value) == text
 
 
-@pytest.mark.slow
-def test_the_matrix_rate_stops_at_sizes_that_would_take_too_long() -> None:
-    assert list(matrix_rate(torch.float32, common.CPU, most_s=1e-9)) == [512]
-    rates = matrix_rate(torch.float32, common.CPU, most_s=0.02)
-    assert all(math.isfinite(rate) and rate > 0 for rate in rates.values())
-
-
 def test_the_parts_of_a_step_are_those_of_the_real_update() -> None:
     comparison, plain, timed = Comparison(SETUP), Ours(SETUP), Ours(SETUP)
     plain.train([batch for batches in comparison.batches.values() for batch in batches])

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tiny_models import D_MODEL, sources, targets, tiny_config, tiny_model, vocabulary
 from torch import Tensor
-from toy_runs import log_of, run_here, toy_config
 
 from models.build import build_model
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import Places
 from models.transformer_backend import deepnorm_constants
-from translation.loading import load_run
 from utils.errors import ConfigError
 
 
@@ -119,29 +116,3 @@ def test_gradients_reach_the_first_of_many_layers(norm: Any) -> None:
     gradients = [layer.feed_forward.linear2.weight.grad for layer in model.encoder.layers]
     norms = [gradient.norm().item() for gradient in gradients]
     assert min(norms) > 1e-3 * max(norms) > 0
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        "model.norm=pre model.init=depth_scaled model.stochastic_depth=0.2",
-        "model.norm=deepnorm model.position=t5",
-    ],
-    ids=["depth_scaled", "deepnorm"],
-)
-@pytest.mark.slow
-def test_six_layers_above_one_train_and_translate(changes: str, tmp_path: Path) -> None:
-    layers = "model.n_encoder_layers=6 model.n_decoder_layers=1"
-    rest = "optim.accumulate=4 train.max_epochs=2"
-    run = run_here(toy_config(tmp_path, layers, rest, changes)).run
-    log = log_of(run)
-    assert len(log) == 14
-    assert log[14]["loss"] < log[1]["loss"] - 0.3
-    loaded = load_run(run.path, runs_dir=tmp_path)
-    assert [len(stack.layers) for stack in (loaded.model.encoder, loaded.model.decoder)] == [6, 1]
-    translator = loaded.translator(torch.device("cpu"))
-    [greedy], beam = (
-        translator.translate(["le chat voit le chien"], greedy=g)[0] for g in (True, False)
-    )
-    assert greedy.text
-    assert beam[0].score >= greedy.score - 1e-6

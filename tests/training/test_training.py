@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from ignite.engine import Engine
 from torch import Tensor, nn
-from toy_runs import content, copied, log_of, run_here, toy_config
+from toy_runs import log_of, run_here, toy_config
 from updates import CPU, EOS, PAD, VOCAB, batch_of, difference, sentences, small_model, updated
 
 import train as script
@@ -27,19 +27,6 @@ from utils.errors import UserError
 from utils.machine import resolve_device, resolve_precision
 
 # --------------------------------------------------------------------------------------- one update
-
-
-def test_four_small_batches_give_the_gradient_of_one_large_one() -> None:
-    split = sentences(12, seed=1)
-    # Parts of different size and padding: a mean of means would weigh their tokens differently.
-    parts = [range(1), range(1, 7), range(7, 9), range(9, 12)]
-    whole, one = updated([[batch_of(split, range(12))]])
-    accumulated, four = updated([[batch_of(split, part) for part in parts]])
-    assert difference(whole, small_model()) > 1e-3
-    assert difference(whole, accumulated) < 1e-12
-    assert four["n_tokens"] == one["n_tokens"] == len(split.tgt_ids)
-    assert four["nll"] == pytest.approx(one["nll"], rel=1e-12)
-    assert four["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-12)
 
 
 def test_the_step_is_the_mean_over_the_tokens_of_the_group() -> None:
@@ -65,15 +52,6 @@ def test_a_shorter_last_group_makes_an_update_of_its_own() -> None:
     first_alone, _ = updated([[a, b]])
     assert difference(both, first_alone) > 1e-3
     assert out["n_tokens"] == c.n_tokens
-
-
-def test_a_share_without_a_row_changes_nothing() -> None:
-    split = sentences(3, seed=4)
-    batch, empty = batch_of(split, range(3)), batch_of(split, range(0))
-    alone, _ = updated([[batch]])
-    beside, out = updated([[batch, empty]])
-    assert difference(alone, beside) == 0
-    assert out["n_tokens"] == batch.n_tokens
 
 
 class Always(nn.Module):
@@ -144,23 +122,6 @@ def test_the_rate_that_is_logged_is_the_one_of_the_epoch(tmp_path: Path) -> None
 
 
 # ------------------------------------------------------------------------------------ breaking down
-
-
-def test_a_loss_that_is_no_number_is_diagnosed_and_harms_no_checkpoint(tmp_path: Path) -> None:
-    good = run_here(toy_config(tmp_path, "train.max_epochs=1")).run
-    doctored = copied(good, tmp_path).checkpoints / "regular_checkpoint_1.pt"
-    payload = content(doctored)
-    payload["scheduler"]["base_lrs"] = [1e30]
-    payload["optimizer"]["param_groups"][0]["lr"] = 1e30
-    torch.save(payload, doctored)
-    before = {path.name: path.read_bytes() for path in doctored.parent.iterdir()}
-    config = toy_config(tmp_path, "train.max_epochs=3 train.checkpoint_every_steps=1000")
-    words = r"^update (29|30|31) \(epoch 2\): loss .* Try a lower learning rate"
-    with pytest.raises(NonFiniteError, match=words):
-        run_here(config, resume=doctored)
-    assert {path.name: path.read_bytes() for path in doctored.parent.iterdir()} == before
-    best = next(path for path in doctored.parent.iterdir() if path.name.startswith("best"))
-    assert all(tensor.isfinite().all() for tensor in content(best)["model"].values())
 
 
 def test_a_validation_loss_that_is_no_number_saves_nothing(tmp_path: Path) -> None:

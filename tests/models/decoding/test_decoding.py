@@ -32,7 +32,6 @@ from models.decoding.hypothesis import (
     Limits,
     allowed_log_probs,
     best_tokens,
-    length_penalty,
     never_generated,
 )
 from models.decoding.stepwise import greedy_search
@@ -308,13 +307,6 @@ def test_n_best_is_sorted_distinct_and_scored_as_forced(how: dict, alpha: float)
                 assert h.score == pytest.approx(forced / ((5 + length) / 6) ** alpha, abs=1e-10)
 
 
-def test_n_best_is_the_head_of_the_beam() -> None:
-    model, src = lively(seed=1), sources(5, 3)
-    beams, heads = (beam_search(model, src, LIMITS, beam_size=4, n_best=n) for n in (4, 2))
-    for full, two in zip(beams, heads):
-        assert (len(full), two) == (4, full[:2])
-
-
 def test_sizes_that_do_not_fit_are_refused() -> None:
     model, src = lively(), sources(3)
     with pytest.raises(ValueError, match="n_best = 5 is more than beam_size = 4"):
@@ -344,13 +336,6 @@ def test_ids_that_are_never_generated() -> None:
     quarter = -math.log(4)
     assert log_probs[0].tolist() == pytest.approx([-math.inf, quarter, quarter, -math.inf])
     assert (logits == 0).all()
-
-
-def test_the_length_penalty_is_gnmts() -> None:
-    lengths = torch.tensor([1.0, 7.0], dtype=torch.float64)
-    assert length_penalty(lengths, 0.0).tolist() == [1, 1]
-    assert length_penalty(lengths, 1.0).tolist() == [1, 2]
-    assert length_penalty(lengths, 0.5).tolist() == pytest.approx([1, math.sqrt(2)], rel=1e-15)
 
 
 def test_a_beam_wider_than_the_vocabulary_works() -> None:

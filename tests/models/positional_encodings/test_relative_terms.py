@@ -33,6 +33,7 @@ from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import (
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
 import configs.positions as config
+from models.positional_encodings import deberta as deberta_module, transformer_xl
 from models.positional_encodings.base import AttentionScheme, Places, PositionScheme
 from models.positional_encodings.deberta import (
     Deberta,
@@ -503,9 +504,10 @@ RIGHT: list[tuple[Callable[..., None], Any]] = [
     (check_shaw_attention, shaw()),
     (check_shaw_attention, shaw(values=False)),
     (check_xl, xl_logits),
+    (check_xl, partial(transformer_xl.xl_logits, base=BASE)),
     (check_xlnet, partial(xl_scheme, "xlnet")),
-    (check_deberta, deberta_logits),
-    (check_log, deberta_logits),
+    *((check, deberta_logits) for check in (check_deberta, check_log)),
+    *((check, deberta_module.deberta_logits) for check in (check_deberta, check_log)),
     (check_buckets, log_bucket),
     (check_published, rows_of_buckets),
     # what the mistakes are made from

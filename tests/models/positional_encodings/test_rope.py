@@ -43,7 +43,7 @@ from models.positional_encodings.rope import (
     rotate_complex,
     rotate_real,
 )
-from models.positional_encodings.xpos import XPos, xpos_scale
+from models.positional_encodings.xpos import XPos, xpos_scale, xpos_scores
 from models.schemes import build_scheme
 
 LAYOUTS, FORMS = ("interleaved", "half"), ("real", "complex")
@@ -228,6 +228,7 @@ def check_xpos(scores: Scores) -> None:
 @every_form
 def test_xpos_is_rope_that_decays_towards_the_past_and_grows_towards_the_future(form) -> None:
     check_xpos(scores_of(xpos(form=form)))
+    check_xpos(xpos_scores)
     x, at = normal(1, 2, 9, DIM), torch.arange(0, 900, 100)
     for role in ("query", "key"):  # with gamma towards infinity it is RoPE
         turned = xpos(gamma=1e14, form=form).rotate(x, at, role)
