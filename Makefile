@@ -31,8 +31,8 @@ demo: .venv/.runtime ## train a small model on the embedded corpus, translate, s
 test: .venv/.dev ## run the whole test suite
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-check: .venv/.dev ## run the fast tests: what to run while working
-	$(BIN)/python -m pytest -n 3 -m "not slow"
+check: .venv/.dev ## run the fast tests of all but benchmarks and experiments: what to run while working
+	$(BIN)/python -m pytest -n 2 -m "not slow" --ignore=tests/benchmarks --ignore=tests/experiments
 
 lint: .venv/.dev ## ruff (format and check) and mypy
 	$(BIN)/ruff format --check .

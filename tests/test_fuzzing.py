@@ -41,6 +41,8 @@ from translation.settings import config_change
 from utils.errors import UserError
 from utils.lines import read_lines
 
+pytestmark = pytest.mark.slow
+
 
 def fuzzed(share: float = 1.0) -> Callable[[Any], Any]:
     """As many examples as the command line asks for, or a share of them where one takes long."""

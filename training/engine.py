@@ -92,9 +92,9 @@ def create_trainer(
         nll = torch.zeros((), dtype=torch.float64, device=device)
         n_correct = torch.zeros((), dtype=torch.float64, device=device)
         for i, batch in enumerate(group):
-            last = i == len(group) - 1
+            here = world_size == 1 or i == len(group) - 1
             # Gradients travel between processes once, with the last micro-batch.
-            wait = nullcontext() if last or world_size == 1 else model.no_sync()  # type: ignore[operator]
+            wait = nullcontext() if here else model.no_sync()  # type: ignore[operator]
             with wait:
                 # DistributedDataParallel takes the mean over processes: the factor makes it a sum.
                 sums = backward(model, batch.to(device), world_size / n_tokens)

@@ -109,7 +109,6 @@ def test_the_cache_is_built_in_every_round_and_then_opened(
     assert np.array_equal(opened.src_ids, split.src_ids)
 
 
-@pytest.mark.slow
 def test_the_script_writes_both_tables_of_the_data(tmp_path: Path) -> None:
     settings = [part for text in SMALL for part in ("--set", text)]
     done = run_script(
@@ -169,7 +168,6 @@ def real(trained_run: Path, tmp_path: Path) -> dict[str, Script]:
     return bench_data.scripts(tmp_path, "cpu", 1)
 
 
-@pytest.mark.slow
 def test_training_makes_a_run_before_it_is_ended(real: dict[str, Script], tmp_path: Path) -> None:
     assert first_output(real["train.py"]) > 0
     assert Run(max((tmp_path / "tiny").iterdir())).best() is not None

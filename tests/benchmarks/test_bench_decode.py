@@ -140,7 +140,6 @@ def test_a_round_has_the_first_sentences_longest_first() -> None:
 # --------------------------------------------------------------------------------------- the script
 
 
-@pytest.mark.slow
 def test_both_kinds_of_work_are_measured_for_all_systems(
     trained_run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,10 @@ def test_points_of_one_vocabulary_share_a_model_and_each_has_its_threads(
 ) -> None:
     before, made, seen = torch.get_num_threads(), [], []
     monkeypatch.setattr(bench_scaling, "Ours", lambda setup, **_: made.append(setup.size) or setup)
-    spy = lambda setup, _: lambda: seen.append((setup.size.vocab_size, torch.get_num_threads()))  # noqa: E731
+
+    def spy(setup: Setup, point: Point) -> Any:
+        return lambda: seen.append((setup.size.vocab_size, torch.get_num_threads()))
+
     monkeypatch.setattr(bench_scaling, "training", spy)
     at = [Point(threads=n, vocabulary=size) for n, size in ((3, 40), (1, 50), (2, 40))]
     for number, run in enumerate(runs("train", at, SETUP, "none").values()):
@@ -125,7 +128,6 @@ def test_the_axis_of_threads_is_left_out_on_a_gpu() -> None:
 # --------------------------------------------------------------------------------------- the script
 
 
-@pytest.mark.slow
 def test_the_script_writes_tables_growths_and_a_picture(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,7 +211,6 @@ def numbers(value: Any) -> list[float]:
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
-@pytest.mark.slow
 def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +248,6 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
         assert f"- left out: {name} (" in text
 
 
-@pytest.mark.slow
 def test_peak_memory_is_that_of_a_process_of_its_own() -> None:
     size = dataclasses.replace(SIZES["tiny"], d_model=256, d_ff=1024, batch_tokens=512)
     setup = dataclasses.replace(SETUP, size=size)

@@ -88,4 +88,4 @@ def test_errors_name_the_value_and_the_choices() -> None:
     with pytest.raises(UserError, match="de-en"):
         PhrasebookCorpus(SMALL, src_lang="de")
     with pytest.raises(ConfigError, match=r"data\.corpus\.seed = 3: allowed: 0"):
-        Phrasebook(seed=3)  # type: ignore[arg-type]
+        Phrasebook(seed=3)

@@ -28,7 +28,6 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return StandIn(tmp_path, monkeypatch)
 
 
-@pytest.mark.slow
 def test_a_real_comparison_holds_what_was_measured(tmp_path: Path) -> None:
     output = tmp_path / "out"
     arguments = toy_command(tmp_path, "train.max_epochs=1", "decode.max_len=8")[1:]

@@ -47,7 +47,7 @@ def test_a_deepnorm_layer_is_equation_1_written_out() -> None:
     y = norm(alpha * x + attended, layer.norm1)
     expected = norm(alpha * y + layer.feed_forward(y), layer.norm2)
     torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-10)
-    assert model.decoder.layers[0].residual_scale == pytest.approx(alpha_decoder)  # type: ignore[union-attr]
+    assert model.decoder.layers[0].residual_scale == pytest.approx(alpha_decoder)
     assert isinstance(model.encoder.norm, torch.nn.Identity)
 
 

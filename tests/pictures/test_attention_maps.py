@@ -20,6 +20,8 @@ from pictures.panels import save_figure
 from translation.loading import load_run
 from translation.translator import Translator
 
+pytestmark = pytest.mark.slow
+
 PIECES = ["▁une", "▁fenêtre", "▁ouverte", "▁sur", ",", "▁où", "▁dort", ".", "▁aujourd", "'", "hui"]
 
 

@@ -89,6 +89,7 @@ def test_every_scheme_that_is_fixed_by_positions_has_a_picture() -> None:
         ("embedding_map", Learnable()),
     ],
 )
+@pytest.mark.slow
 def test_every_picture_is_legible(picture: str, position: Position) -> None:
     made = dataclasses.replace(scheme(position), about=" (a_run_with_a_name_20260101, epoch 12)")
     for name, figure in draw(picture, made, n=12).items():

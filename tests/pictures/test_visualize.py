@@ -21,6 +21,8 @@ from translation.loading import load_run
 from utils.errors import UserError
 from visualize import PICTURES
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("encoder", "decoder", "cross")
 SENTENCE = ("--src_text", "Oui.", "--tgt_text", "Yes.")
 SMALL = ("--set", "model.d_model=16", "--set", "model.n_heads=2", "--positions", "12")
@@ -156,7 +158,6 @@ def test_the_learned_tables_of_both_sides_are_drawn(draw: Scripts, learnable_run
     assert error == "--positions 101: the learnable encoding has 100"
 
 
-@pytest.mark.slow
 def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     model = "ModelConfig(position=Learnable(), d_model=64)"

@@ -182,7 +182,7 @@ def epoch_of(
     config = DataConfig(batch_by="sentences", batch_size=4, num_workers=workers)
     run: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "accumulate": 2, "seed": 3}
     loader = make_train_loader(ids, config, rank=rank, world_size=n, resampler=resampler, **run)
-    loader.sampler.set_position(epoch, start)  # type: ignore[attr-defined]
+    loader.sampler.set_position(epoch, start)
     return [batch for group in loader for batch in group]
 
 

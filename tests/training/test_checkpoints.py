@@ -57,7 +57,7 @@ def test_a_checkpoint_holds_all_that_it_takes_to_use_it(config: Config, run: Run
         assert checkpoint_config(payload) == config
         assert payload["format"]["version"] == 1
         assert payload["tokenizer"]["fingerprint"] == load_tokenizer(run.tokenizer).fingerprint()
-        assert payload["progress"]["epoch"] == int(re.search(r"checkpoint_(\d+)", path.name)[1])  # type: ignore[index]
+        assert payload["progress"]["epoch"] == int(re.search(r"checkpoint_(\d+)", path.name)[1])
         assert {"optimizer", "scheduler", "scaler"} <= payload.keys()
 
 

@@ -12,8 +12,9 @@ from toy_runs import content, log_of, run_here, toy_config
 
 from configs.serialize import apply_overrides
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
 )

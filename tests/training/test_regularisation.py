@@ -107,7 +107,7 @@ def test_branches_are_dropped_more_often_from_layer_to_layer() -> None:
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_each_sentence_loses_each_branch_for_itself(norm: Any) -> None:
     model = tiny_model(norm=norm, n_encoder_layers=1, stochastic_depth=0.5).train()
-    layer: EncoderLayer = model.encoder.layers[0]  # type: ignore[assignment]
+    layer: EncoderLayer = model.encoder.layers[0]
     x = torch.randn(1, 5, D_MODEL, dtype=torch.float64).expand(64, -1, -1)
     mask = padding_attn_mask(torch.zeros(64, 5, dtype=torch.bool))
     places = Places(torch.arange(5), torch.arange(5), padding=mask)
@@ -138,8 +138,8 @@ def test_a_dropped_branch_keeps_its_parameters_in_the_graph() -> None:
     model(src, tgt_in).square().sum().backward()
     gradients = {name: p.grad for name, p in model.named_parameters()}
     assert all(gradient is not None for gradient in gradients.values())
-    assert not gradients["encoder.layers.0.feed_forward.linear1.weight"].any()  # type: ignore[union-attr]
-    assert gradients["tgt_embedding.weight"].any()  # type: ignore[union-attr]
+    assert not gradients["encoder.layers.0.feed_forward.linear1.weight"].any()
+    assert gradients["tgt_embedding.weight"].any()
 
 
 def test_the_other_backend_refuses_stochastic_depth_and_has_the_rest() -> None:

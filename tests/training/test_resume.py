@@ -31,6 +31,8 @@ from configs.serialize import apply_overrides
 from utils.cli import run_main
 from utils.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 Runs = dict[str, tuple[Config, Run]]
 STEPS = """
     optim.accumulate=3 train.checkpoint_every_steps=14 train.keep_regular=3 train.patience=5
@@ -83,7 +85,6 @@ def test_going_on_repeats_the_rest_bit_for_bit(
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
-@pytest.mark.slow
 def test_any_number_of_loader_workers_gives_the_same_run(folder: Path) -> None:
     config = toy_config(folder, "tokenizer.sampling=0.2 optim.accumulate=3 train.max_epochs=2")
     first, *others = [

@@ -82,7 +82,7 @@ def test_padding_counts_neither_for_accuracy_nor_for_loss() -> None:
     assert (batch.tgt_out == PAD).sum() == 3
     normal = math.log(math.exp(3) + VOCAB - 1)
     for answer, n_right in ((7, 2), (PAD, 0)):
-        evaluator = create_evaluator(Always(answer), pad_id=PAD, device=CPU, dtype=torch.float32)  # type: ignore[arg-type]
+        evaluator = create_evaluator(Always(answer), pad_id=PAD, device=CPU, dtype=torch.float32)
         metrics = evaluator.run([batch]).metrics
         assert metrics["accuracy"] == pytest.approx(n_right / 7)
         assert metrics["loss"] == pytest.approx(normal - 3 * n_right / 7)

@@ -60,7 +60,7 @@ def module_of(name: str, dtype: torch.dtype = DOUBLE) -> AttentionPosition:
 
 
 def bias_of(module: AttentionPosition, *, causal: bool = False) -> BiasOf:
-    return lambda q, k: module.bias(Places(q, k, causal=causal))  # type: ignore[return-value]
+    return lambda q, k: module.bias(Places(q, k, causal=causal))
 
 
 def whole(bias: BiasOf, length: int) -> Tensor:

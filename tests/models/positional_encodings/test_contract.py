@@ -388,7 +388,7 @@ def test_no_field_is_left_out() -> None:
 
 @pytest.mark.parametrize("name", ["rope", "rope_half", "rope_dynamic_ntk", "xpos"])
 def test_real_and_complex_rotation_are_the_same_scheme(name: str) -> None:
-    forms = [outputs(replace(TINY[name], form=form)) for form in ("auto", "real", "complex")]  # type: ignore[call-arg]
+    forms = [outputs(replace(TINY[name], form=form)) for form in ("auto", "real", "complex")]
     for kind in KINDS:
         close(forms[1][kind], forms[0][kind])
         close(forms[2][kind], forms[0][kind])
@@ -585,7 +585,7 @@ POSITION_MISTAKES += [(name, drawn_anew) for name in ("randomized_rope", "random
 def test_a_known_mistake_is_caught_positions_at_every_step(name: str, mistake: Any) -> None:
     model = tiny_model(TINY[name])
     check_a_step_goes_on_where_the_prefix_ended(model)
-    model.scheme.positions = mistake  # type: ignore[method-assign]
+    model.scheme.positions = mistake
     torch.manual_seed(3)
     catches(check_a_step_goes_on_where_the_prefix_ended, model)
 

@@ -252,7 +252,7 @@ def check_xlnet(make: Callable[[], PositionScheme]) -> None:
     """Two layers take over the parameters of two XLNet layers, and give the weights of each."""
     scheme, layers = make().double(), [xlnet_layer(20), xlnet_layer(40)]
     for kind in ("encoder", "decoder"):
-        modules: Any = [scheme.attention(kind, number) for number in range(2)]  # type: ignore[arg-type]
+        modules: Any = [scheme.attention(kind, number) for number in range(2)]
         with torch.no_grad():
             for module, layer in zip(modules, layers):
                 module.biases.u.copy_(layer.r_w_bias)

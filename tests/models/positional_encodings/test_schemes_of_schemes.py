@@ -105,7 +105,7 @@ def test_a_pair_acts_by_stack_and_on_the_source_alone() -> None:
 )
 def test_a_partner_in_the_encoder_has_no_parameters_for_the_decoder(name: str) -> None:
     partner = scheme_of(TINY[name])
-    pair = scheme_of(Fox(encoder=TINY[name]))  # type: ignore[arg-type]
+    pair = scheme_of(Fox(encoder=TINY[name]))
     gates = sum(p.numel() for p in scheme_of(Fox()).parameters())
     both = sum(p.numel() for p in partner.parameters())
     assert sum(p.numel() for p in pair.parameters()) == gates + both // 2
