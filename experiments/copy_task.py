@@ -3,8 +3,9 @@
 What stands before a mark is to be repeated after it: `7 2 4 <copy> _ _ _ _ _ _` -> `7 2 4 <copy> 7
 2 4 _ _ _`. A small encoder reads a row of fixed length and names all its tokens at once. The number
 n of symbols varies, and each blank must find the token n + 1 places before it, which takes
-positions. Every scheme is trained with several seeds, and tested on fresh rows of the trained
-length and on longer ones.
+positions. A decoder would not do: a causal model must name each symbol before the mark from those
+before it, and they are drawn at random. Every scheme is trained with several seeds, and tested on
+fresh rows of the trained length and on longer ones.
 """
 
 from __future__ import annotations

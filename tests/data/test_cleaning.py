@@ -78,6 +78,7 @@ def test_a_ratio_at_the_limit_is_kept() -> None:
         ("L'ÉTÉ ET LA MER", True, False),
         ("猫は眠っている", False, False),
         ("Γάτα, cat", False, False),
+        ("rayons α, atome", True, True),
         ("œuvre ﬁne Łódź ế", True, True),
     ],
 )

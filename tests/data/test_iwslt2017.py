@@ -102,6 +102,8 @@ def test_train_lines_stay_parallel_and_markup_goes(tmp_path: Path) -> None:
     text = load(write(tmp_path, official_files()), "train")
     stray = TRAIN_FR.replace("Merci beaucoup", "Merci\u2028beaucoup").replace("\n", "\r\n")
     assert load(write(tmp_path, {"train.tags.fr-en.fr": stray}), "train") == text
+    angle = {"train.tags.fr-en.en": TRAIN_EN.replace("Thank you", "< Thank you")}
+    assert load(write(tmp_path, angle), "train").src == text.src
     assert pairs(text) == [
         ("Merci beaucoup , Chris .", "Thank you so much , Chris ."),
         ("C' est vraiment un honneur !", "And it 's truly a great honor!"),

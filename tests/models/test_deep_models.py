@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import D_MODEL, sources, targets, tiny_config, tiny_model, vocabulary
+from tiny_models import D_MODEL, tiny_config, tiny_model, vocabulary
 from torch import Tensor
 
 from models.build import build_model
@@ -105,14 +105,3 @@ def test_weights_by_depth_are_the_plain_ones_over_the_root_of_the_layer() -> Non
 def test_what_does_not_go_together_is_refused(changes: str, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"model\.{message}"):
         tiny_config(**dict(change.split("=") for change in changes.split()))
-
-
-@pytest.mark.parametrize("norm", ["pre", "post", "deepnorm"])
-def test_gradients_reach_the_first_of_many_layers(norm: Any) -> None:
-    torch.manual_seed(0)
-    config = tiny_config(norm=norm, n_encoder_layers=12, n_decoder_layers=2)
-    model = build_model(config, vocabulary()).double()
-    model(sources(6, 4), targets(2, 5)).log_softmax(-1)[..., 3].sum().backward()
-    gradients = [layer.feed_forward.linear2.weight.grad for layer in model.encoder.layers]
-    norms = [gradient.norm().item() for gradient in gradients]
-    assert min(norms) > 1e-3 * max(norms) > 0

@@ -43,11 +43,6 @@ def test_equals_the_plain_product(shape: tuple[int, ...], module: Linear) -> Non
     assert torch.allclose(out, plain, rtol=0, atol=1e-5)
 
 
-def test_takes_other_strides(module: Linear) -> None:
-    assert difference(module, torch.randn(16, 4).t()) < 1e-5
-    assert difference(module, torch.randn(4, 6, 16)[:, 2]) < 1e-5
-
-
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 def test_follows_the_weight_from_scope_to_scope(module: Linear, optimizer: Any) -> None:
     x = torch.randn(4, 16)

@@ -89,15 +89,6 @@ def test_padding_counts_neither_for_accuracy_nor_for_loss() -> None:
         assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
 
 
-def test_the_validation_loss_is_over_tokens_not_over_batches() -> None:
-    split, model = sentences(9, seed=5), small_model().float()
-    losses = []
-    for cuts in ([range(9)], [range(1), range(1, 8), range(8, 9)]):
-        evaluator = create_evaluator(model, pad_id=PAD, device=CPU, dtype=torch.float32)
-        losses.append(evaluator.run([batch_of(split, rows) for rows in cuts]).metrics["loss"])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
 def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
     group = [[batch_of(sentences(4, seed=6), range(4))]]
     _, free = updated(group)

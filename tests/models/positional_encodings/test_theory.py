@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from itertools import takewhile
 
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import ROOT
 from references import DOUBLE, distances as distance, normal as random, shift_matrix, theta_of
+from test_contract import ABSOLUTE
+from tiny_models import tiny_config
 from torch import Tensor
 
+from configs.positions import POSITIONS
 from models.positional_encodings.alibi import alibi_bias, alibi_slopes
 from models.positional_encodings.fire import fire_ratio
 from models.positional_encodings.kerple import kerple_log_bias, kerple_power_bias
@@ -22,6 +27,7 @@ from models.positional_encodings.shaw import shaw_values
 from models.positional_encodings.sinusoidal import sinusoid_table
 from models.positional_encodings.t5 import t5_buckets
 from models.positional_encodings.xpos import xpos_scale
+from models.schemes import build_scheme
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> bool:
@@ -325,3 +331,35 @@ def test_is_causal_aligns_its_triangle_at_the_top_left() -> None:
     q, k, v = random(1, 1, 8), random(1, 5, 8, seed=1), random(1, 5, 8, seed=2)
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     assert close(out[0, 0], v[0, 0])
+
+
+# ------------------------------------------------------------------- docs/designing_an_encoding.md
+
+
+def rows_of(heading: str) -> dict[str, list[str]]:
+    """The first table below a heading of the page, by its first column."""
+    text = (ROOT / "docs/designing_an_encoding.md").read_text("utf-8").split(heading)[1]
+    table = [line.strip("| ").split(" | ") for line in text.split("\n\n| ")[1].splitlines()[2:]]
+    return {first: rest for first, *rest in takewhile(lambda row: len(row) > 1, table)}
+
+
+def test_what_the_first_ideas_come_to() -> None:
+    t, digits = torch.arange(64, dtype=DOUBLE)[:, None], 2 ** torch.arange(62)
+    ideas = [t, t / 63, t.long() // digits % 2, t.sin(), torch.cat((t.sin(), t.cos()), 1)]
+    ideas.append(sinusoid_table(t.flatten(), 64, dtype=DOUBLE))
+    for idea, said in zip(ideas, rows_of("## First ideas").values(), strict=True):
+        p = idea.double().repeat(1, 64 // idea.shape[1] or 1)
+        apart = torch.cdist(p, p)
+        steps = {f"{step:.2f}" for step in apart.diagonal(1).aminmax()}
+        nearest = apart.fill_diagonal_(math.inf).min()
+        assert said[:2] == [f"{p.abs().max():.0f}", str(int(torch.linalg.matrix_rank(p)))]
+        assert float(said[2]) == pytest.approx(nearest.item(), abs=0.5 * 10 ** -len(said[2][2:]))
+        assert set(said[3].split(" to ")) == steps
+
+
+def test_the_table_of_what_schemes_promise_is_that_of_their_modules() -> None:
+    for name, (_, relation, longer, *_, trained) in rows_of("## What a good").items():
+        scheme = build_scheme(tiny_config(POSITIONS[name]))
+        assert (trained == "yes") == any(p.numel() for p in scheme.parameters()), name
+        assert (longer == "error") == (scheme.max_length("source") is not None), name
+        assert (relation in ("no", "linear", "up to its threshold")) == (name in ABSOLUTE), name
