@@ -79,6 +79,4 @@ def test_dropout_refuses_an_impossible_rate(p: float) -> None:
 
 
 def test_dropout_works_up_to_the_largest_rate_below_one() -> None:
-    torch.manual_seed(0)
-    out = Dropout(0.9999999).train()(torch.ones(1000))
-    assert torch.isfinite(out).all()
+    assert drop(0.9999999, 1000).isfinite().all()

@@ -19,6 +19,7 @@ from updates import CPU, EOS, PAD, VOCAB, batch_of, difference, sentences, small
 
 import train as script
 from data.cache import TokenizedSplit
+from training.engine import step_seed
 from training.faults import NonFiniteError
 from training.handlers import ProgressBar
 from translation.evaluator import create_evaluator
@@ -97,6 +98,11 @@ def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
     moved = math.sqrt(sum(((p - q) ** 2).sum().item() for p, q in pairs))
     assert out["grad_norm"] == pytest.approx(free["grad_norm"], rel=1e-12)
     assert moved == pytest.approx(0.01, rel=1e-3)
+
+
+def test_every_update_of_every_process_draws_anew() -> None:
+    drawn = {step_seed(0, step, rank) for step in range(50) for rank in range(4)}
+    assert len(drawn) == 200
 
 
 # ----------------------------------------------------------------------------------- rates in a run
