@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 SENTENCE := Julie est fatiguée, donc elle ne va pas travailler.
 
+# Where Python may not keep what it compiled, every process compiles all packages anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint tensorboard clean
 
