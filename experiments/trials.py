@@ -217,8 +217,9 @@ class Runner:
                 try:
                     for future in as_completed([pool.submit(self._do, each) for each in waiting]):
                         future.result()
-                except BaseException:  # an error of this program or of the disk
-                    self._stop(signal.SIGTERM)
+                except BaseException:
+                    if not self.signals:
+                        self._stop(signal.SIGTERM)
                     raise
         finally:
             for number, handler in previous.items():
@@ -243,6 +244,10 @@ class Runner:
             if not self.signals:
                 self.failures[trial.title] = failure
             self._say(trial, "stopped" if self.signals else f"failed: {failure}")
+        except BaseException:  # of this program or of the disk: before this thread takes another
+            if not self.signals:
+                self._stop(signal.SIGTERM)
+            raise
         else:
             self._say(trial, f"done in {(time.monotonic() - began) / 60:.1f} min")
 
