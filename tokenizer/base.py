@@ -17,7 +17,7 @@ class BaseTokenizer(ABC):
     """Text to ids and back, for a source and a target language.
 
     Encoded sequences end in eos_id and have no start id: the model's input is `[bos_id] +
-    tgt[:-1]`. No order of ids is assumed: in Marian's vocabularies eos_id is 0 and pad_id the last.
+    tgt[:-1]`. No order of ids is assumed: Marian's pad_id is the last id, its eos_id often 0.
     """
 
     kind: str
