@@ -11,12 +11,11 @@ from data.corpora.base import CorpusReader, ParallelText
 # Frequent words of one language that are no words of the other, as "on", "a", "me", "son" are.
 _FRENCH = """
     le la les une des du de et est dans pour que qui ce cette ces ses il elle nous vous ils elles je
-    avec sur pas sont au aux mais où leur leurs était être avoir ont été même très aussi comme quand
-"""
+    avec sur pas sont au aux mais où leur leurs était être avoir ont été même très aussi
+    comme quand"""
 _ENGLISH = """
     the of and is in that it was with his her he she they we you are be this have had were which
-    their there not what would been has who from my your when how did does do these those
-"""
+    their there not what would been has who from my your when how did does do these those"""
 STOP_WORDS = {"fr": frozenset(_FRENCH.split()), "en": frozenset(_ENGLISH.split())}
 MIN_FOREIGN = 2  # stop words of the other language that decide, where they outnumber the own ones
 
@@ -82,5 +81,5 @@ def speaks(text: str, lang: str) -> bool:
 
 
 def _is_latin(char: str) -> bool:
-    """A letter up to Latin Extended-B, of Latin Extended Additional, or a ligature such as "ﬁ"."""
+    """A letter up to Latin Extended-B, of Latin Extended Additional, or a ligature like "ﬁ"."""
     return char < "\u0250" or "\u1e00" <= char <= "\u1eff" or "\ufb00" <= char <= "\ufb06"

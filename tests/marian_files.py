@@ -6,9 +6,10 @@ import json
 import os
 from pathlib import Path
 
+SUBJECTS = "Le garçon|La fenêtre|L'homme âgé|Ma sœur|Notre cœur|Un élève|L'œuvre"
 FRENCH = [
     f"{who} {verb} {what}{end}"
-    for who in "Le garçon|La fenêtre|L'homme âgé|Ma sœur|Notre cœur|Un élève|L'œuvre".split("|")
+    for who in SUBJECTS.split("|")
     for verb in ("regarde", "n'aime pas", "préfère", "a trouvé")
     for what in ("la maison", "l'arbre", "«\u00a0Noël\u00a0»", "10 pommes", "ça", "où il est")
     for end in (".", ", non ?", " !", "…")

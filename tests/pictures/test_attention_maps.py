@@ -22,7 +22,7 @@ from translation.translator import Translator
 
 pytestmark = pytest.mark.slow
 
-PIECES = ["▁une", "▁fenêtre", "▁ouverte", "▁sur", ",", "▁où", "▁dort", ".", "▁aujourd", "'", "hui"]
+PIECES = "▁une ▁fenêtre ▁ouverte ▁sur , ▁où ▁dort . ▁aujourd ' hui".split()
 
 
 def pieces(n: int) -> list[str]:

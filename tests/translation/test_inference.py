@@ -167,8 +167,8 @@ def test_any_unicode_gets_an_answer_and_white_space_is_read_as_in_training(
 ) -> None:
     source = "Le chat  dort !\nLe chat\u00a0dort\u202f!\n  Le chat\tdort ! \n".encode()
     assert len(set(lines_of(infer("--model_path", trained_run, stdin=source).out))) == 1
-    texts = ["😀👩‍👩‍👧", "日本語のテキスト", "مرحبا بالعالم", "a\x00b", "ＦＵＬＬ ｗｉｄｔｈ"]
-    texts += ["\u200b", "<pad> </s> <unk>", "e\u0301" * 50, "-"]
+    texts = ["😀👩‍👩‍👧", "日本語", "a\x00b", "ＦＵＬＬ ｗｉｄｔｈ"]
+    texts += ["مرحبا بالعالم", "\u200b", "<pad> </s> <unk>", "e\u0301" * 50, "-"]
     ended = infer("--model_path", trained_run, "--json", stdin=("\n".join(texts) + "\n").encode())
     assert (ended.code, ended.err) == (0, "")
     assert [item["src"] for item in objects_of(ended.out)] == texts
@@ -229,8 +229,8 @@ def test_mixed_lines_keep_their_order_whatever_is_translated_beside_them(
     infer: Scripts, trained_run: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "CHUNK", 16)
-    odd = ["", " \t", "-", "\u202eטוב", "a\x00b", "😀" * 20, "Le chat dort. " * 20, "\ufeffOui."]
-    odd += ["<pad>", "\u2028"]
+    odd = ["", " \t", "-", "\u202eטוב", "a\x00b", "😀" * 20, "Le chat dort. " * 20]
+    odd += ["\ufeffOui.", "<pad>", "\u2028"]
     lines = [line for pair in zip(sentences, odd) for line in pair] * 2
     found = []
     for batch_size, seed in (("1", 0), ("7", 1), ("64", 2)):
