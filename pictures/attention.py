@@ -36,6 +36,7 @@ _TOKEN_SIZE = 7
 _TOKEN_LINE = 1.25 * _TOKEN_SIZE / 72
 _SMALLEST_MAP, _LARGEST_MAP = 1.0, 12.0
 _LARGEST_GRID = 32.0  # beyond it labels are thinned
+_LABELLED_MAP = 40 * _TOKEN_LINE  # but up to 40 tokens all have theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def attention_grid(*runs: AttentionMaps) -> Figure:
 
     All maps share one colour scale from 0 to the largest weight. Tokens stand at the left column
     and the bottom row. Layers begin level, and a query token is equally high in every grid. The
-    figure grows with maps and tokens; labels are thinned only where there is no room.
+    figure grows with maps and tokens; only beyond 40 tokens may labels be thinned.
     """
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
@@ -165,7 +166,7 @@ def _map_side(n_tokens: int, n_maps: int) -> tuple[float, int]:
     """Inches of a map's side where n_maps stand in a line, and k: every k-th token has a label."""
     wanted = n_tokens * _TOKEN_LINE
     smallest = max(_SMALLEST_MAP, min(3.0 / n_maps, 0.6 * n_tokens))
-    largest = max(smallest, min(_LARGEST_MAP, _LARGEST_GRID / n_maps - _GAP))
+    largest = max(smallest, _LABELLED_MAP, min(_LARGEST_MAP, _LARGEST_GRID / n_maps - _GAP))
     side = min(max(wanted, smallest), largest)
     return side, math.ceil(wanted / side - 1e-9)
 
