@@ -11,9 +11,9 @@ from configs.load import load_config
 from configs.positions import POSITIONS
 from configs.schema import Config
 from configs.serialize import apply_overrides
-from pictures.distance import decay, projections, similarity
+from pictures.distance import decay, ideas, projections, similarity
 from pictures.maps import embedding_map
-from pictures.positions import bias, encoding, rotation
+from pictures.positions import bias, encoding, permutation, rotation
 from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
@@ -21,10 +21,8 @@ from utils.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PICTURES = {
-    picture.name: picture
-    for picture in (encoding, bias, similarity, decay, projections, rotation, embedding_map)
-}
+DRAWN = (encoding, bias, similarity, decay, projections, rotation, embedding_map)
+PICTURES = {picture.name: picture for picture in (*DRAWN, ideas, permutation)}
 
 
 def numbers(text: str) -> list[int] | None:

@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pictures.panels import Curve, curve_panels, matrix_panels
+from pictures.panels import Curve, curve_panels, matrix_panels, panel_figure
 from pictures.registry import NO_TABLE, Figures, need, picture, where
+from pictures.text import wrap
 
 if TYPE_CHECKING:
     from pictures.schemes import Scheme
+
+
+@picture(
+    "the first ideas for marking positions beside what a scheme adds to embeddings: the vectors, "
+    "and how far every two of them are apart",
+    n_positions=64,
+    schemes=("sinusoidal",),
+)
+def ideas(scheme: Scheme, n: int) -> Figures:
+    """Values end at 1, of which the entries of embeddings are; distances are on a log scale."""
+    from matplotlib.colors import LogNorm
+
+    width = scheme.model.d_model
+    side, table = next(iter(need(scheme.tables(n), scheme, NO_TABLE).items()))
+    tables = first_ideas(n, width) | {f"{scheme.label}{where(side, 'side')}": table}
+    title = f"First ideas for {n} positions, why they fail, and what serves instead{scheme.about}"
+    shape, size = (2, len(tables)), (1.9, 2.2)
+    figure, axes = panel_figure(*shape, size=size, sharex="row", sharey=True, title=title)
+    how: Any = {"aspect": "auto", "interpolation": "nearest"}
+    for (above, below), (name, p) in zip(axes.T, tables.items()):
+        apart = np.linalg.norm(p[:, None] - p, axis=2)
+        nearest = np.where(np.eye(n), np.inf, apart).min()
+        values = above.imshow(p, cmap="RdBu_r", vmin=-1, vmax=1, **how)
+        distances = below.imshow(apart, norm=LogNorm(0.1, 20), **how)
+        titles = "\n".join(wrap(name, 10, 1.8)), f"nearest two: {nearest:.3g}"
+        for place, title, axis in zip((above, below), titles, ("dimension", "position")):
+            place.set_title(title, fontsize=10)
+            place.set_xlabel(axis)
+    for line, image, label in zip(axes, (values, distances), ("value", "distance")):
+        line[0].set_ylabel("position")
+        figure.colorbar(image, ax=line, pad=0.01, aspect=15, label=label, extend="both")
+    yield "", figure
 
 
 @picture(
@@ -147,6 +180,19 @@ def projections(scheme: Scheme, n: int) -> Figures:
 
 
 # -------------------------------------------------------------------------------------- the numbers
+
+
+def first_ideas(n: int, width: int) -> dict[str, np.ndarray]:
+    """Naive vectors of the positions 0 .. n-1, [n,width] each, and what is wrong with each idea."""
+    t = np.arange(float(n))[:, None]
+    ideas = {
+        "the number itself: drowns the words": t,
+        "a fraction of the length: neighbours hardly differ": t / max(n - 1, 1),
+        "binary digits: near is far and far is near": t // 2.0 ** np.arange(width) % 2,
+        "one sine: the same values again": np.sin(t),
+        "sine and cosine of one frequency: comes round": np.hstack((np.sin(t), np.cos(t))),
+    }
+    return {name: p[:, np.arange(width) % p.shape[1]] for name, p in ideas.items()}
 
 
 def cosines(table: np.ndarray) -> np.ndarray:

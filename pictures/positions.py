@@ -1,7 +1,8 @@
-"""Pictures of what a position scheme does: what it adds, how it turns, which bias it gives."""
+"""Pictures of what a position scheme does: adds, turns, biases, and tells of order."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,8 @@ from pictures.registry import Figures, need, picture, where
 
 if TYPE_CHECKING:
     from pictures.schemes import Scheme
+
+WORDS = np.array(["le", "chien", "mord", "l'", "homme"])
 
 
 @picture(
@@ -150,3 +153,31 @@ def rotation(scheme: Scheme, n: int) -> Figures:
             circle=True,
         )
         yield stack, figure
+
+
+@picture(
+    "the same words in two orders through an encoder with random weights: its output for each "
+    "word, which without positions is the same in both",
+    n_positions=len(WORDS),
+    schemes=("none", "sinusoidal", "rope"),
+    together=True,
+)
+def permutation(schemes: Sequence[Scheme], n: int) -> Figures:
+    """The ends of the sentence change places; the rows of both outputs are sorted alike."""
+    ids, half = np.arange(n) % len(WORDS), n // 2
+    order = np.r_[n - half : n, half : n - half, :half]  # twice is the first order again
+    rows, outputs = [], []
+    for scheme in schemes:
+        first, second = scheme.encoded(ids), scheme.encoded(ids[order])[order]
+        rows.append(f"{scheme.label}\ndiffers by {np.abs(second - first).max():.2g}")
+        outputs.append((first, second, second - first))
+    figure = matrix_panels(
+        np.array(outputs)[..., :32],
+        rows=rows,
+        columns=[" ".join(WORDS[ids]), " ".join(WORDS[ids[order]]), "difference"],
+        size=(3.6, max(1.7, 0.2 * n)),
+        title="The same words in two orders through a random encoder: its output, sorted by word",
+        x_label=f"output dimension (at the left the largest difference in all {first.shape[-1]})",
+    )
+    figure.axes[0].set_yticks(range(n), WORDS[ids])
+    yield "", figure

@@ -6,6 +6,7 @@ alone have lines of their own. Arrays are float64.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -25,6 +26,7 @@ from models.positional_encodings.base import (
 )
 from models.positional_encodings.shaw import Shaw
 from models.schemes import build_scheme
+from models.transformer_backend import Encoder
 from translation.loading import LoadedRun
 from utils.errors import UserError
 
@@ -188,6 +190,21 @@ class Scheme:
                 stacked = [torch.stack([*layers]) for layers in tables if layers]
                 found[stack] = torch.stack(stacked).detach().double().numpy()
         return found
+
+    @torch.inference_mode()
+    def encoded(self, ids: np.ndarray) -> np.ndarray:
+        """What an encoder with random weights makes of tokens [T], the same each time: [T,D]."""
+        scheme, positions = copy.deepcopy(self.module).double(), torch.arange(len(ids))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            encoder = Encoder(self.model).double().eval()
+            for weight in encoder.parameters():
+                if weight.dim() > 1:
+                    nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+            embeddings = torch.randn(ids.max() + 1, self.model.d_model, dtype=torch.float64)
+        x = scheme.input("source")(embeddings[ids][None], positions)
+        padding = torch.zeros(1, len(ids), dtype=torch.bool)
+        return encoder(x, scheme=scheme, positions=positions, padding=padding)[0].numpy()
 
     # ---------------------------------------------------------------------------------- projections
 

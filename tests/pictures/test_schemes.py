@@ -34,7 +34,7 @@ from configs.schema import (
 from models.positional_encodings.alibi import alibi_slopes
 from models.positional_encodings.base import AttentionScheme, Places
 from models.positional_encodings.sinusoidal import sinusoid_table
-from pictures.distance import by_offset, cosines, decay_bound, projected_products
+from pictures.distance import by_offset, cosines, decay_bound, first_ideas, projected_products
 from pictures.maps import principal_axes, scaled_map
 from pictures.schemes import Scheme, fresh_scheme
 from utils.errors import UserError
@@ -87,6 +87,8 @@ def test_every_scheme_that_is_fixed_by_positions_has_a_picture() -> None:
         ("projections", Sinusoidal()),
         ("rotation", Randomized(scheme=XPos())),
         ("embedding_map", Learnable()),
+        ("ideas", Learnable()),
+        ("permutation", Learnable()),
     ],
 )
 @pytest.mark.slow
@@ -198,6 +200,28 @@ def test_shaws_tables_stand_by_distance_and_layer() -> None:
     assert figure.axes[0].images[0].get_extent()[2:] == [3.5, -3.5]
     without = draw("encoding", Shaw(values=False))["encoding_shaw_encoder_tables"]
     assert len(images(without)) == 2
+
+
+# --------------------------------------------------------------------------- why positions, and how
+
+
+def test_two_orders_of_words_differ_with_any_scheme_and_without_one_are_the_same() -> None:
+    for name, position in POSITIONS.items():
+        [figure] = draw("permutation", scheme(position, name)).values()
+        first, second, difference = images(figure)
+        np.testing.assert_array_equal(difference, second - first)
+        apart = np.abs(difference).max()
+        assert apart < 1e-12 if name == "none" else apart > 1e-3, name
+        assert figure.axes[0].get_ylabel().endswith(f"\ndiffers by {apart:.2g}")
+
+
+def test_the_first_ideas_are_drawn_beside_a_scheme_with_all_distances() -> None:
+    figure = draw("ideas", Sinusoidal(), n=9)["ideas_sinusoidal"]
+    tables = [*first_ideas(9, 16).values(), scheme(Sinusoidal()).tables(9)[""]]
+    np.testing.assert_array_equal(images(figure)[:6], tables)
+    apart = [[[np.linalg.norm(a - b) for b in table] for a in table] for table in tables]
+    np.testing.assert_allclose(images(figure)[6:], apart)
+    assert titles(figure)[6] == "nearest two: 4"  # the number itself, in 16 dimensions
 
 
 # ------------------------------------------------------------------------------------------- biases

@@ -117,6 +117,8 @@ def test_a_model_that_cannot_show_its_attention_says_so(
         ("projections", "sinusoidal", ["_curves", "_matrices"]),
         ("rotation", "", [""]),
         ("embedding_map", "sinusoidal", [""]),
+        ("ideas", "", [""]),
+        ("permutation", "", [""]),
     ],
 )
 def test_each_command_draws_schemes_without_a_run(
@@ -177,12 +179,10 @@ def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
     [
         ("attention --layers 3", "there is no encoder layer 3: it has encoder layers 1 to 2"),
         ("attention --kind cross --layers 1,9", "no decoder layer 9: it has decoder layers 1 to 2"),
-        ("attention --heads 3", "there is no head 3: it has heads 1 to 2"),
         ("attention --heads 0", "argument --heads: '0': an integer >= 1"),
         ("attention --layers 1-2", "argument --layers: '1-2': an integer >= 1"),
         ("attention --kind self", "argument --kind: invalid choice: 'self'"),
         ("attention --format gif", "argument --format: invalid choice: 'gif'"),
-        ("attention --flag", "unrecognized arguments: --flag"),
         ("attention --src_text \N{NO-BREAK SPACE}", "there is nothing to look at"),
         ("attention --src_text caf\udce9", "not valid Unicode"),
         ("attention --output_dir LICENSE", "cannot write LICENSE/attention_encoder.png"),

@@ -28,6 +28,7 @@ from models.positional_encodings.sinusoidal import sinusoid_table
 from models.positional_encodings.t5 import t5_buckets
 from models.positional_encodings.xpos import xpos_scale
 from models.schemes import build_scheme
+from pictures.distance import first_ideas
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> bool:
@@ -307,9 +308,7 @@ def test_kerples_kernels_are_conditionally_positive_definite(name: str) -> None:
 
 
 def test_sandwich_falls_like_a_logarithm_but_not_steadily() -> None:
-    bias = sandwich_bias(torch.arange(2000), 8, dtype=DOUBLE)[
-        0
-    ]  # the first of 8 heads divides by 1
+    bias = sandwich_bias(torch.arange(2000), 8, dtype=DOUBLE)[0]  # head 1 of 8 divides by 1
     assert bias[0] == 0
     assert bias[1:].max() < 0
     assert bool((bias.diff() > 0).any())
@@ -344,11 +343,9 @@ def rows_of(heading: str) -> dict[str, list[str]]:
 
 
 def test_what_the_first_ideas_come_to() -> None:
-    t, digits = torch.arange(64, dtype=DOUBLE)[:, None], 2 ** torch.arange(62)
-    ideas = [t, t / 63, t.long() // digits % 2, t.sin(), torch.cat((t.sin(), t.cos()), 1)]
-    ideas.append(sinusoid_table(t.flatten(), 64, dtype=DOUBLE))
-    for idea, said in zip(ideas, rows_of("## First ideas").values(), strict=True):
-        p = idea.double().repeat(1, 64 // idea.shape[1] or 1)
+    ideas = [torch.from_numpy(idea) for idea in first_ideas(64, 64).values()]
+    ideas.append(sinusoid_table(torch.arange(64), 64, dtype=DOUBLE))
+    for p, said in zip(ideas, rows_of("## First ideas").values(), strict=True):
         apart = torch.cdist(p, p)
         steps = {f"{step:.2f}" for step in apart.diagonal(1).aminmax()}
         nearest = apart.fill_diagonal_(math.inf).min()
