@@ -40,6 +40,8 @@ from data.batching import Batch, collate, form_batches, padded_tokens
 from data.cache import TokenizedSplit
 from experiments.common import chosen_positions
 from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
+from utils.machine import computes_bf16
 from utils.tables import markdown_table
 
 AT_ONCE = 4  # schemes in turn with "none"; each holds a model with its gradients and moments
@@ -118,7 +120,8 @@ class Comparison:
             for name, model in models.items()
         }
         taken = common.in_turn(runs, rounds=setup.rounds, warmup=setup.warmup, device=setup.device)
-        at_best = [flops / max(self.rates.values()) / 1e9 for flops in self.flops]
+        rate = max(self.rates.values(), default=math.inf)
+        at_best = [flops / rate / 1e9 for flops in self.flops]
         return [
             {
                 key: name,
@@ -292,6 +295,25 @@ def compare_schemes(
     report.add(heading, text, {**conditions, "schemes": rows})
 
 
+def compare_precisions(report: Report, setup: Setup, widths: Sequence[int]) -> None:
+    """One section: our model in bfloat16 beside float32, in turn: by which "auto" decides."""
+    rows: list[dict[str, Any]] = []
+    for width, budget in itertools.product(widths, (1024, 4096)):
+        shape = {"d_model": width, "d_ff": 4 * width, "batch_tokens": budget}
+        wide = dataclasses.replace(setup, size=dataclasses.replace(setup.size, **shape))
+        both = {p: Ours(dataclasses.replace(wide, precision=p)) for p in DTYPES}
+        exact, mixed = Comparison(wide).measure(both, "precision")
+        speeds = {row["precision"]: row["tokens_per_second"] for row in (exact, mixed)}
+        rows.append({**shape, **speeds, "ratio": ratio(exact["seconds"], mixed["seconds"])})
+    size = setup.size
+    words = f"{size.n_layers}+{size.n_layers} layers, {size.n_heads} heads, d_ff four times d_model"
+    columns = {"d_model": "{d_model}", "tokens of a batch": "{batch_tokens:,}"}
+    columns |= {f"{precision}, tokens/s": f"{{{precision}}}" for precision in DTYPES}
+    columns["bfloat16 / float32"] = "{ratio}"
+    text = f"{words}, vocabulary {size.vocab_size:,}.\n\n{common.table(rows, columns)}"
+    report.add("bfloat16 beside float32", text, {"setup": setup, "widths": rows})
+
+
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     peers = [name for name in MODELS if name != "ours"]
     parser = Parser(prog="bench_train.py", description="Training speed beside other libraries.")
@@ -301,6 +323,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     what = "default: all; none named: ours alone"
     add("--peers", nargs="*", choices=peers, default=peers, help=what)
     add("--schemes", metavar="all|NAME,...", help="also compare position schemes")
+    what = "also our bfloat16 beside float32, at these d_model"
+    add("--widths", nargs="+", type=positive, metavar="N", help=what)
     add("--memory", action="store_true", help="also peak memory, in a process for each model")
     what = "default: 4096 for small, 2048 for base"
     add("--batch_tokens", type=positive, metavar="N", help=what)
@@ -316,6 +340,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     wanted = ",".join(POSITIONS) if args.schemes == "all" else args.schemes
     schemes = chosen_positions(wanted) if wanted else []
     device = common.use_machine(args)
+    if args.widths and not computes_bf16(device):
+        raise UserError(f"--widths: this {device.type} does not compute in bfloat16")
     report = Report("bench_train", "Training speed", args, device)
     names = ["ours", *dict.fromkeys(args.peers)]
     same = {key: getattr(args, key) for key in ("rounds", "warmup", "steps", "seed", "compile")}
@@ -331,6 +357,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             compare_models(report, comparison, names, heading, memory=args.memory)
             if schemes:
                 compare_schemes(report, comparison, schemes, f"{heading}: position schemes")
+    if args.widths:
+        compare_precisions(report, Setup(SIZES[args.size[0]], device, **same), args.widths)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ import torch
 
 from utils.cli import positive
 from utils.files import write_text
-from utils.machine import computes_bf16, cpu_name, provenance, resolve_device
+from utils.machine import CPU, computes_bf16, cpu_name, provenance, resolve_device
 from utils.tables import markdown_table
 
 REST_S = 0.3  # before each run: threads of another library's runtime spin for a while
-CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 

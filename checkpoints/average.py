@@ -12,7 +12,6 @@ from checkpoints.content import checkpoint_config, read_checkpoint, tied_names, 
 from checkpoints.run import FORMAT, REGULAR, Run
 from configs.serialize import diff
 from utils.errors import UserError
-from utils.machine import provenance
 
 
 def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[Path]:
@@ -59,7 +58,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         for name, tensor in newest["model"].items()
     }
     return {
-        "format": {"version": FORMAT, **provenance()},
+        "format": {**newest["format"], "version": FORMAT},
         "config": newest["config"],
         "tokenizer": newest["tokenizer"],
         "model": {name: model[first] for name, first in tied_names(newest["model"]).items()},

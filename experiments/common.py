@@ -145,12 +145,13 @@ def seeds_table(
 
 
 def provenance_line(provenances: Sequence[Mapping[str, str]]) -> str:
-    """Which commits, versions and hardware figures come from."""
-    commits, torches, machines = (
-        ", ".join(dict.fromkeys(each[key] for each in provenances))
-        for key in ("commit", "torch", "hardware")
-    )
-    return f"commit {commits}, torch {torches}, {machines}"
+    """Which commits, versions, precision and hardware figures come from, as far as is known."""
+    words = {"commit": "commit ", "torch": "torch ", "precision": "trained in ", "hardware": ""}
+    found = {
+        key: ", ".join(dict.fromkeys(each[key] for each in provenances if key in each))
+        for key in words
+    }
+    return ", ".join(f"{words[key]}{values}" for key, values in found.items() if values)
 
 
 def buckets(edges: Sequence[int], sources: Sequence[str] = ()) -> dict[str, list[int]]:
@@ -307,4 +308,5 @@ class Experiment(ABC):
         config += f" with {', '.join(stated)}" if stated else ""
         seeds = f"seeds {', '.join(map(str, self.args.seeds))}"
         records = [trial.scores(trial.splits[0]) for trial in self.done]
-        return config, seeds, provenance_line([record["provenance"] for record in records])
+        made = [{**record["provenance"], **record.get("trained", {})} for record in records]
+        return config, seeds, provenance_line(made)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # A model of a few thousand parameters on a few hundred pairs: trained in seconds, good for nothing
 # but being real.
 TINY = """
-    train.max_epochs=2 train.device=cpu train.precision=fp32 train.log_attention=false
+    train.max_epochs=2 train.device=cpu train.log_attention=false
     model.d_model=32 model.n_heads=2 model.d_ff=64 tokenizer.vocab_size=600
     data.corpus.n_train=400 data.corpus.n_validation=40 data.corpus.n_test=40 data.batch_size=1024
     evaluate.bleu_sentences=8 decode.max_len=24

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from checkpoints.run import Run
 from configs.load import write_config_json
 from configs.schema import Config, EpochDecay
-from configs.serialize import leaves, to_dict
+from configs.serialize import apply_overrides, leaves, to_dict
 from data.batching import largest_batches
 from data.corpora.build import build_corpus
 from training.engine import create_trainer
@@ -30,7 +31,7 @@ from training.start import Progress, open_run
 from training.validation import Validation
 from translation.evaluator import create_evaluator
 from translation.translator import Translator
-from utils.machine import provenance, resolve_precision
+from utils.machine import DTYPES, provenance, resolve_precision
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +54,15 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
     down. What it says is logged.
     """
     device = process_device(config.train.device)
-    dtype = resolve_precision(config.train.precision, device)
     start = open_run(config, resume)
     config, run = start.config, start.run
     with remedies_named(config), contextlib.ExitStack() as stack:
         with start.preparing():
+            # Older releases took bfloat16 at every width, and left "auto" in their checkpoints.
+            width = config.model.d_model if start.is_new else math.inf
+            precision = resolve_precision(config.train.precision, device, width)
+            config = apply_overrides(config, [f"train.precision={precision}"])
+            dtype = DTYPES[precision]
             corpus = build_corpus(config.data)
             tokenizer = start.tokenizer(corpus)
             data = prepare_data(config, corpus, tokenizer, pin_memory=device.type == "cuda")
@@ -90,7 +95,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
                 stopping.logger.setLevel(logging.CRITICAL)
             for engine in (trainer, evaluator):
                 engine.logger.setLevel(logging.CRITICAL)  # the script reports errors, once
-            parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping)
+            parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping, device)
             start.restore(parts)
             log = stack.enter_context(RunLog(run, first_step=progress.step))
             checkpoints = Checkpoints(run, parts, trainer, config=config.train, before=log.flush)
@@ -99,9 +104,9 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
         if idist.get_rank() == 0:
             write_config_json(config, run.config_file)
         log.hyper_parameters(
-            {**dict(leaves(to_dict(config), "")), **provenance(), "parameters": size}
+            {**dict(leaves(to_dict(config), "")), **provenance(device), "parameters": size}
         )
-        on, n_processes = f"{device.type} {dtype}".replace("torch.", ""), idist.get_world_size()
+        on, n_processes = f"{device.type}, {precision}", idist.get_world_size()
         logger.info(
             f"{run.path}: {size:,} parameters, {data.n_pairs:,} pairs in {progress.epoch_length} "
             f"updates an epoch, {on}{f', {n_processes} processes' if n_processes > 1 else ''}"

@@ -46,10 +46,11 @@ def checkpoint_parts(
     learner: Learner,
     progress: Progress,
     stopping: EarlyStopping | None,
+    device: torch.device,
 ) -> dict[str, Any]:
     """All that a checkpoint holds, by name: values that stay, and objects with a state_dict."""
     parts: dict[str, Any] = {
-        "format": Constant(version=FORMAT, **provenance()),
+        "format": Constant(version=FORMAT, **provenance(device)),
         "config": Constant(**to_dict(config)),
         "tokenizer": Constant(
             fingerprint=tokenizer.fingerprint(),

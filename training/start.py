@@ -16,7 +16,7 @@ import ignite.distributed as idist
 from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.run import LAST_WEIGHTS, DamagedError, Run, create_run, resolve_checkpoint
 from configs.schema import Config, Subword
-from configs.serialize import diff
+from configs.serialize import apply_overrides, diff
 from data.corpora.base import CorpusReader
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
@@ -187,6 +187,9 @@ def open_run(config: Config, resume: Path | None) -> Start:
                 "checkpoints"
             )
         with misfits_reported(checkpoint):
+            if config.train.precision == "auto":  # as it began
+                precision = checkpoint_config(payload).train.precision
+                config = apply_overrides(config, [f"train.precision={precision}"])
             check_resume(config, payload, checkpoint)
             origin = f"; going on after update {payload['progress']['step']} ({checkpoint})"
         return Resumed(config, run, origin, checkpoint, payload)

@@ -147,7 +147,8 @@ class Result:
             "epoch": loaded.epoch,
             "step": loaded.step,
             "precision": "float32",
-            "provenance": provenance(),
+            "trained": loaded.trained,
+            "provenance": provenance(pairs.translator.device),
             "config": to_dict(loaded.config),
         }
         start = f"{loaded.run.results / pairs.name}"

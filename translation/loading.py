@@ -32,6 +32,7 @@ class LoadedRun:
     model: TranslationTransformer
     epoch: int
     step: int
+    trained: Mapping[str, Any]  # where and how: versions, device, hardware, precision
     partners: tuple[LoadedRun, ...] = ()  # the runs that translate with it, as an ensemble
 
     @property
@@ -69,6 +70,7 @@ def load_run(
     model = build_model(config.model, tokenizer)
     load_weights(model, payload, checkpoint)
     epoch, step = payload["progress"]["epoch"], payload["progress"]["step"]
+    trained = {**payload["format"], "precision": config.train.precision}
     del payload  # which may hold an optimizer, before partners are loaded
 
     def search_alike(other: Config) -> Config:
@@ -82,7 +84,9 @@ def load_run(
                 "one vocabulary; give runs that were trained with the same tokenizer"
             )
     model.eval()
-    return LoadedRun(checkpoint, run, config, tokenizer, model, epoch, step, tuple(partners))
+    return LoadedRun(
+        checkpoint, run, config, tokenizer, model, epoch, step, trained, tuple(partners)
+    )
 
 
 def check_tokenizer(tokenizer: BaseTokenizer, payload: Mapping[str, Any], *, where: str) -> None:

@@ -16,6 +16,11 @@ import torch
 from utils.errors import UserError
 
 T = TypeVar("T")
+CPU = torch.device("cpu")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# What a processor gains in the matrices it loses around them below this width: measured, see
+# benchmarks/README.md. A GPU gains at every size.
+BF16_FROM_D_MODEL = 256
 
 
 def resolve_device(name: str) -> torch.device:
@@ -43,16 +48,20 @@ def computes_bf16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def resolve_precision(name: str, device: torch.device) -> torch.dtype:
-    """The compute type: "auto" is bfloat16 where the hardware computes in it, else float32."""
+def resolve_precision(name: str, device: torch.device, d_model: float) -> str:
+    """A key of DTYPES: "auto" is bf16 where the hardware trains a model faster in it, else fp32.
+
+    Raises UserError for a type in which the hardware does not compute.
+    """
     if name == "auto":
-        return torch.bfloat16 if computes_bf16(device) else torch.float32
+        wide = device.type == "cuda" or d_model >= BF16_FROM_D_MODEL
+        return "bf16" if wide and computes_bf16(device) else "fp32"
     if name == "fp16" and device.type != "cuda":
         raise UserError("train.precision = 'fp16' needs a CUDA device; use auto, fp32 or bf16")
     if name == "bf16" and not computes_bf16(device):
         here = f"this {device.type} does not compute in bfloat16; use auto or fp32"
         raise UserError(f"train.precision = 'bf16': {here}")
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+    return name
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:
@@ -91,8 +100,8 @@ def if_it_fits(compute: Callable[..., T], *args: Any) -> T | None:
 
 
 @cache
-def provenance() -> dict[str, str]:
-    """Commit, versions and hardware of this process, as strings."""
+def provenance(device: torch.device = CPU) -> dict[str, str]:
+    """Commit, versions, device and hardware of this process, as strings."""
     root = Path(__file__).resolve().parents[1]
     try:
         command = ["git", "describe", "--always", "--dirty"]
@@ -102,11 +111,12 @@ def provenance() -> dict[str, str]:
         commit = done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         commit = "unknown"
-    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_name()
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     return {
         "commit": commit,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
+        "device": device.type,
         "hardware": f"{hardware}, {torch.get_num_threads()} threads",
     }
 

@@ -206,10 +206,12 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
 ) -> None:
     brief = functools.partial(matrix_rate, most_s=0.02)
     monkeypatch.setattr(bench_train, "matrix_rate", brief)
+    monkeypatch.setenv("COMPUTES_BF16", "yes")
+    monkeypatch.setitem(common.DTYPES, "bfloat16", torch.float32)  # not every machine has it
     done = Scripts(bench_train.main, capsys, monkeypatch)(
         *("--size", "tiny", "--batch_tokens", "128", "--rounds", "2", "--steps", "1"),
         *("--peers", "torch", "joeynmt", "--schemes", "rope,shaw", "--threads", "1"),
-        *("--output_dir", tmp_path),
+        *("--widths", "16", "--output_dir", tmp_path),
     )
     assert done.code == 0, done.err
     report = json.loads((tmp_path / "bench_train.json").read_text("utf-8"))
@@ -217,14 +219,15 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     assert text.strip() == done.out.strip().replace("\n\n\n", "\n\n")
     assert {"date", "commit", "torch", "cpu", "threads"} <= set(report["environment"])
     assert all(report["environment"].values())
-    models, schemes = report["sections"]
+    models, schemes, widths = report["sections"]
     assert models["heading"] == "tiny, float32"
     names = [row["model"] for row in models["models"]]
     assert names[:2] == ["ours", "torch"]
     assert {*names, *models["left_out"]} == {"ours", "torch", "joeynmt"}
     assert [row["scheme"] for row in schemes["schemes"]] == ["none", "rope", "shaw"]
     figures = [*models["models"], *schemes["schemes"]]
-    measured = numbers([figures, models["parts_ms"], models["matrix_gflops"]])
+    assert [row["batch_tokens"] for row in widths["widths"]] == [1024, 4096]
+    measured = numbers([figures, widths["widths"], models["parts_ms"], models["matrix_gflops"]])
     assert all(math.isfinite(n) and n > 0 for n in measured)
     for row in figures:
         assert len(row["seconds"]) == 2

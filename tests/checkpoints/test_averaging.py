@@ -110,8 +110,9 @@ def test_every_script_takes_an_average_but_training_does_not_go_on_from_it(
     assert same(dict(ours), dict(theirs))
     with pytest.raises(UserError, match="holds weights to translate with, and nothing to go on"):
         open_run(config, path)
-    longer = apply_overrides(config, ["train.max_epochs=5"])
-    assert open_run(longer, run.path).checkpoint == run.newest()
+    longer = apply_overrides(config, ["train.max_epochs=5", "train.precision=auto"])
+    goes_on = open_run(longer, run.path)
+    assert (goes_on.checkpoint, goes_on.config.train.precision) == (run.newest(), "fp32")
 
 
 @pytest.mark.parametrize(

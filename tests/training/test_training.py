@@ -158,14 +158,14 @@ def test_a_device_that_is_not_there(name: str) -> None:
 @pytest.mark.parametrize("computes", ["yes", "no"])
 def test_a_precision_that_is_not_there(monkeypatch: pytest.MonkeyPatch, computes: str) -> None:
     monkeypatch.setenv("COMPUTES_BF16", computes)
-    assert resolve_precision("fp32", CPU) is torch.float32
+    assert resolve_precision("fp32", CPU, 512) == "fp32"
     with pytest.raises(UserError, match="'fp16' needs a CUDA device"):
-        resolve_precision("fp16", CPU)
-    auto = {"yes": torch.bfloat16, "no": torch.float32}[computes]
-    assert resolve_precision("auto", CPU) is auto
+        resolve_precision("fp16", CPU, 512)
+    wide = {"yes": "bf16", "no": "fp32"}[computes]
+    assert [resolve_precision("auto", CPU, width) for width in (255, 256)] == ["fp32", wide]
     if computes == "no":
         with pytest.raises(UserError, match="does not compute in bfloat16; use auto or fp32"):
-            resolve_precision("bf16", CPU)
+            resolve_precision("bf16", CPU, 512)
 
 
 @pytest.mark.parametrize(

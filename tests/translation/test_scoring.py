@@ -61,7 +61,10 @@ def test_every_promised_figure_is_printed_and_written(run: Path, printed: str) -
     assert scores["signature"] in printed
     assert f"loss {record['loss']:.4f}, token accuracy {record['accuracy']:.4f}" in printed
     assert sum(bucket["n"] for bucket in scores["buckets"]) == SPLIT
-    assert {"commit", "python", "torch", "hardware"} <= record["provenance"].keys()
+    assert {"commit", "python", "torch", "device", "hardware"} <= record["provenance"].keys()
+    trained = record["trained"]  # with precision "auto"
+    assert (trained["device"], trained["precision"]) == ("cpu", "fp32")
+    assert trained["hardware"].endswith(" threads")
     # All that decides the translations, by which stored ones are known again.
     decisive = {"checkpoint_sha256", "data_fingerprint", "limit", "max_len", "eval_long", "search"}
     assert decisive <= record.keys()
