@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,17 @@ from made_runs import Scripts
 from configs.positions import POSITIONS
 from experiments import copy_task
 from experiments.common import mean_plus_minus
-from experiments.copy_task import (
+from experiments.copier import (
     VARIANTS,
     Copier,
     Task,
     Variant,
     accuracies,
-    accuracy_figure,
-    family,
     make_rows,
     train_and_test,
 )
+from experiments.copy_task import accuracy_figure, family, where_blanks_look
+from models.positional_encodings.base import Places
 from utils.tables import markdown_table
 
 TASK = Task()
@@ -90,12 +91,15 @@ def test_every_named_scheme_stands_here_unless_it_serves_causal_attention_alone(
 # deberta: two maps of d_model x d_model for each layer.
 PARAMETERS = {"none": 0, "rope": 0, "learnable": TASK.length * TASK.d_model, "t5": 32 * 4}
 PARAMETERS |= {"sinusoidal_t5": 32 * 4, "deberta": 2 * 2 * TASK.d_model**2}
+PARAMETERS |= {"sinusoidal_concatenated": 2 * TASK.d_model**2}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_scheme_trains_and_answers_at_every_length_that_it_can_place(name: str) -> None:
     result = train_and_test(VARIANTS[name], 0, TINY)
-    lengths = [str(TINY.length)] if name == "learnable" else list(map(str, TINY.test_lengths))
+    lengths = (
+        [str(TINY.length)] if name.startswith("learnable") else list(map(str, TINY.test_lengths))
+    )
     assert list(result["exact"]) == list(result["token"]) == lengths
     assert result["position_parameters"] == PARAMETERS.get(name, result["position_parameters"])
     assert family(VARIANTS[name])
@@ -132,9 +136,34 @@ def test_a_causal_variant_does_not_see_later_tokens(name: str, causal: bool) -> 
     assert (difference < 1e-6) == causal
 
 
+def test_concatenated_positions_stand_beside_the_embeddings() -> None:
+    model = model_of("sinusoidal_concatenated")
+    x = torch.randn(2, 5, TASK.d_model)
+    p = model_of("sinusoidal").input(torch.zeros(1, 5, TASK.d_model), torch.arange(5))
+    first, second = model.input.map.weight.split(TASK.d_model, dim=1)
+    torch.testing.assert_close(model.input(x, torch.arange(5)), x @ first.T + p @ second.T)
+
+
+def test_where_blanks_look_is_the_mean_weight_of_the_best_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = torch.Generator().manual_seed(TASK.length)
+    rows, targets = make_rows(TASK.n_test, TASK.length, TASK, generator)
+    weights = torch.rand(2, TASK.n_test, 4, 10, 10, generator=generator)
+    monkeypatch.setattr(copy_task, "attention_weights", lambda model, rows: weights)
+    on_mark, on_origin = [], []  # of single blanks, [L,H]
+    for b, q in ((rows == BLANK) & (targets != BLANK)).nonzero().tolist():
+        n = rows[b].tolist().index(MARK)
+        on_mark.append(weights[:, b, :, q, n])
+        on_origin.append(weights[:, b, :, q, q - n - 1])
+    best = [torch.stack(each).mean(0).amax(1) for each in (on_mark, on_origin)]
+    found = where_blanks_look(model_of("none"), TASK)
+    assert found == pytest.approx(torch.stack(best, 1).flatten().tolist())
+
+
 def test_given_slopes_are_those_of_the_bias() -> None:
     model = model_of(Variant(position=POSITIONS["alibi"], n_heads=2, slopes=(0.5, 0.25)))
-    places = copy_task.Places(torch.arange(3), torch.arange(3))
+    places = Places(torch.arange(3), torch.arange(3))
     bias = model.scheme.attention("encoder", 1).bias(places)
     distance = torch.tensor([[0, 1, 2], [1, 0, 1], [2, 1, 0]])
     assert torch.equal(bias, torch.stack([-0.5 * distance, -0.25 * distance]))
@@ -160,7 +189,7 @@ def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
     script: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["none", "learnable", "alibi_1_head_slope_half", "none_causal"]
-    arguments = ["--schemes", ",".join(names), "--seeds", "0,1"]
+    arguments = ["--schemes", ",".join(names), "--seeds", "0,1", "--steps", "1,2", "--attention"]
     trained: list[int] = []
     last = 0
 
@@ -176,22 +205,25 @@ def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
     last = 1
     first = script(*arguments)
     assert first.code == 0, first
-    assert trained == [0] * 4 + [1] * 4
-    assert first.out.count("done before") == 4
-    files = first.out.splitlines()[-4:]
+    assert trained == [0] * 8 + [1] * 8
+    assert first.out.count("done before") == 8
+    files = first.out.splitlines()[-9:]
     kinds = ["copy_task.md", "copy_task.csv", "copy_task_accuracy.png", "copy_task_lengths.png"]
+    kinds += ["copy_task_updates.png", *(f"attention_{name}.png" for name in names)]
     assert files == [str(tmp_path / name) for name in kinds]
     text, table, *pictures = written = [Path(name).read_bytes() for name in files]
     assert all(f"| {name} |" in text.decode() for name in names)
     assert text.decode() in first.out
     rows = list(csv.DictReader(table.decode().splitlines()))
-    of_none = [(row["seed"], row["length"]) for row in rows if row["scheme"] == "none"]
-    assert of_none == [(seed, str(length)) for seed in "01" for length in TASK.test_lengths]
+    of_none = [
+        (row["updates"], row["seed"], row["length"]) for row in rows if row["scheme"] == "none"
+    ]
+    assert of_none == list(itertools.product("12", "01", map(str, TASK.test_lengths)))
     assert {row["length"] for row in rows if row["scheme"] == "learnable"} == {"10"}
     assert all(0 <= float(row["exact"]) <= float(row["token"]) <= 1 for row in rows)
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
 
-    assert script(*arguments).out.count("done before") == 8
+    assert script(*arguments).out.count("done before") == 16
     assert written == [Path(name).read_bytes() for name in files]
 
 
