@@ -36,6 +36,7 @@ from experiments.trials import Trial
 from utils.errors import UserError
 
 Columns = dict[str, Callable[[Rows], object]]
+LEARNED = {"training_loss": ".3f", "validation_loss": ".3f", "validation_accuracy": ".4f"}
 N_CURVES = 6  # variants in the plot by length, where none are named
 
 
@@ -53,7 +54,7 @@ class Comparison(Experiment):
     def rows(self, trial: Trial) -> Rows:
         """One for each test split."""
         training = trial.training()
-        learned = {key: training.pop(key) for key in ("parameters", "validation_loss")}
+        learned = {key: training.pop(key) for key in ("parameters", *LEARNED)}
         run = trial.run.relative_to(trial.output_dir).as_posix()
         rows = []
         for split in self.tests:
@@ -105,15 +106,25 @@ class Comparison(Experiment):
         training: Columns = {
             "seeds": len,
             "parameters": means("parameters", ",.0f", spread=False),
-            "validation loss": means("validation_loss", ".3f"),
             "tokens/s": means("tokens_per_second", ",.0f", spread=False),
             "peak memory (MB)": means("peak_memory_mb", ",.0f", spread=False),
             "minutes": means("train_minutes", ".1f"),
         }
         trained = self._ranked(rows, self.tests[0])
+        reached: Columns = {
+            key.replace("_", " "): means(key, form)
+            for key, form in (LEARNED | {"bleu4": ".4f", "sacrebleu": ".2f"}).items()
+        }
+        best = {}
+        for name, seeds in trained.items():
+            if len(self.args.seeds) > 1 and (validated := known(seeds, "validation_loss")):
+                [first, *_] = (row for row in seeds if row["validation_loss"] == min(validated))
+                best[f"{name}, seed {first['seed']}"] = [first]
         parts = [
             f"# {self.noun.capitalize()}s compared\n\n{self._about(rows)}\n",
             f"## Training\n\n{seeds_table(self.noun, trained, training, self.failures)}",
+            f"## Losses and {self.tests[0]}\n\n"
+            f"{seeds_table(self.noun, trained | best, reached, {})}",
         ]
         missing = [row for row in rows if row["status"] == "not run"]
         if missing:
@@ -123,7 +134,8 @@ class Comparison(Experiment):
         averaged, each, spread = "", "", ""
         if len(self.args.seeds) > 1:
             averaged, each = ", averaged over the seeds", ", p for each seed"
-            spread = " ± is the standard deviation over the seeds."
+            spread = " ± is the standard deviation over the seeds; a line with one seed is that of "
+            spread += "the lowest validation loss."
         parts.append(
             "BLEU-4 is nltk's on 13a tokens (0 to 1), the rest is sacreBLEU (0 to 100). Intervals "
             f"are 95%, by bootstrap over the sentences{averaged}. Difference and p value: paired "

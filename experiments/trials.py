@@ -33,7 +33,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from configs.load import read_config_json, write_config_json
@@ -168,13 +168,18 @@ class Trial:
         log = [json.loads(x) for x in _read(self.run / "logs" / "metrics.jsonl").splitlines()]
         updates = [line for line in log if line["kind"] == "train" and line["step"] > 1]
         speeds = [line["tokens_per_second"] for line in updates]  # target tokens
-        losses = [line["loss"] for line in log if line["kind"] == "validation"]
+        validated = [line for line in log if line["kind"] == "validation"]
+        # That of the scored checkpoint; none where validation was off.
+        best: dict[str, Any] = min(validated, key=lambda line: line["loss"], default={})
+        losses = [line["loss"] for line in updates if line["epoch"] == best.get("epoch")]
         parameters = re.findall(r": ([\d,]+) parameters", _read(self.folder / "train.log"))
         attempts = self.attempts()
         seconds, peaks = ([each[key] for each in attempts] for key in ("seconds", "peak_mb"))
         return {
             "parameters": int(parameters[-1].replace(",", "")) if parameters else None,
-            "validation_loss": min(losses, default=None),  # that of the scored checkpoint
+            "training_loss": fmean(losses) if losses else None,  # as logged in that epoch
+            "validation_loss": best.get("loss"),
+            "validation_accuracy": best.get("accuracy"),
             "tokens_per_second": median(speeds) if speeds else None,
             "peak_memory_mb": max(filter(None, peaks), default=None),  # of the host, not of a GPU
             "train_minutes": None if None in seconds else sum(seconds) / 60,

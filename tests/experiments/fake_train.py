@@ -37,8 +37,10 @@ if fate == "slow" and not resume:
     (here / f"waiting_{variant}").touch()
     time.sleep(60)
 (run / "checkpoints" / "best_checkpoint_1_loss=-1.5000.pt").write_text("best")
-lines = [{"kind": "validation", "step": 3, "loss": loss} for loss in (2.0, 1.5)]
+same = {"kind": "validation", "step": 3}
+lines = [{**same, "epoch": n, "loss": 3 / n, "accuracy": n / 4} for n in (1, 2)]
 for step, speed in enumerate((9.0, 100.0, 300.0), start=1):
-    lines.append({"kind": "train", "step": step, "tokens_per_second": speed})
+    of_epoch = {"epoch": min(step, 2), "loss": 4.0 - step}
+    lines.append({"kind": "train", "step": step, **of_epoch, "tokens_per_second": speed})
 (run / "logs" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 print(run)

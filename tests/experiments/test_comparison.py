@@ -53,8 +53,9 @@ def test_a_real_comparison_holds_what_was_measured(tmp_path: Path) -> None:
     loaded = load_run(run, runs_dir=output)
     assert int(row["parameters"]) == sum(p.numel() for p in loaded.model.parameters())
     log = (run / "logs" / "metrics.jsonl").read_text("utf-8").splitlines()
-    losses = [line["loss"] for line in map(json.loads, log) if line["kind"] == "validation"]
-    assert float(row["validation_loss"]) == min(losses)
+    [only] = [line for line in map(json.loads, log) if line["kind"] == "validation"]
+    for key in ("loss", "accuracy"):
+        assert float(row[f"validation_{key}"]) == only[key]
     assert 100 < float(row["tokens_per_second"]) < 1e7
     assert 100 < float(row["peak_memory_mb"]) < 10_000  # torch alone takes more than 100 MB
     assert 0.01 < float(row["train_minutes"]) < 10
@@ -66,7 +67,8 @@ def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(stand_in: StandIn)
     sinusoidal, rope = stand_in.table()  # the baseline first, although it was not named
     assert [row["scheme"] for row in (sinusoidal, rope)] == ["sinusoidal", "rope"]
     assert rope["tokens_per_second"] == "200.0"  # the median without the first update
-    assert (rope["validation_loss"], rope["parameters"]) == ("1.5", "12345")
+    learned = ["training_loss", "validation_loss", "validation_accuracy", "parameters"]
+    assert [rope[key] for key in learned] == ["1.5", "1.5", "0.5", "12345"]
     assert (sinusoidal["baseline"], sinusoidal["p_value"]) == ("", "")
     assert rope["baseline"] == "sinusoidal"
     lines = {}
@@ -86,9 +88,11 @@ def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(stand_in: StandIn)
 
     text = stand_in.text()
     names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
-    assert names == ["| scheme", "| ---", "| rope", "| sinusoidal"] * 2  # the best first
+    assert names == ["| scheme", "| ---", "| rope", "| sinusoidal"] * 3  # the best first
     for line in (
-        "| scheme | seeds | parameters | validation loss | tokens/s | peak memory (MB) | minutes |",
+        "| scheme | seeds | parameters | tokens/s | peak memory (MB) | minutes |",
+        "| rope | 1.500 | 1.500 | 0.5000 | 0.8900 | 89.00 |\n",
+        "torch 2, trained in bf16, some, 2 threads",
         "| scheme | loss | token accuracy | BLEU-4 | sacreBLEU | 95% interval | difference | p "
         "| 1–10 words (n=2) |",
         "| rope | 1.500 | 0.5000 | 0.8900 | 89.00 | 87.00 to 90.00 "
