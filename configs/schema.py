@@ -338,7 +338,7 @@ class TrainConfig(Section, section="train"):
     seed: int = number(0, ge=0)
     init_from: str | None = None  # a run or checkpoint: its weights and tokenizer are the first
     device: str = "auto"  # auto: CUDA where there is one
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # bf16 where there is hardware
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: the faster
     compile: bool = False
     runs_dir: str = "runs"
     log_every: int = number(20, ge=1)  # steps

@@ -201,8 +201,9 @@ def _parse(hint: Any, text: str, path: str) -> Any:
     item = item_hint(hint)
     readers: list[Callable[[str], Any]] = [lambda text: _WORDS[text.lower()], float, int, str]
     if item is not None:
-        words = [word.strip() for word in text.strip("()[]").split(",") if word.strip()]
-        readers.append(lambda text: tuple(_parse(item, word, f"{path}.0") for word in words))
+        words = [word.strip(" '\"") for word in text.strip("()[]").split(",")]
+        parts = [word for word in words if word]
+        readers.append(lambda text: tuple(_parse(item, part, f"{path}.0") for part in parts))
     for read in readers:
         with contextlib.suppress(ValueError, KeyError):
             if fits(value := read(text), hint):

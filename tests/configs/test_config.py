@@ -227,7 +227,7 @@ def test_overrides_are_typed_by_their_field(override: str, expected: Any) -> Non
     "texts",
     [
         ["model.d_model=6", "model.n_heads=3"],  # 512 / 3 and 6 / 8 alone would be refused
-        ["data.corpus.root=texts", "data.corpus=files", "data.corpus.test=a,b"],
+        ["data.corpus.root=texts", "data.corpus=files", "data.corpus.test=['a', \"b\"]"],
         ["data.max_len=2000", "decode.max_len=2000", "model.position.max_positions=2000",
          "model.position=learnable", "data.batch_size=4096"],
         ["decode.n_best=9", "decode.beam_size=9"],
