@@ -86,10 +86,13 @@ def family(variant: Variant) -> str:
     return next(titles, "bias by distance")
 
 
-def stored_result(name: str, seed: int, task: Task, folder: Path) -> tuple[Result, str]:
+def stored_result(
+    name: str, seed: int, task: Task, folder: Path, report_only: bool
+) -> tuple[Result, str] | None:
     """The result of a run, stored by all that decides it, as a hash; and how it was come by.
 
-    A run that was cut short leaves no file. Raises UserError for a broken file.
+    A run that was cut short leaves no file; report_only: None for it. Raises UserError for a broken
+    file.
     """
     variant, label = VARIANTS[name], f"{name}_seed{seed}"
     settings = {"version": VERSION, "task": asdict(task), "seed": seed}
@@ -100,6 +103,8 @@ def stored_result(name: str, seed: int, task: Task, folder: Path) -> tuple[Resul
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     path = folder / f"{label}_{digest}.json"
     if not path.exists():
+        if report_only:
+            return None
         result = {**train_and_test(variant, seed, task), "provenance": provenance()}
         record = {"label": label, "settings": settings, "result": result}
         write_text(path, json.dumps(record, indent=1) + "\n")
@@ -111,14 +116,21 @@ def stored_result(name: str, seed: int, task: Task, folder: Path) -> tuple[Resul
 
 
 def run_all(
-    names: Sequence[str], seeds: Sequence[int], tasks: Sequence[Task], folder: Path
+    names: Sequence[str],
+    seeds: Sequence[int],
+    tasks: Sequence[Task],
+    folder: Path,
+    report_only: bool = False,
 ) -> dict[Task, Results]:
     """The results of every scheme; runs that are done are read. Says what it does."""
     found: dict[Task, dict[str, list[Result]]] = {task: {n: [] for n in names} for task in tasks}
     # Seed by seed, so that an interrupted experiment has all schemes.
     runs = list(itertools.product(seeds, tasks, names))
     for number, (seed, task, name) in enumerate(runs, start=1):
-        result, how = stored_result(name, seed, task, folder)
+        done = stored_result(name, seed, task, folder, report_only)
+        if done is None:
+            continue
+        result, how = done
         found[task][name].append(result)
         exact, token = (result[measure][str(task.length)] for measure in ("exact", "token"))
         place = f"[{number}/{len(runs)}] {name}, seed {seed}"
@@ -177,9 +189,10 @@ def budget_table(found: Mapping[Task, Results]) -> str:
     return markdown_table(["scheme", "heads", "layers", *(f"{n:,} updates" for n in budgets)], rows)
 
 
-def markdown(found: Mapping[Task, Results], looks: Mapping[str, Sequence[float]]) -> str:
-    """The report. Where there are several tasks, tables by scheme are of the last."""
-    [*_, task] = found
+def markdown(
+    found: Mapping[Task, Results], task: Task, looks: Mapping[str, Sequence[float]]
+) -> str:
+    """The report; tables by scheme are of the given task."""
     results = found[task]
     runs = [run for each in found.values() for seeds in each.values() for run in seeds]
     seeds = ", ".join(str(result["seed"]) for result in next(iter(results.values())))
@@ -265,7 +278,7 @@ def budget_figure(found: Mapping[Task, Results]) -> Figure:
             points = {
                 task.steps: mean_and_range(values(results[name], "exact", task.length))
                 for task, results in found.items()
-                if task.n_layers == depth
+                if task.n_layers == depth and results[name]
             }
             curves[title][name] = Curve(list(points), *zip(*points.values()))
     figure = curve_panels(
@@ -335,6 +348,8 @@ def main(argv: list[str] | None = None) -> None:
     add("--steps", type=several, metavar="N,...", help=steps)
     add("--layers", type=several, metavar="N,...", help="of the encoder (default: 2)")
     looks = "also train each scheme with the first seed once more and draw its attention"
+    nothing = "tables and plots of what is done; nothing is run"
+    add("--report_only", action="store_true", help=nothing)
     add("--attention", action="store_true", help=looks)
     folders = "default: runs/copy_task; fast: runs/copy_task_fast"
     add("--output_dir", type=Path, metavar="DIR", help=folders)
@@ -347,8 +362,11 @@ def main(argv: list[str] | None = None) -> None:
     folder = args.output_dir or Path("runs/copy_task_fast" if args.fast else "runs/copy_task")
     # A model this small has nothing to share out, and the last bits stay the same.
     torch.set_num_threads(1)
-    found = run_all(names, seeds, tasks, folder / "results")
-    task, results = tasks[-1], found[tasks[-1]]
+    found = run_all(names, seeds, tasks, folder / "results", args.report_only)
+    whole = [task for task, results in found.items() if all(results.values())]
+    if not whole:
+        raise UserError(f"{folder}: no size is done for all of {', '.join(names)}")
+    task, results = whole[-1], found[whole[-1]]
     rows = [
         {"scheme": name, "heads": VARIANTS[name].n_heads, "layers": each.n_layers}
         | {"updates": each.steps, "seed": run["seed"], "length": length}
@@ -359,7 +377,9 @@ def main(argv: list[str] | None = None) -> None:
         for length in run["exact"]
     ]
     models = {name: train(VARIANTS[name], seeds[0], task) for name in names if args.attention}
-    text = markdown(found, {name: where_blanks_look(each, task) for name, each in models.items()})
+    text = markdown(
+        found, task, {name: where_blanks_look(each, task) for name, each in models.items()}
+    )
     paths = [
         write_text(folder / "copy_task.md", text),
         write_csv(folder / "copy_task.csv", rows),
