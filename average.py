@@ -1,7 +1,5 @@
 """Average the weights of a run's checkpoints: `python average.py --model_path RUN --best 2`."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

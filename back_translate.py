@@ -7,8 +7,6 @@ real English then help to train French to English (Sennrich et al. 2016). They a
 `OUTPUT.fr` and `OUTPUT.en`, for ParallelFiles to read as a part of a mixture.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from collections import Counter

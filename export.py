@@ -1,7 +1,5 @@
 """Write a trained model for use elsewhere: `python export.py --format safetensors ...`."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Train a translation model: `python train.py --config configs/demo.py`."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import logging

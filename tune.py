@@ -1,7 +1,5 @@
 """Tune beam size and length penalty on the validation split: `python tune.py --beam 1 4 8`."""
 
-from __future__ import annotations
-
 import math
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path

@@ -8,8 +8,6 @@ start-up: seconds of each script to its first useful output, on a run of one upd
     of Python and of the run in the system's cache, as at a second start
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -7,8 +7,6 @@ anywhere, so that all search for the same thing: the most probable translation. 
 weights cast; int8 is CTranslate2's alone. Written into --output_dir: bench_decode.md and .json.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import random

@@ -8,8 +8,6 @@ the table) and label smoothing 0.1. Utilisation is the share of the machine's ma
 FLOPs of `model_flops`. Written into --output_dir: bench_train.md and bench_train.json.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What the benchmarks share: arguments, sizes of models, timing in turn, reports."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import json

@@ -4,8 +4,6 @@ Beside torch in one process it slows torch by a third from its first translation
 runtimes), and its own speed would be another than its users see.
 """
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 from collections.abc import Sequence

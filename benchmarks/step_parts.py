@@ -3,8 +3,6 @@
 Prints a Markdown table: median milliseconds of forward and backward, and the ratio round by round.
 """
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Sequence

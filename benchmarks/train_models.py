@@ -1,7 +1,5 @@
 """The models of a training benchmark: ours with its update, other libraries' in a plain loop."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import logging

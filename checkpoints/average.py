@@ -1,7 +1,5 @@
 """Checkpoint averaging: the mean of the weights of several checkpoints of one model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ folder has `model.safetensors`, `config.json` and `tokenizer/`. There a tensor o
 stored once; the other names are in the file's metadata.
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
 import zlib

@@ -4,8 +4,6 @@ CTranslate2 knows a table added to the embeddings, rotations, a bias by bucket o
 Shaw's tables. Any bias of the distance alone is one by bucket, with a bucket for every distance.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path

@@ -7,8 +7,6 @@ used only where it is named itself. A folder that export.py wrote is a run witho
 with its weights in model.safetensors.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Config files: executed, changed by the command line, written to and read from JSON."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

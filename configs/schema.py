@@ -4,8 +4,6 @@ A choice between alternatives (position, corpus, tokenizer, schedule, objective)
 dataclasses, so that each alternative has its own fields and no others.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 # A config file needs one import: the positions are at hand here too.

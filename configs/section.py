@@ -1,7 +1,5 @@
 """The base of every part of the configuration: a frozen dataclass that checks its fields."""
 
-from __future__ import annotations
-
 import dataclasses
 import operator
 import re
@@ -118,7 +116,7 @@ def join(path: str, key: str) -> str:
 
 @cache
 def type_hints(cls: Any) -> dict[str, Any]:
-    """Resolved annotations of a section's fields (the annotations are strings in the source)."""
+    """Resolved annotations of a section's fields, which may be strings in the source."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 

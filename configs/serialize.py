@@ -4,8 +4,6 @@ Nothing here executes code: a dict from a file or a checkpoint is checked key by
 `configs/schema.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any

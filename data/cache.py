@@ -5,8 +5,6 @@ under another name, brought to disk, and renamed: an entry that has its name is 
 was killed meanwhile, and of two processes that make the same entry one uses the other's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Simple rules that leave out training pairs, with a count of what each of them dropped."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Training pairs in a segmentation drawn anew in each epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ All are trained for as many epochs, so as many updates. R-Drop and SimCut work t
 each: `plain_twice` is the baseline with that much work, in epochs.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from collections.abc import Sequence

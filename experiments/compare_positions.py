@@ -3,8 +3,6 @@
 What is written and how it is to be read: experiments/comparison.py.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

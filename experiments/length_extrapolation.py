@@ -17,8 +17,6 @@ sentence in a hundred of N words has more. A scaling named under --positions is 
 data.max_len tokens.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import shutil

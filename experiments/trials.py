@@ -14,8 +14,6 @@ A trial that is done is not run again, one that was cut short goes on from its l
 a changed search alone scores again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fcntl

@@ -1,7 +1,5 @@
 """From a configuration and a vocabulary to a model."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from configs.schema import ModelConfig

@@ -1,7 +1,5 @@
 """Dropout of single elements, cheap to draw, and of whole tokens or sentences."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

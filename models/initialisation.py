@@ -1,7 +1,5 @@
 """How a stack begins where plain Xavier is not asked for: DeepNorm's gains, weights by depth."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

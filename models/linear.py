@@ -1,7 +1,5 @@
 """Linear maps, and the same for the few rows of a search step: one weight met again and again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """The training loss: a sum over target tokens, which the caller divides by their number."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@
 may attend.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

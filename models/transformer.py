@@ -1,7 +1,5 @@
 """The translation model: embeddings, encoder, decoder and output projection."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, cast
 

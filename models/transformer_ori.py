@@ -4,8 +4,6 @@ It has no place for positions inside attention and keeps no key-value cache: a d
 over the whole prefix.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What test files share: running the scripts as a user does, and one small trained run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Bad input for the fuzzing tests: damaged bytes, odd text, values of the wrong kind."""
 
-from __future__ import annotations
-
 import copy
 import io
 import string

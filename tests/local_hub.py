@@ -1,7 +1,5 @@
 """A server on this machine that answers like the Hugging Face hub, and a client that asks it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """Runs made from a trained one without training, and scripts run in this process."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import shutil

@@ -1,7 +1,5 @@
 """Tokenizer files as Marian models have them, made from a few sentences."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A file imports only from the floors below it, without circles; starting a script is cheap."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from graphlib import CycleError, TopologicalSorter

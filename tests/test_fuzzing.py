@@ -4,8 +4,6 @@ The suite draws a few examples of each kind, always the same. A campaign:
 `python -m pytest tests/test_fuzzing.py --fuzz-examples 2000`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import importlib

@@ -1,7 +1,5 @@
 """The README's own code, carried out; and what the documents name is there."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

@@ -1,7 +1,5 @@
 """What is read is data: not executed, not unpacked without end, not fetched by surprise."""
 
-from __future__ import annotations
-
 import ast
 import gzip
 import io

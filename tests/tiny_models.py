@@ -1,7 +1,5 @@
 """Models of a few thousand parameters in float64, toy schemes for each point of the seam."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast

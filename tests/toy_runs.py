@@ -1,7 +1,5 @@
 """Runs of a second: a toy corpus, a model of a few thousand weights, and what a run wrote down."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The protocol of every tokenizer; nothing else in the project knows how text becomes ids."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

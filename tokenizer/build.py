@@ -1,7 +1,5 @@
 """The configured tokenizer: trained or fetched for a new run, loaded from a finished one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path

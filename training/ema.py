@@ -1,7 +1,5 @@
 """An exponential moving average of the weights, kept beside them in training."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -3,8 +3,6 @@
 The batch of a bad update is saved for study; the run stops or leaves the update out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterator

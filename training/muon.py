@@ -1,7 +1,5 @@
 """Muon: orthogonal steps for the linear maps inside the layers, AdamW for every other weight."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

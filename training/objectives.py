@@ -1,7 +1,5 @@
 """What an update minimises: one callable for each section of `configs/schema.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

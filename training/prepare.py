@@ -1,7 +1,5 @@
 """What a run needs before its first update: the batches, and the learner that they change."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """How many processes train, on which devices, how they talk, and how they end together."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """A training run from configuration to the last checkpoint."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """The checkpoints of a run: what is in them, when they are written, which are kept."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Learning-rate schedules as factors for torch's LambdaLR, and the optimizer whose rate it is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """How a run begins: anew, with the weights of another run, or where it was stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re

@@ -1,7 +1,5 @@
 """The validation split: loss of all pairs, BLEU of greedy translations, attention maps of one."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A trained model against a split of a corpus: loss, translations, scores, and their files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

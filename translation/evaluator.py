@@ -1,7 +1,5 @@
 """The evaluation engine: loss and accuracy over batches with the reference at hand."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Minimum Bayes risk: of several candidates, the one that is most like the others."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Corpus scores of translations: text in, numbers out."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

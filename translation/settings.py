@@ -1,7 +1,5 @@
 """What may be changed in the configuration of a trained model. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

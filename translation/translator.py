@@ -1,7 +1,5 @@
 """Text to text with a trained model: batches of like length, answers in the order of the input."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Beam sizes against length penalties: BLEU of every pair on one split, and the best of them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """How every script ends: one line for a user's mistake, and the exit code that goes with it."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

@@ -1,7 +1,5 @@
 """Files and folders that are whole or not there: written aside, brought to disk, then renamed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Files of the Hugging Face hub: from its cache on this machine, else fetched into it, once."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Sentences line by line, from a file or standard input to a file or standard output."""
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import io

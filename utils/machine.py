@@ -1,7 +1,5 @@
 """The machine: its devices, its precisions, how its memory runs out, what it is called."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

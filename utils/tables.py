@@ -1,7 +1,5 @@
 """Tables for readers (Markdown) and for programs (CSV)."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

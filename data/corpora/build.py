@@ -1,7 +1,5 @@
 """Config to corpus."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from configs.schema import (

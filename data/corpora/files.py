@@ -1,7 +1,5 @@
 """Line-parallel text files, plain or gzip-compressed."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import os

@@ -1,7 +1,5 @@
 """IWSLT2017 French-English (TED talks): from the hub, or from a folder or archive of its files."""
 
-from __future__ import annotations
-
 import html
 import io
 import logging

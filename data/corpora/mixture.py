@@ -1,7 +1,5 @@
 """Several corpora as one: training pairs mixed by weights, other splits side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

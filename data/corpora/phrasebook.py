@@ -4,8 +4,6 @@
 their order. Commit 60e90db wrote them, and is the last to hold the grammar.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

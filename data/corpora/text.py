@@ -1,7 +1,5 @@
 """What corpora share: what white space is, and how text comes out of .gz."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from pathlib import Path

@@ -4,8 +4,6 @@ Vaswani et al. 2017, equation 1, with an additive bias on the scaled logits:
 softmax(scale q k^T + bias, over allowed keys) v.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Records attention weights where a caller asks for them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Beam search over log-probabilities, batched over sentences and beams; diverse with groups."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass

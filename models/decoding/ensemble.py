@@ -1,7 +1,5 @@
 """Several models that translate as one: their log-probabilities are averaged at every step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

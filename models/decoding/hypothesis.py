@@ -1,7 +1,5 @@
 """What every search takes and returns: limits, log-probabilities and hypotheses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

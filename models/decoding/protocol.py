@@ -1,7 +1,5 @@
 """What a search needs of a model, whatever the model is."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 from torch import Tensor

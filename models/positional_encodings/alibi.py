@@ -3,8 +3,6 @@
 Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases", section 3.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

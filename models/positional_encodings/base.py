@@ -5,8 +5,6 @@ keys, biasing the attention logits, and adding a term to the values (AttentionPo
 are integer tensors handed in, never inferred from sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable
 from typing import Literal, TypeVar, cast
 

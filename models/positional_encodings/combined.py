@@ -1,7 +1,5 @@
 """Schemes made of two others: one for the embeddings and one inside, or one for each stack."""
 
-from __future__ import annotations
-
 from models.positional_encodings.base import (
     AttentionPosition,
     InputPosition,

@@ -8,8 +8,6 @@ q.e is added undivided, as in the paper's listing; some programs divide it by sq
 a gate of a later token must not count, or the past would depend on the future.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

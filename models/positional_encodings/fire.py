@@ -8,8 +8,6 @@ causal mask allows attention, and stays within 1 everywhere else. Positions alon
 sequence's length: padding changes nothing.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

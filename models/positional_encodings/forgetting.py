@@ -8,8 +8,6 @@ i sees a key at j through all the tokens between, the query's own included and t
 Causal. With f = 1 nothing is forgotten; a constant f is ALiBi with the slope -ln f.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

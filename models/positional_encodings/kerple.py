@@ -3,8 +3,6 @@
 The paper has causal models; here |i - j| serves both sides.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

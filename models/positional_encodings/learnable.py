@@ -1,7 +1,5 @@
 """A trained vector for each position of each side (Gehring et al. 2017; Devlin et al. 2019)."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from models.positional_encodings.base import InputPosition, PositionScheme, Side

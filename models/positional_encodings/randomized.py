@@ -1,7 +1,5 @@
 """Randomized positions (Ruoss et al. 2023): increasing numbers of a long range for 0, 1, 2, ..."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

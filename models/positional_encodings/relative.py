@@ -1,7 +1,5 @@
 """What biases by distance share: one value for each distance, and the type they are computed in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

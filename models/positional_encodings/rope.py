@@ -3,8 +3,6 @@
 Su et al. 2021, "RoFormer", equations 14-16 and 34.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

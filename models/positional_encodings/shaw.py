@@ -7,8 +7,6 @@ i is a query's position, j a key's; a distance of more than `clip` to either sid
 Only the terms with a^K and a^V are here; q.k and weights.v belong to the kernel.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

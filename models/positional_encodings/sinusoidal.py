@@ -1,7 +1,5 @@
 """Fixed sinusoids added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

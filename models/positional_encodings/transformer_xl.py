@@ -9,8 +9,6 @@ R is projected once for each distance that occurs and the products are gathered 
 takes the place of the papers' "relative shift" and holds for any positions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """xPos (Sun et al. 2022): rotation, and a decay with distance for each pair."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """`python benchmarks/bench_data.py`: padding, starts, the memory of a part, reports."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

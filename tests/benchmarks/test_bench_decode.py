@@ -1,7 +1,5 @@
 """`python benchmarks/bench_decode.py`: systems that do the same work on the same weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """A mistake on the command line of a benchmark is told in one line, before anything is measured."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

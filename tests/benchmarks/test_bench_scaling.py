@@ -1,7 +1,5 @@
 """`python benchmarks/bench_scaling.py`: known exponents are found, the work is what it says."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import runpy

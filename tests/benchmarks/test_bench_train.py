@@ -1,7 +1,5 @@
 """`python benchmarks/bench_train.py`: models that can be compared, figures that are true."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -6,8 +6,6 @@ the project's writer; the outputs beside them (logits, translations, and the los
 goes on) were computed by that commit from the same tensors.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """Averaged checkpoints: the mean itself, what lies beside it, and every script that reads it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Export: safetensors give the run's model back, and CTranslate2 decodes as this project does."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """A checkpoint of the first release loads, translates and goes on as it did then."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

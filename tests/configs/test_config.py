@@ -1,7 +1,5 @@
 """Configurations: schema errors, text overrides, JSON, and config files."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -1,7 +1,5 @@
 """`python train.py --diff`: the fields in which two configs differ, wherever they come from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

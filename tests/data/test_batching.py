@@ -1,7 +1,5 @@
 """Batches: within budget, little padding, every row once, whatever resumes or shares the work."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

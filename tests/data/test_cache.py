@@ -1,7 +1,5 @@
 """The token cache: the right entry for the right input, whatever crashes, races or rots."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import logging

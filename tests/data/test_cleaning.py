@@ -1,7 +1,5 @@
 """Cleaning: what each rule drops and counts, and that it meets the training split alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Line-parallel files: alignment is never lost, and each kind of bad input is named or counted."""
 
-from __future__ import annotations
-
 import codecs
 import gzip
 from pathlib import Path

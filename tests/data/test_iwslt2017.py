@@ -1,7 +1,5 @@
 """IWSLT2017 from small files in the official formats, and from a server that answers as the hub."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil

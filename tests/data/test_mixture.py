@@ -1,7 +1,5 @@
 """Corpora mixed, and pairs in both directions: what an epoch holds, how a config says it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

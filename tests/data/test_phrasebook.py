@@ -1,7 +1,5 @@
 """The embedded corpus: its text to the last byte, its splits, its errors."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scripts that stand in for train.py and test.py: they make the same files in no time."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

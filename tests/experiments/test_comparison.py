@@ -1,7 +1,5 @@
 """What the comparisons of position schemes and of methods write, and which configs they train."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """`python experiments/copy_task.py`: its rows, its schemes, and that its runs resume."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

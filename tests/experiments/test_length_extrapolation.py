@@ -1,7 +1,5 @@
 """The extrapolation in length: the sentences of training, RoPE scaled at test, what is written."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Iterable

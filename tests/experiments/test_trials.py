@@ -1,7 +1,5 @@
 """Which trainings and scorings are run, in which order, and what becomes of the others."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

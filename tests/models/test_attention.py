@@ -1,7 +1,5 @@
 """The attention kernels against each other and the formula; the modules against torch's own."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

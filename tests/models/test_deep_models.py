@@ -1,7 +1,5 @@
 """DeepNorm and weights by depth against their formulas; unlike stacks train and translate."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The linear map of a search step against the plain one, whatever became of the weight."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

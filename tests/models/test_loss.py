@@ -1,7 +1,5 @@
 """Token sums against torch's cross-entropy: sums that may be added before the one division."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

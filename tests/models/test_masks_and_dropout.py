@@ -1,7 +1,5 @@
 """Mask polarity, and dropout that draws four decisions from one number."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The whole model, for every position scheme and both norms, and against torch's own."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pictures of attention: every map in its place with its tokens, and nothing overlaps."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Sequence

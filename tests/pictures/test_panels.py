@@ -1,7 +1,5 @@
 """Figures from arrays: what is drawn, whether it can be read, and how it is written."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

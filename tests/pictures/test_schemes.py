@@ -1,7 +1,5 @@
 """What the pictures of position schemes show, against formulas and models."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """`python visualize.py`: the pictures are there, and a mistake gets one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

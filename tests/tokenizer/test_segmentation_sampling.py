@@ -1,7 +1,5 @@
 """Random segmentation: the right distribution, the same text, drawn from (seed, epoch, row)."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Tokenizers: round trips, special ids, saving, and the trained ones' vocabularies."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -12,8 +12,6 @@ The processes are forked from one that has imported torch already: starting Pyth
 seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

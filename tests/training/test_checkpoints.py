@@ -1,7 +1,5 @@
 """What a run leaves behind: its folder, its checkpoints, its logs."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

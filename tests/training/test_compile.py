@@ -1,7 +1,5 @@
 """torch.compile changes the speed of a run and nothing else; its time goes to the C++ compiler."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several processes train what one trains, write once, stop together and fail together."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

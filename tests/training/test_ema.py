@@ -1,7 +1,5 @@
 """The moving average of the weights: its formula, what is evaluated and saved, and resuming it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What a run does when the disk, the memory or the numbers give out."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

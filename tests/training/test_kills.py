@@ -1,7 +1,5 @@
 """A few of the kills of `tests/training/kill_harness.py`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

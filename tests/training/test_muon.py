@@ -1,7 +1,5 @@
 """Muon: its polynomial, its step against torch's and AdamW's, which weights it takes, its state."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """R-Drop and SimCut against their formulas in float64, and through the engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A run that begins with another one's weights has its tokenizer too, and nothing else of it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Word dropout, embedding dropout and stochastic depth against their definitions written out."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

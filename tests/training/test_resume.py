@@ -1,7 +1,5 @@
 """A run that was stopped anywhere and goes on is the run that was never stopped (mistake 9)."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

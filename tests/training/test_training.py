@@ -1,7 +1,5 @@
 """One update is what it says: sums over real tokens, divided once. And a user's mistakes."""
 
-from __future__ import annotations
-
 import logging
 import math
 import re

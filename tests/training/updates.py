@@ -1,7 +1,5 @@
 """Updates of a small model in float64, without a run around them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Back-translation: pairs that training reads, each with its own line."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

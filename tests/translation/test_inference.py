@@ -1,7 +1,5 @@
 """`python inference.py`: what it reads, what it writes, and that no sentence minds its batch."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

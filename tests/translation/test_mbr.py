@@ -1,7 +1,5 @@
 """Minimum Bayes risk against brute force."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Corpus scores against figures worked out by hand, nltk and sacreBLEU themselves."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

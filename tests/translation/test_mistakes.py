@@ -1,7 +1,5 @@
 """A mistake gets one line that names it, from every script that uses a trained model."""
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import shlex

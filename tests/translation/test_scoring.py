@@ -1,7 +1,5 @@
 """`python test.py` and `python tune.py`: what they print, what they write, and what they reuse."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

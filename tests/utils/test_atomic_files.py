@@ -1,7 +1,5 @@
 """Files that are whole or not there, and whose fault it is where one cannot be written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Several models as one: against the formula, against one model twice, and through the scripts."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

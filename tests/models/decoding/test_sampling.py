@@ -1,7 +1,5 @@
 """Sampling: what is drawn from, how often, and that only seed and number decide."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the tests of the schemes share: the papers' equations as plain loops, and one attention."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Biases by distance: the papers' formulas, other implementations, any places, known mistakes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """CoPE and forgetting attention: the equations pair by pair, x-transformers, known mistakes."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

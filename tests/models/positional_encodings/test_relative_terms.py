@@ -1,7 +1,5 @@
 """Shaw, Transformer-XL and DeBERTa: equations pair by pair, the published code, known mistakes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """RoPE and xPos: their equations, Llama, GPT-J and x-transformers, known mistakes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """RoPE's scalings: against transformers and x-transformers, equations, steps, known mistakes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

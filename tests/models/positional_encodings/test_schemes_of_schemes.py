@@ -1,7 +1,5 @@
 """Trained tables, randomized positions, and the schemes that are made of two others."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from references import normal

@@ -1,7 +1,5 @@
 """Sinusoids: the paper's formula and invariants, the layouts of other programs, known mistakes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The claims of docs/positional_encodings.md that no scheme's own tests hold, by section."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
