@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -130,33 +129,25 @@ def cut_batches(
 # --------------------------------------------------------------------------------- order and shards
 
 
-class GroupSampler(Sampler[list[list[int]]]):
-    """The groups of an epoch: for each batch of a group the rows of this rank, perhaps none.
+@dataclass(eq=False)
+class GroupSampler(Sampler[tuple[int, list[list[int]]]]):
+    """The groups of an epoch, each with its number: of each batch the rows of this rank, or none.
 
     The order is drawn from (seed, epoch) alone. `set_position` says which epoch the next iteration
     runs through and how many groups of it are done already; it holds until it is set anew.
     """
 
-    def __init__(
-        self,
-        batches: Sequence[np.ndarray],
-        *,
-        accumulate: int,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        shuffle: bool = True,
-    ) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} of {world_size} processes")
-        self.batches = batches
-        self.accumulate = accumulate
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.shuffle = shuffle
-        self.epoch = 0
-        self.start = 0
+    batches: Sequence[np.ndarray]
+    accumulate: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    epoch: int = field(default=0, init=False)
+    start: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank {self.rank} of {self.world_size} processes")
 
     def __len__(self) -> int:
         """Groups in a whole epoch, wherever the next iteration starts."""
@@ -168,20 +159,13 @@ class GroupSampler(Sampler[list[list[int]]]):
         self.epoch = epoch
         self.start = start
 
-    def __iter__(self) -> Iterator[list[list[int]]]:
+    def __iter__(self) -> Iterator[tuple[int, list[list[int]]]]:
+        epoch = self.epoch
         order = np.arange(len(self.batches))
-        if self.shuffle:
-            np.random.default_rng([self.seed, self.epoch]).shuffle(order)
+        np.random.default_rng([self.seed, epoch]).shuffle(order)
         for first in range(self.start * self.accumulate, len(order), self.accumulate):
             group = order[first : first + self.accumulate]
-            yield [self.batches[i][self.rank :: self.world_size].tolist() for i in group]
-
-
-class EpochGroupSampler(GroupSampler):
-    """The same groups, each with its epoch: for data that are drawn anew in every epoch."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return zip(repeat(self.epoch), super().__iter__())
+            yield epoch, [self.batches[i][self.rank :: self.world_size].tolist() for i in group]
 
 
 # ------------------------------------------------------------------------------------------ loaders
@@ -214,6 +198,7 @@ def _padded(ids: np.ndarray, offsets: np.ndarray, index: np.ndarray, pad_id: int
     return np.where(columns < lengths[:, None], ids[flat], pad_id).astype(np.int64)
 
 
+@dataclass(eq=False)
 class _Groups(Dataset[list[Batch]]):
     """An epoch and a group of it, a list of lists of rows, to a list of batches.
 
@@ -221,17 +206,10 @@ class _Groups(Dataset[list[Batch]]):
     group are cut into batches anew: the budget holds, and the sum over the rows is the same.
     """
 
-    def __init__(
-        self,
-        split: TokenizedSplit,
-        collate: Callable[[TokenizedSplit, Sequence[int]], Batch],
-        resampler: Resampler | None,
-        budget: dict[str, Any],
-    ) -> None:
-        self.split = split
-        self.collate = collate
-        self.resampler = resampler
-        self.budget = budget
+    split: TokenizedSplit
+    collate: Callable[[TokenizedSplit, Sequence[int]], Batch]
+    resampler: Resampler | None
+    budget: dict[str, Any]
 
     def __getitem__(self, item: tuple[int, list[list[int]]]) -> list[Batch]:
         epoch, group = item
@@ -271,7 +249,7 @@ def make_train_loader(
     share = {"batch_by": by, "batch_size": -(-size // world_size)}  # of this process
     return DataLoader(
         _Groups(split, partial(collate, pad_id=pad_id, bos_id=bos_id), resampler, share),
-        sampler=EpochGroupSampler(
+        sampler=GroupSampler(
             batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size
         ),
         batch_size=None,  # the sampler yields whole groups

@@ -36,20 +36,16 @@ class Dropout(nn.Module):
         return f"p={self.p}"
 
 
-class JointDropout(nn.Module):
+class JointDropout(Dropout):
     """Dropout that keeps or drops together all elements along the last `shared` dimensions.
 
     Of x [B,T,D], shared=1 drops tokens and shared=2 sentences. What is kept is divided by 1 - p in
     training, so that evaluation needs no change; nothing is drawn for p = 0. A dropped branch
-    is multiplied by 0: it keeps its place in the graph, and every parameter its gradient. Raises
-    ValueError for p outside [0, 1).
+    is multiplied by 0: it keeps its place in the graph, and every parameter its gradient.
     """
 
     def __init__(self, p: float, *, shared: int) -> None:
-        super().__init__()
-        if not 0 <= p < 1:
-            raise ValueError(f"dropout p = {p}: allowed: 0 <= p < 1")
-        self.p = p
+        super().__init__(p)
         self.shared = shared
 
     def forward(self, x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from configs.serialize import apply_overrides, diff
 from data.corpora.base import CorpusReader
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
-from translation.loading import check_tokenizer, load_weights
+from translation.loading import load_weights, run_tokenizer
 from translation.settings import TRAINING_ONLY
 from utils.errors import UserError, one_line
 
@@ -114,7 +114,7 @@ class Initialized(Start):
     payload: Mapping[str, Any]
 
     def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
-        return _checked_tokenizer(self.parent, self.payload)
+        return run_tokenizer(self.parent, self.payload)
 
     def restore(self, parts: Mapping[str, Any]) -> None:
         """The parent's weights. Raises UserError naming the fields by which they do not fit."""
@@ -144,7 +144,7 @@ class Resumed(Start):
     is_new = False
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
-        return _checked_tokenizer(self.run, self.payload)
+        return run_tokenizer(self.run, self.payload)
 
     def restore(self, parts: Mapping[str, Any]) -> None:
         """The state of every part. Raises UserError where one does not fit, or the data changed."""
@@ -163,12 +163,6 @@ class Resumed(Start):
                 parts[name].load_state_dict(self.payload[name])
             if "early_stopping" in parts and "early_stopping" in self.payload:
                 parts["early_stopping"].load_state_dict(self.payload["early_stopping"])
-
-
-def _checked_tokenizer(run: Run, payload: Mapping[str, Any]) -> BaseTokenizer:
-    tokenizer = load_tokenizer(run.tokenizer)
-    check_tokenizer(tokenizer, payload, where=str(run.tokenizer))
-    return tokenizer
 
 
 def open_run(config: Config, resume: Path | None) -> Start:

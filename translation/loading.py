@@ -65,8 +65,7 @@ def load_run(
     checkpoint, run = resolve_checkpoint(model_path, runs_dir=runs_dir, prefer="best")
     payload = read_checkpoint(checkpoint)
     config = change(checkpoint_config(payload))
-    tokenizer = load_tokenizer(run.tokenizer)
-    check_tokenizer(tokenizer, payload, where=str(run.tokenizer))
+    tokenizer = run_tokenizer(run, payload)
     model = build_model(config.model, tokenizer)
     load_weights(model, payload, checkpoint)
     epoch, step = payload["progress"]["epoch"], payload["progress"]["step"]
@@ -89,13 +88,15 @@ def load_run(
     )
 
 
-def check_tokenizer(tokenizer: BaseTokenizer, payload: Mapping[str, Any], *, where: str) -> None:
-    """Raises UserError where `tokenizer` is not the one that the checkpoint was trained with."""
+def run_tokenizer(run: Run, payload: Mapping[str, Any]) -> BaseTokenizer:
+    """A run's tokenizer. Raises UserError where its checkpoint was trained with another one."""
+    tokenizer = load_tokenizer(run.tokenizer)
     if tokenizer.fingerprint() != payload["tokenizer"]["fingerprint"]:
         raise UserError(
-            f"the tokenizer in {where} is not the one this checkpoint was trained with: "
+            f"the tokenizer in {run.tokenizer} is not the one this checkpoint was trained with: "
             "keep a checkpoint in the checkpoints/ folder of its own run"
         )
+    return tokenizer
 
 
 def load_weights(

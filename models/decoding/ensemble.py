@@ -1,6 +1,7 @@
 """Several models that translate as one: their log-probabilities are averaged at every step."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -11,11 +12,11 @@ from models.transformer import TranslationTransformer
 from models.transformer_backend import Memory
 
 
+@dataclass(frozen=True, slots=True)
 class EnsembleState:
     """The decoding state of each model; all of them follow the same hypotheses."""
 
-    def __init__(self, states: Sequence[SearchState]) -> None:
-        self.states = states
+    states: Sequence[SearchState]
 
     def reorder(self, beam_index: Tensor) -> None:
         for state in self.states:

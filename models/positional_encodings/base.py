@@ -6,6 +6,7 @@ are integer tensors handed in, never inferred from sizes.
 """
 
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar, cast
 
 import torch
@@ -24,38 +25,23 @@ def exact_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+@dataclass(eq=False)
 class Places:
     """Where the queries and keys of one attention stand, and which keys a query may see.
 
     One object serves all layers of a stack during one forward pass (or one decoding step), so that
     what depends on the places alone is computed once: see `once`.
-
-    Args:
-        q_positions, k_positions: integers [Tq] and [Tk].
-        causal: a query sees no key at a later position.
-        newest: no key is later than any query, so that being causal takes no mask.
-        padding: bool, broadcast to [B,1,Tq,Tk], True = may attend; or None.
-        k_end: [B], the position after the last real key of each row, where the rows are whole
-            sentences; None where they grow (a causal attention).
     """
 
-    def __init__(
-        self,
-        q_positions: Tensor,
-        k_positions: Tensor,
-        *,
-        causal: bool = False,
-        newest: bool = False,
-        padding: Tensor | None = None,
-        k_end: Tensor | None = None,
-    ) -> None:
-        self.q_positions = q_positions
-        self.k_positions = k_positions
-        self.causal = causal
-        self.newest = newest
-        self.padding = padding
-        self.k_end = k_end
-        self._made: dict[Hashable, object] = {}
+    q_positions: Tensor  # integers [Tq]
+    k_positions: Tensor  # integers [Tk]
+    causal: bool = False  # a query sees no key at a later position
+    newest: bool = False  # no key is later than any query, so that being causal takes no mask
+    padding: Tensor | None = None  # bool, broadcast to [B,1,Tq,Tk], True = may attend
+    # [B], the position after the last real key of each row, where the rows are whole sentences;
+    # None where they grow (a causal attention).
+    k_end: Tensor | None = None
+    _made: dict[Hashable, object] = field(default_factory=dict, init=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of make(), computed the first time that `key` is asked for."""
