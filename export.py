@@ -16,13 +16,12 @@ QUANTIZATIONS = (*FLOATS, *INTEGERS)  # of CTranslate2's weights
 def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Write a trained model as safetensors, or as a CTranslate2 model.")
     add_run_arguments(parser)
-    parser.add_argument("--format", choices=("safetensors", "ctranslate2"), required=True)
-    parser.add_argument(
-        "--output_dir", metavar="DIR", type=Path, required=True, help="a new or an empty folder"
-    )
-    parser.add_argument(
-        "--quantization", choices=QUANTIZATIONS, help="of a CTranslate2 model (default: float32)"
-    )
+    add = parser.add_argument
+    add("--format", choices=("safetensors", "ctranslate2"), required=True)
+    what = "a new or an empty folder"
+    add("--output_dir", metavar="DIR", type=Path, required=True, help=what)
+    what = "of a CTranslate2 model (default: float32)"
+    add("--quantization", choices=QUANTIZATIONS, help=what)
     args = parser.parse_args(argv)
     if args.quantization is not None and args.format != "ctranslate2":
         raise UserError(f"--quantization {args.quantization} is for --format ctranslate2")

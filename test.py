@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
+from configs.load import add_set_argument
+from translation.arguments import add_model_arguments, load_from_arguments
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, positive, run_main
 

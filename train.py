@@ -17,21 +17,15 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs/demo.py"
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(description="Train a translation model as a config file says.")
-    parser.add_argument(
-        "--config", metavar="FILE", help="a Python config file (default: configs/demo.py)"
-    )
-    parser.add_argument(
-        "--resume",
-        metavar="RUN_OR_CHECKPOINT",
-        type=Path,
-        help="go on with a stopped run, exactly where it was",
-    )
-    parser.add_argument(
-        "--nproc_per_node", type=positive, default=1, metavar="N", help="processes on this machine"
-    )
-    parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads of each process")
+    add = parser.add_argument
+    add("--config", metavar="FILE", help="a Python config file (default: configs/demo.py)")
+    what = "go on with a stopped run, exactly where it was"
+    add("--resume", type=Path, metavar="RUN_OR_CHECKPOINT", help=what)
+    what = "processes on this machine"
+    add("--nproc_per_node", type=positive, default=1, metavar="N", help=what)
+    add("--threads", type=threads, metavar="N", help="CPU threads of each process")
     add_config_arguments(parser)
-    parser.add_argument(
+    add(
         "--init_from",
         metavar="RUN_OR_CHECKPOINT",
         action="append",
@@ -39,7 +33,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         type="train.init_from={}".format,
         help="begin a new run with the weights and the tokenizer of another one",
     )
-    parser.add_argument(
+    add(
         "--diff",
         metavar="CONFIG_OR_RUN_OR_CHECKPOINT",
         type=Path,

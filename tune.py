@@ -4,7 +4,8 @@ import math
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
-from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
+from configs.load import add_set_argument
+from translation.arguments import add_model_arguments, load_from_arguments
 from translation.settings import config_change
 from utils.cli import Parser, positive, run_main
 from utils.files import write_text

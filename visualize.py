@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.load import load_config
+from configs.load import add_set_argument, load_config
 from configs.positions import POSITIONS
 from configs.schema import Config
 from configs.serialize import apply_overrides
 from pictures.distance import decay, ideas, projections, similarity
 from pictures.maps import embedding_map
 from pictures.positions import bias, encoding, permutation, rotation
-from translation.arguments import add_model_arguments, add_set_argument, load_from_arguments
+from translation.arguments import add_model_arguments, load_from_arguments
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 

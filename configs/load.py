@@ -7,6 +7,7 @@ import runpy
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from configs.positions import POSITIONS, Position
 from configs.schema import Config
@@ -48,16 +49,15 @@ def load_config(
     return apply_overrides(config, overrides, position=position)
 
 
+def add_set_argument(parser: argparse.ArgumentParser, metavar: str, what: str) -> None:
+    """Add `--set`, repeatable, into `overrides`."""
+    place: dict[str, Any] = {"dest": "overrides", "default": [], "metavar": metavar}
+    parser.add_argument("--set", action="append", help=f"change one {what}; repeatable", **place)
+
+
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--set` (into `overrides`) and `--position`, as `load_config` takes them."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="SECTION.FIELD=VALUE",
-        help="change one field of the config; repeatable",
-    )
+    """Add `--set` and `--position`, as `load_config` takes them."""
+    add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config")
     names = ", ".join(POSITIONS | kinds(Position))
     parser.add_argument(
         "--position", metavar="NAME", help=f"change the positional encoding: {names}"

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from configs.load import add_set_argument
 from configs.positions import POSITIONS
 from configs.schema import Config
 from configs.serialize import parse_override
 from data.corpora.build import build_corpus
 from experiments.trials import Runner, Trial, say
-from translation.arguments import add_set_argument
 from utils.cli import Parser, positive
 from utils.errors import ConfigError, UserError
 from utils.files import write_text

@@ -111,10 +111,6 @@ def _t5(p: config.T5, m: ModelConfig) -> PositionScheme:
     return AttentionScheme(encoder=[encoder], decoder=[decoder])
 
 
-def _fire(p: config.Fire, m: ModelConfig) -> PositionScheme:
-    return each_stack(lambda: Fire(n_heads=m.n_heads, width=p.width, c=p.c, threshold=p.threshold))
-
-
 def _transformer_xl(p: config.TransformerXl, m: ModelConfig) -> PositionScheme:
     def biases() -> HeadBiases | None:
         return HeadBiases(n_heads=m.n_heads, head_dim=_head_dim(m)) if p.reading == "xl" else None
@@ -165,7 +161,9 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.Alibi: _alibi,
     config.T5: _t5,
     config.Kerple: lambda p, m: each_stack(lambda: Kerple(n_heads=m.n_heads, form=p.form)),
-    config.Fire: _fire,
+    config.Fire: lambda p, m: each_stack(
+        lambda: Fire(n_heads=m.n_heads, width=p.width, c=p.c, threshold=p.threshold)
+    ),
     config.Sandwich: lambda p, m: each_stack(
         lambda: Sandwich(n_heads=m.n_heads, width=p.width, base=p.base)
     ),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from configs.load import add_set_argument
 from configs.schema import Config
 from utils.cli import threads
 
@@ -48,12 +49,6 @@ def add_model_arguments(parser: ArgumentParser, *, ensemble: bool = False) -> No
     add_run_arguments(parser, ensemble=ensemble)
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads")
-
-
-def add_set_argument(parser: ArgumentParser, metavar: str, what: str) -> None:
-    """Add --set, repeatable, into `overrides`."""
-    place: dict[str, Any] = {"dest": "overrides", "default": [], "metavar": metavar}
-    parser.add_argument("--set", action="append", help=f"change one {what}; repeatable", **place)
 
 
 def add_decode_arguments(parser: ArgumentParser) -> None:

@@ -48,7 +48,6 @@ class PairedResult:
     difference: float  # b - a
     p_value: float
     interval: tuple[float, float]  # of the difference, 95%
-    n_samples: int
     n: int
 
 
@@ -122,7 +121,6 @@ def paired_bootstrap(
         difference=bleu_b - bleu_a,
         p_value=min(1.0, 2 * (rarer_sign + 1) / (samples + 1)),
         interval=_interval(differences),
-        n_samples=samples,
         n=len(references),
     )
 

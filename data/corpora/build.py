@@ -2,15 +2,7 @@
 
 from collections.abc import Callable
 
-from configs.schema import (
-    Cleaning,
-    DataConfig,
-    Iwslt2017,
-    Mixture,
-    ParallelFiles,
-    Phrasebook,
-    SingleCorpus,
-)
+from configs import schema
 from data.cleaning import CleanedCorpus
 from data.corpora.base import CorpusReader
 from data.corpora.files import ParallelFilesCorpus
@@ -18,25 +10,27 @@ from data.corpora.iwslt2017 import Iwslt2017Corpus
 from data.corpora.mixture import MixtureCorpus
 from data.corpora.phrasebook import PhrasebookCorpus
 
-READERS: dict[type[SingleCorpus], Callable[..., CorpusReader]] = {
-    Phrasebook: PhrasebookCorpus,
-    ParallelFiles: ParallelFilesCorpus,
-    Iwslt2017: Iwslt2017Corpus,
+READERS: dict[type[schema.SingleCorpus], Callable[..., CorpusReader]] = {
+    schema.Phrasebook: PhrasebookCorpus,
+    schema.ParallelFiles: ParallelFilesCorpus,
+    schema.Iwslt2017: Iwslt2017Corpus,
 }
 
 
-def build_corpus(config: DataConfig) -> CorpusReader:
+def build_corpus(config: schema.DataConfig) -> CorpusReader:
     """The corpus that the config names, in its direction, cleaned as it says.
 
     Nothing is read before a split is loaded. Raises UserError as the corpus does.
     """
     langs = config.src_lang, config.tgt_lang
 
-    def single(corpus: SingleCorpus) -> CorpusReader:
+    def single(corpus: schema.SingleCorpus) -> CorpusReader:
         reader = READERS[type(corpus)](corpus, *langs)
-        return CleanedCorpus(reader, clean, *langs) if isinstance(clean, Cleaning) else reader
+        if isinstance(clean, schema.Cleaning):
+            return CleanedCorpus(reader, clean, *langs)
+        return reader
 
     corpus, clean = config.corpus, config.clean
-    if isinstance(corpus, Mixture):
+    if isinstance(corpus, schema.Mixture):
         return MixtureCorpus(corpus, [single(part.corpus) for part in corpus.parts])
     return single(corpus)

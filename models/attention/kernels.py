@@ -58,20 +58,14 @@ def attend_sdpa(
     dropout_p: float,
 ) -> Tensor:
     """Attention by torch's fused kernel; arguments as in `attend`."""
-    if bias is not None:
-        # One additive term: the fused call takes either a mask or is_causal, and a float mask where
-        # there is a bias.
-        bias = bias.to(q.dtype)
-        if is_causal:
-            ones = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
-            mask = ones.tril() if mask is None else mask & ones.tril()
-            is_causal = False
-        if mask is not None:
-            bias = bias + as_bias(mask, q.dtype)
-        mask = bias
-    elif is_causal and mask is not None:
-        mask = mask & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    # The fused call takes either a mask or is_causal, and a float mask where there is a bias.
+    if is_causal and (bias is not None or mask is not None):
+        causal = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        mask = causal if mask is None else mask & causal
         is_causal = False
+    if bias is not None:
+        bias = bias.to(q.dtype)
+        mask = bias if mask is None else bias + as_bias(mask, q.dtype)
     return F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale)
 
 

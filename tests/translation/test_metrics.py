@@ -173,7 +173,7 @@ def test_paired_bootstrap_tells_a_better_system_from_an_equal_one():
     # No resample against it: the smallest value there is.
     assert better.p_value == pytest.approx(2 / 401)
     assert 0 < better.interval[0] < better.difference < better.interval[1]
-    assert (better.n_samples, better.n) == (400, 200)
+    assert better.n == 200
     alike = paired_bootstrap(weak, weak_too, references, samples=400, seed=0)
     assert alike.p_value > 0.05
     assert alike.interval[0] < 0 < alike.interval[1]
