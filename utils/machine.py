@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # What a processor gains in the matrices it loses around them below this width: measured, see
 # benchmarks/README.md. A GPU gains at every size.
-BF16_FROM_D_MODEL = 256
+BF16_FROM_D_MODEL = 128
 
 
 def resolve_device(name: str) -> torch.device:

@@ -14,6 +14,7 @@ from torch import Tensor
 from models.masks import as_bias
 
 _SHORT, _MANY = 16, 256  # queries of a head; queries of all heads and rows
+_LONG = 128  # tokens of a head, the geometric mean of queries and keys
 
 
 def attend_eager(
@@ -69,18 +70,19 @@ def attend_sdpa(
     return F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale)
 
 
-def _many_short(q: Tensor) -> bool:
-    """Whether this is a search step on a CPU over many rows.
+def _eager_is_faster(q: Tensor, k: Tensor) -> bool:
+    """Whether the eager kernel is the faster one, as measured on CPUs (benchmarks/README.md).
 
-    The fused kernel makes its blocks for many queries a head: a step of beam search spends twice as
-    long in it.
+    The fused kernel makes its blocks for many queries a head: a step of beam search over many rows
+    spends twice as long in it. And its backward pass in bfloat16 takes 2 to 15 times as long, unless
+    the sequences are long.
     """
-    return (
-        q.device.type == "cpu"
-        and not torch.is_grad_enabled()
-        and q.shape[-2] <= _SHORT
-        and q.shape[:-1].numel() >= _MANY
-    )
+    if q.device.type != "cpu":
+        return False
+    if q.dtype == torch.bfloat16:
+        return q.shape[-2] * k.shape[-2] <= _LONG**2
+    many = q.shape[-2] <= _SHORT and q.shape[:-1].numel() >= _MANY
+    return many and not torch.is_grad_enabled()
 
 
 def attend(
@@ -113,7 +115,7 @@ def attend(
         )
     settings: dict[str, Any] = {"mask": mask, "bias": bias, "is_causal": is_causal}
     settings |= {"scale": scale, "dropout_p": dropout_p}
-    if need_weights or value_term is not None or _many_short(q):
+    if need_weights or value_term is not None or _eager_is_faster(q, k):
         out, weights = attend_eager(q, k, v, **settings, value_term=value_term)
         return out, weights if need_weights else None
     return attend_sdpa(q, k, v, **settings), None
