@@ -107,16 +107,18 @@ def test_many_rows_of_few_queries_take_the_eager_kernel(
     few, _ = attend(q[:20], k[:20], v[:20], mask=mask[:20], scale=0.5)
     assert used == [kernel, "sdpa", "sdpa"]
 
+    close(fast, with_gradients)
+    close(fast[:20], few)
+
 
 @pytest.mark.parametrize(("keys", "kernel"), [(128, "eager"), (129, "sdpa")])
 def test_bfloat16_takes_the_eager_kernel_up_to_a_length(
-    keys: int, kernel: str, used: list[str]
+    keys: int, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q, k, v = (torch.zeros(1, 1, n, 4, dtype=torch.bfloat16) for n in (128, keys, keys))
+    used = kernels_used(monkeypatch)
     attend(q, k, v, scale=0.5)
     assert used == [kernel]
-    close(fast, with_gradients)
-    close(fast[:20], few)
 
 
 def test_weights_are_returned_before_dropout() -> None:
