@@ -78,9 +78,9 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
 
 def process_device(name: str) -> torch.device:
     """The device of this process, for train.device = `name`."""
-    if idist.get_world_size() == 1:
-        return resolve_device(name)
-    return idist.device() if idist.backend() == "nccl" else torch.device("cpu")
+    if idist.get_world_size() > 1:
+        name = str(idist.device()) if idist.backend() == "nccl" else "cpu"
+    return resolve_device(name)
 
 
 def _guarded(local_rank: int, work: Callable[[int], None]) -> None:

@@ -22,16 +22,25 @@ BF16_FROM_D_MODEL = 128
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of a name: "auto" is CUDA, else the CPU. UserError: there is none such."""
+    """The device of a name: "auto" is CUDA, else the CPU. UserError: there is none such.
+
+    A GPU becomes the current one, and its attention cuDNN's no more.
+    """
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda" if n_gpus else "cpu")
+        name = "cuda" if n_gpus else "cpu"
+    device = torch.device("meta")
     with contextlib.suppress(RuntimeError):  # no kind of device
         device = torch.device(name)
-        if (device.index or 0) < {"cpu": 1, "cuda": n_gpus}.get(device.type, 0):
-            return device
-    allowed = ["auto", "cpu", *(f"cuda:{n}" for n in range(n_gpus))]
-    raise UserError(f"device {name!r} is not on this machine; allowed here: {', '.join(allowed)}")
+    if (device.index or 0) >= {"cpu": 1, "cuda": n_gpus}.get(device.type, 0):
+        allowed = ", ".join(["auto", "cpu", *(f"cuda:{n}" for n in range(n_gpus))])
+        raise UserError(f"device {name!r} is not on this machine; allowed here: {allowed}")
+    if device.type == "cuda":
+        torch.cuda.set_device(device.index or 0)
+        # It plans each new shape of a batch for a second (modelscope/FunASR#3704), and batches of
+        # sentences have hundreds.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return device
 
 
 def computes_bf16(device: torch.device) -> bool:

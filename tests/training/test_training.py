@@ -153,6 +153,25 @@ def test_a_device_that_is_not_there(name: str) -> None:
         resolve_device(name)
 
 
+def test_a_gpu_becomes_the_current_one_without_cudnns_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    names = {"auto": "cuda", "cuda:1": "cuda:1", "cpu": "cpu"}
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        for name, meant in names.items():
+            torch.backends.cuda.enable_cudnn_sdp(True)
+            assert resolve_device(name) == torch.device(meant)
+            assert torch.backends.cuda.cudnn_sdp_enabled() == (name == "cpu")
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+    assert chosen == [0, 1]
+
+
 @pytest.mark.parametrize("computes", ["yes", "no"])
 def test_a_precision_that_is_not_there(monkeypatch: pytest.MonkeyPatch, computes: str) -> None:
     monkeypatch.setenv("COMPUTES_BF16", computes)
