@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import ignite.distributed as idist
@@ -18,8 +19,13 @@ from utils.cli import run_main
 from utils.errors import UserError
 from utils.machine import resolve_device
 
+logger = logging.getLogger(__name__)
+
 # How long other processes leave the first one time to report an error that all have.
 SPEAKS_FIRST_S = 5.0
+# How long they wait for it at most: it alone downloads, learns the tokenizer and fills the cache.
+# NCCL's own ten minutes are too few for that.
+PATIENCE = timedelta(hours=2)
 
 
 def run_processes(work: Callable[[int], None], *, nproc_per_node: int, device: str) -> None:
@@ -29,14 +35,23 @@ def run_processes(work: Callable[[int], None], *, nproc_per_node: int, device: s
     exit code 2; signals reach all of them.
     """
     backend, spawn = choose_backend(nproc_per_node, device)
-    for name in ("ignite.distributed.launcher.Parallel", "torch.multiprocessing.spawn"):
-        logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
+    if backend is not None:
+        os.environ.pop("SLURM_JOB_ID", None)  # ignite would take the ranks of Slurm's tasks
+    if backend == "gloo":
+        # ignite would take GPU number LOCAL_RANK, which need not be there, and add up on it.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    spawn_log = logging.getLogger("torch.multiprocessing.spawn")
+    spawn_log.addFilter(lambda record: record.levelno >= logging.ERROR)
     # A signal to the parent alone must reach those who work; they tell it from the terminal's copy.
     passed_on = (signal.SIGTERM, signal.SIGINT) if spawn else ()
     previous = {number: signal.signal(number, _pass_on) for number in passed_on}
     try:
-        with idist.Parallel(backend=backend, **spawn) as parallel:
-            parallel.run(_guarded, work)
+        if spawn:
+            idist.spawn(backend, _guarded, args=(work,), timeout=PATIENCE, **spawn)
+            return
+        if backend is not None:
+            idist.initialize(backend, timeout=PATIENCE)
+        _guarded(idist.get_local_rank(), work)
     except ProcessExitedException as error:
         if error.exit_code >= 0:  # it has said why
             sys.exit(error.exit_code)
@@ -44,12 +59,13 @@ def run_processes(work: Callable[[int], None], *, nproc_per_node: int, device: s
         print(f"error: {ended}", file=sys.stderr)
         sys.exit(128 - error.exit_code)
     finally:
+        idist.finalize()
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[str, Any]]:
-    """Backend and arguments for ignite's `idist.Parallel`; `device` as in train.device.
+    """Backend and arguments for ignite's `idist.spawn`; `device` as in train.device.
 
     Under torchrun the processes are there already; with nproc_per_node > 1 they are spawned;
     otherwise there is one, without a process group. nccl where every process has a GPU of its own,
@@ -59,7 +75,8 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
     if not under_torchrun and nproc_per_node == 1:
         return None, {}
     local = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if under_torchrun else nproc_per_node
-    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    # Not is_available: after that CUDA_VISIBLE_DEVICES says nothing any more.
+    n_gpus = 0 if device == "cpu" else torch.cuda.device_count()
     if device.startswith("cuda") and (n_gpus < local or device != "cuda"):
         raise UserError(
             f"train.device = {device!r} with {local} processes: they take one GPU each, and there "
@@ -67,6 +84,9 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
             "--set train.device=cpu"
         )
     backend = "nccl" if device != "cpu" and n_gpus >= local else "gloo"
+    if backend == "gloo" and n_gpus and os.environ.get("RANK", "0") == "0":
+        said = "train.device = 'auto': %d processes, and GPUs for %d: they train on the CPU"
+        logger.warning(said, local, n_gpus)
     if under_torchrun:
         return backend, {}
     # A free port, so that two trainings can run on one machine.

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from data.cache import load_split
 from data.corpora.build import build_corpus
 from tokenizer.build import load_tokenizer
 from training.prepare import validation_loader
-from training.processes import choose_backend, run_processes
+from training.processes import PATIENCE, choose_backend, run_processes
 from utils.errors import UserError
 
 # Nothing is drawn, so that the shares of several processes must add up to the figures of one: with
@@ -185,6 +186,44 @@ def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.Monk
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert choose_backend(1, "cpu") == ("gloo", {})
+
+
+def on_the_cpu(local_rank: int) -> None:
+    """Work for processes that see no GPU, and wait for each other for hours."""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert idist.device() == torch.device("cpu")
+    assert idist.all_reduce(1) == idist.get_world_size()
+    group = torch.distributed.distributed_c10d._get_default_group()
+    assert group._get_backend(torch.device("cpu")).options._timeout == PATIENCE
+
+
+@pytest.mark.parametrize("under_torchrun", [True, False])
+def test_processes_on_the_cpu_touch_no_gpu_and_ask_no_slurm(
+    under_torchrun: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def n_gpus() -> int:  # of a machine with one, as CUDA counts them
+        return int(os.environ["CUDA_VISIBLE_DEVICES"] != "")
+
+    def no_such_gpu(number: int) -> None:
+        raise RuntimeError("CUDA error: invalid device ordinal")
+
+    fake = {"device_count": n_gpus, "is_available": n_gpus, "set_device": no_such_gpu}
+    for name, stand_in in fake.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # of salloc, which sets no SLURM_PROCID
+    if under_torchrun:
+        ranks = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 2}
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            ranks |= {"MASTER_PORT": probe.getsockname()[1]}
+        for name, value in ranks.items():
+            monkeypatch.setenv(name, str(value))
+        run_processes(on_the_cpu, nproc_per_node=1, device="auto")
+    else:
+        run_processes(on_the_cpu, nproc_per_node=2, device="auto")
+    said = "train.device = 'auto': 2 processes, and GPUs for 1: they train on the CPU"
+    assert caplog.messages == [said]
 
 
 def test_more_processes_than_validation_pairs_are_refused(
