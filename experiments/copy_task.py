@@ -75,6 +75,7 @@ FAMILIES = {
 FAST_SCHEMES = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "alibi_1_head")
 FAST_TASK = Task(steps=500)
 EXAMPLE = (7, 1, 8, 2)  # the symbols of the row whose attention is drawn
+KNOWN = ("rows whose blanks are split", "symbols of the row")
 LOOKS = ("on <copy>", "on the token to repeat")
 
 
@@ -211,9 +212,10 @@ def markdown(
         parts.append(f"## Rows, {task.length}, by layers and updates\n\n{budget_table(found)}")
     if looks:
         layers = range(1, task.n_layers + 1)
-        header = [f"layer {n}, {what}" for n, what in itertools.product(layers, LOOKS)]
+        header = [*KNOWN, *(f"layer {n}, {what}" for n, what in itertools.product(layers, LOOKS))]
         rows = [[name, *(f"{weight:.2f}" for weight in weights)] for name, weights in looks.items()]
-        parts.append(f"## Where blanks look\n\n{markdown_table(['scheme', *header], rows)}")
+        heading = "## What blanks know, and where they look"
+        parts.append(f"{heading}\n\n{markdown_table(['scheme', *header], rows)}")
     seconds = sum(result["seconds"] for result in runs)
     made = provenance_line([result["provenance"] for result in runs])
     parts.append(f"{seconds:.0f} s of CPU time in all; {made}.\n")
@@ -313,23 +315,31 @@ def attention_figure(name: str, model: Copier, task: Task) -> Figure:
     return attention_grid(AttentionMaps(maps, labels, labels, title, layers, heads, **names))
 
 
-def where_blanks_look(model: Copier, task: Task) -> list[float]:
-    """The attention weights from blanks to be filled, as LOOKS has them, layer by layer.
+@torch.inference_mode()
+def what_blanks_know(model: Copier, task: Task) -> list[float]:
+    """What is named in the blanks, as KNOWN has it, and where they look, as LOOKS.
 
-    Of each the mean over test rows in the head where it is largest.
+    Of all rows, the share in which the right blanks are filled; of all blanks to be filled, the
+    share with some symbol of the row. Layer by layer the attention weight from these, the mean over
+    test rows in the head where it is largest.
     """
     generator = torch.Generator().manual_seed(task.length)
     rows, targets = make_rows(task.n_test, task.length, task, generator)
     filled = (rows == task.n_symbols + 1) & (targets != task.n_symbols + 1)
     mark = (rows == task.n_symbols).int().argmax(dim=1, keepdim=True)
     origin = (torch.arange(task.length) - mark - 1).clamp(min=0)
+    named = model(rows).argmax(dim=-1)
+    split = ((named == task.n_symbols + 1) == (targets == task.n_symbols + 1)).all(dim=1)
+    symbols = rows.masked_fill(rows >= task.n_symbols, -1)
+    of_row = (named[:, :, None] == symbols[:, None, :]).any(dim=-1)[filled]
     weights = attention_weights(model, rows).transpose(1, 2)  # [L,H,B,T,T]
     found = [
         weights.gather(-1, keys.expand_as(rows)[..., None].expand(*weights.shape[:-1], 1))[..., 0]
         for keys in (mark, origin)
     ]
     best = [each[:, :, filled].mean(dim=-1).amax(dim=1) for each in found]  # [L] each
-    return torch.stack(best, dim=1).flatten().tolist()
+    known = [share.double().mean().item() for share in (split, of_row)]
+    return [*known, *torch.stack(best, dim=1).flatten().tolist()]
 
 
 def several(text: str) -> list[int]:
@@ -378,7 +388,7 @@ def main(argv: list[str] | None = None) -> None:
     ]
     models = {name: train(VARIANTS[name], seeds[0], task) for name in names if args.attention}
     text = markdown(
-        found, task, {name: where_blanks_look(each, task) for name, each in models.items()}
+        found, task, {name: what_blanks_know(each, task) for name, each in models.items()}
     )
     paths = [
         write_text(folder / "copy_task.md", text),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from made_runs import Scripts
 
 from configs.positions import POSITIONS
@@ -22,7 +23,7 @@ from experiments.copier import (
     make_rows,
     train_and_test,
 )
-from experiments.copy_task import accuracy_figure, family, where_blanks_look
+from experiments.copy_task import accuracy_figure, family, what_blanks_know
 from models.positional_encodings.base import Places
 from utils.tables import markdown_table
 
@@ -142,9 +143,7 @@ def test_concatenated_positions_stand_beside_the_embeddings() -> None:
     torch.testing.assert_close(model.input(x, torch.arange(5)), x @ first.T + p @ second.T)
 
 
-def test_where_blanks_look_is_the_mean_weight_of_the_best_head(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_blanks_know_and_where_they_look(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(TASK.length)
     rows, targets = make_rows(TASK.n_test, TASK.length, TASK, generator)
     weights = torch.rand(2, TASK.n_test, 4, 10, 10, generator=generator)
@@ -155,7 +154,15 @@ def test_where_blanks_look_is_the_mean_weight_of_the_best_head(
         on_mark.append(weights[:, b, :, q, n])
         on_origin.append(weights[:, b, :, q, q - n - 1])
     best = [torch.stack(each).mean(0).amax(1) for each in (on_mark, on_origin)]
-    found = where_blanks_look(model_of("none"), TASK)
+    model = model_of("none")
+    # The first symbol in every blank to be filled, but for one row, which is left blank.
+    named = torch.where((rows == BLANK) & (targets != BLANK), rows[:, :1], targets)
+    named[0] = BLANK
+    monkeypatch.setattr(Copier, "forward", lambda self, rows: F.one_hot(named, 12))
+    split, of_row, *found = what_blanks_know(model, TASK)
+    n_filled = ((rows == BLANK) & (targets != BLANK)).sum(1)
+    assert split == 1 - 1 / TASK.n_test
+    assert of_row == pytest.approx(1 - (n_filled[0] / n_filled.sum()).item())
     assert found == pytest.approx(torch.stack(best, 1).flatten().tolist())
 
 
