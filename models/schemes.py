@@ -1,7 +1,5 @@
 """From a position section of the configuration to the scheme it names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial

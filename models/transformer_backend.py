@@ -1,7 +1,5 @@
 """Encoder and decoder of the Transformer (Vaswani et al. 2017, section 3), and decoding states."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The training engine: one ignite iteration is one update of the model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext

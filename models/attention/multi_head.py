@@ -3,8 +3,6 @@
 Self-attention, with an optional key-value cache, and cross-attention over a memory projected once.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

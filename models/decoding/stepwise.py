@@ -1,7 +1,5 @@
 """Search without a choice among prefixes: the most probable token at each step, or one drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

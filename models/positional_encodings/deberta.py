@@ -18,8 +18,6 @@ stands for |i - j| in delta, with its sign. Bounds are computed in whole numbers
 rounded across one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Literal

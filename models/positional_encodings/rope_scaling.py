@@ -5,8 +5,6 @@ theta_i = b^(-2i/D) for i = 0 .. D/2 - 1, s >= 1 the factor by which the trained
 stretched. The functions return frequencies [D/2] and raise ValueError for an odd D.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -87,49 +85,24 @@ def yarn_frequencies(
 ) -> Tensor:
     """YaRN: theta_i where a pair turns often within L, theta_i / s where it hardly turns.
 
-    The blend is `yarn_index_ramp`, that of the public code and not equation 18. The logits also
-    want `yarn_attention_factor`.
-    """
-    exact = exact_dtype(dtype)
-    theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
-    ramp = yarn_index_ramp(
-        dim,
-        base=base,
-        trained_length=trained_length,
-        beta_fast=beta_fast,
-        beta_slow=beta_slow,
-        dtype=exact,
-        device=device,
-    )
-    return (theta * (1 - ramp) + theta / factor * ramp).to(dtype)
-
-
-def yarn_index_ramp(
-    dim: int,
-    *,
-    base: float = 10000.0,
-    trained_length: int,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """How far each pair is interpolated, [dim/2]: 0 keeps theta_i, 1 takes theta_i / s.
-
-    A straight line over the index i, as in the public code: from the pair that turns beta_fast
-    times within L (its index rounded down) to the pair that turns beta_slow times (rounded up).
-    Equation 18 has a line over the number of turns r = L theta_i / (2 pi) between the same ends.
-    r falls exponentially with i, so in between the paper's interpolates more.
+    In between a blend, by a straight line over the index i, as in the public code: from the pair
+    that turns beta_fast times within L (its index rounded down) to the pair that turns beta_slow
+    times (rounded up). Equation 18 has a line over the number of turns r = L theta_i / (2 pi)
+    between the same ends. r falls exponentially with i, so in between the paper's interpolates
+    more. The logits also want `yarn_attention_factor`.
     """
 
     def index_of(turns: float) -> float:
         return dim * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))
 
+    exact = exact_dtype(dtype)
+    theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
     low = max(math.floor(index_of(beta_fast)), 0)
     # Never a ramp that falls: where no pair turns even beta_slow times, all but pair 0 is 1.
     high = max(min(math.ceil(index_of(beta_slow)), dim - 1), low + 0.001)
-    index = torch.arange(dim // 2, dtype=exact_dtype(dtype), device=device)
-    return ((index - low) / (high - low)).clamp(0, 1).to(dtype)
+    index = torch.arange(dim // 2, dtype=exact, device=device)
+    ramp = ((index - low) / (high - low)).clamp(0, 1)  # 0 keeps theta_i, 1 takes theta_i / s
+    return (theta * (1 - ramp) + theta / factor * ramp).to(dtype)
 
 
 def yarn_attention_factor(factor: float) -> float:

@@ -1,7 +1,5 @@
 """Sandwich (Chi et al. 2023): the product of two sinusoidal encodings as a fixed bias."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Raffel et al. 2020, section 2.1: narrow buckets for near keys, ever wider ones u
 distance, and one for all beyond.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 import torch

@@ -38,7 +38,6 @@ from models.positional_encodings.rope_scaling import (
     ntk_frequencies,
     yarn_attention_factor,
     yarn_frequencies,
-    yarn_index_ramp,
 )
 from models.schemes import build_scheme
 
@@ -330,9 +329,9 @@ def _stretched(dim, *, base, factor, power, **_) -> Tensor:
     return theta_of(dim, base) * factor**power
 
 
-def _upside_down(dim, *, factor, base, dtype, **settings) -> Tensor:
-    ramp = yarn_index_ramp(dim, base=base, dtype=dtype, **settings)
-    return theta_of(dim, base) * ramp + theta_of(dim, base) / factor * (1 - ramp)
+def _upside_down(dim, *, factor, base, **settings) -> Tensor:
+    right = yarn_frequencies(dim, factor=factor, base=base, **settings)
+    return theta_of(dim, base) * (1 + 1 / factor) - right
 
 
 def _equation_18(dim, *, base, factor, trained_length, beta_fast, beta_slow, dtype) -> Tensor:
