@@ -1,19 +1,14 @@
 """Score a trained model on the test splits of its corpus: `python test.py`."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from configs.load import add_set_argument
+from configs.schema import Config
 from translation.arguments import add_model_arguments, load_from_arguments
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, positive, run_main
-
-if TYPE_CHECKING:  # torch is imported when the command line is known to be right
-    from configs.schema import Config
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:

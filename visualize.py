@@ -1,11 +1,7 @@
 """Draw attention and positions: `python visualize.py attention --src_text "Le chat dort."`."""
 
-from __future__ import annotations
-
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from configs.load import add_set_argument, load_config
 from configs.positions import POSITIONS
@@ -14,12 +10,10 @@ from configs.serialize import apply_overrides
 from pictures.distance import decay, ideas, projections, similarity
 from pictures.maps import embedding_map
 from pictures.positions import bias, encoding, permutation, rotation
+from pictures.registry import Figures
 from translation.arguments import add_model_arguments, load_from_arguments
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DRAWN = (encoding, bias, similarity, decay, projections, rotation, embedding_map)
 PICTURES = {picture.name: picture for picture in (*DRAWN, ideas, permutation)}
@@ -143,7 +137,7 @@ def draw_schemes(args: argparse.Namespace) -> None:
     print(*paths, sep="\n")
 
 
-def save(figures: Iterable[tuple[str, Figure]], folder: Path, suffix: str) -> list[Path]:
+def save(figures: Figures, folder: Path, suffix: str) -> list[Path]:
     from pictures.panels import save_figure
 
     return [save_figure(figure, folder / f"{name}.{suffix}") for name, figure in figures]

@@ -58,10 +58,8 @@ def add_set_argument(parser: argparse.ArgumentParser, metavar: str, what: str) -
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--set` and `--position`, as `load_config` takes them."""
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config")
-    names = ", ".join(POSITIONS | kinds(Position))
-    parser.add_argument(
-        "--position", metavar="NAME", help=f"change the positional encoding: {names}"
-    )
+    what = f"change the positional encoding: {', '.join(POSITIONS | kinds(Position))}"
+    parser.add_argument("--position", metavar="NAME", help=what)
 
 
 def write_config_json(config: Config, path: str | Path) -> None:

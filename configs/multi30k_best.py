@@ -6,14 +6,12 @@ r"""The best from Multi30k's own 29,000 pairs: XLNet's encoding and long trainin
         --set model.dropout=0.15
     python test.py --model_path RUN_0 RUN_1 RUN_2
 
-sacreBLEU on the three tests (docs/results/multi30k.md): the first model alone
-54.3 / 48.3 / 44.4, the first two 55.3 / 49.0 / 45.7, all three, which the validation split prefers,
-54.9 / 49.3 / 45.0. Why each choice, measured there:
+What one, two and all three of them score: docs/results/multi30k.md. Why each choice, measured
+there:
 - XLNet's encoding: the best of the twenty-seven encodings, and on a CPU with AVX-512 nearly as
   fast as RoPE.
 - twenty-four epochs: the validation loss is lowest in the twenty-second, and moves by 0.003 from
-  the nineteenth on. On the training text it is then 0.54 (validation: 1.29): more epochs would want
-  more dropout.
+  the nineteenth on; more epochs would want more dropout.
 - several models: they share the tokenizer, which the same text and settings make anew in each run,
   and differ by seed. Shorter trainings of the others were what an afternoon had left.
 """

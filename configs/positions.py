@@ -3,8 +3,6 @@
 What each scheme is stands in docs/positional_encodings.md; `models/schemes.py` builds it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -27,7 +25,7 @@ class PositionSection(Section, section="model.position"):
 
     inside_attention: ClassVar[bool] = True  # it acts on queries, keys, logits or values
 
-    def parts(self) -> dict[str, PositionSection]:
+    def parts(self) -> dict[str, "PositionSection"]:
         """The schemes that this one is made of, by their fields."""
         return {k: part for k, part in vars(self).items() if isinstance(part, PositionSection)}
 

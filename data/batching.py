@@ -6,8 +6,6 @@ each takes its rows of every batch, so that neither the number of steps nor the 
 depends on the number of processes.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,15 +37,15 @@ class Batch:
     indices: Tensor  # [B], rows of the split
     n_tokens: int  # target tokens without padding
 
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> Batch:
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> "Batch":
         """The batch on a device; the copy overlaps with computation only from pinned memory."""
         return self._map(lambda x: x.to(device, non_blocking=non_blocking))
 
-    def pin_memory(self) -> Batch:
+    def pin_memory(self) -> "Batch":
         """The batch in page-locked memory; the DataLoader calls this by its name."""
         return self._map(Tensor.pin_memory)
 
-    def halves(self, pad_id: int) -> list[Batch]:
+    def halves(self, pad_id: int) -> list["Batch"]:
         """Two batches with half of the rows each, and no more padding than they need."""
         middle = len(self.indices) // 2
         halves = []
@@ -58,7 +56,7 @@ class Batch:
             halves.append(Batch(*sides, self.indices[rows], int((tgt_out != pad_id).sum())))
         return halves
 
-    def _map(self, move: Callable[[Tensor], Tensor]) -> Batch:
+    def _map(self, move: Callable[[Tensor], Tensor]) -> "Batch":
         names = ("src", "tgt_in", "tgt_out", "indices")
         moved: dict[str, Any] = {name: move(getattr(self, name)) for name in names}
         return replace(self, **moved)

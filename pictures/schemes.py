@@ -4,8 +4,6 @@ So every scheme, layout and scaling is drawn as it is used, at the positions 0 .
 alone have lines of their own. Arrays are float64.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
@@ -63,7 +61,7 @@ class Scheme:
     def head_dim(self) -> int:
         return self.model.d_model // self.model.n_heads
 
-    def references(self) -> list[Scheme]:
+    def references(self) -> list["Scheme"]:
         """What trained vectors are compared with: the same before training, and sinusoids."""
         found = []
         if self.state == "trained":

@@ -1,15 +1,10 @@
 """Text in figures: any string as it is, measured before it is placed."""
 
-from __future__ import annotations
-
 import textwrap
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from matplotlib.ft2font import FT2Font
+from typing import Any
 
 
-def _font() -> FT2Font:
+def _font() -> Any:
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     return get_font(findfont(FontProperties()))

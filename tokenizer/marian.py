@@ -1,12 +1,11 @@
 """The pretrained Marian tokenizer (opus-mt), from the Hugging Face hub or a local folder."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from configs.schema import Marian
 from tokenizer.base import BaseTokenizer, require_unicode
@@ -73,7 +72,7 @@ class FrEnTokenizer(BaseTokenizer):
     @classmethod
     def from_pretrained(
         cls, name_or_path: str, *, src_lang: str | None = None, tgt_lang: str | None = None
-    ) -> FrEnTokenizer:
+    ) -> Self:
         """A local folder, or a name on the hub: from its cache if it is there, else downloaded.
 
         Raises UserError where it cannot be had (within seconds where there is no network), or where

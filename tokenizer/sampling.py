@@ -4,8 +4,6 @@ Both work on one word at a time, as the pre-tokenizer cuts it off, and take thei
 numbers handed in, so that a draw can be repeated. Where draws lead is remembered for each word.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +28,7 @@ class _State:
 
     ids: Ids
     places: list[int]
-    following: dict[int, _State] = field(default_factory=dict)
+    following: dict[int, "_State"] = field(default_factory=dict)
 
 
 class BpeDropout:

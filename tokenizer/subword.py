@@ -1,7 +1,5 @@
 """A joint subword vocabulary (BPE or Unigram), trained on both languages by `tokenizers`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -10,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from tokenizers import (
@@ -79,7 +77,7 @@ class SubwordTokenizer(BaseTokenizer):
         self.src_vocab_size = self.tgt_vocab_size = backend.get_vocab_size()
 
     @classmethod
-    def train(cls, texts: Iterable[str], config: Subword) -> SubwordTokenizer:
+    def train(cls, texts: Iterable[str], config: Subword) -> Self:
         """Train on the texts of both languages, which may give fewer pieces than config.vocab_size.
 
         Raises UserError where there is no text, and for text that is not Unicode.
@@ -101,7 +99,7 @@ class SubwordTokenizer(BaseTokenizer):
         return tokenizer
 
     @classmethod
-    def load(cls, folder: Path) -> SubwordTokenizer:
+    def load(cls, folder: Path) -> Self:
         """Read what `save` wrote. Raises UserError where it is missing or damaged."""
         path = str(folder / FILE)
         try:

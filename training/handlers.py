@@ -1,14 +1,12 @@
 """What hangs on the training engine beside the checkpoints: progress, log, signals."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
 import threading
 import time
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import ignite.distributed as idist
 from ignite.engine import Engine, Events
@@ -39,7 +37,7 @@ def attach_progress(trainer: Engine, loader: DataLoader[list[Batch]], progress: 
 
 
 def attach_log(
-    trainer: Engine, log: RunLog, bar: ProgressBar, progress: Progress, *, every: int
+    trainer: Engine, log: RunLog, bar: "ProgressBar", progress: Progress, *, every: int
 ) -> None:
     """The figures of every so many updates, and each update that was left out."""
 
@@ -73,7 +71,7 @@ class StopSignals:
         self._received_at = 0.0
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> StopSignals:
+    def __enter__(self) -> Self:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._previous[number] = signal.signal(number, self._receive)
         return self

@@ -1,7 +1,5 @@
 """What a run writes down: TensorBoard's events, and metrics.jsonl for other programs."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -9,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import ignite.distributed as idist
 from torch.utils.tensorboard import SummaryWriter
@@ -73,7 +71,7 @@ class RunLog:
         lines = [header, ["---"] * len(header), *cells]
         self.writer.add_text(tag, "\n".join(f"| {' | '.join(line)} |" for line in lines), step)
 
-    def __enter__(self) -> RunLog:
+    def __enter__(self) -> Self:
         return self
 
     @idist.one_rank_only()

@@ -1,7 +1,5 @@
 """A trained run from its folder: model, tokenizer and configuration, checked to fit each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,10 +31,10 @@ class LoadedRun:
     epoch: int
     step: int
     trained: Mapping[str, Any]  # where and how: versions, device, hardware, precision
-    partners: tuple[LoadedRun, ...] = ()  # the runs that translate with it, as an ensemble
+    partners: tuple["LoadedRun", ...] = ()  # the runs that translate with it, as an ensemble
 
     @property
-    def members(self) -> tuple[LoadedRun, ...]:
+    def members(self) -> tuple["LoadedRun", ...]:
         """This run and its partners."""
         return (self, *self.partners)
 

@@ -1,7 +1,5 @@
 """What a corpus is to the rest of the project."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,7 +21,7 @@ class ParallelText:
     def __len__(self) -> int:
         return len(self.src)
 
-    def both_ways(self) -> ParallelText:
+    def both_ways(self) -> "ParallelText":
         """All pairs in both directions: the forward ones, then the same pairs turned round."""
         return ParallelText([*self.src, *self.tgt], [*self.tgt, *self.src], self.skipped)
 
