@@ -3,9 +3,11 @@
 import logging
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ignite.distributed as idist
 import numpy as np
 import pytest
 import torch
@@ -16,10 +18,13 @@ from toy_runs import log_of, run_here, toy_config
 from updates import CPU, EOS, PAD, VOCAB, batch_of, difference, sentences, small_model, updated
 
 import train as script
+from configs.schema import InverseSqrt
 from data.cache import TokenizedSplit
-from training.engine import step_seed
+from models.loss import TokenSums
+from training import engine
 from training.faults import NonFiniteError
 from training.handlers import ProgressBar
+from training.objectives import cross_entropy
 from translation.evaluator import create_evaluator
 from utils.cli import run_main
 from utils.errors import UserError
@@ -98,9 +103,14 @@ def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
     assert moved == pytest.approx(0.01, rel=1e-3)
 
 
-def test_every_update_of_every_process_draws_anew() -> None:
-    drawn = {step_seed(0, step, rank) for step in range(50) for rank in range(4)}
-    assert len(drawn) == 200
+def test_every_update_of_every_process_draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, batch = set(), batch_of(sentences(2, seed=7), range(2))
+    drawing = lambda *given: drawn.add(torch.rand(()).item()) or cross_entropy(*given)  # noqa: E731
+    monkeypatch.setattr(engine, "build_objective", lambda config: drawing)
+    for rank in range(3):
+        monkeypatch.setattr(idist, "get_rank", lambda rank=rank: rank)
+        updated([[batch, batch]] * 4)
+    assert len(drawn) == 3 * 4 * 2  # in each micro-batch too
 
 
 # ----------------------------------------------------------------------------------- rates in a run
@@ -114,6 +124,24 @@ def test_the_rate_that_is_logged_is_the_one_of_the_epoch(tmp_path: Path) -> None
     log = log_of(run_here(toy_config(tmp_path, "optim.accumulate=14", schedule)).run)
     rates = [line["learning_rate"] for line in log.values()]
     assert rates == pytest.approx([0.0005, 0.0005, 0.001, 0.001, 0.001, 0.001])
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_update_that_is_left_out_keeps_its_place_in_the_schedule(
+    scaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the run, or by the scaler of fp16."""
+    factors = iter((1.0, math.inf, 1.0))
+
+    def poisoned(*given: Any) -> TokenSums:
+        sums = cross_entropy(*given)
+        return replace(sums, objective=sums.objective * next(factors))
+
+    monkeypatch.setattr(engine, "build_objective", lambda config: poisoned)
+    group, schedule = [batch_of(sentences(2, seed=7), range(2))], InverseSqrt(warmup_steps=4)
+    model, out = updated([group] * 3, scaled=scaled, on_bad=lambda *_: None, schedule=schedule)
+    assert out["lr"] == 3 / 4
+    assert all(p.isfinite().all() for p in model.parameters())
 
 
 # ------------------------------------------------------------------------------------ breaking down

@@ -12,6 +12,7 @@ from data.batching import Batch, collate
 from data.cache import TokenizedSplit
 from models.build import build_model
 from training.engine import create_trainer
+from training.faults import BadUpdate, refuse
 from training.prepare import Learner
 from training.schedules import build_scheduler
 
@@ -49,7 +50,9 @@ def small_model() -> Any:
     return build_model(config, VOCABULARY).double()
 
 
-def updated(groups: list[list[Batch]], **changes: Any) -> tuple[nn.Module, dict[str, float]]:
+def updated(
+    groups: list[list[Batch]], *, scaled: bool = False, on_bad: BadUpdate = refuse, **changes: Any
+) -> tuple[nn.Module, dict[str, float]]:
     """A small model after plain gradient steps (rate 1) on the groups; the last one's output."""
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -59,10 +62,11 @@ def updated(groups: list[list[Batch]], **changes: Any) -> tuple[nn.Module, dict[
         shared=model,
         optimizer=optimizer,
         scheduler=build_scheduler(optimizer, config, total_steps=1),
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        scaler=torch.amp.GradScaler("cpu", enabled=scaled),
         average=None,
     )
-    trainer = create_trainer(learner, config, pad_id=PAD, device=CPU, dtype=torch.float64, seed=0)
+    how: Any = {"device": CPU, "dtype": torch.float64, "seed": 0, "on_bad_numbers": on_bad}
+    trainer = create_trainer(learner, config, pad_id=PAD, **how)
     return model, trainer.run(groups, max_epochs=1).output
 
 
