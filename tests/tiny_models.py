@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from configs import schema
 from configs.schema import ModelConfig, Position
-from models.build import build_model
+from models.build import build_model, build_scheme
 from models.decoding.hypothesis import Hypothesis, Limits
 from models.positional_encodings.base import (
     AttentionPosition,
@@ -39,6 +39,15 @@ def tiny_config(position: Position = NO_POSITION, **changes: Any) -> ModelConfig
     layers = {"n_encoder_layers": N_LAYERS, "n_decoder_layers": N_LAYERS}
     sizes = {"d_model": D_MODEL, "n_heads": N_HEADS, **layers, "d_ff": D_FF, "dropout": 0.0}
     return ModelConfig(**cast(Any, {"position": position, **sizes, **changes}))
+
+
+def configured(
+    position: Position, kind: Kind = "encoder", *, cls: Any = None, **changes: Any
+) -> Any:
+    """The module that a configuration asks for in a stack; made into a mistaken `cls` of it."""
+    module = build_scheme(tiny_config(position, **changes)).attention(kind, 0)
+    module.__class__ = cls or type(module)
+    return module
 
 
 def tiny_model(

@@ -4,12 +4,13 @@ import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
 from references import ANYWHERE, DOUBLE, catches, close, distances, normal
+from tiny_models import configured
 from torch import Tensor
 from transformers import T5Config
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -18,7 +19,6 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from x_transformers.x_transformers import AlibiPositionalBias, RelativePositionBias
 
 import configs.positions as config
-from configs.schema import ModelConfig
 from models.attention.multi_head import SelfAttention
 from models.positional_encodings.alibi import Alibi, alibi_bias, alibi_slopes
 from models.positional_encodings.base import AttentionPosition, Places
@@ -30,23 +30,22 @@ from models.positional_encodings.kerple import (
     kerple_power_bias,
 )
 from models.positional_encodings.relative import by_distance
-from models.positional_encodings.sandwich import Sandwich
 from models.positional_encodings.t5 import T5Bias, t5_buckets
-from models.schemes import build_scheme
 
 H, HEAD_DIM, C, L = 8, 4, 0.25, 5.0
+SHAPE = {"d_model": H * HEAD_DIM, "n_heads": H}
 BiasOf = Callable[[Tensor, Tensor], Tensor]  # positions of queries and keys -> [H,Tq,Tk]
 SLOPES = alibi_slopes(H, dtype=DOUBLE)
-BIASES: dict[str, Callable[[], AttentionPosition]] = {
-    "alibi": lambda: Alibi(n_heads=H),
-    "alibi_asymmetric": lambda: Alibi(n_heads=H, asymmetry=0.5),
-    "t5": lambda: T5Bias(n_heads=H, bidirectional=True),
-    "t5_causal": lambda: T5Bias(n_heads=H, bidirectional=False),
-    "kerple_log": lambda: Kerple(n_heads=H, form="log"),
-    "kerple_power": lambda: Kerple(n_heads=H, form="power"),
-    "fire": lambda: Fire(n_heads=H, width=6, c=C, threshold=L),
-    "sandwich": lambda: Sandwich(n_heads=H),
-    "sandwich_small": lambda: Sandwich(n_heads=H, width=6, base=50.0),
+BIASES: dict[str, config.Position] = {
+    "alibi": config.Alibi(),
+    "alibi_asymmetric": config.Alibi(asymmetry=0.5),
+    "t5": config.T5(),
+    "t5_causal": config.T5(),
+    "kerple_log": config.Kerple(),
+    "kerple_power": config.Kerple(form="power"),
+    "fire": config.Fire(width=6, c=C, threshold=L),
+    "sandwich": config.Sandwich(),
+    "sandwich_small": config.Sandwich(width=6, base=50.0),
 }
 every_bias = pytest.mark.parametrize("name", BIASES)
 both_forms: Any = pytest.mark.parametrize("form", ["log", "power"])
@@ -54,7 +53,8 @@ both_forms: Any = pytest.mark.parametrize("form", ["log", "power"])
 
 def module_of(name: str, dtype: torch.dtype = DOUBLE) -> AttentionPosition:
     torch.manual_seed(3)
-    return BIASES[name]().to(dtype)
+    kind: Any = "decoder" if name == "t5_causal" else "encoder"
+    return configured(BIASES[name], kind, **SHAPE).to(dtype)
 
 
 def bias_of(module: AttentionPosition, *, causal: bool = False) -> BiasOf:
@@ -90,8 +90,13 @@ def ratio_of_fire(h: int, i: int, j: int) -> float:
     return psi(i - j) / psi(max(L, i, j))  # i alone in the paper, where j <= i
 
 
+@cache
+def fire_network() -> Any:
+    return module_of("fire").requires_grad_(False)
+
+
 def fire(h: int, i: int, j: int) -> float:
-    module: Any = module_of("fire").requires_grad_(False)
+    module = fire_network()
     units = zip(module.hidden.weight[:, 0], module.hidden.bias, module.out.weight[h - 1])
     hidden = (out * max(0.0, float(w * ratio_of_fire(h, i, j) + b)) for w, b, out in units)
     return float(module.out.bias[h - 1] + sum(hidden))
@@ -237,16 +242,12 @@ def test_kerples_heads_start_apart_and_within_bounds(form, n_heads: int) -> None
 
 @both_forms
 def test_kerples_parameters_act_clamped_and_find_the_way_back(form) -> None:
-    module, clamped = (Kerple(n_heads=2, form=form).double() for _ in range(2))
-    for parameter, values in (
-        (module.p, [-0.3, 2.5]),
-        (module.a, [0.4, -1.0]),
-        (clamped.p, [0.01, 2.0 if form == "power" else 2.5]),
-        (clamped.a, [0.4, 0.01]),
-    ):
-        parameter.data = torch.tensor(values, dtype=DOUBLE)
-    before = module.p.clone()
-    close(whole(bias_of(module), 6), whole(bias_of(clamped), 6))
+    module, power = Kerple(n_heads=2, form=form).double(), form == "power"
+    module.p.data = torch.tensor([-0.3, 2.5], dtype=DOUBLE)
+    module.a.data = torch.tensor([0.4, -1.0], dtype=DOUBLE)
+    kernel, before = power_kernel if power else kerple_log_bias, module.p.clone()
+    clamped = scalars(0.01, 2.0 if power else 2.5), scalars(0.4, 0.01)
+    close(whole(bias_of(module), 6), kernel(distances(6), *map(torch.stack, clamped)))
     assert torch.equal(module.p, before)
     # A loss that wants far keys lower asks for more of p in head 0, which lies below its bound.
     for sign in (1, -1):
@@ -334,8 +335,19 @@ def test_t5s_buckets_are_those_of_others(n_buckets: int, far: int, bidirectional
     assert torch.equal(ours, buckets(rel, not bidirectional, n_buckets, far))
 
 
+# One more of either, and tokens 20 apart fall into other buckets.
+SIZES = {"num_buckets": 16, "max_distance": 20}
+
+
+def t5(scaled: bool, cls: type[T5Bias] = T5Bias) -> Callable[[Any], T5Bias]:
+    """What makes the module of a stack."""
+    position = config.T5(n_buckets=16, max_distance=20, scaled=scaled)
+    return lambda kind: configured(position, kind, cls=cls, **SHAPE)
+
+
 def t5_attention(bidirectional: bool, d_model: int = H * HEAD_DIM) -> T5Attention:
     shape = {"d_model": d_model, "d_kv": HEAD_DIM, "num_heads": H, "dropout_rate": 0.0}
+    shape |= {f"relative_attention_{name}": SIZES[name] for name in SIZES}
     settings = T5Config(**shape, is_decoder=not bidirectional, use_cache=False)
     attention = T5Attention(settings, has_relative_attention_bias=True, layer_idx=0)
     return attention.requires_grad_(False)
@@ -344,9 +356,9 @@ def t5_attention(bidirectional: bool, d_model: int = H * HEAD_DIM) -> T5Attentio
 @both_kinds
 def test_t5s_bias_is_that_of_others(bidirectional: bool) -> None:
     torch.manual_seed(3)
-    module = T5Bias(n_heads=H, bidirectional=bidirectional)
+    module = t5(True)("encoder" if bidirectional else "decoder")
     theirs = t5_attention(bidirectional)
-    other = RelativePositionBias(scale=1.0, causal=not bidirectional, heads=H)
+    other = RelativePositionBias(scale=1.0, causal=not bidirectional, heads=H, **SIZES)
     for table in (theirs.relative_attention_bias, other.relative_attention_bias):
         table.weight.data = module.table.data
     bias, keys = bias_of(module), torch.arange(153)
@@ -356,22 +368,21 @@ def test_t5s_bias_is_that_of_others(bidirectional: bool) -> None:
 
 
 def test_a_decoder_of_t5_spends_all_its_buckets_on_the_past() -> None:
-    scheme, n = build_scheme(ModelConfig(position=config.T5())), 140
-    assert whole(bias_of(scheme.attention("encoder", 0)), n)[0].unique().numel() == 31
-    assert whole(bias_of(scheme.attention("decoder", 0)), n)[0, -1].unique().numel() == 32
+    assert whole(bias_of(module_of("t5")), 140)[0].unique().numel() == 31
+    assert whole(bias_of(module_of("t5_causal")), 140)[0, -1].unique().numel() == 32
 
 
-def check_attention(make: Callable[[bool], T5Bias], *, scaled: bool) -> None:
+def check_attention(make: Callable[[Any], T5Bias], *, scaled: bool) -> None:
     """A whole self-attention of ours, on either side, returns what T5's does with its weights.
 
     T5 leaves out 1/sqrt(Dh); divided queries put it back, beside a bias that stays as it is.
     """
-    n, d_model, bare = 9, H * HEAD_DIM, {"dropout": 0.0, "bias": False, "layer": 0}
+    n, d_model, bare = 21, H * HEAD_DIM, {"dropout": 0.0, "bias": False, "layer": 0}
     x, at = normal(2, n, d_model, seed=5), torch.arange(n)
     future = torch.full((n, n), -torch.inf, dtype=DOUBLE).triu(1)[None, None]
     for kind, mask in (("encoder", None), ("decoder", future)):
         torch.manual_seed(4)
-        module, theirs = make(mask is None).double(), t5_attention(mask is None).double()
+        module, theirs = make(kind).double(), t5_attention(mask is None).double()
         torch.nn.init.normal_(module.table)
         theirs.relative_attention_bias.weight.data = module.table.data
         ours: Any = SelfAttention(d_model=d_model, n_heads=H, **bare, kind=kind).double()
@@ -384,10 +395,6 @@ def check_attention(make: Callable[[bool], T5Bias], *, scaled: bool) -> None:
 
 
 check_scaled, check_unscaled = (partial(check_attention, scaled=scaled) for scaled in (True, False))
-
-
-def t5(scaled: bool, cls: type[T5Bias] = T5Bias) -> Callable[[bool], T5Bias]:
-    return lambda bidirectional: cls(n_heads=H, bidirectional=bidirectional, scaled=scaled)
 
 
 @pytest.mark.parametrize("scaled", [True, False])

@@ -30,6 +30,7 @@ from configs import positions as config
 from configs.load import load_config
 from configs.positions import POSITIONS
 from configs.schema import ModelConfig
+from configs.section import members
 from configs.serialize import apply_overrides, from_dict, to_dict
 from models.attention.multi_head import KeyValueCache, SelfAttention
 from models.attention.tap import AttentionTap
@@ -103,7 +104,8 @@ def apart(a: Tensor, b: Tensor) -> float:
 
 def test_every_section_and_name_is_held_to_the_contract() -> None:
     assert set(POSITIONS) <= set(TINY)
-    assert {type(position) for position in TINY.values()} == set(POSITION_SCHEMES)
+    tried = {type(position) for position in TINY.values()}
+    assert tried == set(POSITION_SCHEMES) == set(members(config.Position))
 
 
 @every_stack

@@ -9,12 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references import DOUBLE, NEWEST, by_pair, catches, close, distances, normal
+from tiny_models import configured
 from torch import Tensor, nn
 from x_transformers.x_transformers import CoPE, DataDependentAlibi
 
+from configs.positions import Cope
 from models.masks import causal_attn_mask
 from models.positional_encodings.base import Places
-from models.positional_encodings.cope import Cope, cope_logits, cope_positions
+from models.positional_encodings.cope import cope_logits, cope_positions
 from models.positional_encodings.forgetting import ForgetGate, fox_bias
 
 B, H, DH = 2, 2, 6
@@ -58,8 +60,9 @@ def check_cope(implementation: CopeLogits) -> None:
 
 
 def module_logits(q: Tensor, k: Tensor, table: Tensor, places: Places) -> Tensor:
-    module = Cope(head_dim=DH, n_positions=len(table)).double()
-    module.table.data = table
+    shape = {"d_model": H * DH, "n_heads": H}
+    module = configured(Cope(n_positions=len(table)), "decoder", **shape).double()
+    module.table.data.copy_(table)
     return module.logit_term(q, k, places, None)
 
 

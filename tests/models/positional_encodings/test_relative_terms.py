@@ -18,7 +18,7 @@ from references import (
     normal,
     sinusoids,
 )
-from tiny_models import tiny_config
+from tiny_models import configured, tiny_config
 from torch import Tensor, nn
 from transformers import DebertaV2Config, XLNetConfig
 from transformers.models.deberta_v2.modeling_deberta_v2 import (
@@ -42,7 +42,6 @@ from models.positional_encodings.deberta import (
 from models.positional_encodings.shaw import Shaw, clipped_index, shaw_logits, shaw_values
 from models.positional_encodings.sinusoidal import sinusoid_table
 from models.positional_encodings.transformer_xl import (
-    HeadBiases,
     TransformerXl,
     relative_sinusoids,
     xl_content_logits,
@@ -52,6 +51,7 @@ from models.schemes import build_scheme
 
 B, H, DH = 2, 2, 6
 D_MODEL = H * DH
+SHAPE = {"d_model": D_MODEL, "n_heads": H}
 Terms = Callable[..., Tensor]
 
 
@@ -180,7 +180,7 @@ class DetachedWeights(Shaw):
 
 
 def shaw(cls: type[Shaw] = Shaw, **changes: Any) -> Callable[[], Shaw]:
-    return partial(cls, head_dim=DH, clip=CLIP, **changes)
+    return partial(configured, config.Shaw(clip=CLIP, **changes), cls=cls, **SHAPE)
 
 
 # ----------------------------------------------------------------------------------- Transformer-XL
@@ -203,9 +203,9 @@ def check_xl(implementation: Terms) -> None:
 
 
 def xl_logits(q: Tensor, k: Tensor, u: Tensor, v: Tensor, w_kr: Tensor, *where: Tensor) -> Tensor:
-    shared = HeadBiases(n_heads=H, head_dim=DH)
-    module = TransformerXl(d_model=D_MODEL, n_heads=H, base=BASE, shared=shared)
-    for parameter, value in ((shared.u, u), (shared.v, v), (module.w_kr.weight, w_kr)):
+    module = configured(config.TransformerXl(base=BASE), **SHAPE).double()
+    given = ((module.biases.u, u), (module.biases.v, v), (module.w_kr.weight, w_kr))
+    for parameter, value in given:
         parameter.data = value
     return logits_of(module, q, k, Places(*where))
 
@@ -218,7 +218,7 @@ def test_bfloat16_tells_far_distances_apart() -> None:
 
 def xl_scheme(reading: Any) -> PositionScheme:
     position = config.TransformerXl(reading=reading)
-    return build_scheme(tiny_config(position, d_model=D_MODEL, n_heads=H)).double()
+    return build_scheme(tiny_config(position, **SHAPE)).double()
 
 
 def xlnet_layer(seed: int) -> XLNetRelativeAttention:
@@ -350,12 +350,11 @@ def check_deberta(implementation: Terms, *, log: bool = False) -> None:
 def deberta(keys: Tensor | None, queries: Tensor | None, **sizes: Any) -> Deberta:
     """A layer whose table is the identity, so that its projections are K^r and Q^r [2k,H,Dh]."""
     given = {"w_kr": keys, "w_qr": queries}
-    _, n_heads, head_dim = next(rows for rows in given.values() if rows is not None).shape
-    table = nn.Embedding(
-        2 * (sizes.get("log_buckets") or sizes["max_distance"]), n_heads * head_dim
-    )
+    head_dim = next(rows for rows in given.values() if rows is not None).shape[-1]
     terms = {"c2p": keys is not None, "p2c": queries is not None}
-    module = Deberta(n_heads=n_heads, table=table, **sizes, **terms)
+    shape = {"d_model": H * head_dim, "n_heads": H}
+    module = configured(config.Deberta(**sizes, **terms), **shape)
+    [table] = module._table
     table.weight.data = torch.eye(len(table.weight), dtype=DOUBLE)
     for name, rows in given.items():
         if rows is not None:

@@ -12,14 +12,13 @@ from references import (
     catches,
     causal_logits,
     close,
-    logits_of,
     normal,
     pairs,
     rotated,
     stepwise_logits,
     theta_of,
 )
-from tiny_models import tiny_config
+from tiny_models import configured
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as gptj_rotate
@@ -33,16 +32,14 @@ from x_transformers.x_transformers import (
 )
 
 import configs.positions as config
-from models.positional_encodings.base import Places
+from models.positional_encodings.base import AttentionPosition
 from models.positional_encodings.rope import (
-    Rotary,
     inverse_frequencies,
     rotate,
     rotate_complex,
     rotate_real,
 )
 from models.positional_encodings.xpos import XPos, xpos_scale, xpos_scores
-from models.schemes import build_scheme
 
 LAYOUTS, FORMS = ("interleaved", "half"), ("real", "complex")
 Turn = Callable[[Tensor, Tensor], Tensor]  # x [B,H,T,Dh], positions [T] -> x, turned
@@ -50,8 +47,8 @@ every_form: Any = pytest.mark.parametrize("form", FORMS)
 every_way = pytest.mark.parametrize(("form", "layout"), [*itertools.product(FORMS, LAYOUTS)])
 
 
-def rotary(**changes: Any) -> Rotary:
-    return Rotary(**{"base": 10000.0, "form": "real", "rope_dim": "head", **changes})
+def rotary(**changes: Any) -> AttentionPosition:
+    return configured(config.Rope(**{"form": "real", **changes}))
 
 
 def queries(**changes: Any) -> Turn:
@@ -91,17 +88,20 @@ def test_rope_has_the_invariants_of_the_paper_and_follows_equation_34(form, layo
         close(position.rotate(x, positions, role), expected)
 
 
-@every_form
-def test_rope_dim_model_is_a_rotation_before_the_head_split(form) -> None:
+@every_way
+def test_rope_dim_model_is_a_rotation_before_the_head_split(form, layout) -> None:
     heads, dim, positions = 4, 6, torch.tensor([0, 1, 9])
     vectors = normal(2, 1, 3, heads * dim)
 
     def split(x: Tensor) -> Tensor:
         return x[:, 0].unflatten(-1, (heads, dim)).transpose(1, 2)
 
-    out = queries(form=form, rope_dim="model")(split(vectors), positions)
-    close(out, split(rotated(vectors, positions, theta_of(heads * dim))))
-    assert (out - queries(form=form)(split(vectors), positions)).abs().max() > 0.1
+    order = torch.cat(pairs("interleaved", dim)) if layout == "half" else torch.arange(dim)
+    given, turned = (
+        split(x)[..., order] for x in (vectors, rotated(vectors, positions, theta_of(heads * dim)))
+    )
+    close(queries(form=form, layout=layout, rope_dim="model")(given, positions), turned)
+    assert (queries(form=form, layout=layout)(given, positions) - turned).abs().max() > 0.1
 
 
 @every_form
@@ -129,16 +129,6 @@ def test_the_interleaved_layout_is_that_of_gptj_and_x_transformers(form) -> None
     close(theirs.inv_freq, inverse_frequencies(16), 1e-6)
     theirs.inv_freq = theta_of(16)
     close(out, x_transformers_rotate(x, *theirs(positions)))
-
-
-@pytest.mark.parametrize("rope_dim", ["head", "model"])
-def test_interleaved_equals_half_up_to_a_permutation_within_heads(rope_dim: str) -> None:
-    q, k, positions = normal(2, 3, 5, 8), normal(2, 3, 5, 8, seed=1), torch.tensor([0, 2, 3, 9, 40])
-    order, places = torch.cat(pairs("interleaved", 8)), Places(positions, positions)
-    plain, half = rotary(rope_dim=rope_dim), rotary(rope_dim=rope_dim, layout="half")
-    expected = logits_of(plain, q, k, places)
-    close(logits_of(half, q[..., order], k[..., order], places), expected)
-    assert (logits_of(half, q, k, places) - expected).abs().max() > 0.1
 
 
 SHAPES = [(5, 4), (3, 5, 4), (2, 1, 5, 4), (2, 3, 5, 4)]  # all alike, by head, by row, by both
@@ -194,11 +184,11 @@ DIM = 8
 Scores = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, their positions -> [B,H,Tq,Tk]
 
 
-def xpos(cls: type[XPos] = XPos, **changes: Any) -> XPos:
-    return cls(**{"base": 10000.0, "gamma": 0.4, "scale_base": 512.0, "form": "real", **changes})
+def xpos(kind: Any = "decoder", cls: Any = None, **changes: Any) -> AttentionPosition:
+    return configured(config.XPos(**{"form": "real", **changes}), kind, cls=cls)
 
 
-def scores_of(position: XPos) -> Scores:
+def scores_of(position: AttentionPosition) -> Scores:
     return lambda q, k, m, n: position.rotate(q, m, "query") @ position.rotate(k, n, "key").mT
 
 
@@ -228,9 +218,10 @@ def test_xpos_is_rope_that_decays_towards_the_past_and_grows_towards_the_future(
     check_xpos(scores_of(xpos(form=form)))
     check_xpos(xpos_scores)
     x, at = normal(1, 2, 9, DIM), torch.arange(0, 900, 100)
-    for role in ("query", "key"):  # with gamma towards infinity it is RoPE
-        turned = xpos(gamma=1e14, form=form).rotate(x, at, role)
-        close(turned, rotated(x, at, theta_of(DIM)))
+    # with gamma towards infinity it is RoPE, as it is in the encoder
+    for position in (xpos(gamma=1e14, form=form), xpos("encoder", form=form)):
+        for role in ("query", "key"):
+            close(position.rotate(x, at, role), rotated(x, at, theta_of(DIM)))
 
 
 def test_the_scale_of_xpos_follows_its_formula() -> None:
@@ -257,7 +248,7 @@ def test_xpos_is_finite_up_to_its_bound() -> None:
     position = config.XPos(scale_base=1.0)
     bound = position.bound("target")
     assert bound is not None
-    module = build_scheme(tiny_config(position)).attention("decoder", 0)
+    module = configured(position, "decoder")
     for beyond, finite in ((0, True), (20, False)):
         at = torch.tensor([bound.length + beyond])
         key = module.rotate(100 * normal(1, 1, 1, 8).float(), at, "key")
@@ -339,7 +330,7 @@ class _CentreAtHalfTheLength(XPos):
 
 def test_a_known_mistake_is_caught_a_centre_of_xpos_that_moves() -> None:
     check_xpos(_xpos(1, -1))  # the only fault of the mistakes above is the one they name
-    right, moving = (xpos(cls, scale_base=20.0) for cls in (XPos, _CentreAtHalfTheLength))
+    right, moving = (xpos(cls=cls, scale_base=20.0) for cls in (XPos, _CentreAtHalfTheLength))
     q, k = normal(2, 3, 12, DIM), normal(2, 3, 12, DIM, seed=1)
     expected = causal_logits(right, q, k)
     close(stepwise_logits(right, q, k, [5, 4, 3]), expected)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from references import (
     stepwise_logits,
     theta_of,
 )
+from tiny_models import configured, sources, tiny_model
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -27,8 +29,7 @@ from transformers.models.llama.modeling_llama import (
 )
 from x_transformers.x_transformers import RotaryEmbedding as XTransformersRotary
 
-from configs.positions import LinearScaling, NtkScaling, Rope, YarnScaling
-from configs.schema import ModelConfig
+from configs.positions import DynamicNtkScaling, LinearScaling, NtkScaling, Rope, YarnScaling
 from models.positional_encodings.base import AttentionPosition, Places
 from models.positional_encodings.rope import Rotary, inverse_frequencies
 from models.positional_encodings.rope_scaling import (
@@ -39,16 +40,24 @@ from models.positional_encodings.rope_scaling import (
     yarn_attention_factor,
     yarn_frequencies,
 )
-from models.schemes import build_scheme
 
 Frequencies = Callable[..., Tensor]
 PLAIN = {"base": 10000.0, "form": "real", "rope_dim": "head"}
 either_mask = pytest.mark.parametrize("causal", [False, True])
 
 
-def rotary(**changes: Any) -> AttentionPosition:
-    """The module that a config section with these fields asks for."""
-    return build_scheme(ModelConfig(position=Rope(**changes))).attention("encoder", 0)
+def rotary(**changes: Any) -> Any:
+    return configured(Rope(**{"form": "real", **changes}))
+
+
+def frequencies_of(scaling: Any) -> Frequencies:
+    """Those of the module that a configuration with the fields of such a scaling asks for."""
+
+    def frequencies(dim: int, *, base: float, dtype: torch.dtype, **fields: Any) -> Tensor:
+        module = rotary(base=base, scaling=scaling(**fields))
+        return module.scaling.frequencies(dim, base=module.base, dtype=dtype)
+
+    return frequencies
 
 
 def llama(kind: str, dim: int, base: float = 10000.0, length: int = 2048, **scaling: Any):
@@ -102,10 +111,7 @@ def check_ntk(frequencies: Frequencies) -> None:
 
 
 def test_linear_scaling_is_position_interpolation() -> None:
-    check_linear(linear_frequencies)
-    x, positions = normal(1, 2, 5, 8), torch.arange(5)
-    scaled = rotary(scaling=LinearScaling(factor=4.0)).rotate(x, 4 * positions, "query")
-    close(scaled, rotated(x, positions, theta_of(8)))
+    check_linear(frequencies_of(LinearScaling))
     for dim, base, factor in ((64, 10000.0, 4.0), (8, 500.0, 1.5)):
         theirs, magnitude = hf("linear", dim, base=base, factor=factor)
         close(linear_frequencies(dim, base=base, factor=factor), theirs, 1e-6)
@@ -115,13 +121,10 @@ def test_linear_scaling_is_position_interpolation() -> None:
 
 
 def test_ntk_scaling_keeps_the_first_frequency_and_interpolates_the_last() -> None:
-    check_ntk(ntk_frequencies)
+    check_ntk(frequencies_of(NtkScaling))
     for dim, factor in ((64, 4.0), (8, 1.5)):
         theirs = XTransformersRotary(dim, base_rescale_factor=factor).inv_freq
         torch.testing.assert_close(ntk_frequencies(dim, factor=factor), theirs, rtol=1e-6, atol=0)
-    x, positions = normal(1, 2, 5, 8), torch.arange(5)
-    expected = rotated(x, positions, theta_of(8, 10000 * 4 ** (8 / 6)))
-    close(rotary(scaling=NtkScaling(factor=4.0)).rotate(x, positions, "key"), expected)
 
 
 # --------------------------------------------------------------------------------------------- YaRN
@@ -152,14 +155,14 @@ def check_yarn_logits(turn: Callable[[Tensor, Tensor, str], Tensor]) -> None:
     """The logits are (0.1 ln s + 1)^2 times those of the same frequencies, at every position."""
     q, k = normal(1, 2, 6, 16), normal(1, 2, 6, 16, seed=1)
     positions = torch.tensor([0, 1, 5, 30, 100, 101])
-    theta = yarn_frequencies(16, factor=4.0, trained_length=64, dtype=DOUBLE)
+    theta = yarn_frequencies(16, factor=3.0, trained_length=64, dtype=DOUBLE)
     plain = rotated(q, positions, theta) @ rotated(k, positions, theta).mT
     logits = turn(q, positions, "query") @ turn(k, positions, "key").mT
-    close(logits, plain * (0.1 * math.log(4.0) + 1) ** 2)
+    close(logits, plain * (0.1 * math.log(3.0) + 1) ** 2)
 
 
 def test_yarn_is_that_of_the_public_code() -> None:
-    check_yarn(yarn_frequencies)
+    check_yarn(frequencies_of(YarnScaling))
     # Within one turn all but the first pair are interpolated.
     theta = yarn_frequencies(16, factor=2.0, trained_length=2, dtype=DOUBLE)
     close(theta, torch.cat((theta_of(16)[:1], theta_of(16)[1:] / 2)))
@@ -168,7 +171,7 @@ def test_yarn_is_that_of_the_public_code() -> None:
 @pytest.mark.parametrize("form", ["real", "complex"])
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 def test_yarn_multiplies_the_logits(form: str, layout: str) -> None:
-    scaling = YarnScaling(factor=4.0, trained_length=64)
+    scaling = YarnScaling(factor=3.0, trained_length=64)
     position = rotary(form=form, layout=layout, scaling=scaling)
     order = torch.cat(pairs("interleaved", 16)) if layout == "half" else torch.arange(16)
     check_yarn_logits(lambda x, positions, role: position.rotate(x[..., order], positions, role))
@@ -177,10 +180,11 @@ def test_yarn_multiplies_the_logits(form: str, layout: str) -> None:
 # -------------------------------------------------------------------------------------- dynamic NTK
 
 L, FACTOR, DIM = 6, 2.0, 8
+STRETCHED = DynamicNtkScaling(factor=FACTOR, trained_length=L)
 
 
-def dynamic(cls: type[DynamicNtkRotary] = DynamicNtkRotary, **changes: Any) -> DynamicNtkRotary:
-    return cls(**{**PLAIN, "factor": FACTOR, "trained_length": L, **changes})
+def dynamic(cls: type[DynamicNtkRotary] = DynamicNtkRotary, **changes: Any) -> Any:
+    return configured(Rope(**{"form": "real", "scaling": STRETCHED, **changes}), cls=cls)
 
 
 def grown(length: int, dim: int = DIM) -> float:
@@ -226,7 +230,7 @@ def check_steps(position: AttentionPosition) -> None:
         close(stepwise_logits(position, q, k, chunks), expected)
 
 
-def check_rows(position: DynamicNtkRotary) -> None:
+def check_rows(position: AttentionPosition) -> None:
     """Without a causal mask a row's length is its sentence's: not that of padding."""
     ends, at = [4, 9, 13], torch.arange(13)
     q, k = normal(3, 2, 13, DIM), normal(3, 2, 13, DIM, seed=1)
@@ -245,6 +249,14 @@ def check_rows(position: DynamicNtkRotary) -> None:
 def test_every_causal_query_and_every_row_has_its_own_length(check: Any, form: str) -> None:
     """Cached or not, whatever the padding."""
     check(dynamic(form=form))
+
+
+def test_in_a_model_every_sentence_has_its_own_length() -> None:
+    src = sources(4, 9, 13)
+    states = tiny_model(Rope(scaling=STRETCHED)).encode(src).states
+    for row, n in enumerate((4, 9, 13)):
+        alone = tiny_model(Rope(base=grown(n))).encode(src[row, None, :n]).states
+        close(states[row, None, :n], alone)
 
 
 @either_mask
@@ -267,7 +279,9 @@ def test_frequencies_may_be_spread_over_the_model(causal: bool) -> None:
     places = Places(at, at, causal=causal)
     plain = Rotary(**{**PLAIN, "rope_dim": "model", "base": grown(9, 3 * DIM)})
     last = logits_of(plain, q, k, places)[:, :, -1:]
-    close(logits_of(dynamic(rope_dim="model"), q, k, places)[:, :, -1:], last)
+    spread = dynamic()
+    spread.rope_dim = "model"  # which no configuration has
+    close(logits_of(spread, q, k, places)[:, :, -1:], last)
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
@@ -296,7 +310,7 @@ def test_within_the_trained_length_there_is_nothing_to_correct(causal: bool) -> 
 
 @either_mask
 def test_gradients_pass_through_the_correction(causal: bool) -> None:
-    position, at = dynamic(trained_length=3), torch.arange(5)
+    position, at = dynamic(scaling=replace(STRETCHED, trained_length=3)), torch.arange(5)
     q, k = normal(2, 1, 5, 4).requires_grad_(), normal(2, 1, 5, 4, seed=1).requires_grad_()
     places = Places(at, at, causal=causal, k_end=None if causal else torch.tensor([2, 5]))
 
@@ -347,8 +361,8 @@ def _magnitude_on(
     """YaRN's factor to these powers: on the cosine, on the sine, and on whole keys."""
 
     def turn(x: Tensor, positions: Tensor, role: str) -> Tensor:
-        theta = yarn_frequencies(16, factor=4.0, trained_length=64, dtype=DOUBLE)
-        angles, m = positions[:, None] * theta, yarn_attention_factor(4.0)
+        theta = yarn_frequencies(16, factor=3.0, trained_length=64, dtype=DOUBLE)
+        angles, m = positions[:, None] * theta, yarn_attention_factor(3.0)
         cos, sin = angles.cos() * m**cosine, angles.sin() * m**sine
         a, b = x[..., 0::2], x[..., 1::2]
         out = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)

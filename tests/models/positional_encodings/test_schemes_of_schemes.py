@@ -22,6 +22,7 @@ def scheme_of(position: Position) -> PositionScheme:
 
 
 def test_rows_are_looked_up_in_a_table_for_each_side() -> None:
+    torch.manual_seed(0)
     scheme = scheme_of(Learnable(max_positions=6))
     x, positions = torch.randn(2, 3, D_MODEL), torch.tensor([5, 0, 2])
     tables = dict(scheme.named_parameters())
@@ -29,6 +30,7 @@ def test_rows_are_looked_up_in_a_table_for_each_side() -> None:
         rows = tables[f"{side}.table.weight"][positions]
         assert torch.equal(scheme.input(side)(x, positions), x + rows)
         assert scheme.max_length(side) == 6
+        assert rows.std().item() == pytest.approx(D_MODEL**-0.5, rel=0.2)  # as an embedding's
     assert not torch.equal(*tables.values())
 
 
@@ -70,8 +72,6 @@ def test_positions_are_drawn_anew_in_training_and_fixed_in_evaluation() -> None:
     assert len(set(draws)) == 20
     torch.manual_seed(0)
     assert tuple(scheme.positions("source", 0, 7, CPU).tolist()) == draws[0]
-    # seven positions of a draw of 7 to 20 among 200: some reach far, others keep close together
-    assert min(draw[-1] for draw in draws) < 100 < max(draw[-1] for draw in draws)
     scheme.eval()
     fixed = scheme.positions("target", 0, 20, CPU)
     assert (fixed.diff() > 0).all()
@@ -80,6 +80,16 @@ def test_positions_are_drawn_anew_in_training_and_fixed_in_evaluation() -> None:
     assert torch.equal(other.positions("source", 0, 20, CPU), fixed)
     with pytest.raises(ValueError, match="token 21 is beyond the 20 positions"):
         scheme.positions("source", 0, 21, CPU)
+
+
+def test_in_training_every_length_up_to_the_longest_is_drawn_equally_often() -> None:
+    """Two tokens of up to four, from four positions: both first in 1/6, 3/6 and 6/6 of the draws
+    of 2, 3 and 4.
+    """
+    scheme = scheme_of(Randomized(spread=4, max_positions=4)).train()
+    torch.manual_seed(0)
+    first = [scheme.positions("source", 0, 2, CPU).tolist() == [0, 1] for _ in range(3000)]
+    assert sum(first) / 3000 == pytest.approx((1 + 3 + 6) / 18, abs=0.03)
 
 
 # --------------------------------------------------------------------------------------- two in one

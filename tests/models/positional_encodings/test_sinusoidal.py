@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from references import DOUBLE, catches, close, normal, shift_matrix, theta_of
-from tiny_models import sources, targets, tiny_model
+from tiny_models import sources, targets, tiny_config, tiny_model
 from torch import Tensor
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
@@ -15,6 +15,7 @@ from transformers.models.xlnet.modeling_xlnet import XLNetModel
 
 from configs.schema import Sinusoidal
 from models.positional_encodings.sinusoidal import SinusoidalScheme, sinusoid_table
+from models.schemes import build_scheme
 
 Table = Callable[..., Tensor]  # positions [T], d and, but for the paper's, base -> [T,d]
 
@@ -76,7 +77,7 @@ def test_tables_are_those_of_the_paper_and_of_other_programs() -> None:
 def test_the_table_of_the_layout_is_added_to_both_sides(layout: Any) -> None:
     x, positions = normal(2, 3, 8), torch.tensor([4, 5, 6])
     expected = x + our_table(layout)(positions, 8, 50.0)
-    scheme = SinusoidalScheme(base=50.0, layout=layout)
+    scheme = build_scheme(tiny_config(Sinusoidal(base=50.0, layout=layout)))
     for side in ("source", "target"):
         close(scheme.input(side)(x, positions), expected)
 
