@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import D_MODEL, N_HEADS, N_LAYERS, UnitScale, model_with, sources, targets
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.attention import kernels
 from models.attention.kernels import attend, attend_eager, attend_sdpa
@@ -164,51 +164,6 @@ def test_the_bias_may_have_a_type_of_its_own(dtype: torch.dtype) -> None:
 def self_attention(kind: Any = "decoder", n_heads: int = 4, bias: bool = True) -> SelfAttention:
     shape: Any = {"d_model": D_MODEL, "n_heads": n_heads, "bias": bias}
     return SelfAttention(**shape, dropout=0.0, kind=kind, layer=0).double()
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-def test_self_attention_equals_torchs_after_copying_weights(causal: bool, bias: bool) -> None:
-    torch.manual_seed(0)
-    kind = "decoder" if causal else "encoder"
-    ours = self_attention(kind, bias=bias)
-    theirs = nn.MultiheadAttention(D_MODEL, 4, bias=bias, batch_first=True).double()
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(ours.qkv_proj.weight)
-        theirs.out_proj.weight.copy_(ours.out_proj.weight)
-        if bias:
-            theirs.in_proj_bias.copy_(ours.qkv_proj.bias)
-            theirs.out_proj.bias.copy_(ours.out_proj.bias)
-    x = torch.randn(2, 5, D_MODEL, dtype=DOUBLE)
-    padding = torch.tensor([[0] * 5, [0, 0, 0, 1, 1]]).bool()
-    tap, at = AttentionTap(), torch.arange(5)
-    places = Places(at, at, causal=causal, padding=~padding[:, None, None])
-    arguments = {"position": AttentionPosition(), "places": places}
-    out, fast = ours(x, **arguments, tap=tap), ours(x, **arguments)
-    future = torch.ones(5, 5).triu(1).bool() if causal else None
-    expected, weights = theirs(
-        x, x, x, key_padding_mask=padding, attn_mask=future, average_attn_weights=False
-    )
-    close(out, expected)
-    close(fast, expected)
-    close(tap.maps(kind)[0], weights)
-
-
-def test_cross_attention_equals_torchs_after_copying_weights() -> None:
-    torch.manual_seed(0)
-    ours = CrossAttention(d_model=D_MODEL, n_heads=4, dropout=0.0, bias=True, layer=0).double()
-    theirs = nn.MultiheadAttention(D_MODEL, 4, batch_first=True).double()
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat((ours.q_proj.weight, ours.kv_proj.weight)))
-        theirs.in_proj_bias.copy_(torch.cat((ours.q_proj.bias, ours.kv_proj.bias)))
-        theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
-    x, memory = torch.randn(2, 3, D_MODEL, dtype=DOUBLE), torch.randn(2, 6, D_MODEL, dtype=DOUBLE)
-    padding = torch.tensor([[0] * 6, [0, 0, 0, 0, 1, 1]]).bool()
-    position = AttentionPosition()
-    k, v = ours.project_memory(memory, position=position, k_positions=torch.arange(6))
-    places = Places(torch.arange(3), torch.arange(6), padding=~padding[:, None, None])
-    out = ours(x, k, v, position=position, places=places)
-    close(out, theirs(x, memory, memory, key_padding_mask=padding, need_weights=False)[0])
 
 
 @pytest.mark.parametrize("tapped", [False, True])

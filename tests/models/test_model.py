@@ -24,11 +24,9 @@ from tiny_models import (
 )
 from torch import Tensor
 
-from configs.schema import Position, Sinusoidal
-from configs.section import members
+from configs.schema import Sinusoidal
 from models.attention.tap import AttentionTap
 from models.build import build_model
-from models.schemes import POSITION_SCHEMES
 from models.transformer import TranslationTransformer
 from utils.errors import ConfigError
 
@@ -119,37 +117,6 @@ def test_embeddings_are_scaled_with_the_root_of_d_model_before_positions() -> No
     close(seen[0], model.src_embedding.weight[src] * 4.0 + table)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_an_encoder_layer_is_the_papers_written_out(norm: str, activation: str) -> None:
-    model = tiny_model(norm=norm, activation=activation, n_encoder_layers=1)
-    src = sources(5)
-    layer = model.encoder.layers[0]
-
-    def attend(x: Tensor) -> Tensor:
-        q, k, v = (
-            y.view(5, N_HEADS, -1).transpose(0, 1)
-            for y in layer.self_attention.qkv_proj(x).split(D_MODEL, -1)
-        )
-        mixed = (q @ k.mT / math.sqrt(D_MODEL // N_HEADS)).softmax(-1) @ v
-        return layer.self_attention.out_proj(mixed.transpose(0, 1).reshape(5, D_MODEL))
-
-    def feed(x: Tensor) -> Tensor:
-        hidden = layer.feed_forward.linear1(x)
-        if activation == "relu":
-            return layer.feed_forward.linear2(hidden.clamp(min=0))
-        return layer.feed_forward.linear2(hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2))))
-
-    x = model.src_embedding(src)[0] * math.sqrt(D_MODEL)
-    if norm == "pre":
-        x = x + attend(layer.norm1(x))
-        x = model.encoder.norm(x + feed(layer.norm2(x)))
-    else:
-        x = layer.norm1(x + attend(x))
-        x = layer.norm2(x + feed(x))
-    close(model.encode(src).states[0], x)
-
-
 def test_dropout_stands_on_embeddings_branches_and_inside_the_feed_forward() -> None:
     src, tgt_in = sources(5), targets(1, 4)
     for changes in ({"dropout": 0.5}, {"activation_dropout": 0.5}, {"attention_dropout": 0.5}):
@@ -197,10 +164,6 @@ def test_tying_separate_vocabularies_is_refused() -> None:
     model = build_model(tiny_config(tie_embeddings="target"), apart)
     assert model.src_embedding.weight.shape == (17, D_MODEL)
     assert model.output.weight.shape == (VOCAB, D_MODEL)
-
-
-def test_every_position_of_the_schema_has_a_scheme() -> None:
-    assert set(POSITION_SCHEMES) == set(members(Position))
 
 
 @pytest.mark.parametrize("backend", ["scratch", "torch"])

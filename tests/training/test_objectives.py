@@ -9,14 +9,12 @@ from tiny_models import tiny_model
 from torch import Tensor
 from updates import PAD, VOCAB, VOCABULARY, batch_of, difference, sentences, small_model, updated
 
-from configs.schema import Config, CrossEntropy, OptimConfig, RDrop, SimCut
-from configs.serialize import apply_overrides, from_dict, to_dict
+from configs.schema import CrossEntropy, RDrop, SimCut
 from data.batching import Batch
 from models.loss import token_sums
 from models.transformer import TranslationTransformer
 from training import objectives
 from training.objectives import PairWeights, build_objective, pair_sums
-from utils.errors import ConfigError
 
 DOUBLE = torch.float64
 R_DROP = PairWeights((0.5, 0.5), first_from_second=1.3, second_from_first=1.3)
@@ -234,23 +232,3 @@ def test_objectives_add_up_over_micro_batches(objective: Any) -> None:
     assert difference(whole, several) < 1e-12
     assert four["n_tokens"] == one["n_tokens"] == len(split.tgt_ids)
     assert four["nll"] == pytest.approx(one["nll"], rel=1e-12)
-
-
-# ------------------------------------------------------------------------------ configuration, runs
-
-
-def test_an_objective_is_set_like_any_member_of_a_union() -> None:
-    config = apply_overrides(Config(), ["optim.objective=r_drop", "optim.objective.alpha=2"])
-    assert config.optim.objective == RDrop(alpha=2.0)
-    assert from_dict(to_dict(config)) == config
-    assert to_dict(config)["optim"]["objective"] == {"kind": "r_drop", "alpha": 2.0}
-    old = to_dict(config)
-    del old["optim"]["objective"]
-    assert from_dict(old).optim.objective == OptimConfig().objective == CrossEntropy()
-    words = r"'optim\.objective\.cut'.*cut belongs to optim\.objective=sim_cut"
-    with pytest.raises(ConfigError, match=words):
-        apply_overrides(config, ["optim.objective.cut=0.1"])
-    with pytest.raises(ConfigError, match=r"optim\.objective\.cut = 1\.0: allowed"):
-        SimCut(cut=1.0)
-    with pytest.raises(ConfigError, match=r"optim\.objective\.alpha = -1\.0: allowed"):
-        RDrop(alpha=-1.0)
