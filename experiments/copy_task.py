@@ -272,7 +272,7 @@ def length_figure(results: Results, task: Task) -> Figure:
 
 def budget_figure(found: Mapping[Task, Results]) -> Figure:
     """Rows that are right over the updates, with the most layers."""
-    depth = max(task.n_layers for task in found)
+    depth, budgets = max(task.n_layers for task in found), sorted({task.steps for task in found})
     curves: dict[str, dict[str, Curve]] = {}
     for title, names in groups(list(next(iter(found.values())))).items():
         curves[title] = {}
@@ -292,6 +292,8 @@ def budget_figure(found: Mapping[Task, Results]) -> Figure:
     )
     for axes in figure.axes:
         axes.set_xscale("log")
+        axes.set_xticks(budgets, labels=[f"{steps:,}" for steps in budgets], fontsize=8)
+        axes.minorticks_off()
     return figure
 
 
