@@ -3,10 +3,12 @@
 Prints a Markdown table: median milliseconds of forward and backward, and the ratio round by round.
 """
 
+import itertools
 import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 if not __package__:  # run as a file: imports begin at the root of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -15,11 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.common import in_turn, ratio, spread
+from benchmarks.common import DTYPES, in_turn, ratio, spread
+from models.attention.kernels import attend_eager, attend_sdpa
 from models.dropout import Dropout
 from models.loss import token_sums
 from models.positional_encodings.rope import inverse_frequencies, rotate_complex, rotate_real
 from utils.cli import Parser, positive, run_main
+from utils.machine import CPU, computes_bf16
 from utils.tables import markdown_table
 
 
@@ -54,6 +58,21 @@ def main(argv: Sequence[str] | None = None) -> None:
             lambda: rotate_real(heads, angles),
         ),
     }
+    alike: dict[str, Any] = {
+        "mask": None,
+        "bias": None,
+        "is_causal": False,
+        "scale": 0.125,
+        "dropout_p": 0.0,
+    }
+    precisions = [name for name in DTYPES if name == "float32" or computes_bf16(CPU)]
+    for precision, length in itertools.product(precisions, (16, 32, 64, 128, 256)):
+        shape = [2048 // length, 4, length, 64]
+        qkv = [torch.randn(shape, dtype=DTYPES[precision], requires_grad=True) for _ in range(3)]
+        parts[f"attention in {precision}, {shape}: eager against fused"] = (
+            lambda qkv=qkv: attend_eager(*qkv, **alike)[0],
+            lambda qkv=qkv: attend_sdpa(*qkv, **alike),
+        )
     rows = []
     for name, pair in parts.items():
         runs = {key: lambda _, part=part: part().sum().backward() for key, part in zip("ab", pair)}
