@@ -6,7 +6,8 @@ Prints a Markdown table: median milliseconds of forward and backward, and the ra
 import itertools
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         logits = F.linear(hidden, weight)
         return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=0.1)
 
-    parts = {
+    parts: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         "dropout, [100,15,192]": (lambda: dropout(x), lambda: F.dropout(x, 0.15, True)),
         "projection and smoothed cross-entropy, [1500,192] to 6000": (
             lambda: token_sums(hidden, weight, targets, label_smoothing=0.1).objective,
@@ -69,10 +70,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     for precision, length in itertools.product(precisions, (16, 32, 64, 128, 256)):
         shape = [2048 // length, 4, length, 64]
         qkv = [torch.randn(shape, dtype=DTYPES[precision], requires_grad=True) for _ in range(3)]
-        parts[f"attention in {precision}, {shape}: eager against fused"] = (
-            lambda qkv=qkv: attend_eager(*qkv, **alike)[0],
-            lambda qkv=qkv: attend_sdpa(*qkv, **alike),
-        )
+        eager = partial(attend_eager, *qkv, **alike)
+        name = f"attention in {precision}, {shape}: eager against fused"
+        fused = partial(attend_sdpa, *qkv, **alike)
+        parts[name] = (partial(lambda kernel: kernel()[0], eager), fused)
     rows = []
     for name, pair in parts.items():
         runs = {key: lambda _, part=part: part().sum().backward() for key, part in zip("ab", pair)}
