@@ -160,8 +160,12 @@ def build_learner(
             each.decoder.compile(dynamic=True)
     shared: nn.Module = model
     if idist.get_world_size() > 1:
+        if config.train.compile:
+            torch._dynamo.config.optimize_ddp = False  # it would cut the compiled stacks to pieces
         devices = [device] if device.type == "cuda" else None
-        shared = DistributedDataParallel(model, device_ids=devices)
+        constants = [name for name, _ in model.named_buffers()]  # else sent at every pass
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, constants)
+        shared = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
     optimizer = build_optimizer(model.parameters(), config.optim, config.model, hidden_maps(model))
     return Learner(
         model=model,
