@@ -17,6 +17,8 @@ from training.objectives import build_objective
 from training.prepare import Learner
 from utils.machine import autocast
 
+LEAST_SCALE = 1e-4  # of a loss in float16: from there on gradients that overflow are bad numbers
+
 
 def step_seed(seed: int, step: int, rank: int) -> int:
     """The seed of an update's dropout.
@@ -43,7 +45,8 @@ def create_trainer(
 
     The summed loss of the group is divided once by its number of target tokens, over all
     micro-batches and processes. The output of an iteration is a dict: nll, n_correct, n_tokens
-    (sums over the group), grad_norm (before clipping), lr (of this update), skipped.
+    (sums over the group), grad_norm (before clipping), lr (of this update), skipped, rescaled
+    (skipped because of the scaler's scale).
 
     Args:
         learner: What is updated. Its schedule is stepped with each update, unless it is by epoch.
@@ -102,12 +105,14 @@ def create_trainer(
         grad_norm = nn.utils.clip_grad_norm_(parameters, max_norm)
         nll, n_correct = idist.all_reduce(nll), idist.all_reduce(n_correct)
         total, correct, norm = torch.stack((nll, n_correct, grad_norm.double())).tolist()
-        # While a scaler looks for its scale it meets infinite gradients, and skips them itself.
-        skipped = not math.isfinite(total) or not (math.isfinite(norm) or scaler.is_enabled())
         lr = optimizer.param_groups[0]["lr"]
-        if not skipped:
+        whole = math.isfinite(total) and math.isfinite(norm)
+        # While a scaler looks for its scale it meets infinite gradients, and then halves it.
+        overflow = scaler.is_enabled() and math.isfinite(total) and not whole
+        rescaled = overflow and scaler.get_scale() > LEAST_SCALE
+        if whole:
             scaler.step(optimizer)
-        else:
+        elif not rescaled:
             on_bad_numbers(engine, group, total / max(n_tokens, 1), norm)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
@@ -119,7 +124,8 @@ def create_trainer(
             "n_tokens": n_tokens,
             "grad_norm": norm,
             "lr": lr,
-            "skipped": skipped,
+            "skipped": not whole,
+            "rescaled": rescaled,
         }
 
     trainer = Engine(update)

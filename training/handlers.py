@@ -32,6 +32,7 @@ def attach_progress(trainer: Engine, loader: DataLoader[list[Batch]], progress: 
     @trainer.on(Events.ITERATION_COMPLETED)
     def count(engine: Engine) -> None:
         progress.go_to(engine.state.iteration)
+        progress.skipped += engine.state.output["rescaled"]
         if not engine.state.output["skipped"]:
             progress.skipped_in_a_row = 0
 
