@@ -79,13 +79,15 @@ def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractCon
 
 
 # Not every allocator has an exception class of its own; these words are of torch's on CPUs (the
-# third for a size that has no number), of cuBLAS and of CUDA.
+# third for a size that has no number), of cuBLAS, of CUDA and of NCCL.
 _WORDS = (
     "you tried to allocate",
     "allocate memory",
     "calculation overflowed",
     "ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # it finds no room for its handle
     "CUDA error: out of memory",
+    "'out of memory'",
 )
 
 

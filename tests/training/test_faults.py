@@ -282,6 +282,24 @@ def test_the_engine_alone_refuses_bad_numbers() -> None:
         refuse(engine, [batch_of(sentences(2, seed=1), range(2))], math.inf, math.nan)
 
 
+def test_a_scaler_that_finds_no_scale_ends_the_run_and_its_steps_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, the_run: FindRun
+) -> None:
+    made = torch.amp.GradScaler("cpu", init_scale=3e-4)  # halved twice it is below 1e-4
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda *_, **__: made)
+
+    def hook(trainer: Engine, learner: Learner) -> None:
+        def overflow(gradient: torch.Tensor) -> torch.Tensor:
+            return gradient / (trainer.state.iteration not in (2, 5, 6))
+
+        learner.model.output.weight.register_hook(overflow)
+
+    with pytest.raises(NonFiniteError, match=r"^update 6 .*loss \d.*, gradient norm (inf|nan)"):
+        run_here(toy_config(tmp_path, STEPS), hook=hook)
+    skipped = {n: line["total"] for n, line in log_of(the_run(), "skipped").items()}
+    assert (skipped, list(log_of(the_run()))) == ({2: 1, 5: 2}, [1, 3, 4])
+
+
 # ------------------------------------------------------------------------------------------- memory
 
 
@@ -340,6 +358,8 @@ OUT_OF_MEMORY = (
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nmore"),
     RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate"),
     RuntimeError("[enforce fail] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+    RuntimeError("ncclUnhandledCudaError: Call to CUDA failed.\nCuda failure 2 'out of memory'"),
     MemoryError(),
 )
 
