@@ -349,13 +349,16 @@ class TrainConfig(Section, section="train"):
     log_attention: bool = True  # maps of one sentence in TensorBoard at each evaluation
 
 
+MOST_ROWS = 65_535  # of a batch in attention: CUDA's kernels take no more
+
+
 class EvaluateConfig(Section, section="evaluate"):
     """The validation split during training, and what test.py reports."""
 
     every_epochs: int = number(1, ge=1)
     bleu_every_epochs: int = number(1, ge=0)  # greedy; 0: never
     bleu_sentences: int | None = number(500, ge=1)  # the first of the split; None: all
-    batch_size: int = number(64, ge=1)  # sentences
+    batch_size: int = number(64, ge=1, le=MOST_ROWS)  # sentences
     bootstrap_samples: int = number(1000, ge=2, lt=10**6)
     length_buckets: tuple[int, ...] = number((10, 15, 20, 30), ge=1)  # source words; then open
 
@@ -423,6 +426,10 @@ class Config(Section):
         if self.data.directions == "both" and not isinstance(self.tokenizer, Subword):
             rule = 'one vocabulary must segment both languages: use tokenizer = "subword"'
             self._fail("data.directions", rule)
+        width = "n_best" if isinstance(self.decode.search, Sampling) else "beam_size"
+        if self.decode.batch_size * (n_rows := getattr(self.decode, width)) > MOST_ROWS:
+            rule = f"at most {MOST_ROWS // n_rows:,} with decode.{width} = {n_rows}"
+            self._fail("decode.batch_size", rule)
         sides: list[tuple[str, Side]] = [
             ("data", "source"),
             ("data", "target"),
