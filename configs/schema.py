@@ -336,8 +336,10 @@ class TrainConfig(Section, section="train"):
     seed: int = number(0, ge=0)
     init_from: str | None = None  # a run or checkpoint: its weights and tokenizer are the first
     device: str = "auto"  # auto: CUDA where there is one
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: the faster
+    # auto: the faster; tf32: float32 whose products a GPU makes in TensorFloat-32
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     compile: bool = False
+    deterministic: bool = False  # on a GPU too a run repeats itself to the last bit, but is slower
     runs_dir: str = "runs"
     log_every: int = number(20, ge=1)  # steps
     checkpoint_every_epochs: int = number(1, ge=1)

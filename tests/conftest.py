@@ -60,6 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    import torch
+
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+
 def run_script(
     *args: str | Path, cwd: Path = ROOT, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:

@@ -109,6 +109,9 @@ def remedies_named(config: Config) -> Iterator[None]:
         if is_out_of_memory(error):
             remedy = smaller_batches(config)
             raise UserError(f"not enough memory to train ({one_line(error)}): {remedy}") from error
+        if "does not have a deterministic implementation" in str(error):
+            use = "use --set train.deterministic=false or another model.position"
+            raise UserError(f"train.deterministic = True: {one_line(error)}; {use}") from error
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise UserError(
                 f"train.compile = True: {one_line(error)}; use --set train.compile=false"

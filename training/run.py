@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ignite.distributed as idist
+import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import EarlyStopping
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -29,7 +30,7 @@ from training.start import Progress, open_run
 from training.validation import Validation
 from translation.evaluator import create_evaluator
 from translation.translator import Translator
-from utils.machine import DTYPES, provenance, resolve_precision
+from utils.machine import DTYPES, compute_deterministically, provenance, resolve_precision
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
     Raises UserError for input that cannot be trained on, and NonFiniteError where the loss breaks
     down. What it says is logged.
     """
+    if config.train.deterministic:
+        compute_deterministically()
     device = process_device(config.train.device)
     start = open_run(config, resume)
     config, run = start.config, start.run
@@ -61,6 +64,8 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             precision = resolve_precision(config.train.precision, device, width)
             config = apply_overrides(config, [f"train.precision={precision}"])
             dtype = DTYPES[precision]
+            if precision == "tf32":
+                torch.set_float32_matmul_precision("high")
             corpus = build_corpus(config.data)
             tokenizer = start.tokenizer(corpus)
             data = prepare_data(config, corpus, tokenizer, pin_memory=device.type == "cuda")

@@ -1,6 +1,7 @@
 """The machine: its devices, its precisions, how its memory runs out, what it is called."""
 
 import contextlib
+import logging
 import os
 import platform
 import subprocess
@@ -13,9 +14,12 @@ import torch
 
 from utils.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 CPU = torch.device("cpu")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32}
+DTYPES |= {"bf16": torch.bfloat16, "fp16": torch.float16}
 # What a processor gains in the matrices it loses around them below this width: measured, see
 # benchmarks/README.md. A GPU gains at every size.
 BF16_FROM_D_MODEL = 128
@@ -43,6 +47,15 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def compute_deterministically() -> None:
+    """Only algorithms that repeat their results to the last bit. To be called before a GPU works.
+
+    Raises RuntimeError where one is needed later that there is not.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read with the first product
+    torch.use_deterministic_algorithms(True)
+
+
 def computes_bf16(device: torch.device) -> bool:
     """Whether the hardware computes in bfloat16; else it emulates, hundreds of times slower.
 
@@ -62,12 +75,17 @@ def resolve_precision(name: str, device: torch.device, d_model: float) -> str:
     """
     if name == "auto":
         wide = device.type == "cuda" or d_model >= BF16_FROM_D_MODEL
-        return "bf16" if wide and computes_bf16(device) else "fp32"
-    if name == "fp16" and device.type != "cuda":
-        raise UserError("train.precision = 'fp16' needs a CUDA device; use auto, fp32 or bf16")
-    if name == "bf16" and not computes_bf16(device):
-        here = f"this {device.type} does not compute in bfloat16; use auto or fp32"
-        raise UserError(f"train.precision = 'bf16': {here}")
+        name = "bf16" if wide and computes_bf16(device) else "fp32"
+        if name == "fp32" and device.type == "cuda":
+            remedy = "for its tensor cores use --set train.precision=fp16"
+            logger.info("this GPU does not compute in bfloat16, and trains in fp32: %s", remedy)
+        return name
+    if name in ("fp16", "tf32") and device.type != "cuda":
+        raise UserError(f"train.precision = {name!r} needs a CUDA device; use auto, fp32 or bf16")
+    exact = {"bf16": "bfloat16", "tf32": "TensorFloat-32"}.get(name)
+    if exact and not computes_bf16(device):  # GPUs have both or neither
+        here = f"this {device.type} does not compute in {exact}; use auto or fp32"
+        raise UserError(f"train.precision = {name!r}: {here}")
     return name
 
 

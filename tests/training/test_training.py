@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,8 @@ import train as script
 from configs.schema import InverseSqrt
 from data.cache import TokenizedSplit
 from models.loss import TokenSums
-from training import engine
-from training.faults import NonFiniteError
+from training import engine, run as run_module
+from training.faults import NonFiniteError, remedies_named
 from training.handlers import ProgressBar
 from training.objectives import cross_entropy
 from translation.evaluator import create_evaluator
@@ -204,13 +205,61 @@ def test_a_gpu_becomes_the_current_one_without_cudnns_attention(
 def test_a_precision_that_is_not_there(monkeypatch: pytest.MonkeyPatch, computes: str) -> None:
     monkeypatch.setenv("COMPUTES_BF16", computes)
     assert resolve_precision("fp32", CPU, 512) == "fp32"
-    with pytest.raises(UserError, match="'fp16' needs a CUDA device"):
-        resolve_precision("fp16", CPU, 512)
+    for name in ("fp16", "tf32"):
+        with pytest.raises(UserError, match=f"'{name}' needs a CUDA device"):
+            resolve_precision(name, CPU, 512)
     wide = {"yes": "bf16", "no": "fp32"}[computes]
     assert [resolve_precision("auto", CPU, width) for width in (127, 128)] == ["fp32", wide]
     if computes == "no":
         with pytest.raises(UserError, match="does not compute in bfloat16; use auto or fp32"):
             resolve_precision("bf16", CPU, 512)
+
+
+@pytest.mark.parametrize(("major", "best", "n_said"), [(7, "fp32", 1), (8, "bf16", 0)])
+def test_what_a_gpu_computes_in(
+    major: int, best: str, n_said: int, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    caplog.set_level(logging.INFO)
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 5))
+    assert resolve_precision("auto", gpu, 16) == best
+    said = [line for line in caplog.messages if line.endswith("--set train.precision=fp16")]
+    assert len(said) == n_said
+    assert resolve_precision("fp16", gpu, 16) == "fp16"
+    if major == 8:
+        assert resolve_precision("tf32", gpu, 16) == "tf32"
+    else:
+        with pytest.raises(UserError, match="this cuda does not compute in TensorFloat-32"):
+            resolve_precision("tf32", gpu, 16)
+
+
+def test_tf32_is_for_the_products_of_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(run_module, "resolve_precision", lambda *_: "tf32")
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
+    run_here(toy_config(tmp_path, "train.max_steps=1"))
+    assert chosen == ["high"]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_deterministic_run_repeats_itself(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it goes back
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    wide = "model.d_model=64 data.batch_size=2048 train.max_epochs=2 model.position=shaw"
+    config = toy_config(tmp_path, wide, f"train.deterministic=true train.device={device}")
+    try:
+        logs = [log_of(run_here(config).run) for _ in range(2)]
+        words = r"^train.deterministic = True: .* --set train.deterministic=false"
+        with pytest.raises(UserError, match=words), remedies_named(config):
+            torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))  # it has no such algorithm
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert logs[0] == logs[1]
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 @pytest.mark.parametrize(
