@@ -111,10 +111,8 @@ class Comparison(Experiment):
             "minutes": means("train_minutes", ".1f"),
         }
         trained = self._ranked(rows, self.tests[0])
-        reached: Columns = {
-            key.replace("_", " "): means(key, form)
-            for key, form in (LEARNED | {"bleu4": ".4f", "sacrebleu": ".2f"}).items()
-        }
+        reached: Columns = {key.replace("_", " "): means(key, LEARNED[key]) for key in LEARNED}
+        reached |= {"BLEU-4": means("bleu4", ".4f"), "sacreBLEU": means("sacrebleu", ".2f")}
         best = {}
         for name, seeds in trained.items():
             if len(self.args.seeds) > 1 and (validated := known(seeds, "validation_loss")):
