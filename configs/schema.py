@@ -396,7 +396,7 @@ class DecodeConfig(Section, section="decode"):
     """Search, for hypotheses of at most min(max_len, max_len_ratio * source tokens + 10) tokens."""
 
     search: Search = Beam()
-    beam_size: int = number(5, ge=1)
+    beam_size: int = number(5, ge=1, le=MOST_ROWS)
     length_penalty: float = number(0.6, ge=0)  # alpha of Wu et al. 2016, equation 14
     max_len: int = number(256, ge=1)
     max_len_ratio: float = number(2.0, gt=0, lt=1000)
