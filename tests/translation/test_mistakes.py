@@ -41,7 +41,10 @@ MISTAKES = [
     ("inference --runs_dir configs", "no run with a checkpoint in configs/"),
     ("inference --beam_size x", "decode.beam_size = 'x': allowed: an integer >= 1"),
     ("inference --beam_size 2 --n_best 3", "decode.n_best = 3: at most decode.beam_size = 2"),
-    ("inference --src_text Oui. --beam_size 1000000000000", "decode.beam_size = 1000000000000: allowed"),
+    (
+        "inference --src_text Oui. --beam_size 1000000000000",
+        "decode.beam_size = 1000000000000: allowed",
+    ),
     ("inference --top_p 0.9", "decode.search (beam) has no fields; top_p belongs to decode.search"),
     ("inference --search sample --top_p 1.5", "decode.search.top_p = 1.5"),
     ("inference --search sample --temperature 0", "decode.search.temperature = 0.0"),
