@@ -219,9 +219,10 @@ def test_xpos_is_rope_that_decays_towards_the_past_and_grows_towards_the_future(
     check_xpos(xpos_scores)
     x, at = normal(1, 2, 9, DIM), torch.arange(0, 900, 100)
     # with gamma towards infinity it is RoPE, as it is in the encoder
-    for position in (xpos(gamma=1e14, form=form), xpos("encoder", form=form)):
+    for kind, gamma in (("decoder", 1e14), ("encoder", 0.4)):
         for role in ("query", "key"):
-            close(position.rotate(x, at, role), rotated(x, at, theta_of(DIM)))
+            turned = xpos(kind, gamma=gamma, base=300.0, form=form).rotate(x, at, role)
+            close(turned, rotated(x, at, theta_of(DIM, 300.0)))
 
 
 def test_the_scale_of_xpos_follows_its_formula() -> None:
