@@ -132,8 +132,8 @@ class Comparison(Experiment):
         averaged, each, spread = "", "", ""
         if len(self.args.seeds) > 1:
             averaged, each = ", averaged over the seeds", ", p for each seed"
-            spread = " ± is the standard deviation over the seeds; a line with one seed is that of "
-            spread += "the lowest validation loss."
+            spread = " ± is the standard deviation over the seeds; a line with one seed is "
+            spread += "that of the lowest validation loss."
         parts.append(
             "BLEU-4 is nltk's on 13a tokens (0 to 1), the rest is sacreBLEU (0 to 100). Intervals "
             f"are 95%, by bootstrap over the sentences{averaged}. Difference and p value: paired "

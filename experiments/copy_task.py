@@ -203,8 +203,8 @@ def markdown(
         f"{task.steps} steps of {task.batch_size} rows; {task.n_test} test rows; seeds {seeds}.\n",
         "Rows: the share that is right in every place. Symbols: the share of repeated symbols that "
         "is right; that of the scheme none can be had without any position. Each is followed by "
-        "the length of the test rows. Mean ± standard deviation over the seeds; –: the scheme has "
-        "no position that far.\n",
+        "the length of the test rows. Mean ± standard deviation over the seeds; –: not run, or "
+        "the scheme has no position that far.\n",
     ]
     tables = groups(list(results)).items()
     parts += [f"## {title}\n\n{table(names, results, task)}" for title, names in tables]
