@@ -10,6 +10,7 @@ from torch.optim import AdamW, Optimizer
 
 from models.attention.multi_head import CrossAttention, SelfAttention
 from models.transformer_backend import FeedForward
+from utils.machine import computes_bf16
 
 MOMENTUM = 0.95
 _STEPS = 5
@@ -43,8 +44,8 @@ def hidden_maps(model: nn.Module) -> list[HiddenMap]:
     return [HiddenMap(weight, n) for weight, n in found if isinstance(weight, nn.Parameter)]
 
 
-def orthogonalise(x: Tensor) -> Tensor:
-    """x [N,O,I], N matrices U S V^T -> about U V^T of each: singular values near 1.
+def orthogonalise(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x [N,O,I], N matrices U S V^T -> about U V^T of each, in dtype: singular values near 1.
 
     That holds where those of S are not tiny. Five times aX + b(XX^T)X + c(XX^T)^2 X, a polynomial
     of the singular values alone (Jordan et al. 2024, "Muon: An optimizer for hidden layers in
@@ -52,7 +53,7 @@ def orthogonalise(x: Tensor) -> Tensor:
     """
     upright = x.shape[-2] > x.shape[-1]
     x = x.mT.contiguous() if upright else x  # XX^T of the shorter side
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).to(dtype)
     for _ in range(_STEPS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
@@ -65,7 +66,8 @@ class Muon(Optimizer):
     M is Nesterov's momentum. The factor gives a step the size that AdamW's have, so that one rate
     serves both (Liu et al. 2025, "Muon is Scalable for LLM Training"; torch's `match_rms_adamw`).
     AdamW has the other `groups`, with `betas` and `eps`. Equal shapes are orthogonalised in one
-    product. torch.optim.Muon is the same but for three things: it computes in bfloat16, matrix by
+    product: in bfloat16 on a GPU that has it, as Jordan's, else in the weights' dtype.
+    torch.optim.Muon is the same but for three things: it always computes in bfloat16, matrix by
     matrix, and takes queries, keys and values in one weight as one map.
     """
 
@@ -80,6 +82,9 @@ class Muon(Optimizer):
         weight_decay: float,
     ) -> None:
         self._n_maps = [n for _, n in maps]
+        first = maps[0].weight
+        bf16 = first.is_cuda and computes_bf16(first.device)
+        self._dtype = torch.bfloat16 if bf16 else first.dtype
         self._adamw = AdamW(
             groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True
         )
@@ -105,7 +110,7 @@ class Muon(Optimizer):
             for one, direction in zip(weight.chunk(n), ahead.chunk(n)):
                 alike[one.shape].append((one, direction))
         for shape, pairs in alike.items():
-            steps = orthogonalise(torch.stack([direction for _, direction in pairs]))
+            steps = orthogonalise(torch.stack([each for _, each in pairs]), self._dtype)
             for (one, _), step in zip(pairs, steps):
                 one.mul_(1 - group["lr"] * group["weight_decay"])
                 one.add_(step, alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
