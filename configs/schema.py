@@ -203,8 +203,11 @@ class DataConfig(Section, section="data"):
     eval_long: Literal["keep", "truncate"] = "keep"  # what becomes of longer pairs in evaluation
     batch_by: Literal["tokens", "sentences"] = "tokens"
     batch_size: int = number(4096, ge=1, lt=2**31)
-    num_workers: int = number(0, ge=0, lt=65)
+    num_workers: int | None = number(None, ge=0, lt=65)  # None: 2 on CUDA, else 0
     cache_dir: str = "data/cache"
+
+    def workers_on(self, device: str) -> int:
+        return (2 if device == "cuda" else 0) if self.num_workers is None else self.num_workers
 
     def _check(self) -> None:
         self._check_name("src_lang")  # it ends the names of files
@@ -360,9 +363,12 @@ class EvaluateConfig(Section, section="evaluate"):
     every_epochs: int = number(1, ge=1)
     bleu_every_epochs: int = number(1, ge=0)  # greedy; 0: never
     bleu_sentences: int | None = number(500, ge=1)  # the first of the split; None: all
-    batch_size: int = number(64, ge=1, le=MOST_ROWS)  # sentences
+    batch_size: int | None = number(None, ge=1, le=MOST_ROWS)  # None: 256 on CUDA, else 64
     bootstrap_samples: int = number(1000, ge=2, lt=10**6)
     length_buckets: tuple[int, ...] = number((10, 15, 20, 30), ge=1)  # source words; then open
+
+    def batch_on(self, device: str) -> int:
+        return self.batch_size or (256 if device == "cuda" else 64)
 
     def _check(self) -> None:
         if list(self.length_buckets) != sorted(set(self.length_buckets)):
@@ -402,7 +408,11 @@ class DecodeConfig(Section, section="decode"):
     max_len_ratio: float = number(2.0, gt=0, lt=1000)
     n_best: int = number(5, ge=1)
     mbr: Literal["chrf", "bleu"] | None = None  # minimum Bayes risk among the n_best
-    batch_size: int = number(32, ge=1)  # sentences
+    batch_size: int | None = number(None, ge=1)  # sentences; None: 256 on CUDA, else 32
+
+    def batch_on(self, device: str) -> int:
+        most = MOST_ROWS // max(self.beam_size, self.n_best)
+        return self.batch_size or min(256 if device == "cuda" else 32, most)
 
     def _check(self) -> None:
         if self.n_best > self.beam_size and not isinstance(self.search, Sampling):
@@ -429,7 +439,7 @@ class Config(Section):
             rule = 'one vocabulary must segment both languages: use tokenizer = "subword"'
             self._fail("data.directions", rule)
         width = "n_best" if isinstance(self.decode.search, Sampling) else "beam_size"
-        if self.decode.batch_size * (n_rows := getattr(self.decode, width)) > MOST_ROWS:
+        if (self.decode.batch_size or 1) * (n_rows := getattr(self.decode, width)) > MOST_ROWS:
             rule = f"at most {MOST_ROWS // n_rows:,} with decode.{width} = {n_rows}"
             self._fail("decode.batch_size", rule)
         sides: list[tuple[str, Side]] = [

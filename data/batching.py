@@ -234,13 +234,15 @@ def make_train_loader(
     seed: int,
     rank: int = 0,
     world_size: int = 1,
-    pin_memory: bool = False,
+    device: str = "cpu",
     resampler: Resampler | None = None,
 ) -> DataLoader[list[Batch]]:
     """A loader of groups of batches, alike for any num_workers; `loader.sampler` is a GroupSampler.
 
     With a resampler a group has the same rows, perhaps in more batches, each within the budget.
+    Batches for the device "cuda" come in pinned memory.
     """
+    workers = config.workers_on(device)
     by, size = config.batch_by, config.batch_size
     lengths = split.src_lengths, split.tgt_lengths
     batches = form_batches(*lengths, batch_by=by, batch_size=size, seed=seed)
@@ -251,9 +253,9 @@ def make_train_loader(
             batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size
         ),
         batch_size=None,  # the sampler yields whole groups
-        num_workers=config.num_workers,
-        persistent_workers=config.num_workers > 0,
-        pin_memory=pin_memory,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=device == "cuda",
         worker_init_fn=_leave_signals_to_the_parent,
     )
 

@@ -62,7 +62,7 @@ class Learner:
 
 
 def prepare_data(
-    config: Config, corpus: CorpusReader, tokenizer: BaseTokenizer, *, pin_memory: bool
+    config: Config, corpus: CorpusReader, tokenizer: BaseTokenizer, *, device: str
 ) -> TrainingData:
     """Both splits as ids. The first process fills the cache, the others then find it."""
     rank, world_size = idist.get_rank(), idist.get_world_size()
@@ -86,12 +86,12 @@ def prepare_data(
             seed=seed,
             rank=rank,
             world_size=world_size,
-            pin_memory=pin_memory,
+            device=device,
             resampler=resampler,
         ),
         n_pairs=len(ids),
         fingerprint=text.fingerprint(),
-        validation=validation_loader(validation_ids, tokenizer, config.evaluate.batch_size),
+        validation=validation_loader(validation_ids, tokenizer, config.evaluate.batch_on(device)),
         validation_ids=validation_ids,
         validation_text=validation_text,
     )

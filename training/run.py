@@ -68,7 +68,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
                 torch.set_float32_matmul_precision("high")
             corpus = build_corpus(config.data)
             tokenizer = start.tokenizer(corpus)
-            data = prepare_data(config, corpus, tokenizer, pin_memory=device.type == "cuda")
+            data = prepare_data(config, corpus, tokenizer, device=device.type)
             stack.callback(end_workers, data.loader)
             progress = Progress(epoch_length=len(data.loader))
             total_steps = config.train.max_epochs * progress.epoch_length
@@ -115,7 +115,8 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             f"updates an epoch, {on}{f', {n_processes} processes' if n_processes > 1 else ''}"
             f"{start.origin}"
         )
-        decode = replace(config.decode, batch_size=config.evaluate.batch_size)
+        several = config.evaluate.batch_on(device.type)
+        decode = replace(config.decode, batch_size=several)
         translator = Translator(learner.evaluated, tokenizer, decode, device)
         validation = Validation(config, data, evaluator, translator, log)
         progress_bar = ProgressBar(trainer, first_step=progress.step, total_steps=total_steps)

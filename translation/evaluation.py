@@ -85,7 +85,8 @@ class EvaluationSet:
     def loss_and_accuracy(self) -> tuple[float, float]:
         """Loss (nats a target token) and accuracy after the reference's tokens, in float32."""
         pad_id, bos_id = self.loaded.tokenizer.pad_id, self.loaded.tokenizer.bos_id
-        size, device = self.loaded.config.evaluate.batch_size, self.translator.device
+        device = self.translator.device
+        size = self.loaded.config.evaluate.batch_on(device.type)
         loader = make_eval_loader(self.ids, batch_size=size, pad_id=pad_id, bos_id=bos_id)
         model = cast(TranslationTransformer, self.translator.model)  # an ensemble has what is used
         evaluator = create_evaluator(model, pad_id=pad_id, device=device, dtype=torch.float32)

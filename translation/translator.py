@@ -165,7 +165,7 @@ class Translator:
         numbers = range(len(sources)) if numbers is None else numbers
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
         found: list[list[Hypothesis]] = [[] for _ in sources]
-        start, most = 0, self.decode.batch_size
+        start, most = 0, self.decode.batch_on(self.device.type)
         while start < len(order):
             budget = TOKENS_OF_A_SENTENCE * most // len(sources[order[start]])
             rows = order[start : start + max(1, min(budget, most))]

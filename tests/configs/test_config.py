@@ -255,6 +255,19 @@ def test_overrides_leave_the_original_and_other_fields_alone() -> None:
     assert to_dict(RICH) == before
 
 
+def test_workers_and_batches_suit_the_device_unless_they_are_set() -> None:
+    def suited(device: str, *texts: str) -> list[int]:
+        config = apply_overrides(CONFIG, texts)
+        batches = config.evaluate.batch_on(device), config.decode.batch_on(device)
+        return [config.data.workers_on(device), *batches]
+
+    assert suited("cpu") == [0, 64, 32]
+    assert suited("cuda") == [2, 256, 256]
+    assert suited("cuda", "decode.beam_size=1000")[2] == 65  # at most 65,535 rows
+    given = ["data.num_workers=0", "evaluate.batch_size=7", "decode.batch_size=8"]
+    assert suited("cpu", *given) == suited("cuda", *given) == [0, 7, 8]
+
+
 def test_diff_names_kinds_and_fields() -> None:
     other = replace(
         CONFIG, tokenizer=schema.Marian(), data=DataConfig(corpus=schema.Phrasebook(n_train=5))
