@@ -170,9 +170,8 @@ class SelfAttention(_MultiHead):
         tap: AttentionTap | None = None,
     ) -> Tensor:
         """x [B,T,D] at places.q_positions -> [B,T,D]; with a cache, x continues what that holds."""
-        q, k, v = (self._split(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
-        q = position.rotate(q, places.q_positions, "query")
-        k = position.rotate(k, places.q_positions, "key")
+        qkv = self.qkv_proj(x).unflatten(-1, (3, self.n_heads, self.head_dim))
+        q, k, v = position.rotate_heads(qkv, places)
         state = position.token_state(x)
         if cache is not None:
             k, v, state = cache.append(k, v, state)

@@ -97,6 +97,15 @@ class AttentionPosition(nn.Module):
         """q or k [B,H,T,Dh] at positions [T] -> the same shape. Caches keep rotated keys."""
         return x
 
+    def rotate_heads(self, qkv: Tensor, places: Places) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v [B,T,3,H,Dh] of tokens at places.q_positions -> [B,H,T,Dh] each.
+
+        q and k are rotated: by `rotate`, or by something faster that does the same.
+        """
+        q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+        at = places.q_positions
+        return self.rotate(q, at, "query"), self.rotate(k, at, "key"), v
+
     def logit_scale(self, head_dim: int) -> float:
         """The factor of q.k; 1/sqrt(Dh) unless the scheme says otherwise."""
         return head_dim**-0.5

@@ -5,12 +5,13 @@ Su et al. 2021, "RoFormer", equations 14-16 and 34.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from models.positional_encodings.base import AttentionPosition, Role, exact_dtype
+from models.positional_encodings.base import AttentionPosition, Places, Role, exact_dtype
 
 Layout = Literal["interleaved", "half"]
 Form = Literal["auto", "real", "complex"]
@@ -30,7 +31,7 @@ def inverse_frequencies(
     if dim % 2:
         raise ValueError(f"a rotation turns pairs of dimensions: dim = {dim} must be even")
     steps = torch.arange(0, dim, 2, dtype=exact_dtype(dtype), device=device)
-    return torch.pow(base, -steps / dim).to(dtype)
+    return torch.pow(base, steps / -dim).to(dtype)
 
 
 def rotate(
@@ -52,11 +53,16 @@ def rotate(
     """
     exact = exact_dtype(theta.dtype)
     angles = positions.to(exact)[:, None] * theta.to(exact)
-    if form == "auto":
-        plain = x.device.type == "cpu" and not torch.compiler.is_compiling()
-        form = "complex" if plain and layout == "interleaved" else "real"
-    turn = rotate_real if form == "real" else rotate_complex
-    return turn(x, angles, layout=layout, magnitude=magnitude)
+    form = form_for(x, form, layout)
+    return turned(x, rotation(angles, magnitude, layout, form), layout)
+
+
+def form_for(x: Tensor, form: Form, layout: Layout) -> Form:
+    """What "auto" stands for."""
+    if form != "auto":
+        return form
+    plain = x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return "complex" if plain and layout == "interleaved" else "real"
 
 
 def rotate_real(
@@ -68,35 +74,63 @@ def rotate_real(
     angles and magnitude broadcast to [B,H,T,Dh/2]. Computed in the finer type of x and angles,
     float32 or better; returned in x's type.
     """
-    angles = angles.to(exact_dtype(angles.dtype))
-    a, b = _pairs(x.to(torch.promote_types(x.dtype, angles.dtype)), layout)
-    cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
-    return _unpair(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
+    return turned(x, rotation(angles, magnitude, layout, "real"), layout)
 
 
 def rotate_complex(
     x: Tensor, angles: Tensor, *, layout: Layout = "interleaved", magnitude: float | Tensor = 1.0
 ) -> Tensor:
     """`rotate_real` as a product of complex numbers: (a + ib) magnitude exp(i angle)."""
+    return turned(x, rotation(angles, magnitude, layout, "complex"), layout)
+
+
+def rotation(angles: Tensor, magnitude: float | Tensor, layout: Layout, form: Form) -> Tensor:
+    """What `turned` takes for angles [...,Dh/2]: complex numbers of that shape, or real matrices.
+
+    Matrices [...,Dh/2,2,2]: row i is what a pair's number i adds to both. They lie in memory as the
+    pairs of `layout` do.
+    """
     angles = angles.to(exact_dtype(angles.dtype))
-    exact = x.to(torch.promote_types(x.dtype, angles.dtype))
-    factors = torch.polar(magnitude * torch.ones_like(angles), angles)
-    if layout == "interleaved":
-        turned = torch.view_as_complex(exact.unflatten(-1, (-1, 2))) * factors
-        return torch.view_as_real(turned).flatten(-2).to(x.dtype)
-    turned = torch.complex(*_pairs(exact, layout)) * factors
-    return _unpair(turned.real, turned.imag, layout).to(x.dtype)
+    if form == "complex":
+        return torch.polar(magnitude * torch.ones_like(angles), angles)
+    cos, sin = angles.cos(), angles.sin()
+    if isinstance(magnitude, Tensor) or magnitude != 1:
+        cos, sin = cos * magnitude, sin * magnitude
+    dim = -1 if layout == "interleaved" else -2
+    rows = torch.stack((cos, sin, -sin, cos), dim).unflatten(dim, (2, 2))
+    return rows if layout == "interleaved" else rows.movedim(-1, -3)
 
 
-def _pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    a, b = x.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else x.chunk(2, dim=-1)
-    return a, b
+def turned(x: Tensor, by: Tensor, layout: Layout) -> Tensor:
+    """x [...,Dh] with its pairs turned by a `rotation`, which broadcasts to [...,Dh/2]."""
+    pairs = x.unflatten(-1, (-1, 2)) if layout == "interleaved" else x.unflatten(-1, (2, -1)).mT
+    if by.is_complex():
+        exact = pairs.to(torch.promote_types(x.dtype, by.real.dtype))
+        a, b = exact.unbind(-1)
+        plain = layout == "interleaved"
+        numbers = (torch.view_as_complex(exact) if plain else torch.complex(a, b)) * by
+        out = torch.view_as_real(numbers).to(x.dtype)
+    elif by.requires_grad or torch.compiler.is_compiling():
+        out = (pairs[..., :1] * by[..., 0, :] + pairs[..., 1:] * by[..., 1, :]).to(x.dtype)
+    else:
+        out = cast(Tensor, _Turned.apply(pairs, by))
+    return (out if layout == "interleaved" else out.mT).flatten(-2)
 
 
-def _unpair(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
-    if layout == "interleaved":
-        return torch.stack((a, b), dim=-1).flatten(-2)
-    return torch.cat((a, b), dim=-1)
+class _Turned(torch.autograd.Function):
+    """Pairs [...,2] times matrices [...,2,2]: two operations each way, whatever the types."""
+
+    @staticmethod
+    def forward(ctx: Any, pairs: Tensor, by: Tensor) -> Tensor:
+        ctx.save_for_backward(by)
+        first = pairs[..., :1] * by[..., 0, :]  # in the finer type
+        out = torch.empty_like(pairs)
+        return torch.addcmul(first, pairs[..., 1:], by[..., 1, :], out=out)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (by,) = ctx.saved_tensors
+        return _Turned.apply(grad, by.mT), None
 
 
 @dataclass(frozen=True)
@@ -149,8 +183,33 @@ class Rotary(AttentionPosition):
         layout, form = self.layout, self.form
         return rotate(x, positions, by_head, layout=layout, magnitude=magnitude, form=form)
 
+    def theta(self, x: Tensor) -> Tensor:
+        """The frequencies of x [B,H,T,Dh], [dim/2]."""
+        dtype, frequencies = exact_dtype(x.dtype), self.scaling.frequencies
+        return frequencies(self.rotated_dim(x), base=self.base, dtype=dtype, device=x.device)
+
+    def magnitude(self, x: Tensor, positions: Tensor, role: Role) -> float | Tensor:
+        """What multiplies a rotated q or k [B,H,T,Dh] at positions [T]: [T,Dh/2] or one number."""
+        return self.scaling.magnitude
+
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
-        dim, exact = self.rotated_dim(x), exact_dtype(x.dtype)
-        frequencies = self.scaling.frequencies
-        theta = frequencies(dim, base=self.base, dtype=exact, device=positions.device)
-        return self.turn(x, positions, theta, self.scaling.magnitude)
+        return self.turn(x, positions, self.theta(x), self.magnitude(x, positions, role))
+
+    def rotate_heads(self, qkv: Tensor, places: Places) -> tuple[Tensor, Tensor, Tensor]:
+        """In one product, whose factor the layers of a stack share; v turns by no angle."""
+
+        def make() -> Tensor:
+            x, at = qkv[:, :, 0].transpose(1, 2), places.q_positions
+            theta = self.theta(x).unflatten(-1, (-1, x.shape[3] // 2))  # [1 or H,Dh/2]
+            angles = at[:, None, None] * theta
+            angles = F.pad(angles[:, None].expand(-1, 2, -1, -1), (0, 0, 0, 0, 0, 1))
+            magnitude, k = self.magnitude(x, at, "query"), self.magnitude(x, at, "key")
+            if isinstance(k, Tensor) or k != 1:
+                ones = torch.ones_like(angles[:, 0, 0])
+                magnitude = torch.stack((magnitude * ones, k * ones, ones), dim=1)[:, :, None]
+            form = form_for(x, self.form, self.layout)
+            return rotation(angles, magnitude, self.layout, form)
+
+        by = places.once(("rotation", id(self), exact_dtype(qkv.dtype)), make)
+        q, k, v = (x.transpose(1, 2) for x in turned(qkv, by, self.layout).unbind(2))
+        return q, k, v

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from models.positional_encodings.base import Role, exact_dtype
-from models.positional_encodings.rope import Form, Rotary, inverse_frequencies
+from models.positional_encodings.rope import Form, Rotary
 
 
 def xpos_scale(
@@ -61,11 +61,8 @@ class XPos(Rotary):
         self.gamma = gamma
         self.scale_base = scale_base
 
-    def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
-        exact, head_dim = exact_dtype(x.dtype), x.shape[3]
-        theta = inverse_frequencies(head_dim, base=self.base, dtype=exact, device=positions.device)
+    def magnitude(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
         # The key's factor is the query's of the mirrored position: 1/zeta^(n/S) = zeta^(-n/S).
         signed = positions if role == "query" else -positions
         bases = {"gamma": self.gamma, "scale_base": self.scale_base}
-        scale = xpos_scale(signed, head_dim, **bases, dtype=exact)
-        return self.turn(x, positions, theta, scale)
+        return xpos_scale(signed, x.shape[3], **bases, dtype=exact_dtype(x.dtype))

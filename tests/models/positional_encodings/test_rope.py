@@ -18,7 +18,7 @@ from references import (
     stepwise_logits,
     theta_of,
 )
-from tiny_models import configured
+from tiny_models import POSITIONS, configured
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as gptj_rotate
@@ -32,7 +32,7 @@ from x_transformers.x_transformers import (
 )
 
 import configs.positions as config
-from models.positional_encodings.base import AttentionPosition
+from models.positional_encodings.base import AttentionPosition, Places
 from models.positional_encodings.rope import (
     inverse_frequencies,
     rotate,
@@ -41,6 +41,7 @@ from models.positional_encodings.rope import (
 )
 from models.positional_encodings.xpos import XPos, xpos_scale, xpos_scores
 
+AT = torch.tensor([0, 3, 4, 9])
 LAYOUTS, FORMS = ("interleaved", "half"), ("real", "complex")
 Turn = Callable[[Tensor, Tensor], Tensor]  # x [B,H,T,Dh], positions [T] -> x, turned
 every_form: Any = pytest.mark.parametrize("form", FORMS)
@@ -165,12 +166,31 @@ def test_a_rotation_is_computed_in_the_finer_type_and_returned_in_that_of_x(turn
 @every_form
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_rotation_at_given_positions_takes_any_float_type(form, dtype: torch.dtype) -> None:
-    x, at, theta = normal(2, 3, 4, 6), torch.tensor([0, 3, 4, 9]), theta_of(6)
+    x, at, theta = normal(2, 3, 4, 6), AT, theta_of(6)
     got = rotate(x.to(dtype), at, theta.to(dtype), form=form)
     assert got.dtype == dtype
     # angles of up to 9 radians carry the rounding of theta
     difference = (got.double() - rotated(x, at, theta)).abs().max()
     assert difference < 60 * torch.finfo(dtype).eps
+
+
+ROTARY = [name for name in POSITIONS if "rope" in name or "xpos" in name]
+
+
+@every_form
+@pytest.mark.parametrize("name", ROTARY)
+def test_heads_turned_in_one_product_are_those_turned_each_for_itself(name: str, form: str) -> None:
+    module = configured(POSITIONS[name], "decoder")
+    module.form = form
+    qkv, weights, at = normal(2, 4, 3, 2, 8).requires_grad_(), normal(3, 2, 2, 4, 8), AT
+    places = Places(at, at, causal=True)
+    together = torch.stack(module.rotate_heads(qkv, places))
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+    each = torch.stack((module.rotate(q, at, "query"), module.rotate(k, at, "key"), v))
+    close(together, each)
+    gradients = [torch.autograd.grad((out * weights).sum(), qkv)[0] for out in (together, each)]
+    close(*gradients)
+    assert module.rotate_heads(qkv.detach().bfloat16(), places)[0].dtype == torch.bfloat16
 
 
 def test_an_odd_size_is_refused() -> None:
