@@ -341,7 +341,7 @@ class TrainConfig(Section, section="train"):
     device: str = "auto"  # auto: CUDA where there is one
     # auto: the faster; tf32: float32 whose products a GPU makes in TensorFloat-32
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    compile: bool = False
+    compile: bool = False  # both stacks, and the softmax of the loss
     deterministic: bool = False  # on a GPU too a run repeats itself to the last bit, but is slower
     runs_dir: str = "runs"
     log_every: int = number(20, ge=1)  # steps

@@ -1,13 +1,19 @@
 """The training loss: a sum over target tokens, which the caller divides by their number."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # Rows of logits at once; on a CPU few enough for the cache to hold them between two passes.
 _ROWS_CPU, _ROWS = 256, 4096
+# Of which the vocabulary is made a multiple by rows of zeros, for the tensor cores of a GPU.
+_MULTIPLE_CPU, _MULTIPLE = 1, 64
+
+Exponentials = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, ...]]
 
 
 @dataclass(slots=True)
@@ -17,6 +23,20 @@ class TokenSums:
     objective: Tensor  # carries the gradient, as nll and n_correct do not
     nll: Tensor  # without smoothing
     n_correct: Tensor
+
+
+def exponentials(logits: Tensor, target: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """logits [N,V], target [N] -> exp(logits - a row's maximum) [N,V] in dtype, and four of [N].
+
+    These are, in float32 or better: the exponentials' sum, logsumexp, the logit at the target,
+    whether that is the highest. The logits may be overwritten. A function to be compiled.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    at_target = logits.gather(1, target[:, None]).squeeze(1)
+    top, best = logits.max(dim=1)
+    exps = logits.sub_(top[:, None]).exp_()
+    total = exps.sum(dim=1)
+    return exps.to(dtype), total, total.log() + top, at_target, best == target
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -35,26 +55,29 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         label_smoothing: float,
         dtype: torch.dtype,
+        softmax: Exponentials,
     ) -> tuple[Tensor, Tensor, Tensor]:
         exact = torch.promote_types(dtype, torch.float32)
         h, w = hidden.to(dtype), weight.to(dtype)
         mean_w = w.to(exact).mean(dim=0)
+        on_cpu, vocab_size = h.device.type == "cpu", len(w)
+        if idle := -vocab_size % (_MULTIPLE_CPU if on_cpu else _MULTIPLE):
+            w = F.pad(w, (0, 0, 0, idle))
         objective, nll = (torch.zeros((), dtype=exact, device=h.device) for _ in range(2))
         n_correct = torch.zeros((), dtype=torch.long, device=h.device)
         differentiate = any(ctx.needs_input_grad[:2])
         if differentiate:
             grad_hidden = torch.empty(h.shape, dtype=exact, device=h.device)
             grad_weight = torch.zeros(w.shape, dtype=exact, device=h.device)
-        rows = _ROWS_CPU if h.device.type == "cpu" else _ROWS
+        rows = _ROWS_CPU if on_cpu else _ROWS
         for start in range(0, len(h), rows):
             some, target = h[start : start + rows], targets[start : start + rows]
-            logits = torch.mm(some, w.t()).to(exact)
-            at_target = logits.gather(1, target[:, None]).squeeze(1)
-            top, best = logits.max(dim=1)
-            n_correct += (best == target).sum()
-            exps = logits.sub_(top[:, None]).exp_()
-            total = exps.sum(dim=1)
-            log_total = total.log() + top
+            logits = torch.mm(some, w.t())
+            logits[:, vocab_size:] = -torch.inf
+            exps, total, log_total, at_target, hits = softmax(
+                logits, target, dtype if differentiate else exact
+            )
+            n_correct += hits.sum()
             nll += (log_total - at_target).sum()
             mean = some.to(exact) @ mean_w  # of the logits over the vocabulary
             objective += (
@@ -63,13 +86,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             if not differentiate:
                 continue
             # d objective / d logits = exps / total - (1 - eps) onehot - eps / V
-            exps = exps.to(dtype)
             part = torch.mm(exps, w).to(exact).div_(total[:, None])
             part.sub_(w[target], alpha=1 - label_smoothing).sub_(mean_w, alpha=label_smoothing)
             grad_hidden[start : start + rows] = part
             _add_product(grad_weight, exps.t(), (some / total[:, None]).to(dtype))
         if differentiate:
-            grad_weight.sub_(h.to(exact).sum(dim=0), alpha=label_smoothing / len(w))
+            grad_weight = grad_weight[:vocab_size]
+            grad_weight.sub_(h.to(exact).sum(dim=0), alpha=label_smoothing / vocab_size)
             grad_weight.index_add_(0, targets, h.to(exact), alpha=label_smoothing - 1)
             ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype))
         ctx.mark_non_differentiable(nll, n_correct)
@@ -77,11 +100,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(
-        ctx: Any, grad_objective: Tensor, *_: Tensor
-    ) -> tuple[Tensor, Tensor, None, None, None]:
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad_objective, grad_weight * grad_objective, None, None, None
+    def backward(ctx: Any, grad_objective: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = (gradient * grad_objective for gradient in ctx.saved_tensors)
+        return *gradients, None, None, None, None
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -99,17 +120,23 @@ def product_dtype(weight: Tensor) -> torch.dtype:
 
 
 def token_sums(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    label_smoothing: float,
+    softmax: Exponentials = exponentials,
 ) -> TokenSums:
     """hidden [N,D], output weight [V,D], targets [N] without padding -> sums over the N tokens.
 
     The logits are hidden @ weight^T. Label smoothing (Szegedy et al. 2016, section 7) mixes the
     targets with the uniform distribution over the vocabulary: (1 - eps) nll + eps times the mean of
     -log p over the vocabulary, as torch's cross_entropy with label_smoothing=eps. Under autocast
-    the products are made in its dtype; the sums are float32 or better.
+    the products are made in its dtype; the sums are float32 or better. `softmax` is `exponentials`,
+    perhaps compiled.
     """
     dtype = product_dtype(weight)
     with torch.autocast(hidden.device.type, enabled=False):
         return TokenSums(
-            *_ProjectedCrossEntropy.apply(hidden, weight, targets, label_smoothing, dtype)
+            *_ProjectedCrossEntropy.apply(hidden, weight, targets, label_smoothing, dtype, softmax)
         )

@@ -64,7 +64,7 @@ def create_trainer(
     model, optimizer, scaler = learner.shared, learner.optimizer, learner.scaler
     parameters = [p for p in model.parameters() if p.requires_grad]
     max_norm = config.grad_clip if config.grad_clip is not None else math.inf
-    objective = build_objective(config.objective)
+    objective = build_objective(config.objective, learner.softmax)
     by_epoch = isinstance(config.schedule, EpochDecay)
 
     def backward(model: nn.Module, batch: Batch, factor: float) -> TokenSums:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from configs import schema as config
 from data.batching import Batch
-from models.loss import TokenSums, product_dtype, token_sums
+from models.loss import Exponentials, TokenSums, exponentials, product_dtype, token_sums
 
 # Rows of logits of each pass that stand at once, half a dozen times: logits, probabilities,
 # gradients.
@@ -30,8 +30,8 @@ class PairWeights(NamedTuple):
     second_from_first: float  # of KL(second || first)
 
 
-def build_objective(objective: config.Objective) -> Objective:
-    """The callable of a configured objective.
+def build_objective(objective: config.Objective, softmax: Exponentials = exponentials) -> Objective:
+    """The callable of a configured objective. `softmax` is that of the cross-entropy.
 
     R-Drop (Liang et al. 2021) has dropout of its own in each pass. The paper minimises
     CE1 + CE2 + alpha (KL(P1||P2) + KL(P2||P1)) / 2 (equations 2 to 4). Here it is half of that:
@@ -45,7 +45,7 @@ def build_objective(objective: config.Objective) -> Objective:
     """
     match objective:
         case config.CrossEntropy():
-            return cross_entropy
+            return partial(cross_entropy, softmax=softmax)
         case config.RDrop(alpha=alpha):
             return partial(two_passes, weights=PairWeights((0.5, 0.5), alpha / 4, alpha / 4))
         case config.SimCut(alpha=alpha, cut=cut):
@@ -53,11 +53,18 @@ def build_objective(objective: config.Objective) -> Objective:
 
 
 def cross_entropy(
-    model: nn.Module, batch: Batch, targets: Tensor, weight: Tensor, label_smoothing: float
+    model: nn.Module,
+    batch: Batch,
+    targets: Tensor,
+    weight: Tensor,
+    label_smoothing: float,
+    *,
+    softmax: Exponentials = exponentials,
 ) -> TokenSums:
     """One pass and its cross-entropy; see `token_sums`."""
     hidden = model(batch.src, batch.tgt_in, select=targets, project=False)
-    return token_sums(hidden, weight, batch.tgt_out[targets], label_smoothing=label_smoothing)
+    out = batch.tgt_out[targets]
+    return token_sums(hidden, weight, out, label_smoothing=label_smoothing, softmax=softmax)
 
 
 def two_passes(

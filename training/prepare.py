@@ -18,6 +18,7 @@ from data.cache import TokenizedSplit, load_split
 from data.corpora.base import CorpusReader, ParallelText
 from data.resampling import Resampler
 from models.build import build_model
+from models.loss import Exponentials, exponentials
 from models.positional_encodings.base import Side
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
@@ -54,6 +55,7 @@ class Learner:
     scheduler: LambdaLR
     scaler: torch.amp.GradScaler
     average: WeightAverage | None
+    softmax: Exponentials = exponentials  # of the loss, perhaps compiled
 
     @property
     def evaluated(self) -> TranslationTransformer:
@@ -174,4 +176,5 @@ def build_learner(
         scheduler=build_scheduler(optimizer, config.optim, total_steps=total_steps),
         scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
         average=average,
+        softmax=torch.compile(exponentials) if config.train.compile else exponentials,
     )

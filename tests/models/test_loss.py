@@ -1,5 +1,8 @@
 """Token sums against torch's cross-entropy: sums that may be added before the one division."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,18 +22,27 @@ def example(n: int = 7, vocab: int = 11, width: int = 5, *, scale: float = 1.0) 
     return [hidden, weight, torch.randint(0, vocab, (n,))]
 
 
-@pytest.fixture(params=[3, 256])
-def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Rows of logits at once: fewer than there are, with a shorter last part, or all in one."""
-    monkeypatch.setattr(loss, "_ROWS_CPU", request.param)
-    return request.param
+@pytest.fixture(params=["whole", "in parts", "as on a GPU", "compiled"])
+def how(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    """Some rows of logits at a time, with a shorter last part; a vocabulary of whole 64s."""
+    monkeypatch.setattr(loss, "_ROWS_CPU", 256 if request.param == "whole" else 3)
+    monkeypatch.setattr(loss, "_MULTIPLE_CPU", 64 if request.param == "as on a GPU" else 1)
+    if request.param != "compiled":
+        yield {}
+        return
+    yield {"softmax": torch.compile(loss.exponentials, backend="aot_eager", fullgraph=True)}
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("scale", [1.0, 50.0])
-def test_sums_equal_torchs_cross_entropy(smoothing: float, scale: float, rows: int) -> None:
+def test_sums_equal_torchs_cross_entropy(
+    smoothing: float, scale: float, how: dict[str, Any]
+) -> None:
     hidden, weight, targets = example(scale=scale)
-    sums = token_sums(hidden, weight, targets, label_smoothing=smoothing)
+    sums = token_sums(hidden, weight, targets, label_smoothing=smoothing, **how)
     logits = F.linear(hidden, weight)
     expected = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
     torch.testing.assert_close(sums.objective, expected, rtol=1e-12, atol=1e-12)

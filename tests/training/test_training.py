@@ -107,7 +107,7 @@ def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
 def test_every_update_of_every_process_draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, batch = set(), batch_of(sentences(2, seed=7), range(2))
     drawing = lambda *given: drawn.add(torch.rand(()).item()) or cross_entropy(*given)  # noqa: E731
-    monkeypatch.setattr(engine, "build_objective", lambda config: drawing)
+    monkeypatch.setattr(engine, "build_objective", lambda *_: drawing)
     for rank in range(3):
         monkeypatch.setattr(idist, "get_rank", lambda rank=rank: rank)
         updated([[batch, batch]] * 4)
@@ -138,7 +138,7 @@ def test_an_update_that_is_left_out_keeps_its_place_in_the_schedule(
         sums = cross_entropy(*given)
         return replace(sums, objective=sums.objective * next(factors))
 
-    monkeypatch.setattr(engine, "build_objective", lambda config: poisoned)
+    monkeypatch.setattr(engine, "build_objective", lambda *_: poisoned)
     group, schedule = [batch_of(sentences(2, seed=7), range(2))], InverseSqrt(warmup_steps=4)
     model, out = updated([group] * 3, scaled=scaled, on_bad=lambda *_: None, schedule=schedule)
     assert out["lr"] == 3 / 4
