@@ -3,7 +3,7 @@
 Our search, MarianMTModel.generate and CTranslate2 (one translation at a time) translate the same
 batches of ids in turn, round by round: random sources, with random weights that give --tokens of
 output for every sentence; with --model_path also sentences of that run's corpus. No length penalty
-anywhere, so that all search for the same thing: the most probable translation. "bfloat16" has its
+anywhere, so that all search for the same thing: the most probable translation. 16 bits have their
 weights cast; int8 is CTranslate2's alone. Written into --output_dir: bench_decode.md and .json.
 """
 
@@ -42,7 +42,7 @@ from tokenizer.base import BaseTokenizer
 from translation.loading import load_run
 from translation.translator import pad_sources
 from utils.cli import Parser, positive, run_main
-from utils.errors import UserError
+from utils.errors import UserError, one_line
 from utils.machine import computes_bf16
 
 AT_LEAST = 8  # sentences of a round, so that batches of one are not measured by a single sentence
@@ -216,9 +216,13 @@ def systems_of(
         if precision == "int8" and name != "ctranslate2":
             continue
         try:
-            made[name, precision] = MAKERS[name](work, precision, device, stack)
-        except (ImportError, UserError) as error:
-            left_out[f"{name}, {precision}"] = str(error)
+            translate = MAKERS[name](work, precision, device, stack)
+            translate(work.sources[:1], 1)  # CTranslate2 looks for CUDA's libraries only now
+            made[name, precision] = translate
+        except Exception as error:  # of another library
+            if name == "ours":
+                raise
+            left_out[f"{name}, {precision}"] = one_line(error)
     return made, left_out
 
 
@@ -281,6 +285,7 @@ def compare(
     batches = in_batches(work.sources, batch_size)
 
     def run(key: tuple[str, str], number: int) -> None:
+        common.use_precision(key[1])
         found = [systems[key](batch, beam_size) for batch in batches]
         outputs[key] = [ids for batch in found for ids in batch]
 
@@ -371,7 +376,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     device = common.use_machine(args)
     if args.precision is None:
-        args.precision = [p for p in PRECISIONS if p != "bfloat16" or computes_bf16(device)]
+        args.precision = ["float32", *["bfloat16"] * computes_bf16(device), "int8"]
     report = Report("bench_decode", "Decoding speed", args, device)
     n_sentences = max(*args.batch, AT_LEAST)
     for size in dict.fromkeys(args.size):

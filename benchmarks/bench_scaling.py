@@ -87,6 +87,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     device = common.use_machine(args)
+    common.use_precision(args.precision)
     report = Report("bench_scaling", "Growth of cost", args, device)
     setup = Setup(SIZES[args.size], device, args.precision, torch.get_num_threads(), args.rounds)
     measured = {}

@@ -3,7 +3,7 @@
 Every model trains on the same batches, in turn, round by round. "ours" is the update of
 training/engine.py on what training/prepare.py builds. The peers share one plain loop: forward,
 cross_entropy over all positions (padding ignored), backward, clipping, AdamW. All have fp32
-weights, autocast for bfloat16, embeddings tied with the output, dropout 0.1 (where, is said below
+weights, autocast for 16 bits, embeddings tied with the output, dropout 0.1 (where, is said below
 the table) and label smoothing 0.1. Utilisation is the share of the machine's matrix rate, by the
 FLOPs of `model_flops`. Written into --output_dir: bench_train.md and bench_train.json.
 """
@@ -15,7 +15,7 @@ import multiprocessing
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -142,7 +142,7 @@ class Comparison:
             f"{size.vocab_size:,}; batches of {size.batch_tokens:,} tokens of the longer side, on "
             f"average {per_step:,.0f} target tokens, {self.padding:.1%} of both sides padding; "
             f"rounds x steps: {setup.rounds} x {setup.steps}"
-            f"{', ours compiled' if setup.compile else ''}. Medians (quartiles). "
+            f"{', compiled' if setup.compile else ''}. Medians (quartiles). "
             f"{figure(flops / 1e6)} million model FLOPs a target token; matrix products of this "
             f"machine in {setup.precision}, GFLOP/s by size: {rates}."
         )
@@ -185,6 +185,7 @@ def peak_memory_mb(name: str, setup: Setup) -> float:
     """
     device, (make, _) = setup.device, MODELS[name]
     torch.set_num_threads(setup.threads)
+    common.use_precision(setup.precision)
     tiny = Setup(dataclasses.replace(SIZES["tiny"], batch_tokens=64), device, setup.precision)
     make(tiny).train(Comparison(tiny).batches[0])
     batches = Comparison(setup).batches
@@ -208,28 +209,30 @@ def in_fresh_process(name: str, setup: Setup) -> float:
 def split_step(ours: Ours, comparison: Comparison) -> dict[str, list[float]]:
     """Seconds of the parts of each step of all rounds.
 
-    The update calls its scaler, which scales nothing, where the forward pass (with the loss) and
-    the backward pass end; the rest is clipping, the optimizer and reading the figures.
+    The update calls its scaler where the forward pass (with the loss) and the backward pass end;
+    the rest is clipping, the optimizer and reading the figures.
     """
     parts: dict[str, list[float]] = {}
     since = 0.0
 
-    def lap(part: str | None, passed_on: Any = None) -> Any:
+    def lap(part: str | None, then: Callable[..., Any] = lambda: None, *args: Any) -> Any:
         nonlocal since
         common.synchronize(comparison.setup.device)
         now = time.perf_counter()
         if part is not None:
             parts.setdefault(part, []).append(now - since)
         since = now
-        return passed_on
+        return then(*args)
 
     add = ours.trainer.add_event_handler
-    add(Events.GET_BATCH_STARTED, partial(lap, None))
-    add(Events.GET_BATCH_COMPLETED, partial(lap, "data"))
-    add(Events.ITERATION_COMPLETED, partial(lap, "optimizer"))
-    laps: dict[str, Any] = {"scale": partial(lap, "forward"), "unscale_": partial(lap, "backward")}
+    add(Events.GET_BATCH_STARTED, lambda: lap(None))
+    add(Events.GET_BATCH_COMPLETED, lambda: lap("data"))
+    add(Events.ITERATION_COMPLETED, lambda: lap("optimizer"))
+    ends = {"forward": "scale", "backward": "unscale_"}
+    scaler = ours.scaler
+    laps: Any = {name: partial(lap, part, getattr(scaler, name)) for part, name in ends.items()}
     groups = ([comparison.collate(rows)] for rows in comparison.rows)
-    with mock.patch.multiple(ours.scaler, **laps):
+    with mock.patch.multiple(scaler, **laps):
         ours.trainer.run(groups, max_epochs=1, epoch_length=len(comparison.rows))
     return parts
 
@@ -296,17 +299,19 @@ def compare_schemes(
 def compare_precisions(report: Report, setup: Setup, widths: Sequence[int]) -> None:
     """One section: our model in bfloat16 beside float32, in turn: by which "auto" decides."""
     rows: list[dict[str, Any]] = []
+    precisions = ("float32", "bfloat16")
+    common.use_precision("float32")
     for width, budget in itertools.product(widths, (1024, 4096)):
         shape = {"d_model": width, "d_ff": 4 * width, "batch_tokens": budget}
         wide = dataclasses.replace(setup, size=dataclasses.replace(setup.size, **shape))
-        both = {p: Ours(dataclasses.replace(wide, precision=p)) for p in DTYPES}
+        both = {p: Ours(dataclasses.replace(wide, precision=p)) for p in precisions}
         exact, mixed = Comparison(wide).measure(both, "precision")
         speeds = {row["precision"]: row["tokens_per_second"] for row in (exact, mixed)}
         rows.append({**shape, **speeds, "ratio": ratio(exact["seconds"], mixed["seconds"])})
     size = setup.size
     words = f"{size.n_layers}+{size.n_layers} layers, {size.n_heads} heads, d_ff four times d_model"
     columns = {"d_model": "{d_model}", "tokens of a batch": "{batch_tokens:,}"}
-    columns |= {f"{precision}, tokens/s": f"{{{precision}}}" for precision in DTYPES}
+    columns |= {f"{precision}, tokens/s": f"{{{precision}}}" for precision in precisions}
     columns["bfloat16 / float32"] = "{ratio}"
     text = f"{words}, vocabulary {size.vocab_size:,}.\n\n{common.table(rows, columns)}"
     report.add("bfloat16 beside float32", text, {"setup": setup, "widths": rows})
@@ -317,17 +322,18 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(prog="bench_train.py", description="Training speed beside other libraries.")
     add = parser.add_argument
     add("--size", nargs="+", choices=SIZES, default=["small"], help="default: small")
-    add("--precision", nargs="+", choices=DTYPES, default=["float32"], help="default: float32")
+    what = "default: float32; tf32 is another than it on a GPU alone"
+    add("--precision", nargs="+", choices=DTYPES, default=["float32"], help=what)
     what = "default: all; none named: ours alone"
     add("--peers", nargs="*", choices=peers, default=peers, help=what)
     add("--schemes", metavar="all|NAME,...", help="also compare position schemes")
     what = "also our bfloat16 beside float32, at these d_model"
     add("--widths", nargs="+", type=positive, metavar="N", help=what)
     add("--memory", action="store_true", help="also peak memory, in a process for each model")
-    what = "default: 4096 for small, 2048 for base"
+    what = "default: 4096 for small, 2048 for base, 25000 for the others"
     add("--batch_tokens", type=positive, metavar="N", help=what)
     add("--steps", type=positive, default=4, metavar="N", help="updates in a round (default: 4)")
-    what = "torch.compile for ours; compiles in the first steps: --warmup 5"
+    what = "torch.compile for all models; compiles in the first steps: --warmup 5"
     add("--compile", action="store_true", help=what)
     common.add_arguments(parser, "bench_train", rounds=7, draws=True)
     return parser.parse_args(argv)
@@ -345,6 +351,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     same = {key: getattr(args, key) for key in ("rounds", "warmup", "steps", "seed", "compile")}
     same["threads"] = torch.get_num_threads()
     for precision in dict.fromkeys(args.precision):
+        common.use_precision(precision)
         rates = matrix_rate(DTYPES[precision], device)
         for name in dict.fromkeys(args.size):
             size = SIZES[name]

@@ -20,7 +20,9 @@ from utils.machine import CPU, computes_bf16, cpu_name, provenance, resolve_devi
 from utils.tables import markdown_table
 
 REST_S = 0.3  # before each run: threads of another library's runtime spin for a while
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+LEAST_S = {"cuda": 1.0}  # of a run: a GPU's would be over in some milliseconds
+DTYPES = {"float32": torch.float32, "tf32": torch.float32}
+DTYPES |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def add_arguments(parser: ArgumentParser, name: str, *, rounds: int, draws: bool = False) -> None:
@@ -42,6 +44,11 @@ def use_machine(args: Namespace) -> torch.device:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     return resolve_device(args.device)
+
+
+def use_precision(name: str) -> None:
+    """From now on a GPU makes float32 products in TensorFloat-32 where `name` is tf32 alone."""
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
 
 
 UNK, PAD, BOS, EOS = range(4)
@@ -69,6 +76,8 @@ SIZES = {
     "tiny": Size(64, 2, 128, 2, 500, 256),  # for trying the script out
     "small": Size(256, 4, 1024, 3, 8_000, 4096),
     "base": Size(512, 8, 2048, 6, 32_000, 2048),
+    "iwslt": Size(512, 8, 2048, 6, 59_514, 25_000),  # the Marian tokenizer's pieces
+    "iwslt64": Size(512, 8, 2048, 6, 59_520, 25_000),
 }
 
 
@@ -139,9 +148,9 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Seconds of every run in every round: all of them in round 0, then in round 1, and so on.
 
-    A run is called with the number of the round, after a rest. The rounds -warmup to -1 are not
-    reported. What disturbs the machine for a while disturbs all alike; ratios are taken within a
-    round (`ratio`).
+    A run is called with the number of the round, after a rest; on a GPU again and again until a
+    second has passed, and the mean counts. The rounds -warmup to -1 are not reported. What disturbs
+    the machine for a while disturbs all alike; ratios are taken within a round (`ratio`).
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(-warmup, rounds):
@@ -149,11 +158,13 @@ def in_turn(
             say(f"round {number + 1}/{rounds}: {name}")
             synchronize(device)
             time.sleep(REST_S if rest else 0)
-            start = time.perf_counter()
-            run(number)
-            synchronize(device)
+            start, taken, times = time.perf_counter(), 0.0, 0
+            while not times or taken < LEAST_S.get(device.type, 0):
+                run(number)
+                synchronize(device)
+                taken, times = time.perf_counter() - start, times + 1
             if number >= 0:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(taken / times)
     return seconds
 
 
@@ -176,6 +187,23 @@ def _as_json(value: Any) -> Any:
     return value.name if isinstance(value, Path) else str(value)
 
 
+def gpu_facts(device: torch.device) -> dict[str, str]:
+    """The GPU, the libraries of its products, and the kernels that attention may choose among."""
+    cuda = torch.backends.cuda
+    kernels = {
+        "flash": cuda.flash_sdp_enabled(),
+        "memory-efficient": cuda.mem_efficient_sdp_enabled(),
+        "cuDNN": cuda.cudnn_sdp_enabled(),
+        "plain": cuda.math_sdp_enabled(),
+    }
+    return {
+        "gpu": torch.cuda.get_device_name(device),
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),
+        "attention": ", ".join(name for name, enabled in kernels.items() if enabled),
+    }
+
+
 class Report:
     """A title, the machine, and sections of Markdown; beside it the same figures as JSON.
 
@@ -187,7 +215,7 @@ class Report:
     def __init__(self, name: str, title: str, args: Namespace, device: torch.device) -> None:
         self.path = args.output_dir / name
         settings = {key: value for key, value in vars(args).items() if key != "output_dir"}
-        gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+        gpu = gpu_facts(device) if device.type == "cuda" else {}
         emulated = "emulated: expect it to be far slower than float32"
         machine = {
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "scale": 0.125,
         "dropout_p": 0.0,
     }
-    precisions = [name for name in DTYPES if name == "float32" or computes_bf16(CPU)]
+    precisions = ["float32", *(["bfloat16"] if computes_bf16(CPU) else [])]
     for precision, length in itertools.product(precisions, (16, 32, 64, 128, 256)):
         shape = [2048 // length, 4, length, 64]
         qkv = [torch.randn(shape, dtype=DTYPES[precision], requires_grad=True) for _ in range(3)]

@@ -52,7 +52,7 @@ class Setup:
     warmup: int = 0
     steps: int = 1  # updates in a round
     seed: int = 0
-    compile: bool = False  # ours
+    compile: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -92,6 +92,9 @@ class Peer:
         self.device, self.dtype = setup.device, setup.dtype
         torch.manual_seed(setup.seed)
         self.model = build(setup.size).to(self.device).train()
+        if setup.compile:
+            self.model.compile(dynamic=True)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         self.optimizer = build_optimizer(self.model.parameters(), OPTIM, ModelConfig())
 
     def train(self, batches: Sequence[Batch]) -> None:
@@ -104,9 +107,11 @@ class Peer:
                     logits, targets, ignore_index=PAD, label_smoothing=LABEL_SMOOTHING
                 )
             self.optimizer.zero_grad()
-            loss.backward()
+            self.scaler.scale(loss).backward()
+            self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), GRAD_CLIP)
-            self.optimizer.step()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
             # Read at every step, as ours and every loop that shows its loss.
             if not math.isfinite(loss.item()):
                 raise UserError("a peer's loss is no longer a number: its figures mean nothing")

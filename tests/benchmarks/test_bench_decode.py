@@ -113,6 +113,16 @@ def test_a_model_that_a_peer_cannot_have_leaves_it_out_with_the_reason(work: Wor
     assert "'fire' cannot be exported" in left_out["ctranslate2, float32"]
 
 
+def test_a_peer_that_fails_is_left_out_with_its_error(work: Work, monkeypatch: Any) -> None:
+    def translate(*args: Any) -> None:
+        raise RuntimeError("Library libcublas.so.12 is not found")
+
+    monkeypatch.setitem(bench_decode.MAKERS, "ctranslate2", lambda *_: translate)
+    with systems(work, "float32") as (made, left_out):
+        assert list(made) == EVERYONE[:2]
+    assert "libcublas.so.12 is not found" in left_out["ctranslate2, float32"]
+
+
 def test_a_peer_that_is_not_installed_is_left_out_with_its_name(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,11 @@ def test_dropout_is_where_the_legend_says() -> None:
         assert layer.feed_forward.dropout.p == inner
 
 
+def test_peers_are_compiled_where_ours_is() -> None:
+    models, _ = build_models(["torch"], dataclasses.replace(SETUP, compile=True))
+    assert models["torch"].model._compiled_call_impl is not None
+
+
 def test_a_peer_that_is_not_installed_is_left_out_with_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -163,6 +169,28 @@ def test_runs_take_turns_and_the_warm_up_is_not_reported() -> None:
     assert {name: len(taken) for name, taken in seconds.items()} == {"a": 2, "b": 2}
 
 
+def test_a_run_is_repeated_until_its_time_is_over_and_the_mean_counts(monkeypatch: Any) -> None:
+    now = 0.0
+    ends = iter([5.0, 5.3, 5.9, 6.2])  # a warm-up, then three in one round
+
+    def run(number: int) -> None:
+        nonlocal now
+        now = next(ends)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    monkeypatch.setitem(common.LEAST_S, "cpu", 1.0)
+    assert common.in_turn({"a": run}, rounds=1) == {"a": [pytest.approx(0.4)]}
+
+
+def test_a_gpu_is_described_with_what_computes_there(monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
+    monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: False)
+    facts = common.gpu_facts(torch.device("cuda"))
+    assert facts["gpu"] == "H100"
+    assert {"cuda", "cudnn"} < facts.keys()
+    assert facts["attention"] == "flash, memory-efficient, plain"
+
+
 def test_a_ratio_is_taken_round_by_round() -> None:
     # A machine three times slower in the second round: the ratio of the medians would be 2.
     assert common.ratio([2.0, 6.0, 2.0], [1.0, 3.0, 1.0]) == common.Spread(2.0, 2.0, 2.0)
@@ -177,8 +205,11 @@ def test_a_figure_has_three_significant_digits(value: float, text: str) -> None:
     assert common.figure(value) == text
 
 
-def test_the_parts_of_a_step_are_those_of_the_real_update() -> None:
-    comparison, plain, timed = Comparison(SETUP), Ours(SETUP), Ours(SETUP)
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_the_parts_of_a_step_are_those_of_the_real_update(precision: str) -> None:
+    """In float16 with its scaler, which first looks for its scale."""
+    setup = dataclasses.replace(SETUP, precision=precision)
+    comparison, plain, timed = Comparison(setup), Ours(setup), Ours(setup)
     plain.train([batch for batches in comparison.batches.values() for batch in batches])
     parts = split_step(timed, comparison)
     assert list(parts) == ["data", "forward", "backward", "optimizer"]
@@ -208,7 +239,17 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     monkeypatch.setitem(common.DTYPES, "bfloat16", torch.float32)  # not every machine has it
     done = Scripts(bench_train.main, capsys, monkeypatch)(
         *("--size", "tiny", "--batch_tokens", "128", "--rounds", "2", "--steps", "1"),
-        *("--peers", "torch", "joeynmt", "--schemes", "rope,shaw", "--threads", "1"),
+        *(
+            "--precision",
+            "float16",
+            "--peers",
+            "torch",
+            "joeynmt",
+            "--schemes",
+            "rope,shaw",
+            "--threads",
+            "1",
+        ),
         *("--widths", "16", "--output_dir", tmp_path),
     )
     assert done.code == 0, done.err
@@ -218,7 +259,7 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     assert {"date", "commit", "torch", "cpu", "threads"} <= set(report["environment"])
     assert all(report["environment"].values())
     models, schemes, widths = report["sections"]
-    assert models["heading"] == "tiny, float32"
+    assert models["heading"] == "tiny, float16"
     names = [row["model"] for row in models["models"]]
     assert names[:2] == ["ours", "torch"]
     assert {*names, *models["left_out"]} == {"ours", "torch", "joeynmt"}
