@@ -166,7 +166,7 @@ def random_batch(point: Point) -> Batch:
     src[:, -1] = tgt[:, -1] = EOS
     tgt_in = tgt.roll(1, dims=1)
     tgt_in[:, 0] = BOS
-    return Batch(src, tgt_in, tgt, torch.arange(len(src)), tgt.numel())
+    return Batch(src, tgt_in, tgt, torch.arange(len(src)), torch.arange(tgt.numel()))
 
 
 def costs(

@@ -78,7 +78,7 @@ class Ours:
         tokenizer = cast(BaseTokenizer, Vocabulary(setup.size.vocab_size))
         learner = build_learner(config, tokenizer, **computing, total_steps=10**6)
         self.model, self.scaler = learner.model, learner.scaler
-        self.trainer = create_trainer(learner, OPTIM, pad_id=PAD, **computing, seed=setup.seed)
+        self.trainer = create_trainer(learner, OPTIM, **computing, seed=setup.seed)
         self.trainer.logger.setLevel(logging.CRITICAL)  # some peers switch on all messages
 
     def train(self, batches: Sequence[Batch]) -> None:

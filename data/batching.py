@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +35,18 @@ class Batch:
     tgt_in: Tensor  # [B,T]
     tgt_out: Tensor  # [B,T]
     indices: Tensor  # [B], rows of the split
-    n_tokens: int  # target tokens without padding
+    flat: Tensor  # [N], where target tokens without padding stand in the flattened tgt_out
+    n_group: int | None = None  # those of the whole group in all processes, where it is known
+
+    @property
+    def n_tokens(self) -> int:
+        """Target tokens without padding."""
+        return len(self.flat)
+
+    @property
+    def targets(self) -> Tensor:
+        """Those tokens, [N]."""
+        return self.tgt_out.flatten().index_select(0, self.flat)
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> "Batch":
         """The batch on a device; the copy overlaps with computation only from pinned memory."""
@@ -53,11 +64,12 @@ class Batch:
             src, tgt_in, tgt_out = self.src[rows], self.tgt_in[rows], self.tgt_out[rows]
             s, t = (int((ids != pad_id).sum(dim=1).max()) for ids in (src, tgt_out))
             sides = src[:, :s], tgt_in[:, :t], tgt_out[:, :t]
-            halves.append(Batch(*sides, self.indices[rows], int((tgt_out != pad_id).sum())))
+            flat = (sides[2] != pad_id).flatten().nonzero()[:, 0]
+            halves.append(Batch(*sides, self.indices[rows], flat))
         return halves
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> "Batch":
-        names = ("src", "tgt_in", "tgt_out", "indices")
+        names = ("src", "tgt_in", "tgt_out", "indices", "flat")
         moved: dict[str, Any] = {name: move(getattr(self, name)) for name in names}
         return replace(self, **moved)
 
@@ -127,17 +139,30 @@ def cut_batches(
 # --------------------------------------------------------------------------------- order and shards
 
 
+class Group(NamedTuple):
+    """What an update takes: rows of the split, batch by batch, and their tokens in all processes.
+
+    In another epoch the same rows may be segmented in another way.
+    """
+
+    epoch: int
+    batches: list[list[int]]
+    n_tokens: int | None
+
+
 @dataclass(eq=False)
-class GroupSampler(Sampler[tuple[int, list[list[int]]]]):
-    """The groups of an epoch, each with its number: of each batch the rows of this rank, or none.
+class GroupSampler(Sampler[Group]):
+    """The groups of an epoch: of each batch the rows of this rank, or none.
 
     The order is drawn from (seed, epoch) alone. `set_position` says which epoch the next iteration
     runs through and how many groups of it are done already; it holds until it is set anew.
+    `row_tokens` are the target tokens of every row, if a group's are to be counted.
     """
 
     batches: Sequence[np.ndarray]
     accumulate: int
     seed: int
+    row_tokens: np.ndarray | None = None
     rank: int = 0
     world_size: int = 1
     epoch: int = field(default=0, init=False)
@@ -157,13 +182,16 @@ class GroupSampler(Sampler[tuple[int, list[list[int]]]]):
         self.epoch = epoch
         self.start = start
 
-    def __iter__(self) -> Iterator[tuple[int, list[list[int]]]]:
+    def __iter__(self) -> Iterator[Group]:
         epoch = self.epoch
         order = np.arange(len(self.batches))
         np.random.default_rng([self.seed, epoch]).shuffle(order)
         for first in range(self.start * self.accumulate, len(order), self.accumulate):
-            group = order[first : first + self.accumulate]
-            yield epoch, [self.batches[i][self.rank :: self.world_size].tolist() for i in group]
+            group = [self.batches[i] for i in order[first : first + self.accumulate]]
+            count = self.row_tokens
+            n_group = None if count is None else int(count[np.concatenate(group)].sum())
+            shares = [rows[self.rank :: self.world_size].tolist() for rows in group]
+            yield Group(epoch, shares, n_group)
 
 
 # ------------------------------------------------------------------------------------------ loaders
@@ -184,7 +212,8 @@ def collate(split: TokenizedSplit, rows: Sequence[int], *, pad_id: int, bos_id: 
         tgt_in=torch.from_numpy(tgt_in),
         tgt_out=torch.from_numpy(tgt_out),
         indices=torch.from_numpy(index),
-        n_tokens=int((tgt_out != pad_id).sum()),
+        # Made here: a mask would be counted on the device, and the program wait for the count.
+        flat=torch.from_numpy(np.flatnonzero(tgt_out != pad_id)),
     )
 
 
@@ -198,7 +227,7 @@ def _padded(ids: np.ndarray, offsets: np.ndarray, index: np.ndarray, pad_id: int
 
 @dataclass(eq=False)
 class _Groups(Dataset[list[Batch]]):
-    """An epoch and a group of it, a list of lists of rows, to a list of batches.
+    """A Group to a list of batches.
 
     With a resampler, ids are drawn for that epoch. Sequences are longer then, and the rows of the
     group are cut into batches anew: the budget holds, and the sum over the rows is the same.
@@ -209,14 +238,14 @@ class _Groups(Dataset[list[Batch]]):
     resampler: Resampler | None
     budget: dict[str, Any]
 
-    def __getitem__(self, item: tuple[int, list[list[int]]]) -> list[Batch]:
-        epoch, group = item
+    def __getitem__(self, group: Group) -> list[Batch]:
         if self.resampler is None:
-            return [self.collate(self.split, rows) for rows in group]
-        rows = [row for batch in group for row in batch]
+            batches = [self.collate(self.split, rows) for rows in group.batches]
+            return [replace(batch, n_group=group.n_tokens) for batch in batches]
+        rows = [row for batch in group.batches for row in batch]
         if not rows:
             return [self.collate(self.split, rows)]
-        drawn = self.resampler.draw(rows, epoch)
+        drawn = self.resampler.draw(rows, group.epoch)
         parts = form_batches(drawn.src_lengths, drawn.tgt_lengths, **self.budget, seed=0)
         batches = [self.collate(drawn, part.tolist()) for part in parts]
         for batch in batches:
@@ -250,7 +279,12 @@ def make_train_loader(
     return DataLoader(
         _Groups(split, partial(collate, pad_id=pad_id, bos_id=bos_id), resampler, share),
         sampler=GroupSampler(
-            batches, accumulate=accumulate, seed=seed, rank=rank, world_size=world_size
+            batches,
+            accumulate=accumulate,
+            seed=seed,
+            row_tokens=split.tgt_lengths if resampler is None else None,  # as drawn by each process
+            rank=rank,
+            world_size=world_size,
         ),
         batch_size=None,  # the sampler yields whole groups
         num_workers=workers,

@@ -129,7 +129,8 @@ class TranslationTransformer(nn.Module):
         Args:
             src: [B,S].
             tgt_in: [B,T].
-            select: [B,T] bool, the places that are asked for, [N,V] in row order; None: all.
+            select: [N], the places that are asked for, of all B*T, row by row: the logits are
+                [N,V]; None: all.
             project: False leaves the hidden states, [...,D]: the training loss makes its logits
                 some rows at a time.
             tap: records the attention weights.
@@ -142,7 +143,7 @@ class TranslationTransformer(nn.Module):
         memory = self.encode(src, tap=tap, keep=keep_src)
         hidden = self.decode(tgt_in, memory, tap=tap, keep=keep_tgt)
         if select is not None:
-            hidden = hidden[select]
+            hidden = hidden.flatten(0, 1).index_select(0, select)
         return self.project(hidden) if project else hidden
 
     def init_state(self, memory: Memory, *, beam_size: int, max_len: int) -> Any:

@@ -34,7 +34,6 @@ def create_trainer(
     learner: Learner,
     config: OptimConfig,
     *,
-    pad_id: int,
     device: torch.device,
     dtype: torch.dtype,
     seed: int,
@@ -51,7 +50,6 @@ def create_trainer(
     Args:
         learner: What is updated. Its schedule is stepped with each update, unless it is by epoch.
         config: Clipping, objective and label smoothing.
-        pad_id: Targets of this id do not count.
         device: Where the batches go.
         dtype: What is computed in, under autocast.
         seed: Of the dropout; see `step_seed`.
@@ -68,10 +66,9 @@ def create_trainer(
     by_epoch = isinstance(config.schedule, EpochDecay)
 
     def backward(model: nn.Module, batch: Batch, factor: float) -> TokenSums:
-        targets = batch.tgt_out != pad_id
         with autocast(device, dtype):
             weight = learner.model.output.weight
-            sums = objective(model, batch, targets, weight, config.label_smoothing)
+            sums = objective(model, batch, weight, config.label_smoothing)
         scaler.scale(sums.objective * factor).backward()
         return sums
 
@@ -87,9 +84,12 @@ def create_trainer(
         del room
 
     def update(engine: Engine, group: list[Batch]) -> dict[str, float]:
-        model.train()
+        if not learner.model.training:  # model.train() goes through all modules
+            model.train()
         torch.manual_seed(step_seed(seed, engine.state.iteration, rank))
-        n_tokens = int(idist.all_reduce(sum(batch.n_tokens for batch in group)))
+        n_tokens = group[0].n_group
+        if n_tokens is None:
+            n_tokens = int(idist.all_reduce(sum(batch.n_tokens for batch in group)))
         nll = torch.zeros((), dtype=torch.float64, device=device)
         n_correct = torch.zeros((), dtype=torch.float64, device=device)
         for i, batch in enumerate(group):

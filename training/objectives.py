@@ -15,11 +15,11 @@ from models.loss import Exponentials, TokenSums, exponentials, product_dtype, to
 # gradients.
 _ROWS_CPU, _ROWS = 256, 1024
 
-# Called with the model, a batch, where its targets are [B,T] bool, the weight [V,D] of the output,
-# and the label smoothing. The sums are to be divided by the number of tokens of the whole update.
-# The model is called exactly once, as DistributedDataParallel needs it. nll and n_correct are the
-# plain figures of N tokens, so that the figures of a log compare between objectives.
-Objective = Callable[[nn.Module, Batch, Tensor, Tensor, float], TokenSums]
+# Called with the model, a batch, the weight [V,D] of the output, and the label smoothing. The sums
+# are to be divided by the number of tokens of the whole update. The model is called exactly once,
+# as DistributedDataParallel needs it. nll and n_correct are the plain figures of N tokens, so that
+# the figures of a log compare between objectives.
+Objective = Callable[[nn.Module, Batch, Tensor, float], TokenSums]
 
 
 class PairWeights(NamedTuple):
@@ -55,22 +55,20 @@ def build_objective(objective: config.Objective, softmax: Exponentials = exponen
 def cross_entropy(
     model: nn.Module,
     batch: Batch,
-    targets: Tensor,
     weight: Tensor,
     label_smoothing: float,
     *,
     softmax: Exponentials = exponentials,
 ) -> TokenSums:
     """One pass and its cross-entropy; see `token_sums`."""
-    hidden = model(batch.src, batch.tgt_in, select=targets, project=False)
-    out = batch.tgt_out[targets]
-    return token_sums(hidden, weight, out, label_smoothing=label_smoothing, softmax=softmax)
+    hidden = model(batch.src, batch.tgt_in, select=batch.flat, project=False)
+    how: Any = {"label_smoothing": label_smoothing, "softmax": softmax}
+    return token_sums(hidden, weight, batch.targets, **how)
 
 
 def two_passes(
     model: nn.Module,
     batch: Batch,
-    targets: Tensor,
     weight: Tensor,
     label_smoothing: float,
     *,
@@ -78,12 +76,13 @@ def two_passes(
     cut: float | None = None,
 ) -> TokenSums:
     """Two passes in one, over the batch joined to itself. With `cut` the second loses tokens."""
-    src, tgt_in, select = (torch.cat((x, x)) for x in (batch.src, batch.tgt_in, targets))
+    src, tgt_in = (torch.cat((x, x)) for x in (batch.src, batch.tgt_in))
+    select = torch.cat((batch.flat, batch.flat + batch.tgt_in.numel()))
     keep = None if cut is None else (_kept(batch.src, cut), _kept(batch.tgt_in, cut))
     hidden = model(src, tgt_in, select=select, project=False, keep=keep)
     first, second = hidden.tensor_split(2)
-    out = batch.tgt_out[targets]
-    return pair_sums(first, second, weight, out, label_smoothing=label_smoothing, weights=weights)
+    smoothing = {"label_smoothing": label_smoothing}
+    return pair_sums(first, second, weight, batch.targets, **smoothing, weights=weights)
 
 
 def _kept(ids: Tensor, cut: float) -> Tensor:

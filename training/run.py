@@ -80,7 +80,6 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             trainer = create_trainer(
                 learner,
                 config.optim,
-                pad_id=tokenizer.pad_id,
                 device=device,
                 dtype=dtype,
                 seed=config.train.seed,

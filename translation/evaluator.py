@@ -52,11 +52,9 @@ def create_evaluator(
 
     def computed(batch: Batch) -> tuple[Tensor, Tensor]:
         batch = batch.to(device)
-        targets = batch.tgt_out != pad_id
         with torch.inference_mode(), autocast(device, dtype):
-            hidden = model(batch.src, batch.tgt_in, select=targets, project=False)
-            weight, tgt = model.output.weight, batch.tgt_out[targets]
-            sums = token_sums(hidden, weight, tgt, label_smoothing=0.0)
+            hidden = model(batch.src, batch.tgt_in, select=batch.flat, project=False)
+            sums = token_sums(hidden, model.output.weight, batch.targets, label_smoothing=0.0)
         return sums.nll, sums.n_correct
 
     def sums_of(batch: Batch) -> tuple[Tensor, Tensor]:

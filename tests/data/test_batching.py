@@ -50,7 +50,7 @@ def caption_lengths(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def same(a: Batch, b: Batch) -> bool:
     """Whether all fields are equal."""
     return all(
-        torch.equal(torch.as_tensor(x), torch.as_tensor(getattr(b, name)))
+        torch.equal(x, getattr(b, name)) if torch.is_tensor(x) else x == getattr(b, name)
         for name, x in dataclasses.asdict(a).items()
     )
 
@@ -125,7 +125,7 @@ def sampler_of(n_batches: int, **options) -> GroupSampler:
 
 
 def groups_of(sampler: GroupSampler) -> list[list[list[int]]]:
-    return [group for _, group in sampler]
+    return [group.batches for group in sampler]
 
 
 def test_an_epoch_has_every_batch_once_in_groups_and_epochs_and_seeds_differ_in_order() -> None:
@@ -134,7 +134,7 @@ def test_an_epoch_has_every_batch_once_in_groups_and_epochs_and_seeds_differ_in_
     for epoch in (0, 1):
         sampler.set_position(epoch)
         groups = groups_of(sampler)
-        assert {number for number, _ in sampler} == {epoch}
+        assert {group.epoch for group in sampler} == {epoch}
         assert [len(group) for group in groups] == [2, 2, 2, 1]
         assert len(groups) == len(sampler)
         assert sorted(row for group in groups for rows in group for row in rows) == list(range(21))
@@ -187,7 +187,10 @@ def test_tokens_of_all_ranks_add_up_to_those_of_one() -> None:
     for n in (1, 3):
         loaders = [train_loader(split, rank=rank, n=n) for rank in range(n)]
         groups = zip(*loaders, strict=True)
-        totals.append([sum(batch.n_tokens for part in step for batch in part) for step in groups])
+        counts = [[(b.n_tokens, b.n_group) for part in step for b in part] for step in groups]
+        totals.append([sum(n for n, _ in step) for step in counts])
+        for total, step in zip(totals[-1], counts):  # each process knows of all
+            assert {of_group for _, of_group in step} == {total}
     assert totals[0] == totals[1]
     assert sum(totals[0]) == len(split.tgt_ids)
 
@@ -202,8 +205,10 @@ def test_padding_is_on_the_right_and_zero_is_an_ordinary_id() -> None:
     assert batch.tgt_in.tolist() == [[BOS, 0, 7, 7], [BOS, 6, PAD, PAD]]
     assert batch.tgt_out.tolist() == [[0, 7, 7, EOS], [6, EOS, PAD, PAD]]
     assert batch.indices.tolist() == [1, 0]
+    assert batch.flat.tolist() == [0, 1, 2, 3, 4, 5]
+    assert batch.targets.tolist() == [0, 7, 7, EOS, 6, EOS]
     assert batch.n_tokens == 6
-    for x in (batch.src, batch.tgt_in, batch.tgt_out, batch.indices):
+    for x in (batch.src, batch.tgt_in, batch.tgt_out, batch.indices, batch.flat):
         assert x.dtype == torch.int64
 
 
@@ -212,7 +217,7 @@ def test_decoding_may_start_from_the_pad_id_and_a_batch_moves_whole() -> None:
     assert batch.tgt_in.tolist() == [[PAD, 6, 7]]
     assert batch.n_tokens == 3
     moved = batch.to("meta")
-    for x in (moved.src, moved.tgt_in, moved.tgt_out, moved.indices):
+    for x in (moved.src, moved.tgt_in, moved.tgt_out, moved.indices, moved.flat):
         assert x.device.type == "meta"
     assert moved.n_tokens == 3
     assert same(batch.to("cpu"), batch)

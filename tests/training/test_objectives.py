@@ -136,9 +136,9 @@ def called(objective: Any, **changes: Any) -> tuple[TranslationTransformer, Batc
     """A random model in training mode, a batch, its one call by the objective, and the sums."""
     model = tiny_model(vocab=VOCABULARY, **changes).train()
     batch = batch_of(sentences(5, seed=1), range(5))
-    select, recorder = batch.tgt_out != PAD, Recorder(model)
+    recorder = Recorder(model)
     torch.manual_seed(3)
-    sums = build_objective(objective)(recorder, batch, select, model.output.weight, 0.1)
+    sums = build_objective(objective)(recorder, batch, model.output.weight, 0.1)
     [call] = recorder.calls
     return model, batch, call, sums
 
@@ -180,8 +180,8 @@ def test_sim_cut_compares_the_whole_pass_with_one_without_some_embeddings() -> N
         assert whole_pass.all()
         assert 0.3 < cut_pass.double().mean() < 0.9
     targets, whole, _, log_p, log_q = of_two_passes(model, batch, call)
-    select = batch.tgt_out != PAD
-    torch.testing.assert_close(whole, model(batch.src, batch.tgt_in, select=select, project=False))
+    plain = model(batch.src, batch.tgt_in, select=batch.flat, project=False)
+    torch.testing.assert_close(whole, plain)
     ce = F.cross_entropy(log_p, targets, label_smoothing=0.1, reduction="sum")
     kl = (log_p.exp() * (log_p - log_q)).sum()
     assert kl > 1e-2

@@ -66,7 +66,7 @@ def updated(
         average=None,
     )
     how: Any = {"device": CPU, "dtype": torch.float64, "seed": 0, "on_bad_numbers": on_bad}
-    trainer = create_trainer(learner, config, pad_id=PAD, **how)
+    trainer = create_trainer(learner, config, **how)
     return model, trainer.run(groups, max_epochs=1).output
 
 

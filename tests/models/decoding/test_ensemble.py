@@ -89,7 +89,8 @@ def test_the_loss_is_that_of_the_mean(three: Models) -> None:
     chosen = tgt_out > 3
     ensemble = Ensemble(three)
     with torch.inference_mode():
-        hidden = ensemble(src, tgt_in, select=chosen, project=False)
+        flat = chosen.flatten().nonzero()[:, 0]
+        hidden = ensemble(src, tgt_in, select=flat, project=False)
         sums = token_sums(hidden, ensemble.output.weight, tgt_out[chosen], label_smoothing=0.0)
         mean = mean_log_probs(three, src, tgt_in)
         expected = mean[chosen].gather(-1, tgt_out[chosen][:, None])
