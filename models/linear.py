@@ -1,6 +1,6 @@
 """Linear maps, and the same for the few rows of a search step: one weight met again and again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -35,6 +35,16 @@ def weights_fixed() -> Iterator[None]:
         _laid_out.reset(token)
 
 
+def unpacked(module: nn.Linear, n_rows: int) -> Callable[[Tensor], Tensor]:
+    """The map of a module whose weight does not change, for up to n_rows rows: see `linear`."""
+    weight, bias = module.weight, module.bias
+    laid_out = _for_onednn(weight, n_rows)
+    if laid_out is None:
+        return lambda x: F.linear(x, weight, bias)
+    product = torch.ops.mkldnn._linear_pointwise.default
+    return lambda x: product(x, laid_out, bias, "none", [], "")
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I] and bias [O].
 
@@ -42,22 +52,28 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     spends most of its time in fetching them: oneDNN's, with the weight laid out for it once, takes
     two thirds of the time. It serves float32 on a CPU without gradients, within `weights_fixed`.
     """
-    if torch.compiler.is_compiling() or (held := _laid_out.get()) is None:
+    laid_out = None if x.dtype != weight.dtype else _for_onednn(weight, x.shape[:-1].numel())
+    if laid_out is None:
         return F.linear(x, weight, bias)
-    rows = x.shape[:-1].numel()
-    most = _SOME if weight.numel() >= _LARGE else _FEW
-    if rows > most or rows * weight.numel() < _WORTH or not _serves(x, weight):
-        return F.linear(x, weight, bias)
-    if id(weight) not in held:
-        held[id(weight)] = weight, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 32)
-    laid_out = held[id(weight)][1]
     return torch.ops.mkldnn._linear_pointwise(x.contiguous(), laid_out, bias, "none", [], "")
 
 
-def _serves(x: Tensor, weight: Tensor) -> bool:
+def _for_onednn(weight: Tensor, n_rows: int) -> Tensor | None:
+    """The weight laid out for n_rows rows where that serves, else None."""
+    if torch.compiler.is_compiling() or (held := _laid_out.get()) is None:
+        return None
+    most = _SOME if weight.numel() >= _LARGE else _FEW
+    if n_rows > most or n_rows * weight.numel() < _WORTH or not _serves(weight):
+        return None
+    if id(weight) not in held:
+        held[id(weight)] = weight, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 32)
+    return held[id(weight)][1]
+
+
+def _serves(weight: Tensor) -> bool:
     return (
         weight.device.type == "cpu"
-        and x.dtype == weight.dtype == torch.float32
+        and weight.dtype == torch.float32
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.is_available()

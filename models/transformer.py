@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from configs.schema import ModelConfig
 from models.attention.tap import AttentionTap
+from models.decode_state import Memory
 from models.dropout import Dropout, JointDropout
 from models.linear import linear
 from models.masks import key_padding_mask
 from models.positional_encodings.base import PositionScheme, Side
-from models.transformer_backend import Memory
 from utils.errors import UserError
 
 

@@ -1,30 +1,20 @@
-"""Encoder and decoder of the Transformer (Vaswani et al. 2017, section 3), and decoding states."""
+"""Encoder and decoder of the Transformer (Vaswani et al. 2017, section 3)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.schema import ModelConfig
-from models.attention.multi_head import CrossAttention, KeyValueCache, SelfAttention
+from models.attention.multi_head import CrossAttention, SelfAttention
 from models.attention.tap import AttentionTap
+from models.decode_state import DecodeState, Memory
 from models.dropout import Dropout, JointDropout
 from models.linear import Linear
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import Places, PositionScheme
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What the encoder leaves for the decoder."""
-
-    states: Tensor  # [B,S,D]
-    padding: Tensor  # [B,S], True = padding
-    positions: Tensor  # [S]
 
 
 class DeepNorm(NamedTuple):
@@ -153,63 +143,6 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 
-def beam_rows(sentences: Tensor, beams: Tensor, beam_size: int) -> Tensor:
-    """Where the given beams of the given sentences stand in what holds [B*K,...]."""
-    return (sentences[:, None] * beam_size + beams).flatten()
-
-
-class DecodeState:
-    """What decoding remembers: each layer's key-value cache [B*K,...] and projected memory [B,...].
-
-    The memory is never repeated for the beams: they fold into the query axis of cross-attention.
-    """
-
-    def __init__(
-        self,
-        caches: list[KeyValueCache],
-        memory_kv: list[tuple[Tensor, Tensor]],
-        memory: Memory,
-        beam_size: int,
-    ) -> None:
-        self.caches = caches
-        self.memory_kv = memory_kv
-        self.memory_mask = padding_attn_mask(memory.padding)
-        self.memory_positions = memory.positions
-        self.beam_size = beam_size
-        self.positions = memory.positions[:0]  # [length], of the target tokens decoded so far
-
-    @property
-    def length(self) -> int:
-        """Target tokens decoded so far."""
-        return len(self.positions)
-
-    def places(self, positions: Tensor) -> tuple[Places, Places]:
-        """Note new tokens at positions [T]: the places of their self- and cross-attention."""
-        # Of a first chunk, queries and keys are the same tokens, and the kernel is told so.
-        self.positions = torch.cat((self.positions, positions)) if self.length else positions
-        folded = positions.repeat(self.beam_size)
-        return (
-            Places(positions, self.positions, causal=True, newest=len(positions) == 1),
-            Places(folded, self.memory_positions, padding=self.memory_mask),
-        )
-
-    def reorder(self, beam_index: Tensor) -> None:
-        """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
-        sentences = torch.arange(len(beam_index), device=beam_index.device)
-        rows = beam_rows(sentences, beam_index, self.beam_size)
-        for cache in self.caches:
-            cache.take(rows)
-
-    def select(self, alive: Tensor) -> None:
-        """Keep the given sentences ([B'] indices) with all their beams."""
-        beams = torch.arange(self.beam_size, device=alive.device)
-        rows = beam_rows(alive, beams, self.beam_size)
-        for cache in self.caches:
-            cache.take(rows)
-        self.memory_kv = [(k[alive], v[alive]) for k, v in self.memory_kv]
-        self.memory_mask = self.memory_mask[alive]
-
-
 class DecoderLayer(Layer):
     """Causal self-attention, cross-attention and feed-forward, as in Layer."""
 
@@ -236,37 +169,15 @@ class DecoderLayer(Layer):
         scheme: PositionScheme,
         places: Places,
         cross_places: Places,
-        beam_size: int = 1,
-        cache: KeyValueCache | None = None,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """y [B*K,T,D] -> [B*K,T,D]. K > 1 beams share the memory of their sentence.
-
-        Args:
-            y: hidden states of the target.
-            memory_kv: see `project_memory`.
-            scheme: hands out the positions of both attentions.
-            places: of self-attention.
-            cross_places: of cross-attention. The beams of a sentence fold into its query axis, so
-                that it has K*T queries.
-            beam_size: K.
-            cache: keys and values of earlier tokens, which y continues.
-            tap: records the attention weights.
-        """
+        """y [B,T,D] -> [B,T,D]; memory_kv: see `project_memory`."""
         position = scheme.attention("decoder", self.layer)
-        attention = partial(
-            self.self_attention, position=position, places=places, cache=cache, tap=tap
-        )
-        cross_position = scheme.attention("cross", self.layer)
-
-        def cross(z: Tensor) -> Tensor:
-            n_rows, length, d_model = z.shape
-            folded = z.reshape(n_rows // beam_size, beam_size * length, d_model)
-            out = self.cross_attention(
-                folded, *memory_kv, position=cross_position, places=cross_places, tap=tap
-            )
-            return out.view(n_rows, length, d_model)
-
+        attention = partial(self.self_attention, position=position, places=places, tap=tap)
+        k, v = memory_kv
+        position = scheme.attention("cross", self.layer)
+        at_memory = {"position": position, "places": cross_places, "tap": tap}
+        cross = partial(self.cross_attention, k=k, v=v, **at_memory)
         y = self.add(y, self.norm1, attention)
         y = self.add(y, self.norm2, cross)
         return self.add(y, self.norm3, self.feed_forward)
@@ -311,32 +222,14 @@ class Decoder(nn.Module):
         self, memory: Memory, *, scheme: PositionScheme, beam_size: int, max_len: int
     ) -> DecodeState:
         """An empty state for up to max_len target tokens of beam_size hypotheses a sentence."""
-        n_rows = len(memory.states) * beam_size
-        caches, memory_kv = [], []
-        for layer in self._layers():
-            attention = layer.self_attention
-            caches.append(
-                KeyValueCache(
-                    n_rows, attention.n_heads, max_len, attention.head_dim, like=memory.states
-                )
-            )
-            k, v = layer.project_memory(memory, scheme=scheme)
-            memory_kv.append((k.contiguous(), v.contiguous()))  # read at every step
-        return DecodeState(caches, memory_kv, memory, beam_size)
+        room = {"beam_size": beam_size, "max_len": max_len}
+        return DecodeState(self._layers(), memory, scheme=scheme, **room)
 
     def step(
         self, y: Tensor, state: DecodeState, *, scheme: PositionScheme, positions: Tensor
     ) -> Tensor:
         """The next tokens y [B*K,T,D] at positions [T] -> [B*K,T,D]; the state grows by T."""
-        places, cross_places = state.places(positions)
-        for layer, kv, cache in zip(self._layers(), state.memory_kv, state.caches):
-            y = layer(
-                y,
-                kv,
-                scheme=scheme,
-                places=places,
-                cross_places=cross_places,
-                beam_size=state.beam_size,
-                cache=cache,
-            )
+        state.grow(positions)
+        for layer in state.layers:
+            y = layer(y, state)
         return self.norm(y)

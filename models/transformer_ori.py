@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from configs.schema import ModelConfig
 from models.attention.tap import AttentionTap
+from models.decode_state import Memory, beam_rows
 from models.positional_encodings.base import PositionScheme
-from models.transformer_backend import Memory, beam_rows
 
 
 def _no_tap(tap: AttentionTap | None) -> None:

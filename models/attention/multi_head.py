@@ -1,11 +1,10 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2.2) with the positional seam.
 
-Self-attention, with an optional key-value cache, and cross-attention over a memory projected once.
+Self-attention, and cross-attention over a memory projected once.
 """
 
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from models.attention.kernels import attend
@@ -13,63 +12,6 @@ from models.attention.tap import AttentionTap
 from models.linear import Linear
 from models.masks import as_bias
 from models.positional_encodings.base import AttentionPosition, Kind, Places
-
-
-class KeyValueCache:
-    """Keys and values of the tokens decoded so far, [N,H,max_len,Dh] each, allocated once.
-
-    `state` [N,H,max_len] is there where the scheme keeps a number for each token and head.
-    """
-
-    def __init__(
-        self, n_rows: int, n_heads: int, max_len: int, head_dim: int, like: Tensor
-    ) -> None:
-        self.k = like.new_empty(n_rows, n_heads, max_len, head_dim)
-        self.v = torch.empty_like(self.k)
-        self.spare: tuple[Tensor, Tensor] | None = None
-        self.state: Tensor | None = None
-        self.length = 0
-
-    def append(
-        self, k: Tensor, v: Tensor, state: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Store k, v [N,H,T,Dh] and state [N,H,T], if any; returns all so far, [N,H,length,...].
-
-        Raises ValueError past max_len: torch would silently drop a position without room.
-        """
-        end = self.length + k.shape[2]
-        if end > self.k.shape[2]:
-            raise ValueError(f"token {end} does not fit: the cache has room for {self.k.shape[2]}")
-        self.k[:, :, self.length : end] = k
-        self.v[:, :, self.length : end] = v
-        if state is not None:
-            if self.state is None:
-                self.state = state.new_empty(self.k.shape[:3])
-            self.state[:, :, self.length : end] = state
-        self.length = end
-        states = None if self.state is None else self.state[:, :, :end]
-        return self.k[:, :, :end], self.v[:, :, :end], states
-
-    def take(self, rows: Tensor) -> None:
-        """Keep the given rows [M], in their order, with repetition."""
-        # Into a second pair of buffers, and back at the next step: a copy in place would be made
-        # twice. Only what is filled is copied.
-        as_many = rows.shape[0] == self.k.shape[0]
-        into = self.spare if as_many else None
-        if into is None:
-            into = (
-                self.k.new_empty(len(rows), *self.k.shape[1:]),
-                self.v.new_empty(len(rows), *self.v.shape[1:]),
-            )
-        for held, other in zip((self.k, self.v), into):
-            # detached: `out` knows no gradient, and a search needs none
-            torch.index_select(
-                held.detach()[:, :, : self.length], 0, rows, out=other.detach()[:, :, : self.length]
-            )
-        self.spare = (self.k, self.v) if as_many else None
-        self.k, self.v = into
-        if self.state is not None:
-            self.state = self.state[rows]
 
 
 class _MultiHead(nn.Module):
@@ -93,7 +35,7 @@ class _MultiHead(nn.Module):
         """[B,T,D] -> [B,H,T,Dh]."""
         return x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
 
-    def _attend(
+    def attend(
         self,
         q: Tensor,
         k: Tensor,
@@ -102,8 +44,9 @@ class _MultiHead(nn.Module):
         position: AttentionPosition,
         places: Places,
         state: Tensor | None,
-        tap: AttentionTap | None,
+        tap: AttentionTap | None = None,
     ) -> Tensor:
+        """q [B,H,Tq,Dh] (rotated), k, v [B,H,Tk,Dh], state: of `token_state` -> [B,Tq,D]."""
         additive = _additive(position, places, q, k, state)
         is_causal = additive is None and places.plainly_causal
         value_term = partial(position.value_term, places=places)
@@ -121,7 +64,7 @@ class _MultiHead(nn.Module):
         )
         if tap is not None and weights is not None:
             tap.record(self.kind, self.layer, weights)
-        return self.out_proj(out.transpose(1, 2).flatten(-2))
+        return out.transpose(1, 2).flatten(-2)
 
 
 def _additive(
@@ -166,16 +109,14 @@ class SelfAttention(_MultiHead):
         *,
         position: AttentionPosition,
         places: Places,
-        cache: KeyValueCache | None = None,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """x [B,T,D] at places.q_positions -> [B,T,D]; with a cache, x continues what that holds."""
+        """x [B,T,D] at places.q_positions -> [B,T,D]."""
         qkv = self.qkv_proj(x).unflatten(-1, (3, self.n_heads, self.head_dim))
         q, k, v = position.rotate_heads(qkv, places)
         state = position.token_state(x)
-        if cache is not None:
-            k, v, state = cache.append(k, v, state)
-        return self._attend(q, k, v, position=position, places=places, state=state, tap=tap)
+        out = self.attend(q, k, v, position=position, places=places, state=state, tap=tap)
+        return self.out_proj(out)
 
 
 class CrossAttention(_MultiHead):
@@ -208,4 +149,5 @@ class CrossAttention(_MultiHead):
     ) -> Tensor:
         """x [B,T,D] at places.q_positions -> [B,T,D]; k, v: see `project_memory`."""
         q = position.rotate(self._split(self.q_proj(x)), places.q_positions, "query")
-        return self._attend(q, k, v, position=position, places=places, state=None, tap=tap)
+        out = self.attend(q, k, v, position=position, places=places, state=None, tap=tap)
+        return self.out_proj(out)

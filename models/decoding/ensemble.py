@@ -7,9 +7,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from models.decode_state import Memory
 from models.decoding.protocol import SearchState
 from models.transformer import TranslationTransformer
-from models.transformer_backend import Memory
 
 
 @dataclass(frozen=True, slots=True)

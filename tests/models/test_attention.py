@@ -12,8 +12,9 @@ from torch import Tensor
 
 from models.attention import kernels
 from models.attention.kernels import attend, attend_eager, attend_sdpa
-from models.attention.multi_head import CrossAttention, KeyValueCache, SelfAttention
+from models.attention.multi_head import CrossAttention, SelfAttention
 from models.attention.tap import AttentionTap
+from models.decode_state import KeyValueCache
 from models.positional_encodings.base import AttentionPosition, Places
 
 DOUBLE = torch.float64
@@ -193,28 +194,30 @@ def test_a_width_that_heads_do_not_divide_is_refused(cls) -> None:
 
 
 def cache_of(n_rows: int, max_len: int) -> KeyValueCache:
-    return KeyValueCache(n_rows, H, max_len, DH, like=torch.empty(0, dtype=DOUBLE))
+    return KeyValueCache(n_rows, 2, H, max_len, DH, like=torch.empty(0, dtype=DOUBLE))
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3], [1, 0, 0, 3], [2] * 4, [3], [1, 0, 2, 2, 3, 0]])
 def test_the_cache_keeps_the_order_and_takes_rows_in_any(rows: list[int]) -> None:
     cache = cache_of(4, 6)
-    k, v = torch.randn(2, 4, H, 5, DH, dtype=DOUBLE)
-    state = torch.randn(4, H, 5, dtype=DOUBLE)
-    cache.append(k[:, :, :2], v[:, :, :2], state[:, :, :2])
+    layers = [(*torch.randn(2, 4, H, 5, DH, dtype=DOUBLE), torch.randn(4, H, 5)) for _ in range(2)]
+    cache.grow(2)
+    for layer, whole in enumerate(layers):
+        cache.put(layer, *(x[:, :, :2] for x in whole))
     cache.take(torch.tensor(rows))
-    got = cache.append(*(x[rows][:, :, 2:] for x in (k, v, state)))
+    cache.grow(3)
     assert cache.length == 5
-    assert all(torch.equal(x, whole[rows]) for x, whole in zip(got, (k, v, state)))
+    for layer, whole in enumerate(layers):
+        got = cache.put(layer, *(x[rows][:, :, 2:] for x in whole))
+        assert all(torch.equal(x, expected[rows]) for x, expected in zip(got, whole))
 
 
 @pytest.mark.parametrize("n_new", [1, 2])
 def test_a_full_cache_refuses_more(n_new: int) -> None:
     cache = cache_of(1, 2)
-    x = torch.zeros(1, H, 2, DH, dtype=DOUBLE)
-    cache.append(x, x)
+    cache.grow(2)
     with pytest.raises(ValueError, match="room for 2"):
-        cache.append(x[:, :, :n_new], x[:, :, :n_new])
+        cache.grow(n_new)
 
 
 # ------------------------------------------------------------------------------------------ the tap

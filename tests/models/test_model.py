@@ -230,12 +230,12 @@ def test_the_memory_is_not_copied_for_the_beams() -> None:
     model, src = model_with("rope"), sources(6, 3)
     state = model.init_state(model.encode(src), beam_size=5, max_len=9)
     head = D_MODEL // N_HEADS
-    assert [(k.shape, v.shape) for k, v in state.memory_kv] == [((2, N_HEADS, 6, head),) * 2] * 2
+    assert [step.k.shape for step in state.layers] == [(2, N_HEADS, 6, head)] * 2
     assert state.memory_mask.shape == (2, 1, 1, 6)
-    assert [cache.k.shape for cache in state.caches] == [(10, N_HEADS, 9, head)] * 2
+    assert state.cache.held.shape == (10, 2, 2, N_HEADS, 9, head)
     state.select(torch.tensor([1]))
-    assert [k.shape[0] for k, _ in state.memory_kv] == [1, 1]
-    assert [cache.k.shape[0] for cache in state.caches] == [5, 5]
+    assert [len(step.k) for step in state.layers] == [1, 1]
+    assert len(state.cache.held) == 5
     original = model_with("torch")
     state = original.init_state(original.encode(src), beam_size=5, max_len=9)
     assert len(state.memory.states) == 2

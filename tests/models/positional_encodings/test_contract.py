@@ -32,9 +32,10 @@ from configs.positions import POSITIONS
 from configs.schema import ModelConfig
 from configs.section import members
 from configs.serialize import apply_overrides, from_dict, to_dict
-from models.attention.multi_head import KeyValueCache, SelfAttention
+from models.attention.multi_head import SelfAttention
 from models.attention.tap import AttentionTap
 from models.build import build_scheme
+from models.decode_state import KeyValueCache
 from models.positional_encodings.base import (
     AttentionScheme,
     InputPosition,
@@ -141,12 +142,17 @@ def test_cached_steps_and_chunks_are_the_whole(name: str, at: Tensor) -> None:
     position, x = scheme.attention("decoder", 0), scheme.input("target")(X, at)
     expected = run(scheme, "decoder", at=at)
     for size in (1, 2, 4):
-        cache = KeyValueCache(2, N_HEADS, N, D_MODEL // N_HEADS, like=X)
+        cache = KeyValueCache(2, 1, N_HEADS, N, D_MODEL // N_HEADS, like=X)
         for start in range(0, N, size):
             end = min(start + size, N)
             places = Places(at[start:end], at[:end], causal=True, newest=size == 1)
-            out = attention(x[:, start:end], position=position, places=places, cache=cache)
-            close(out, expected[:, start:end])
+            new = x[:, start:end]
+            qkv = attention.qkv_proj(new).unflatten(-1, (3, N_HEADS, -1))
+            q, k, v = position.rotate_heads(qkv, places)
+            cache.grow(end - start)
+            k, v, state = cache.put(0, k, v, position.token_state(new))
+            out = attention.attend(q, k, v, position=position, places=places, state=state)
+            close(attention.out_proj(out), expected[:, start:end])
 
 
 @every_stack

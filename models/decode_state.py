@@ -1,0 +1,238 @@
+"""What a search remembers of the decoder, and the step that it repeats for every token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from models.linear import unpacked
+from models.masks import padding_attn_mask
+from models.positional_encodings.base import Places, PositionScheme
+
+if TYPE_CHECKING:
+    from models.transformer_backend import DecoderLayer
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the encoder leaves for the decoder."""
+
+    states: Tensor  # [B,S,D]
+    padding: Tensor  # [B,S], True = padding
+    positions: Tensor  # [S]
+
+
+def beam_rows(sentences: Tensor, beams: Tensor, beam_size: int) -> Tensor:
+    """Where the given beams of the given sentences stand in what holds [B*K,...]."""
+    return (sentences[:, None] * beam_size + beams).flatten()
+
+
+class KeyValueCache:
+    """Keys and values of the tokens decoded so far, of L layers: one buffer [N,L,2,H,max_len,Dh].
+
+    `states` [N,L,H,max_len] are there where the scheme keeps a number for each token and head.
+    """
+
+    def __init__(
+        self, n_rows: int, n_layers: int, n_heads: int, max_len: int, head_dim: int, like: Tensor
+    ) -> None:
+        self.held = like.new_empty(n_rows, n_layers, 2, n_heads, max_len, head_dim)
+        self.spare: Tensor | None = None
+        self.states: Tensor | None = None
+        self.length = 0
+        self._view()
+
+    def _view(self) -> None:
+        numbers = range(self.held.shape[1])
+        self.layers = [(self.held[:, i, 0], self.held[:, i, 1]) for i in numbers]
+
+    def grow(self, n_new: int) -> None:
+        """Make room for n_new tokens, which `put` then fills layer by layer.
+
+        Raises ValueError past max_len: torch would silently drop a position without room.
+        """
+        end, room = self.length + n_new, self.held.shape[4]
+        if end > room:
+            raise ValueError(f"token {end} does not fit: the cache has room for {room}")
+        self.length = end
+
+    def put(
+        self, layer: int, k: Tensor, v: Tensor, state: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Store the newest k, v [N,H,T,Dh] and state [N,H,T], if any; returns all of the layer."""
+        n_new, end = k.shape[2], self.length
+        keys, values = self.layers[layer]
+        keys.narrow(2, end - n_new, n_new).copy_(k)
+        values.narrow(2, end - n_new, n_new).copy_(v)
+        if state is not None:
+            if self.states is None:
+                n_rows, n_layers, _, n_heads, max_len, _ = self.held.shape
+                self.states = state.new_empty(n_rows, n_layers, n_heads, max_len)
+            states = self.states[:, layer, :, :end]
+            states[:, :, end - n_new :] = state
+            state = states
+        return keys.narrow(2, 0, end), values.narrow(2, 0, end), state
+
+    def take(self, rows: Tensor) -> None:
+        """Keep the given rows [M], in their order, with repetition."""
+        # Into a second buffer, and back at the next step: a copy in place would be made twice. Only
+        # what is filled is copied.
+        as_many = len(rows) == len(self.held)
+        into = self.spare if as_many else None
+        if into is None:
+            into = self.held.new_empty(len(rows), *self.held.shape[1:])
+        # flat and detached: `out` knows no gradient, and a search needs none
+        filled, other = (
+            x.detach().flatten(1, 3).narrow(2, 0, self.length) for x in (self.held, into)
+        )
+        torch.index_select(filled, 0, rows, out=other)
+        self.spare = self.held if as_many else None
+        self.held = into
+        self._view()
+        if self.states is not None:
+            self.states = self.states[rows]
+
+
+class LayerStep:
+    """A decoder layer with all that a step needs at hand.
+
+    The arithmetic is that of `DecoderLayer.forward`. To call modules, of which a layer has twenty,
+    takes longer than to multiply a few rows.
+    """
+
+    def __init__(
+        self, layer: DecoderLayer, scheme: PositionScheme, memory: Memory, n_rows: int
+    ) -> None:
+        self.number, self.pre_norm = layer.layer, layer.pre_norm
+        self.residual_scale = layer.residual_scale
+        self.self_attention, self.cross_attention = layer.self_attention, layer.cross_attention
+        self.heads = (layer.self_attention.n_heads, layer.self_attention.head_dim)
+        self.position = scheme.attention("decoder", layer.layer)
+        self.cross_position = scheme.attention("cross", layer.layer)
+        k, v = layer.project_memory(memory, scheme=scheme)
+        self.k, self.v = k.contiguous(), v.contiguous()  # read at every step
+        self.qkv, self.out, self.q, self.cross_out, self.linear1, self.linear2 = (
+            unpacked(module, n_rows)
+            for module in (
+                layer.self_attention.qkv_proj,
+                layer.self_attention.out_proj,
+                layer.cross_attention.q_proj,
+                layer.cross_attention.out_proj,
+                layer.feed_forward.linear1,
+                layer.feed_forward.linear2,
+            )
+        )
+        self.activation = layer.feed_forward.activation
+        self.branches = [
+            (normed(layer.norm1), self.attend_to_self),
+            (normed(layer.norm2), self.attend_to_memory),
+            (normed(layer.norm3), self.feed_forward),
+        ]
+
+    def __call__(self, y: Tensor, state: DecodeState) -> Tensor:
+        """y [B*K,T,D] of the newest tokens -> [B*K,T,D]."""
+        for norm, branch in self.branches:
+            if self.pre_norm:
+                y = y + branch(norm(y), state)
+            elif self.residual_scale == 1:
+                y = norm(y + branch(y, state))
+            else:
+                y = norm(self.residual_scale * y + branch(y, state))
+        return y
+
+    def attend_to_self(self, y: Tensor, state: DecodeState) -> Tensor:
+        n_rows, length, _ = y.shape
+        qkv = self.qkv(y).view(n_rows, length, 3, *self.heads)
+        q, k, v = self.position.rotate_heads(qkv, state.places)
+        k, v, kept = state.cache.put(self.number, k, v, self.position.token_state(y))
+        weighed = self.self_attention.attend(
+            q, k, v, position=self.position, places=state.places, state=kept
+        )
+        return self.out(weighed)
+
+    def attend_to_memory(self, y: Tensor, state: DecodeState) -> Tensor:
+        n_rows, length, d_model = y.shape
+        # The beams of a sentence fold into the query axis: its memory stands there once.
+        q = self.q(y).view(len(self.k), -1, *self.heads).transpose(1, 2)
+        places = state.cross_places
+        q = self.cross_position.rotate(q, places.q_positions, "query")
+        weighed = self.cross_attention.attend(
+            q, self.k, self.v, position=self.cross_position, places=places, state=None
+        )
+        return self.cross_out(weighed.view(n_rows, length, d_model))
+
+    def feed_forward(self, y: Tensor, state: DecodeState) -> Tensor:
+        return self.linear2(self.activation(self.linear1(y)))
+
+
+def normed(norm: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
+    shape, weight, bias, eps = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+
+
+class DecodeState:
+    """Key-value caches [B*K,...], projected memory [B,...] of each layer, and positions.
+
+    The memory is never repeated for the beams.
+    """
+
+    def __init__(
+        self,
+        layers: list[DecoderLayer],
+        memory: Memory,
+        *,
+        scheme: PositionScheme,
+        beam_size: int,
+        max_len: int,
+    ) -> None:
+        n_rows = len(memory.states) * beam_size
+        self.layers = [LayerStep(layer, scheme, memory, n_rows) for layer in layers]
+        n_heads, head_dim = self.layers[0].heads
+        sizes = n_rows, len(layers), n_heads, max_len, head_dim
+        self.cache = KeyValueCache(*sizes, like=memory.states)
+        self.beam_size = beam_size
+        self.positions = memory.positions[:0]  # [length], of the target tokens decoded so far
+        self.memory_positions = memory.positions
+        self.memory_mask = padding_attn_mask(memory.padding) if memory.padding.any() else None
+        # Where cross-attention knows no positions, its places are the same at every step.
+        self.plain = all(step.cross_position is scheme.no_attention for step in self.layers)
+        self._look_at_memory(self.positions)
+
+    @property
+    def length(self) -> int:
+        """Target tokens decoded so far."""
+        return self.cache.length
+
+    def _look_at_memory(self, positions: Tensor) -> None:
+        folded = positions.repeat(self.beam_size)
+        self.cross_places = Places(folded, self.memory_positions, padding=self.memory_mask)
+
+    def grow(self, positions: Tensor) -> None:
+        """New tokens come, at positions [T]."""
+        self.cache.grow(len(positions))
+        # Of a first chunk, queries and keys are the same tokens, and the kernel is told so.
+        first = self.length == len(positions)
+        self.positions = positions if first else torch.cat((self.positions, positions))
+        newest = len(positions) == 1
+        self.places = Places(positions, self.positions, causal=True, newest=newest)
+        if not self.plain:
+            self._look_at_memory(positions)
+
+    def reorder(self, beam_index: Tensor) -> None:
+        """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
+        sentences = torch.arange(len(beam_index), device=beam_index.device)
+        self.cache.take(beam_rows(sentences, beam_index, self.beam_size))
+
+    def select(self, alive: Tensor) -> None:
+        """Keep the given sentences ([B'] indices) with all their beams."""
+        beams = torch.arange(self.beam_size, device=alive.device)
+        self.cache.take(beam_rows(alive, beams, self.beam_size))
+        for step in self.layers:
+            step.k, step.v = step.k[alive], step.v[alive]
+        if self.memory_mask is not None:
+            self.memory_mask = self.memory_mask[alive]
+            self._look_at_memory(self.positions[:0])
