@@ -15,7 +15,12 @@ from pathlib import Path
 
 from configs.schema import DataConfig
 from data.corpora.text import normalize_whitespace
-from translation.arguments import add_decode_arguments, add_model_arguments, load_from_arguments
+from translation.arguments import (
+    add_decode_arguments,
+    add_engine_arguments,
+    add_model_arguments,
+    load_from_arguments,
+)
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
@@ -44,6 +49,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--search", choices=("greedy", *SEARCHES), default="beam")
     add_decode_arguments(parser)
     add_model_arguments(parser)
+    add_engine_arguments(parser)
     args = parser.parse_args(argv)
     if args.tag is not None and len(args.tag.split()) != 1:
         raise UserError(f"--tag {args.tag!r}: one word, for example --tag {TAG}")
@@ -77,7 +83,7 @@ def usable(
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    change = config_change(None, args.search, args.overrides)
+    change = config_change(None, args.search, args.overrides, best_alone=True)
     lines = read_lines(*open_source(args.src_file))
     total = count_lines(args.src_file)
     from tqdm import tqdm

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.schema import DecodeConfig
-from translation.arguments import add_decode_arguments, add_model_arguments, load_from_arguments
+from translation.arguments import (
+    add_decode_arguments,
+    add_engine_arguments,
+    add_model_arguments,
+    load_from_arguments,
+)
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
@@ -39,6 +44,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--config", metavar="FILE", help=what)
     add_decode_arguments(parser)
     add_model_arguments(parser, ensemble=True)
+    add_engine_arguments(parser)
     args = parser.parse_args(argv)
     args.one_a_line = not args.json and (args.src_text is None or args.output is not None)
     if args.search == "both" and args.one_a_line:
@@ -77,7 +83,8 @@ def block(item: Translated, decode: DecodeConfig, *, title: bool) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    change = config_change(args.config, args.search, args.overrides)
+    overrides, alone = args.overrides, args.one_a_line
+    change = config_change(args.config, args.search, overrides, best_alone=alone)
     greedy, beam = args.search in ("greedy", "both"), args.search != "greedy"
     chunk = CHUNK
     if args.src_text is not None:

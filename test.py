@@ -6,7 +6,7 @@ from pathlib import Path
 
 from configs.load import add_set_argument
 from configs.schema import Config
-from translation.arguments import add_model_arguments, load_from_arguments
+from translation.arguments import add_engine_arguments, add_model_arguments, load_from_arguments
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, positive, run_main
 
@@ -30,6 +30,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--mbr", choices=("chrf", "bleu"), help=what)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
     add_model_arguments(parser, ensemble=True)
+    add_engine_arguments(parser)
     return parser.parse_args(argv)
 
 

@@ -52,9 +52,12 @@ def convert(
     tokenizer: BaseTokenizer,
     folder: Path,
     *,
-    quantization: str,
+    quantization: str = "float32",
+    rule_out: bool = True,
 ) -> None:
     """Write the model in CTranslate2's form; `quantization` is of the weights, as it names it.
+
+    rule_out=False: ids that no translation holds keep their logits, and a search can choose them.
 
     Raises UserError, before it writes, where CTranslate2 is missing or has no equal of the model.
     """
@@ -73,7 +76,9 @@ def convert(
         pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
     )
     bias = torch.zeros(tokenizer.tgt_vocab_size)
-    decoder.projection.bias = bias.index_fill_(0, torch.tensor(never), NEVER)
+    if rule_out:
+        bias[list(never)] = NEVER
+    decoder.projection.bias = bias
     spec = specs.TransformerSpec(encoder, decoder)
     target = tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size))
     spec.register_source_vocabulary(tokenizer.src_pieces(range(tokenizer.src_vocab_size)))
@@ -88,14 +93,16 @@ def convert(
     spec.save(str(folder))
 
 
-def require_ctranslate2() -> Any:
-    """The package, which is not among the requirements, or a UserError that says how to get it."""
+def require_ctranslate2(option: str = "--format ctranslate2") -> Any:
+    """The package, which is not among the requirements, or a UserError that says how to get it.
+
+    `option` is what asked for it.
+    """
     try:
         return importlib.import_module("ctranslate2")
     except ImportError:
-        raise UserError(
-            "--format ctranslate2 needs the package ctranslate2: pip install ctranslate2"
-        ) from None
+        said = f"{option} needs the package ctranslate2: pip install ctranslate2"
+        raise UserError(said) from None
 
 
 def _stack(specs: Any, model: TranslationTransformer, config: ModelConfig, kind: Kind) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from configs.load import add_set_argument
 from configs.schema import Config
 from utils.cli import threads
+from utils.errors import UserError
 
 if TYPE_CHECKING:
     from translation.loading import LoadedRun
@@ -48,7 +50,22 @@ def add_model_arguments(parser: ArgumentParser, *, ensemble: bool = False) -> No
     """Add what `load_from_arguments` reads: `add_run_arguments`, --device and --threads."""
     add_run_arguments(parser, ensemble=ensemble)
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
-    parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads")
+    parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads of each process")
+    parser.set_defaults(engine="torch", compute_type=None, precision="fp32", workers=1)
+
+
+def add_engine_arguments(parser: ArgumentParser) -> None:
+    """Add what decides how `load_from_arguments` has searched: not what is found, in float32."""
+    add = parser.add_argument
+    what = "what searches: torch (default), CTranslate2 with an export that is made once, or auto:"
+    what += " the latter where it can find the same"
+    add("--engine", choices=("torch", "ctranslate2", "auto"), help=what)
+    what = "of --engine ctranslate2: float32 (default), int8, ..."
+    add("--compute_type", metavar="TYPE", help=what)
+    what = "of --engine torch (default: fp32)"
+    add("--precision", choices=("auto", "fp32", "bf16", "fp16"), help=what)
+    what = "batches that are translated at once, in processes that share the CPU's cores"
+    add("--workers", type=threads, metavar="N", help=what)
 
 
 def add_decode_arguments(parser: ArgumentParser) -> None:
@@ -68,15 +85,52 @@ def add_decode_arguments(parser: ArgumentParser) -> None:
 def load_from_arguments(
     args: Namespace, change: Callable[[Config], Config] = lambda config: config
 ) -> tuple[LoadedRun, Translator]:
-    """The model that `add_model_arguments` describe, on its device; `change` as in `load_run`."""
+    """The model that `add_model_arguments` describe, on its device; `change` as in `load_run`.
+
+    It searches as `add_engine_arguments` say, where the script has them.
+    """
+    if args.compute_type is not None and args.engine != "ctranslate2":
+        why = f"is for --engine ctranslate2, not {args.engine}; torch has --precision"
+        raise UserError(f"--compute_type {args.compute_type} {why}")
+    if args.precision != "fp32" and args.engine != "torch":
+        why = f"is for --engine torch, not {args.engine}; ctranslate2 has --compute_type"
+        raise UserError(f"--precision {args.precision} {why}")
     import torch
 
     from translation.loading import load_run
-    from utils.machine import resolve_device
+    from translation.workers import Processes, Threads
+    from utils.machine import DTYPES, resolve_device, resolve_precision
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
+    n_threads = args.threads or max(1, torch.get_num_threads() // args.workers)
     device = resolve_device(args.device)
+    if args.workers > 1 and device.type != "cpu":
+        raise UserError(f"--workers {args.workers} is for a CPU; add --device cpu or leave it out")
     paths = args.model_path if isinstance(args.model_path, list) else [args.model_path]
     loaded = load_run(*paths, runs_dir=args.runs_dir, change=change)
-    return loaded, loaded.translator(device)
+    d_model = loaded.config.model.d_model
+    precision = resolve_precision(args.precision, device, d_model, setting="--precision")
+    engine, said = None, "torch"
+    if args.engine != "torch":
+        try:
+            engine = loaded.ctranslate2(
+                device,
+                greedy=getattr(args, "search", None) == "greedy",
+                compute_type=args.compute_type or "float32",
+                inter_threads=args.workers,
+                intra_threads=n_threads,
+            )
+            said = engine.name
+        except UserError as error:
+            if args.engine == "ctranslate2":
+                raise UserError(f"--engine ctranslate2: {error}") from error
+            said = f"torch, since {error}"
+    if args.engine == "auto":
+        print(f"engine: {said}", file=sys.stderr)
+    workers = None
+    if args.workers > 1:
+        at_once = args.workers
+        workers = Processes(at_once, n_threads) if engine is None else Threads(at_once)
+    how = {"engine": engine, "workers": workers}
+    return loaded, loaded.translator(device, DTYPES[precision], **how)

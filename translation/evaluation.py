@@ -1,6 +1,5 @@
 """A trained model against a split of a corpus: loss, translations, scores, and their files."""
 
-import hashlib
 import json
 import os
 import sys
@@ -57,16 +56,19 @@ class EvaluationSet:
 
     @property
     def name(self) -> str:
-        """Begins the names of the result's files; a part of a split and an ensemble have their own.
+        """Begins the names of the result's files.
 
-        They never pass for the whole, or for the first model.
+        A part of a split, an ensemble and what was searched in another type than float32 have their
+        own: they never pass for the whole, the first model or the exact.
         """
         decode = self.loaded.config.decode
         part = "" if self.limit is None else f"_first{self.limit}"
         search = "greedy" if self.greedy else decode.search.kind
         search += f"_mbr_{decode.mbr}" if decode.mbr is not None and not self.greedy else ""
         several = f"_ensemble{len(self.loaded.members)}" if self.loaded.partners else ""
-        return f"{self.split.replace(os.sep, '_')}{part}_{search}{several}"
+        precision = self.translator.precision
+        precision = "" if precision == "float32" else f"_{precision}"
+        return f"{self.split.replace(os.sep, '_')}{part}_{search}{several}{precision}"
 
     def identity(self) -> dict[str, Any]:
         """All that decides the translations, as plain values."""
@@ -80,6 +82,7 @@ class EvaluationSet:
             "max_len": config.data.max_len,
             "eval_long": config.data.eval_long,
             "search": _search_settings(config.decode, self.greedy),
+            "precision": self.translator.precision,
         }
 
     def loss_and_accuracy(self) -> tuple[float, float]:
@@ -88,7 +91,8 @@ class EvaluationSet:
         device = self.translator.device
         size = self.loaded.config.evaluate.batch_on(device.type)
         loader = make_eval_loader(self.ids, batch_size=size, pad_id=pad_id, bos_id=bos_id)
-        model = cast(TranslationTransformer, self.translator.model)  # an ensemble has what is used
+        network = self.loaded.network(device)
+        model = cast(TranslationTransformer, network)  # an ensemble has what is used
         evaluator = create_evaluator(model, pad_id=pad_id, device=device, dtype=torch.float32)
         metrics = evaluator.run(loader).metrics
         return metrics["loss"], metrics["accuracy"]
@@ -145,7 +149,7 @@ class Result:
             "search_seconds": self.seconds,
             "epoch": loaded.epoch,
             "step": loaded.step,
-            "precision": "float32",
+            "engine": "torch" if (engine := pairs.translator.engine) is None else engine.name,
             "trained": loaded.trained,
             "provenance": provenance(pairs.translator.device),
             "config": to_dict(loaded.config),
@@ -200,9 +204,7 @@ def evaluate(pairs: EvaluationSet, *, char_bleu: bool) -> Result:
 
 
 def _checkpoint(loaded: LoadedRun) -> dict[str, str]:
-    with loaded.checkpoint.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"checkpoint": loaded.checkpoint.name, "checkpoint_sha256": digest}
+    return {"checkpoint": loaded.checkpoint.name, "checkpoint_sha256": loaded.checksum()}
 
 
 def _search_settings(decode: DecodeConfig, greedy: bool) -> dict[str, Any]:

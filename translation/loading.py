@@ -1,5 +1,7 @@
 """A trained run from its folder: model, tokenizer and configuration, checked to fit each other."""
 
+import copy
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,12 +11,13 @@ import torch
 
 from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.run import Run, resolve_checkpoint
-from configs.schema import Config
+from configs.schema import Beam, Config
 from models.build import build_model
 from models.decoding.ensemble import Ensemble
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import load_tokenizer
+from translation.engines import CTranslate2, export_once
 from translation.translator import Translator
 from utils.errors import UserError
 
@@ -38,10 +41,48 @@ class LoadedRun:
         """This run and its partners."""
         return (self, *self.partners)
 
-    def translator(self, device: torch.device) -> Translator:
-        """Translates with the model of this run, or with those of all members together."""
+    def network(self, device: torch.device) -> TranslationTransformer | Ensemble:
+        """The model of this run, or those of all members together, in float32."""
         model = Ensemble([member.model for member in self.members]) if self.partners else self.model
-        return Translator(model.to(device), self.tokenizer, self.config.decode, device)
+        return model.to(device)
+
+    def translator(
+        self, device: torch.device, dtype: torch.dtype = torch.float32, **how: Any
+    ) -> Translator:
+        """Translates with `network`; with a copy where dtype is another. `how`: see Translator."""
+        model = self.network(device)
+        if dtype != torch.float32:
+            model = copy.deepcopy(model).to(dtype)
+        return Translator(model, self.tokenizer, self.config.decode, device, **how)
+
+    def ctranslate2(self, device: torch.device, *, greedy: bool, **how: Any) -> CTranslate2:
+        """The engine that searches as this run's translator does. `how`: see CTranslate2.
+
+        Raises UserError where it cannot: for a model without an equal, an ensemble, a search other
+        than a beam (unless it is greedy).
+        """
+        decode = self.config.decode
+        if self.partners:
+            raise UserError("CTranslate2 takes one model, not an ensemble")
+        if not greedy and not isinstance(decode.search, Beam):
+            raise UserError(f"decode.search = {decode.search.kind!r}: CTranslate2 has no equal")
+        if not greedy and 2 * decode.beam_size > self.tokenizer.tgt_vocab_size:
+            why = "CTranslate2 takes half the vocabulary at most"
+            raise UserError(f"decode.beam_size = {decode.beam_size}: {why}")
+        folder = export_once(
+            self.model,
+            self.config.model,
+            self.tokenizer,
+            run=self.run,
+            checkpoint=self.checkpoint,
+            checksum=self.checksum(),
+        )
+        return CTranslate2(folder, self.tokenizer, device, **how)
+
+    def checksum(self) -> str:
+        """SHA-256 of the checkpoint."""
+        with self.checkpoint.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def about(self) -> str:
         """What was loaded, a line for each checkpoint."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from configs.load import load_config
-from configs.schema import Config, Search
+from configs.schema import Beam, Config, Search
 from configs.serialize import apply_overrides, diff, kinds, parse_override
 from utils.errors import UserError
 
@@ -26,7 +26,12 @@ SHAPING = ("model.", "tokenizer", "data.src_lang", "data.tgt_lang")
 
 
 def config_change(
-    file: str | None, search: str | None, overrides: Sequence[str], *, scoring: bool = False
+    file: str | None,
+    search: str | None,
+    overrides: Sequence[str],
+    *,
+    scoring: bool = False,
+    best_alone: bool = False,
 ) -> Callable[[Config], Config]:
     """What a script does to a checkpoint's configuration, for `load_run`.
 
@@ -39,6 +44,8 @@ def config_change(
         overrides: SECTION.FIELD=VALUE texts, which come last.
         scoring: data and evaluate may change too, not decode alone; and one translation is asked
             for, unless minimum Bayes risk or `overrides` need more.
+        best_alone: of a beam only the first translation is used: it is found sooner where no other
+            is asked for.
     """
     sections = ("data", "evaluate", "decode") if scoring else ("decode",)
     keys = [parse_override(text)[0] for text in overrides]
@@ -60,7 +67,8 @@ def config_change(
         if "decode.n_best" in keys:
             return apply_overrides(config, texts)
         changed = apply_overrides(config, ["decode.n_best=1", *texts])
-        if scoring and changed.decode.mbr is None:
+        alone = scoring or (best_alone and isinstance(changed.decode.search, Beam))
+        if alone and changed.decode.mbr is None:
             return changed
         # A smaller beam takes n_best down with it.
         n_best = min(config.decode.n_best, changed.decode.beam_size)

@@ -3,11 +3,12 @@
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from checkpoints.ctranslate2 import MAX_POSITIONS
 from configs.schema import DecodeConfig, DiverseBeam, Sampling
 from data.corpora.text import normalize_whitespace
 from models.decoding.beam import beam_search
@@ -17,7 +18,9 @@ from models.decoding.stepwise import greedy_search, sample_search
 from models.linear import weights_fixed
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
+from translation.engines import CTranslate2
 from translation.mbr import least_risk_first
+from translation.workers import Workers
 from utils.errors import UserError
 from utils.machine import if_it_fits
 
@@ -69,13 +72,23 @@ def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
 class Translator:
     """A model, or an ensemble of them, with its tokenizer.
 
-    The translation of a sentence does not depend on what is translated beside it.
+    The translation of a sentence does not depend on what is translated beside it. An engine
+    searches in the model's place; with workers batches are searched at once.
     """
 
     model: TranslationTransformer | Ensemble
     tokenizer: BaseTokenizer
     decode: DecodeConfig
     device: torch.device
+    engine: CTranslate2 | None = None
+    workers: Workers | None = None
+
+    @property
+    def precision(self) -> str:
+        """The type in which is searched."""
+        if self.engine is not None:
+            return self.engine.compute_type
+        return str(self.model.output.weight.dtype).removeprefix("torch.")
 
     @property
     def longest_source(self) -> int | None:
@@ -166,9 +179,25 @@ class Translator:
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
         found: list[list[Hypothesis]] = [[] for _ in sources]
         start, most = 0, self.decode.batch_on(self.device.type)
-        while start < len(order):
-            budget = TOKENS_OF_A_SENTENCE * most // len(sources[order[start]])
-            rows = order[start : start + max(1, min(budget, most))]
+        if self.workers is not None and len(order) > most:
+            batches = []
+            while rows := self._batch(sources, order[start:], most):
+                batches.append(rows)
+                start += len(rows)
+            jobs = [
+                {
+                    "sources": [sources[i] for i in rows],
+                    "numbers": [numbers[i] for i in rows],
+                    "greedy": greedy,
+                }
+                for rows in batches
+            ]
+            for place, each in self.workers.map(replace(self, workers=None), jobs):
+                for row, hypotheses in zip(batches[place], each):
+                    found[row] = hypotheses
+                progress(len(each))
+            return found
+        while rows := self._batch(sources, order[start:], most):
             ids, drawn = [sources[i] for i in rows], [numbers[i] for i in rows]
             batch = if_it_fits(self._search, ids, drawn, greedy)
             if batch is not None:
@@ -187,6 +216,13 @@ class Translator:
             logger.warning(message, len(rows), most)
         return found
 
+    def _batch(
+        self, sources: Sequence[Sequence[int]], order: Sequence[int], most: int
+    ) -> Sequence[int]:
+        """Of the sources in `order`, longest first, those that are translated together next."""
+        budget = TOKENS_OF_A_SENTENCE * most // len(sources[order[0]]) if order else 0
+        return order[: max(1, min(budget, most))]
+
     def _search(
         self, sources: Sequence[Sequence[int]], numbers: Sequence[int], greedy: bool
     ) -> list[list[Hypothesis]]:
@@ -200,10 +236,17 @@ class Translator:
             max_len_ratio=decode.max_len_ratio,
             alpha=decode.length_penalty,
         )
-        if greedy:
-            return greedy_search(self.model, src, limits)
-        size, n_best = decode.beam_size, decode.n_best
-        if isinstance(search, Sampling):
+        size, n_best = (1, 1) if greedy else (decode.beam_size, decode.n_best)
+        found: list[list[Hypothesis]] = [[] for _ in sources]
+        if self.engine is not None and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
+            lengths = limits.max_lengths(src, self.tokenizer.pad_id).tolist()
+            beam = {"beam_size": size, "n_best": n_best}
+            found = self.engine.search(sources, limits, lengths, **beam)
+        if all(found):
+            pass
+        elif greedy:
+            found = greedy_search(self.model, src, limits)
+        elif isinstance(search, Sampling):
             found = sample_search(
                 self.model, src, limits, search, n_samples=n_best, numbers=numbers
             )
@@ -212,8 +255,11 @@ class Translator:
             if isinstance(search, DiverseBeam):
                 groups, strength = search.groups or size, search.strength
             beam = {"beam_size": size, "n_best": n_best, "groups": groups}
-            found = beam_search(self.model, src, limits, **beam, strength=strength)
-        if decode.mbr is None:
+            left = [i for i, each in enumerate(found) if not each]
+            rest = beam_search(self.model, src[left], limits, **beam, strength=strength)
+            for i, hypotheses in zip(left, rest):
+                found[i] = hypotheses
+        if greedy or decode.mbr is None:
             return found
         texts = (self.tokenizer.decode_batch([h.ids for h in each]) for each in found)
         return [least_risk_first(*candidates, decode) for candidates in zip(found, texts)]

@@ -68,10 +68,13 @@ def computes_bf16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def resolve_precision(name: str, device: torch.device, d_model: float) -> str:
+def resolve_precision(
+    name: str, device: torch.device, d_model: float, *, setting: str = "train.precision ="
+) -> str:
     """A key of DTYPES: "auto" is bf16 where the hardware trains a model faster in it, else fp32.
 
-    Raises UserError for a type in which the hardware does not compute.
+    Raises UserError, which begins with `setting`, for a type in which the hardware does not
+    compute.
     """
     if name == "auto":
         wide = device.type == "cuda" or d_model >= BF16_FROM_D_MODEL
@@ -81,11 +84,11 @@ def resolve_precision(name: str, device: torch.device, d_model: float) -> str:
             logger.info("this GPU does not compute in bfloat16, and trains in fp32: %s", remedy)
         return name
     if name in ("fp16", "tf32") and device.type != "cuda":
-        raise UserError(f"train.precision = {name!r} needs a CUDA device; use auto, fp32 or bf16")
+        raise UserError(f"{setting} {name!r} needs a CUDA device; use auto, fp32 or bf16")
     exact = {"bf16": "bfloat16", "tf32": "TensorFloat-32"}.get(name)
     if exact and not computes_bf16(device):  # GPUs have both or neither
         here = f"this {device.type} does not compute in {exact}; use auto or fp32"
-        raise UserError(f"train.precision = {name!r}: {here}")
+        raise UserError(f"{setting} {name!r}: {here}")
     return name
 
 

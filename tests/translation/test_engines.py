@@ -1,0 +1,242 @@
+"""What searches changes no translation: CTranslate2, processes, and what each of them refuses."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from conftest import ROOT
+from made_runs import Scripts, best_of, copy_run, untrained_run
+
+import inference
+import test as test_script
+from checkpoints import ctranslate2
+from checkpoints.content import checkpoint_config, read_checkpoint
+from configs.schema import DecodeConfig, Fire
+from data.corpora.build import build_corpus
+from translation import engines
+from translation.loading import LoadedRun, load_run
+from translation.workers import Processes
+from utils.errors import UserError
+
+CPU = torch.device("cpu")
+ONE = {"compute_type": "float32", "inter_threads": 1, "intra_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with random weights whose translations end, and never hold padding or the start id."""
+    run = untrained_run(trained_run, tmp_path_factory.mktemp("engines"), tie_embeddings="none")
+    loaded = load_run(run, runs_dir="runs")
+    state, tokenizer = loaded.model.state_dict(), loaded.tokenizer
+    for name, weight in state.items():
+        weight.mul_(6 if "cross_attention" in name and weight.dim() == 2 else 1)
+    # The first number of every hidden state is 1, so that its weights are a bias of the logits.
+    state["decoder.norm.weight"][0], state["decoder.norm.bias"][0] = 0, 1
+    state["output.weight"][:, 0] = 0
+    state["output.weight"][tokenizer.eos_id, 0] = 0.5
+    state["output.weight"][[tokenizer.pad_id, tokenizer.bos_id], 0] = -40
+    torch.save({**read_checkpoint(best_of(run)), "model": state}, best_of(run))
+    return run
+
+
+@pytest.fixture(scope="module")
+def loaded(run: Path) -> LoadedRun:
+    return load_run(run, runs_dir="runs")
+
+
+def texts_of(run: Path) -> list[str]:
+    data = checkpoint_config(read_checkpoint(best_of(run))).data
+    return sorted(set(build_corpus(data).load("train").src))[::8][:40]
+
+
+@pytest.fixture(scope="module")
+def file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "source.fr"
+    path.write_text("".join(f"{text}\n" for text in texts_of(run)), "utf-8")
+    return path
+
+
+@pytest.fixture
+def infer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    return Scripts(inference.main, capsys, monkeypatch)
+
+
+# -------------------------------------------------------------------------------------- CTranslate2
+
+
+@pytest.mark.parametrize("more_steps", [engines.MORE_STEPS, -3], ids=["as_it_is", "too_few"])
+def test_ctranslate2_finds_what_our_search_finds(
+    more_steps: int, run: Path, loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "MORE_STEPS", more_steps)
+    engine = loaded.ctranslate2(CPU, greedy=False, **ONE)
+    searched = mock.Mock(side_effect=engine._translate)
+    monkeypatch.setattr(engine, "_translate", searched)
+    ours, theirs = loaded.translator(CPU), loaded.translator(CPU, engine=engine)
+    sources = ours.encode(texts_of(run))
+    n_unfinished = 0
+    for beam_size, n_best, alpha, ratio in (
+        (1, 1, 0.6, 2.0),
+        (4, 1, 0.0, 2.0),
+        (4, 1, 0.6, 2.0),
+        (4, 4, 1.0, 2.0),
+        (4, 4, 0.0, 0.1),  # many are cut off, at limits of their own
+    ):
+        decode = DecodeConfig(beam_size=beam_size, n_best=n_best, length_penalty=alpha)
+        decode = replace(decode, max_len=24, max_len_ratio=ratio, batch_size=16)
+        ours.decode = theirs.decode = decode
+        expected = ours.search_ids(sources, greedy=beam_size == 1)
+        with monkeypatch.context() as patched:
+            if beam_size > 1:
+                fallen_back = mock.Mock()
+                patched.setattr("translation.translator.beam_search", fallen_back)
+            found = theirs.search_ids(sources, greedy=beam_size == 1)
+        for a, b in zip(expected, found, strict=True):
+            assert [(h.ids, h.finished) for h in a] == [(h.ids, h.finished) for h in b]
+            for x, y in zip(a, b):
+                assert (x.log_prob, x.score) == pytest.approx((y.log_prob, y.score), abs=1e-4)
+            n_unfinished += not a[0].finished
+    assert n_unfinished > 10
+    assert searched.call_count > 5 * 3  # three batches: some sentences are searched anew
+
+
+def test_where_padding_is_probable_our_own_search_ranks(trained_run: Path, tmp_path: Path) -> None:
+    loaded = load_run(copy_run(trained_run, tmp_path), runs_dir="runs")
+    engine = loaded.ctranslate2(CPU, greedy=False, **ONE)
+    ours, theirs = loaded.translator(CPU), loaded.translator(CPU, engine=engine)
+    sources = ours.encode(texts_of(trained_run))[:8]
+    limits = mock.Mock(alpha=0.6)
+    assert [] in engine.search(sources, limits, [24] * 8, beam_size=4, n_best=1)
+    assert ours.search_ids(sources, greedy=False) == theirs.search_ids(sources, greedy=False)
+
+
+def test_an_export_is_made_once_and_anew_for_another_checkpoint(
+    loaded: LoadedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = mock.Mock(side_effect=ctranslate2.convert)
+    monkeypatch.setattr(engines.ctranslate2, "convert", made)
+    run = replace(loaded, run=type(loaded.run)(tmp_path))
+    home, stem = tmp_path / "ctranslate2", loaded.checkpoint.stem
+    (home / f".{stem}-0.1234.tmp").mkdir(parents=True)  # of a killed process
+    (home / "another-0").mkdir()
+
+    def export() -> None:
+        run.ctranslate2(CPU, greedy=True, **ONE)
+
+    at_once = [threading.Thread(target=export) for _ in range(2)]
+    for each in at_once:
+        each.start()
+    for each in at_once:
+        each.join()
+    assert made.call_count == 1
+    [first] = home.glob(f"*{stem}*")
+    changed = tmp_path / loaded.checkpoint.name
+    changed.write_bytes(loaded.checkpoint.read_bytes() + b"x")
+    run = replace(run, checkpoint=changed)
+    export()
+    assert made.call_count == 2
+    [second] = home.glob(f"*{stem}*")
+    assert second != first
+    assert (home / "another-0").is_dir()
+
+
+def test_auto_says_what_it_takes_and_why_not(
+    infer: Scripts, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fire").mkdir()
+    fire = untrained_run(run, tmp_path / "fire", position=Fire())
+    text = ("--src_text", "Le chat dort.", "--max_len", "9")
+    for args, said in (
+        ((run,), r"engine: ctranslate2 4.8.5 in float32"),
+        ((run, "--search", "diverse"), "engine: torch, since decode.search = 'diverse': CTran"),
+        ((run, "--search", "sample"), "engine: torch, since decode.search = 'sample': CTran"),
+        ((run, "--beam_size", "301"), "engine: torch, since decode.beam_size = 301: CTranslate2 t"),
+        ((run, run), "engine: torch, since CTranslate2 takes one model, not an ensemble"),
+        ((fire,), "engine: torch, since model.position.kind = 'fire' cannot be exported"),
+    ):
+        ours = infer("--model_path", *args, *text)
+        found = infer("--model_path", *args, *text, "--engine", "auto")
+        assert (found.code, found.out) == (0, ours.out), found
+        assert found.err.startswith(said)
+        assert found.err.count("\n") == 1
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    found = infer("--model_path", run, *text, "--engine", "auto")
+    assert found.err.startswith("engine: torch, since --engine ctranslate2 needs the package")
+
+
+def test_int8_has_results_of_its_own(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = Scripts(test_script.main, capsys, monkeypatch)
+    few = ("--model_path", run, "--limit", "4", "--set", "evaluate.bootstrap_samples=2")
+    exact, int8 = ("--engine", "ctranslate2"), ("--engine", "ctranslate2", "--compute_type", "int8")
+    for args in ((), exact, int8):
+        assert score(*few, *args).code == 0
+    names = {path.name for path in (run / "results").glob("*_scores.json")}
+    assert names == {"test_first4_beam_scores.json", "test_first4_beam_int8_scores.json"}
+
+
+# ---------------------------------------------------------------------------------------- processes
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_workers_write_the_same_bytes_in_order(
+    engine: str, infer: Scripts, run: Path, file: Path, tmp_path: Path
+) -> None:
+    written = []
+    for n in (1, 2):
+        output = tmp_path / f"{n}.json"
+        args = ("--model_path", run, "--src_file", file, "--output", output, "--json")
+        args += ("--batch_size", "4", "--mbr", "chrf", "--engine", engine, "--workers", str(n))
+        assert infer(*args).code == 0
+        written.append(output.read_bytes())
+    assert written[0] == written[1]
+    assert written[0].count(b"\n") == 40
+
+
+def test_a_process_that_dies_ends_the_search_with_its_reason(loaded: LoadedRun) -> None:
+    workers = Processes(2, 1)
+    translator = loaded.translator(CPU, workers=workers)
+    translator.decode = replace(translator.decode, batch_size=1, max_len=4)
+    sources = translator.encode(["Oui.", "Le chat dort.", "Non."])
+    expected = replace(translator, workers=None).search_ids(sources, greedy=True)
+    assert translator.search_ids(sources, greedy=True) == expected
+    next(iter(workers._processes.values())).kill()
+    with pytest.raises(UserError, match=r"one of the processes of --workers was killed by sig.* 9"):
+        translator.search_ids(sources * 9, greedy=True)
+    # Begun anew.
+    assert translator.search_ids(sources, greedy=True) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl_c", "killed"])
+def test_no_process_outlives_the_command(number: signal.Signals, run: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source.fr"
+    source.write_text("Oui.\n" * 50_000)
+    command = [sys.executable, "inference.py", "--model_path", run, "--workers", "2"]
+    command += ["--src_file", source, "--search", "greedy", "--max_len", "4"]
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True, **streams) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        assert len(children) >= 2
+        if number == signal.SIGINT:
+            os.killpg(running.pid, number)  # as a terminal does
+        else:
+            running.kill()
+        _, said = running.communicate(timeout=60)
+    assert (running.returncode, said) in {(130, "interrupted\n"), (-signal.SIGKILL, "")}
+    until = time.monotonic() + 30
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -1,0 +1,212 @@
+"""Search by CTranslate2 with an export of the run, made once: the hypotheses of our own search."""
+
+import fcntl
+import hashlib
+import math
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from checkpoints import ctranslate2
+from checkpoints.run import Run
+from configs.schema import ModelConfig
+from models.decoding.hypothesis import Hypothesis, Limits, length_penalty, never_generated
+from models.transformer import TranslationTransformer
+from tokenizer.base import BaseTokenizer
+from utils.errors import UserError, one_line
+from utils.files import atomic_path, write_errors
+
+# Tells CTranslate2 not to end with the first hypothesis that nothing can overtake without a length
+# penalty, and leaves every score as it is: length ** 1e-30 is 1.
+NO_EARLY_EXIT = 1e-30
+
+# Steps of a first search beyond the tokens of the source.
+MORE_STEPS = 4
+
+# What ids that no translation holds (padding, start) may take of a hypothesis' log-probability.
+UNSURE = 0.02
+
+
+def export_once(
+    model: TranslationTransformer,
+    config: ModelConfig,
+    tokenizer: BaseTokenizer,
+    *,
+    run: Run,
+    checkpoint: Path,
+    checksum: str,
+) -> Path:
+    """The folder of the checkpoint's CTranslate2 model, in float32: RUN/ctranslate2/STEM-HASH.
+
+    It is made where there is none of this checkpoint by this converter, and the checkpoint's
+    earlier ones are removed. Two processes at once make one. UserError: see `convert`; or the
+    run's folder cannot be written.
+    """
+    converter = Path(ctranslate2.__file__).read_bytes()
+    key = hashlib.sha256(checksum.encode() + converter).hexdigest()[:16]
+    home = run.path / "ctranslate2"
+    folder = home / f"{checkpoint.stem}-{key}"
+    if folder.is_dir():
+        return folder
+    with write_errors(folder):
+        home.mkdir(exist_ok=True)
+        with (home / ".lock").open("w") as lock:  # a killed process gives it back
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                for stale in home.iterdir():
+                    if stale.name.lstrip(".").startswith(f"{checkpoint.stem}-"):
+                        shutil.rmtree(stale)
+                with atomic_path(folder) as aside:
+                    aside.mkdir()
+                    ctranslate2.convert(model, config, tokenizer, aside, rule_out=False)
+    return folder
+
+
+class CTranslate2:
+    """An exported model that searches in `compute_type` on a device, for several threads at once.
+
+    Raises UserError where the package cannot open it or does not compute so on the device.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizer: BaseTokenizer,
+        device: torch.device,
+        *,
+        compute_type: str,
+        inter_threads: int,
+        intra_threads: int,
+    ) -> None:
+        library = ctranslate2.require_ctranslate2("--engine ctranslate2")
+        self.name = f"ctranslate2 {library.__version__} in {compute_type}"
+        self.compute_type = compute_type
+        try:
+            index = device.index or 0
+            supported = library.get_supported_compute_types(device.type, index)
+            if compute_type not in supported:
+                raise UserError(
+                    f"--compute_type {compute_type}: CTranslate2 computes in "
+                    f"{', '.join(sorted(supported))} on this {device.type}"
+                )
+            threads = {"inter_threads": inter_threads, "intra_threads": intra_threads}
+            self._translator = library.Translator(
+                str(folder), device.type, device_index=index, compute_type=compute_type, **threads
+            )
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"CTranslate2 cannot open {folder}: {one_line(error)}") from error
+        self._pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))
+        pieces = tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size))
+        self._ids = {piece: i for i, piece in enumerate(pieces)}
+        special = {name: getattr(tokenizer, name) for name in ("pad_id", "bos_id", "eos_id")}
+        self._never = [[pieces[i]] for i in never_generated(**special)]
+        self._eos = pieces[tokenizer.eos_id]
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        limits: Limits,
+        max_lengths: Sequence[int],
+        *,
+        beam_size: int,
+        n_best: int,
+    ) -> list[list[Hypothesis]]:
+        """Ids of B sources -> what `beam_search` finds, where beam_size is 1 `greedy_search`.
+
+        max_lengths are the tokens (EOS included) that a translation of each source may have.
+        Nothing for a sentence where that is not sure: CTranslate2 ranks by probabilities without
+        those of ids that no translation holds, and they are above UNSURE, as in a model hardly
+        trained. Scores have them.
+
+        CTranslate2 extends the same beams but ends with the first hypothesis that leads, or with so
+        many finished ones. Hence it is made to go on for a number of steps, whose last one shows
+        the live hypotheses: where one of them can still come among the n best, the sentence is
+        searched anew for twice as many, up to its limit.
+        """
+        lengths = torch.arange(max(max_lengths) + 1, dtype=torch.float64)
+        penalties = length_penalty(lengths, limits.alpha).tolist()
+        texts = [[self._pieces[i] for i in source] for source in sources]
+        found: list[list[tuple[list[str], float]]] = [[] for _ in texts]
+        rows, steps = list(range(len(texts))), max(map(len, texts)) + MORE_STEPS
+        while rows:
+            alike: dict[int, list[int]] = defaultdict(list)
+            for row in rows:
+                alike[min(steps, max_lengths[row])].append(row)
+            rows, steps = [], 2 * steps
+            for n_steps, group in alike.items():
+                batch = [texts[row] for row in group]
+                results = self._translate(batch, limits.alpha, n_steps, beam_size, n_best)
+                for row, result in zip(group, results):
+                    longest = max_lengths[row]
+                    found[row], ends = self._ends(result, n_best, penalties, longest)
+                    if not ends and n_steps < longest:
+                        rows.append(row)
+        unsure = UNSURE if beam_size > 1 else math.inf
+        return self._scored(texts, found, penalties, unsure)
+
+    def _translate(
+        self, texts: list[list[str]], alpha: float, n_steps: int, beam_size: int, n_best: int
+    ) -> Any:
+        """All that CTranslate2 finds in n_steps; one hypothesis where the most probable decides."""
+        options: dict[str, Any] = {"length_penalty": 0}
+        if beam_size > 1 and (n_best > 1 or alpha > 0):
+            options = {"length_penalty": NO_EARLY_EXIT, "patience": n_steps + 1}
+            options["num_hypotheses"] = (n_steps + 1) * beam_size
+        return self._translator.translate_batch(
+            texts,
+            beam_size=beam_size,
+            max_decoding_length=n_steps,
+            min_decoding_length=0,
+            max_input_length=0,
+            suppress_sequences=self._never,
+            return_scores=True,
+            return_end_token=True,
+            **options,
+        )
+
+    def _ends(
+        self, result: Any, n_best: int, penalties: Sequence[float], longest: int
+    ) -> tuple[list[tuple[list[str], float]], bool]:
+        """The n best with their log-probabilities, and whether they will stay that."""
+        ranked, ahead = [], -math.inf  # of the live ones, the best
+        for pieces, log_prob in zip(result.hypotheses, result.scores):
+            ended = pieces[-1] == self._eos
+            ranked.append((ended, log_prob / penalties[len(pieces)], pieces, log_prob))
+            ahead = ahead if ended else max(ahead, log_prob)
+        if len(ranked) > 1 and ahead == -math.inf:
+            ahead = 0.0  # all of the last step have ended, and nothing shows those behind them
+        ranked.sort(key=lambda each: each[:2], reverse=True)
+        ended, score, *_ = ranked[min(n_best, len(ranked)) - 1]
+        best = [(pieces, log_prob) for *_, pieces, log_prob in ranked[:n_best]]
+        return best, ended and score >= ahead / penalties[longest]
+
+    def _scored(
+        self,
+        texts: Sequence[list[str]],
+        found: Sequence[Sequence[tuple[list[str], float]]],
+        penalties: Sequence[float],
+        unsure: float,
+    ) -> list[list[Hypothesis]]:
+        """With the model's log-probabilities, best first; nothing where the search's are others."""
+        pairs = [(row, *each) for row, of_row in enumerate(found) for each in of_row]
+        results = self._translator.score_batch(
+            [texts[row] for row, *_ in pairs],
+            [[piece for piece in pieces if piece != self._eos] for _, pieces, _ in pairs],
+            max_batch_size=len(texts),
+            max_input_length=0,
+        )
+        scored: list[list[Hypothesis]] = [[] for _ in texts]
+        apart = [0.0] * len(texts)
+        for (row, pieces, searched), result in zip(pairs, results):
+            log_prob, ended = math.fsum(result.log_probs[: len(pieces)]), pieces[-1] == self._eos
+            apart[row] = max(apart[row], abs(log_prob - searched))
+            ids = tuple(self._ids[piece] for piece in pieces[: len(pieces) - ended])
+            scored[row].append(Hypothesis(ids, log_prob, log_prob / penalties[len(pieces)], ended))
+        return [
+            sorted(each, key=lambda h: (not h.finished, -h.score)) if gap <= unsure else []
+            for each, gap in zip(scored, apart)
+        ]
