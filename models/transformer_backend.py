@@ -135,9 +135,9 @@ class Encoder(nn.Module):
         tap: AttentionTap | None = None,
     ) -> Tensor:
         """x [B,S,D] at positions [S], padding [B,S] (True = padding) -> [B,S,D]."""
-        last = (~padding).sum(dim=1) - 1  # padding is on the right
-        k_end = positions[last.clamp(min=0)] + 1
-        places = Places(positions, positions, padding=padding_attn_mask(padding), k_end=k_end)
+        span = scheme.span(0, x.shape[1])
+        mask = padding_attn_mask(padding)
+        places = Places(positions, positions, padding=mask, q_span=span, k_span=span)
         for layer in self.layers:
             x = layer(x, scheme=scheme, places=places, tap=tap)
         return self.norm(x)
@@ -210,9 +210,11 @@ class Decoder(nn.Module):
         Right padding of the target needs no mask: it lies in the future of every real token, and
         the loss omits it.
         """
-        places = Places(positions, positions, causal=True)
+        span, k_span = scheme.span(0, y.shape[1]), scheme.span(0, memory.states.shape[1])
+        places = Places(positions, positions, causal=True, q_span=span, k_span=span)
         mask = padding_attn_mask(memory.padding)
-        cross_places = Places(positions, memory.positions, padding=mask)
+        where = positions, memory.positions
+        cross_places = Places(*where, padding=mask, q_span=span, k_span=k_span)
         for layer in self._layers():
             kv = layer.project_memory(memory, scheme=scheme)
             y = layer(y, kv, scheme=scheme, places=places, cross_places=cross_places, tap=tap)

@@ -18,10 +18,16 @@ def alibi_slopes(
     Otherwise (the paper's footnote 10) those of the next smaller power of two P, then every other
     one of those of 2P, beginning with the first.
     """
+    exponents = torch.tensor(_exponents(n_heads), dtype=torch.float64, device=device)
+    return exponents.exp2().to(dtype)
+
+
+def _exponents(n_heads: int) -> list[float]:
+    """The slopes are two to the power of these, which any type has exactly."""
     power = 1 << (n_heads.bit_length() - 1)
-    slopes = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
-    between = [2.0 ** (-8 * h / (2 * power)) for h in range(1, 2 * power, 2)]
-    return torch.tensor((slopes + between)[:n_heads], dtype=dtype, device=device)
+    exponents = [-8 * h / power for h in range(1, power + 1)]
+    between = [-8 * h / (2 * power) for h in range(1, 2 * power, 2)]
+    return (exponents + between)[:n_heads]
 
 
 def alibi_bias(distance: Tensor, slopes: Tensor, *, causal: bool, asymmetry: float = 0.0) -> Tensor:
@@ -45,9 +51,10 @@ class Alibi(FixedBias):
 
     def __init__(self, *, n_heads: int, asymmetry: float = 0.0) -> None:
         super().__init__()
-        self.n_heads = n_heads
         self.asymmetry = asymmetry
+        self.register_buffer("exponents", torch.tensor(_exponents(n_heads)), persistent=False)
+        self.exponents: Tensor
 
     def bias(self, places: Places) -> Tensor:
-        slopes = alibi_slopes(self.n_heads, dtype=self.dtype, device=places.distance.device)
+        slopes = self.exponents.double().exp2().to(self.dtype)
         return alibi_bias(places.distance, slopes, causal=places.causal, asymmetry=self.asymmetry)

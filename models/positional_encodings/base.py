@@ -17,6 +17,7 @@ from models.masks import as_bias, causal_attn_mask
 Side = Literal["source", "target"]
 Kind = Literal["encoder", "decoder", "cross"]
 Role = Literal["query", "key"]
+Span = tuple[int, int]
 T = TypeVar("T")
 
 
@@ -38,9 +39,13 @@ class Places:
     causal: bool = False  # a query sees no key at a later position
     newest: bool = False  # no key is later than any query, so that being causal takes no mask
     padding: Tensor | None = None  # bool, broadcast to [B,1,Tq,Tk], True = may attend
-    # [B], the position after the last real key of each row, where the rows are whole sentences;
-    # None where they grow (a causal attention).
+    # [B], the position after the last real key of each row, where the rows are whole sentences and
+    # padding does not tell; None where they grow (a causal attention).
     k_end: Tensor | None = None
+    # The first position and the one after the last, where they are all the integers in between:
+    # then nobody need ask the device what they are.
+    q_span: Span | None = None
+    k_span: Span | None = None
     _made: dict[Hashable, object] = field(default_factory=dict, init=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -53,6 +58,22 @@ class Places:
     def distance(self) -> Tensor:
         """i - j of query i and key j, integers [Tq,Tk]: positive where the key is in the past."""
         return self.once("distance", lambda: self.q_positions[:, None] - self.k_positions[None, :])
+
+    def distances(self, clip: int | None = None) -> tuple[Tensor, Tensor]:
+        """Every distance i - j that occurs, in order, [N], and where each pair has its own [Tq,Tk].
+
+        With `clip` no distance is farther from 0 than that.
+        """
+        return self.once(("distances", clip), lambda: self._make_distances(clip))
+
+    def _make_distances(self, clip: int | None) -> tuple[Tensor, Tensor]:
+        distance = self.distance if clip is None else self.distance.clamp(-clip, clip)
+        if self.q_span is None or self.k_span is None:
+            return torch.unique(distance, return_inverse=True)
+        lowest, end = self.q_span[0] - self.k_span[1] + 1, self.q_span[1] - self.k_span[0]
+        if clip is not None:
+            lowest, end = max(lowest, -clip), min(end, clip + 1)
+        return torch.arange(lowest, end, device=distance.device), distance - lowest
 
     @property
     def plainly_causal(self) -> bool:
@@ -144,6 +165,12 @@ class PositionScheme(nn.Module):
     To share a module is to hand it out in several places: its parameters are saved here, once.
     """
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._plain_positions = cls.positions is PositionScheme.positions
+
+    _plain_positions = True
+
     def __init__(self) -> None:
         super().__init__()
         self.no_input = InputPosition()
@@ -161,6 +188,10 @@ class PositionScheme(nn.Module):
     def positions(self, side: Side, start: int, end: int, device: torch.device) -> Tensor:
         """The positions [end - start] of the tokens start .. end-1 of a sequence."""
         return torch.arange(start, end, device=device)
+
+    def span(self, start: int, end: int) -> Span | None:
+        """Those positions as a range of integers; None where a scheme has its own `positions`."""
+        return (start, end) if self._plain_positions else None
 
     def max_length(self, side: Side) -> int | None:
         """The longest sequence of this side in tokens; None where there is no bound."""

@@ -20,7 +20,7 @@ rounded across one.
 
 from collections.abc import Callable
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +41,15 @@ def log_bucket_bounds(n_buckets: int, max_distance: int) -> tuple[int, ...]:
     return tuple(bounds)
 
 
-def log_bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
-    """Integers i - j of any shape -> signed buckets, from -n_buckets to n_buckets."""
-    bounds = torch.tensor(log_bucket_bounds(n_buckets, max_distance), device=distance.device)
+def log_bucket(
+    distance: Tensor, n_buckets: int, max_distance: int, bounds: Tensor | None = None
+) -> Tensor:
+    """Integers i - j of any shape -> signed buckets, from -n_buckets to n_buckets.
+
+    bounds: those of `log_bucket_bounds`, if they are at hand.
+    """
+    if bounds is None:
+        bounds = torch.tensor(log_bucket_bounds(n_buckets, max_distance), device=distance.device)
     middle, steps = n_buckets // 2, distance.abs().contiguous()
     far = torch.bucketize(steps, bounds) + middle + 1
     return torch.where(steps <= middle, distance, far * distance.sign())
@@ -54,11 +60,17 @@ def table_rows(max_distance: int, log_buckets: int | None = None) -> int:
     return 2 * (max_distance if log_buckets is None else log_buckets)
 
 
-def deberta_index(distance: Tensor, *, max_distance: int, log_buckets: int | None = None) -> Tensor:
+def deberta_index(
+    distance: Tensor,
+    *,
+    max_distance: int,
+    log_buckets: int | None = None,
+    bounds: Tensor | None = None,
+) -> Tensor:
     """delta of the integers i - j, of any shape: rows of a table of `table_rows`."""
     rows = table_rows(max_distance, log_buckets)
     if log_buckets is not None:
-        distance = log_bucket(distance, log_buckets, max_distance)
+        distance = log_bucket(distance, log_buckets, max_distance, bounds)
     return (distance + rows // 2).clamp(0, rows - 1)
 
 
@@ -132,6 +144,9 @@ class Deberta(AttentionPosition):
         self.head_shape = (n_heads, d_model // n_heads)
         self.max_distance = max_distance
         self.log_buckets = log_buckets
+        bounds = log_bucket_bounds(log_buckets, max_distance) if log_buckets is not None else ()
+        self.register_buffer("bounds", torch.tensor(bounds, dtype=torch.long), persistent=False)
+        self.bounds: Tensor
         self.w_kr = nn.Linear(d_model, d_model, bias=False) if c2p else None
         self.w_qr = nn.Linear(d_model, d_model, bias=False) if p2c else None
         for projection in (self.w_kr, self.w_qr):
@@ -157,14 +172,15 @@ class Deberta(AttentionPosition):
 
     def _needed(self, places: Places, term: Literal["c2p", "p2c"]) -> tuple[Tensor, Tensor]:
         """The rows of the table that are asked for, and the index into those."""
+        reach, buckets = self.max_distance, self.log_buckets
+        distances, index = places.distances(reach)
 
-        def make() -> tuple[Tensor, Tensor]:
-            distance = places.distance if term == "c2p" else -places.distance.T
-            index = deberta_index(distance, max_distance=reach, log_buckets=self.log_buckets)
-            return torch.unique(index, return_inverse=True)
+        def make() -> Tensor:
+            sizes: Any = {"max_distance": reach, "log_buckets": buckets, "bounds": self.bounds}
+            return deberta_index(distances if term == "c2p" else -distances, **sizes)
 
-        reach = self.max_distance
-        return places.once(("deberta", term, reach, self.log_buckets), make)
+        rows = places.once(("deberta", term, reach, buckets), make)
+        return rows, index if term == "c2p" else index.T
 
     def _project(self, projection: nn.Linear, rows: Tensor) -> Tensor:
         return projection(self._table[0](rows)).unflatten(-1, self.head_shape)

@@ -11,21 +11,15 @@ from models.positional_encodings.base import AttentionPosition, Places, exact_dt
 def by_distance(places: Places, values: Callable[[Tensor], Tensor]) -> Tensor:
     """values(i - j) for every pair of places, [H,Tq,Tk]: computed once for each distance.
 
-    values: distances [N], integers -> [H,N], each column from its own distance alone. Where the
-    range of distances is wider than there are pairs, and where none can occur twice (the single
-    query of a decoding step), values gets the distances of the pairs themselves.
+    values: distances [N], integers -> [H,N], each column from its own distance alone. Where none
+    can occur twice (the single query of a decoding step), it gets them as they come.
     """
-    distance = places.distance
-    n_pairs = distance.numel()
-    if n_pairs > max(distance.shape):
-        q, k = places.q_positions, places.k_positions
-        lowest, highest = torch.stack((q.min() - k.max(), q.max() - k.min())).tolist()
-        if highest - lowest < n_pairs:
-            vector = values(torch.arange(lowest, highest + 1, device=distance.device))
-            # On a CPU its backward pass is much faster than that of vector[:, index].
-            chosen = vector.index_select(1, (distance - lowest).flatten())
-            return chosen.unflatten(1, distance.shape)
-    return values(distance.flatten()).unflatten(1, distance.shape)
+    shape = places.distance.shape
+    if min(shape) == 1:
+        return values(places.distance.flatten()).unflatten(1, shape)
+    distances, index = places.distances()
+    # On a CPU its backward pass is much faster than that of values(distances)[:, index].
+    return values(distances).index_select(1, index.flatten()).unflatten(1, shape)
 
 
 class FixedBias(AttentionPosition):

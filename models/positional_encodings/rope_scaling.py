@@ -151,11 +151,20 @@ class DynamicNtkRotary(Rotary):
 
     def _lengths(self, places: Places) -> Tensor | None:
         """l by query [Tq] if causal, else by row [B or 1]; None where none is past L."""
+        span = places.q_span if places.causal else places.k_span
+        if span is not None and span[1] <= self.trained_length:
+            return None
         if places.causal:
             lengths = places.q_positions + 1
+        elif places.k_end is not None:
+            lengths = places.k_end
+        elif places.padding is not None:  # on the right
+            lengths = places.k_positions[places.padding[:, 0, 0].sum(-1).clamp(min=1) - 1] + 1
         else:
-            lengths = places.k_positions[-1:] + 1 if places.k_end is None else places.k_end
-        return lengths if bool((lengths > self.trained_length).any()) else None
+            lengths = places.k_positions[-1:] + 1
+        if span is None and not (lengths > self.trained_length).any():
+            return None
+        return lengths
 
     def _delta(self, x: Tensor, length: Tensor) -> Tensor:
         """theta(l) - theta of every length [...], as [..., dim/2]."""
@@ -179,12 +188,15 @@ class DynamicNtkRotary(Rotary):
         return turned_q @ turned_k.mT - q @ k.mT
 
     def _by_query(self, q: Tensor, k: Tensor, places: Places, lengths: Tensor) -> Tensor:
-        past = (lengths > self.trained_length).nonzero()[:, 0]
-        rows = []
-        for i in past.tolist():
+        if places.q_span is None:
+            past = (lengths > self.trained_length).tolist()
+        else:
+            past = [position >= self.trained_length for position in range(*places.q_span)]
+        zeros = q.new_zeros(*q.shape[:2], 1, k.shape[2])
+        rows = [zeros] * len(past)
+        for i in (i for i, far in enumerate(past) if far):
             # R(i delta) q . R(j delta) k = q . R((j - i) delta) k: only the keys need turning
             steps = places.k_positions - places.q_positions[i]
             turned = self.turn(k, steps, self._delta(k, lengths[i]))
-            rows.append(q[:, :, i, None] @ (turned - k).mT)
-        term = q.new_zeros(*q.shape[:3], k.shape[2])
-        return term.index_copy(2, past, torch.cat(rows, dim=2))
+            rows[i] = q[:, :, i, None] @ (turned - k).mT
+        return torch.cat(rows, dim=2)

@@ -30,8 +30,7 @@ def relative_sinusoids(
 
     Integers [Tq] and [Tk] -> (R [N,d_model], index [Tq,Tk]) with R[index[i,j]] = R_(i-j).
     """
-    distance = q_positions[:, None] - k_positions[None, :]
-    distances, index = torch.unique(distance, return_inverse=True)
+    distances, index = Places(q_positions, k_positions).distances()
     return sinusoid_table(distances, d_model, base=base, layout="half", dtype=dtype), index
 
 
@@ -106,10 +105,11 @@ class TransformerXl(AttentionPosition):
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
         dtype = self.w_kr.weight.dtype
-        table, index = places.once(
+        distances, index = places.distances()
+        table = places.once(
             ("transformer_xl", self.d_model, self.base, dtype),
-            lambda: relative_sinusoids(
-                places.q_positions, places.k_positions, self.d_model, base=self.base, dtype=dtype
+            lambda: sinusoid_table(
+                distances, self.d_model, base=self.base, layout="half", dtype=dtype
             ),
         )
         projected = self.w_kr(table).unflatten(-1, self.head_shape)

@@ -205,7 +205,7 @@ def test_each_distance_is_evaluated_once() -> None:
     by_distance(Places(q[-1:], k), values)
     far = torch.tensor([0, 5, 1000])
     by_distance(Places(far, far), values)
-    assert asked == [len(q) + len(k) - 1, len(k), 9]
+    assert asked == [len(q) + len(k) - 1, len(k), 7]
 
 
 # ------------------------------------------------------------------------------ KERPLE's parameters
