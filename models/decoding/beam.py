@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from models.decoding.hypothesis import (
@@ -14,13 +15,14 @@ from models.decoding.hypothesis import (
     best_tokens,
     length_penalty,
     never_generated,
+    steps_between_looks,
 )
 from models.decoding.protocol import SearchModel
 from models.linear import weights_fixed
 
 
 class Pool:
-    """The best hypotheses of each beam that do not live on: at most K, best first."""
+    """The best hypotheses of each sentence that do not live on: at most K, best first."""
 
     def __init__(
         self, batch: int, beam_size: int, longest: int, eos_id: int, device: torch.device
@@ -30,24 +32,32 @@ class Pool:
         self.lengths = torch.zeros(batch, beam_size, dtype=torch.long, device=device)
         self.ids = torch.full((batch, beam_size, longest), eos_id, device=device)
 
-    def add(
-        self, rows: Tensor, scores: Tensor, log_probs: Tensor, length: int, ids: Tensor
-    ) -> None:
-        """Offer candidates of the beams `rows` [B']: scores, log_probs [B',N], ids [B',N,T].
+    def add(self, log_probs: Tensor, penalty: float, length: int, ids: Tensor) -> None:
+        """Offer candidates: log_probs [B,N], -inf is none; ids [B,N,T]. `length` counts EOS."""
+        scores = torch.cat((self.scores, log_probs / penalty), dim=1)
+        self.scores, index = scores.topk(self.scores.shape[1], dim=1)
+        self.log_probs = torch.cat((self.log_probs, log_probs), dim=1).gather(1, index)
+        lengths = torch.full_like(log_probs, length, dtype=torch.long)
+        self.lengths = torch.cat((self.lengths, lengths), dim=1).gather(1, index)
+        padded = F.pad(ids, (0, self.ids.shape[2] - ids.shape[2]))
+        all_ids = torch.cat((self.ids, padded), dim=1)
+        self.ids = all_ids.gather(1, index[:, :, None].expand(-1, -1, all_ids.shape[2]))
 
-        -inf is no candidate. `length` counts EOS. A score is normalised once, by the caller.
-        """
-        n_new = scores.shape[1]
-        padded = self.ids.new_full((*scores.shape, self.ids.shape[2]), 0)
-        padded[:, :, : ids.shape[2]] = ids
-        all_scores = torch.cat((self.scores[rows], scores), dim=1)
-        kept, index = all_scores.topk(self.scores.shape[1], dim=1)
-        self.scores[rows] = kept
-        self.log_probs[rows] = torch.cat((self.log_probs[rows], log_probs), dim=1).gather(1, index)
-        new_lengths = torch.full((len(rows), n_new), length, device=scores.device)
-        self.lengths[rows] = torch.cat((self.lengths[rows], new_lengths), dim=1).gather(1, index)
-        all_ids = torch.cat((self.ids[rows], padded), dim=1)
-        self.ids[rows] = all_ids.gather(1, index[:, :, None].expand(-1, -1, all_ids.shape[2]))
+    def select(self, rows: Tensor) -> None:
+        self.scores, self.log_probs = self.scores[rows], self.log_probs[rows]
+        self.lengths, self.ids = self.lengths[rows], self.ids[rows]
+
+    def hypotheses(self, rows: list[int], *, finished: bool) -> list[list[Hypothesis]]:
+        """What it holds for the given sentences."""
+        fields = (self.ids, self.lengths, self.log_probs, self.scores)
+        return [
+            [
+                Hypothesis(tuple(ids[: length - finished]), log_prob, score, finished)
+                for ids, length, log_prob, score in zip(*row)
+                if score > -float("inf")
+            ]
+            for row in zip(*(field[rows].tolist() for field in fields))
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +116,7 @@ def extend(
 
 
 class Group:
-    """One of the groups that share the beam: its live hypotheses, and a pool for each sentence."""
+    """One of the groups that share the beam: its live hypotheses, and pools for each sentence."""
 
     def __init__(
         self, batch: int, size: int, longest: int, eos_id: int, device: torch.device
@@ -116,6 +126,11 @@ class Group:
         self.ids = torch.zeros(batch, size, 0, dtype=torch.long, device=device)
         self.finished = Pool(batch, size, longest, eos_id, device)
         self.cut_off = Pool(batch, size, longest, eos_id, device)
+
+    def select(self, rows: Tensor) -> None:
+        self.live, self.ids = self.live[rows], self.ids[rows]
+        self.finished.select(rows)
+        self.cut_off.select(rows)
 
 
 @torch.inference_mode()
@@ -153,74 +168,69 @@ def beam_search(
         raise ValueError(f"beam_size = {beam_size} cannot be shared out to {groups} groups")
     device, batch, size, eos_id = src.device, src.shape[0], beam_size // groups, limits.eos_id
     max_lengths = limits.max_lengths(src, model.pad_id)
+    looks = steps_between_looks(device)
+    shortest, longest = int(max_lengths.min()), int(max_lengths.max())
     never = never_generated(pad_id=model.pad_id, bos_id=limits.bos_id, eos_id=eos_id)
-    longest = int(max_lengths.max())
+    ruled_out = torch.tensor(never, device=device)
     state = model.init_state(model.encode(src), beam_size=beam_size, max_len=longest)
 
     beam = [Group(batch, size, longest, eos_id, device) for _ in range(groups)]
     last_wanted = min(n_best, size) - 1
+    lengths = torch.arange(longest + 1, dtype=torch.float64)
+    penalties = length_penalty(lengths, limits.alpha).tolist()
     penalty_at_limit = length_penalty(max_lengths.double(), limits.alpha)
-    alive = torch.arange(batch, device=device)  # sentence behind each row of the state
+    found: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    alive = list(range(batch))  # the sentence behind each row of the state and of the groups
     tokens = torch.full((batch, beam_size), limits.bos_id, device=device)
     for length in range(1, longest + 1):
-        log_probs = allowed_log_probs(model.decode_step(tokens, state), never)
-        penalty = length_penalty(
-            torch.tensor(float(length), dtype=torch.float64, device=device), limits.alpha
-        )
-        at_limit = length >= max_lengths[alive]
-        cut = at_limit.nonzero().squeeze(1)
+        log_probs = allowed_log_probs(model.decode_step(tokens, state), ruled_out)
+        penalty = penalties[length]
         # how often earlier groups went on with each token
         taken = log_probs.new_zeros(len(alive), log_probs.shape[-1]) if strength else None
-        settled: list[Tensor] = []
         origin: list[Tensor] = []
         for group, of_group in zip(beam, log_probs.split(size, dim=1)):
             deduction = None if taken is None else strength * taken[:, None]
             step = extend(group.live, of_group, eos_id, deduction=deduction)
-            rows = (step.ended > -torch.inf).any(dim=1).nonzero().squeeze(1)
-            if len(rows):
-                ended, ids = step.ended[rows], step.ended_ids(group.ids)[rows]
-                group.finished.add(alive[rows], ended / penalty, ended, length, ids)
-            best_ahead = step.live.amax(dim=1) / penalty_at_limit[alive]
-            is_settled = group.finished.scores[alive, last_wanted] >= best_ahead
+            if looks > 1 or step.ended.amax() > -torch.inf:
+                group.finished.add(step.ended, penalty, length, step.ended_ids(group.ids))
+            best_ahead = step.live.amax(dim=1) / penalty_at_limit
+            settled = group.finished.scores[:, last_wanted] >= best_ahead
             if size == 1:
-                is_settled |= step.ended[:, 0] > -torch.inf
+                settled |= step.ended[:, 0] > -torch.inf
             # Where a group is settled it has no live hypothesis any more.
-            group.live = step.live.masked_fill(is_settled[:, None], -torch.inf)
+            live = step.live.masked_fill(settled[:, None], -torch.inf)
             group.ids = step.live_ids(group.ids)
-            if len(cut):
-                live, ids = group.live[cut], group.ids[cut]
-                group.cut_off.add(alive[cut], live / penalty, live, length, ids)
             if taken is not None:
-                taken.scatter_add_(1, step.token, (group.live > -torch.inf).to(taken.dtype))
+                taken.scatter_add_(1, step.token, (live > -torch.inf).to(taken.dtype))
+            if length >= shortest:
+                at_limit = (max_lengths <= length)[:, None]
+                cut_off = live.masked_fill(~at_limit, -torch.inf)
+                group.cut_off.add(cut_off, penalty, length, group.ids)
+                live = live.masked_fill(at_limit, -torch.inf)
+            group.live = live
             origin.append(step.origin + len(origin) * size)
-            settled.append(is_settled)
-        keep = (~(at_limit | torch.stack(settled).all(dim=0))).nonzero().squeeze(1)
-        if len(keep) == 0:
+        going = list(range(len(alive)))
+        if length % looks == 0 or length == longest:
+            live = torch.cat([group.live for group in beam], dim=1).amax(dim=1)
+            going = (live > -torch.inf).nonzero().squeeze(1).tolist()
+        if len(going) < len(alive):
+            gone = sorted(set(range(len(alive))).difference(going))
+            pools = [group.finished.hypotheses(gone, finished=True) for group in beam]
+            pools += [group.cut_off.hypotheses(gone, finished=False) for group in beam]
+            for row, *of_row in zip(gone, *pools):
+                found[alive[row]] = _best_of(itertools.chain(*of_row))[:n_best]
+        if not going:
             break
         state.reorder(torch.cat(origin, dim=1))
-        tokens = torch.cat([group.ids[:, :, -1] for group in beam], dim=1)
-        if len(keep) < len(alive):
-            state.select(keep)
-            alive, tokens = alive[keep], tokens[keep]
+        if len(going) < len(alive):
+            rows = torch.tensor(going, device=device)
+            state.select(rows)
+            alive = [alive[row] for row in going]
+            max_lengths, penalty_at_limit = max_lengths[rows], penalty_at_limit[rows]
             for group in beam:
-                group.live, group.ids = group.live[keep], group.ids[keep]
-
-    found = [collect(group.finished, finished=True) for group in beam]
-    found += [collect(group.cut_off, finished=False) for group in beam]
-    return [_best_of(itertools.chain(*of_sentence))[:n_best] for of_sentence in zip(*found)]
-
-
-def collect(pool: Pool, *, finished: bool) -> list[list[Hypothesis]]:
-    """What a pool holds for each sentence."""
-    rows = zip(*(x.tolist() for x in (pool.ids, pool.lengths, pool.log_probs, pool.scores)))
-    return [
-        [
-            Hypothesis(tuple(ids[: length - finished]), log_prob, score, finished)
-            for ids, length, log_prob, score in zip(*row)
-            if score > -float("inf")
-        ]
-        for row in rows
-    ]
+                group.select(rows)
+        tokens = torch.cat([group.ids[:, :, -1] for group in beam], dim=1)
+    return found
 
 
 def _best_of(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 _WIDTH = 100  # tokens in a part of the vocabulary, see `best_tokens`
+_MANY = (
+    65_536  # log-probabilities: below them a search in parts takes longer to begin than it saves
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +55,27 @@ def never_generated(*, pad_id: int, bos_id: int, eos_id: int) -> tuple[int, ...]
     return tuple(sorted({pad_id, bos_id} - {eos_id}))
 
 
-def allowed_log_probs(logits: Tensor, never: tuple[int, ...]) -> Tensor:
+def steps_between_looks(device: torch.device) -> int:
+    """How often a search asks which sentences have ended: a GPU makes it wait for the answer."""
+    return 1 if device.type == "cpu" else 8
+
+
+def allowed_log_probs(logits: Tensor, never: Tensor) -> Tensor:
     """logits [...,V] -> log-probabilities in float32 or better, with the ids `never` ruled out."""
     exact = logits if logits.dtype == torch.float64 else logits.float()
-    log_probs = exact.log_softmax(dim=-1)
-    log_probs[..., list(never)] = -torch.inf
-    return log_probs
+    return exact.log_softmax(dim=-1).index_fill_(-1, never, -torch.inf)
 
 
 def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """log_probs [...,V] -> the n largest, best first, and their ids, [...,n] each.
 
-    In two stages on a CPU, where topk and max take several times as long as the maxima of parts:
-    the n best of a row lie in those n of its parts that have the largest maxima, or in what is left
-    over by parts of a width.
+    Of many on a CPU in two stages, since topk and max take several times as long there as the
+    maxima of parts: the n best of a row lie in those n of its parts that have the largest maxima,
+    or in what is left over by parts of a width.
     """
     vocab_size = log_probs.shape[-1]
     n_parts = vocab_size // _WIDTH
-    if log_probs.device.type != "cpu" or n_parts < 4 * n:
+    if log_probs.device.type != "cpu" or log_probs.numel() < _MANY or n_parts < 4 * n:
         return log_probs.topk(n, dim=-1)
     whole = n_parts * _WIDTH
     _, part = log_probs[..., :whole].unflatten(-1, (n_parts, _WIDTH)).amax(dim=-1).topk(n, dim=-1)

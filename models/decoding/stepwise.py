@@ -14,6 +14,7 @@ from models.decoding.hypothesis import (
     best_tokens,
     length_penalty,
     never_generated,
+    steps_between_looks,
 )
 from models.decoding.protocol import SearchModel
 from models.linear import weights_fixed
@@ -72,27 +73,38 @@ def _search(
     device, batch, eos_id = src.device, src.shape[0], limits.eos_id
     max_lengths = limits.max_lengths(src, model.pad_id)
     never = never_generated(pad_id=model.pad_id, bos_id=limits.bos_id, eos_id=eos_id)
+    ruled_out = torch.tensor(never, device=device)
+    looks = steps_between_looks(device)
     longest = int(max_lengths.max())
     state = model.init_state(model.encode(src), beam_size=n, max_len=longest)
 
     ids = torch.full((batch, n, longest), eos_id, device=device)
     log_prob = torch.zeros(batch, n, dtype=torch.float64, device=device)
     alive = torch.arange(batch, device=device)  # sentence behind each row of the state
+    # of these sentences: what becomes of ids and log_prob, and how long they may be
+    new_ids, total, room = ids.clone(), log_prob.clone(), max_lengths[:, None]
+    shortest = int(max_lengths.min())
     ended = torch.zeros(batch, n, dtype=torch.bool, device=device)
     tokens = torch.full((batch, n), limits.bos_id, device=device)
     for step in range(longest):
-        log_probs = allowed_log_probs(model.decode_step(tokens, state), never)
+        log_probs = allowed_log_probs(model.decode_step(tokens, state), ruled_out)
         tokens, token_log_probs = choose(log_probs, alive, step)
         tokens = tokens.masked_fill(ended, eos_id)
-        log_prob[alive] += token_log_probs.masked_fill(ended, 0.0)
-        ids[alive, :, step] = tokens
+        total += token_log_probs.masked_fill(ended, 0.0)
+        new_ids[:, :, step] = tokens
         ended = tokens == eos_id
-        keep = (~ended.all(dim=1) & (step + 1 < max_lengths[alive])).nonzero().squeeze(1)
-        if len(keep) == 0:
-            break
+        if step + 1 >= shortest:
+            ended |= step + 1 >= room
+        if (step + 1) % looks and step + 1 < longest:
+            continue
+        keep = (~ended).any(dim=1).nonzero().squeeze(1)
         if len(keep) < len(alive):
+            ids[alive], log_prob[alive] = new_ids, total
+            if len(keep) == 0:
+                break
             state.select(keep)
             alive, ended, tokens = alive[keep], ended[keep], tokens[keep]
+            new_ids, total, room = new_ids[keep], total[keep], room[keep]
 
     n_ids = (ids != eos_id).sum(dim=-1)  # EOS stands at the end alone
     finished = n_ids < max_lengths[:, None]

@@ -225,8 +225,8 @@ def test_beam_search_without_length_penalty_finds_the_same(
 ) -> None:
     exported = Exported(config_of(position=Rope()), tokenizer, tmp_path / "out")
 
-    def ruled_out_first(logits: torch.Tensor, never: tuple[int, ...]) -> torch.Tensor:
-        return logits.index_fill(-1, torch.tensor(never), -torch.inf).log_softmax(-1)
+    def ruled_out_first(logits: torch.Tensor, never: torch.Tensor) -> torch.Tensor:
+        return logits.index_fill(-1, never, -torch.inf).log_softmax(-1)
 
     # An untrained model gives those ids a few percent, which we leave in the sum and CTranslate2
     # does not.

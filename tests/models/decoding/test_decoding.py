@@ -25,7 +25,8 @@ from tiny_models import (
 )
 from torch import Tensor
 
-from configs.schema import Rope
+from configs.schema import Rope, Sampling
+from models.decoding import beam, hypothesis, stepwise
 from models.decoding.beam import beam_search
 from models.decoding.hypothesis import (
     Hypothesis,
@@ -34,7 +35,7 @@ from models.decoding.hypothesis import (
     best_tokens,
     never_generated,
 )
-from models.decoding.stepwise import greedy_search
+from models.decoding.stepwise import greedy_search, sample_search
 from models.transformer import TranslationTransformer
 
 FOUR = {"beam_size": 4, "n_best": 4}
@@ -270,6 +271,27 @@ def test_a_translation_does_not_depend_on_the_batch_around_it(name: str) -> None
                 assert_alike(hypotheses, alone[index])
 
 
+@pytest.mark.parametrize("name", ["rope", "fox"])
+def test_to_look_seldom_which_sentences_have_ended_changes_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, sampling = replace(LIMITS, max_len=11, max_len_ratio=0.8), Sampling(temperature=0.7)
+    searches = (
+        lambda m, s: beam_search(m, s, limits, **FOUR),
+        lambda m, s: beam_search(m, s, limits, **DIVERSE),
+        lambda m, s: beam_search(m, s, limits, beam_size=1, n_best=1),
+        lambda m, s: greedy_search(m, s, limits),
+        lambda m, s: sample_search(m, s, limits, sampling, n_samples=2, numbers=range(len(s))),
+    )
+    model, src = lively(name, 3), sources(5, 2, 8, 3)
+    always = [search(model, src) for search in searches]
+    for module in (beam, stepwise):
+        monkeypatch.setattr(module, "steps_between_looks", lambda device: 4)
+    for search, expected in zip(searches, always):
+        for hypotheses, others in zip(search(model, src), expected, strict=True):
+            assert_alike(hypotheses, others)
+
+
 def test_each_sentence_has_a_length_limit_of_its_own() -> None:
     src = sources(2, 9, 5)
     table = ((20, 1.5, [13, 20, 17]), (20, 0.1, [10, 10, 10]), (4, 1.5, [4, 4, 4]))
@@ -331,7 +353,7 @@ def test_ids_that_are_never_generated() -> None:
     assert never_generated(pad_id=0, bos_id=1, eos_id=2) == (0, 1)
     assert never_generated(pad_id=0, bos_id=2, eos_id=2) == (0,)  # decoding may start from EOS
     logits = torch.zeros(1, 4, dtype=torch.bfloat16)
-    log_probs = allowed_log_probs(logits, (3, 0))
+    log_probs = allowed_log_probs(logits, torch.tensor([3, 0]))
     assert log_probs.dtype == torch.float32
     quarter = -math.log(4)
     assert log_probs[0].tolist() == pytest.approx([-math.inf, quarter, quarter, -math.inf])
@@ -350,7 +372,10 @@ def test_a_beam_wider_than_the_vocabulary_works() -> None:
 
 @pytest.mark.parametrize("n", [1, 3, 10])
 @pytest.mark.parametrize("vocab_size", [12, 400, 1234, 6000])
-def test_the_best_tokens_are_those_of_topk(n: int, vocab_size: int) -> None:
+def test_the_best_tokens_are_those_of_topk(
+    n: int, vocab_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hypothesis, "_MANY", 0)
     log_probs = torch.randn(3, 4, vocab_size, generator=torch.Generator().manual_seed(n))
     log_probs[0, :, vocab_size // 2 :] = -torch.inf
     log_probs[1, 0, -5:] += 10.0  # in what no whole part holds
