@@ -189,18 +189,13 @@ def _as_json(value: Any) -> Any:
 
 def gpu_facts(device: torch.device) -> dict[str, str]:
     """The GPU, the libraries of its products, and the kernels that attention may choose among."""
-    cuda = torch.backends.cuda
-    kernels = {
-        "flash": cuda.flash_sdp_enabled(),
-        "memory-efficient": cuda.mem_efficient_sdp_enabled(),
-        "cuDNN": cuda.cudnn_sdp_enabled(),
-        "plain": cuda.math_sdp_enabled(),
-    }
+    kernels = ("flash", "mem_efficient", "cudnn", "math")
+    may = [name for name in kernels if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()]
     return {
         "gpu": torch.cuda.get_device_name(device),
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),
-        "attention": ", ".join(name for name, enabled in kernels.items() if enabled),
+        "attention": ", ".join(may),
     }
 
 

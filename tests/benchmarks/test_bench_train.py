@@ -188,7 +188,7 @@ def test_a_gpu_is_described_with_what_computes_there(monkeypatch: Any) -> None:
     facts = common.gpu_facts(torch.device("cuda"))
     assert facts["gpu"] == "H100"
     assert {"cuda", "cudnn"} < facts.keys()
-    assert facts["attention"] == "flash, memory-efficient, plain"
+    assert facts["attention"] == "flash, mem_efficient, math"
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:
