@@ -11,7 +11,8 @@ class Dropout(nn.Module):
     """nn.Dropout (Srivastava et al. 2014, inverted scaling), by fewer draws on a CPU.
 
     On a CPU torch draws one Bernoulli number an element, one after the other. Here one 64-bit draw
-    decides on four elements, with p in steps of 1/65536. Elsewhere torch's own kernel serves.
+    decides on four elements, with p in steps of 1/65536. Elsewhere torch's own kernel serves, and
+    wherever torch compiles: it does not know such draws.
     Raises ValueError for p outside [0, 1).
     """
 
@@ -24,7 +25,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
             return F.dropout(x, self.p, training=True)
         n = x.numel()
         n_dropped = min(round(self.p * _LEVELS), _LEVELS - 1)

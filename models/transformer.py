@@ -92,7 +92,9 @@ class TranslationTransformer(nn.Module):
         """src [B,S] -> Memory. keep [B,S]: see `forward`."""
         padding = key_padding_mask(src, self.pad_id)
         x, positions = self._embed(src, "source", keep=keep)
-        states = self.encoder(x, scheme=self.scheme, positions=positions, padding=padding, tap=tap)
+        # Past torch.compile, which would make graphs of their own for a tap.
+        encoder = self.encoder if tap is None else self.encoder.forward
+        states = encoder(x, scheme=self.scheme, positions=positions, padding=padding, tap=tap)
         return Memory(states, padding, positions)
 
     def decode(
@@ -108,7 +110,8 @@ class TranslationTransformer(nn.Module):
         keep [B,T]: see `forward`.
         """
         y, positions = self._embed(tgt_in, "target", keep=keep)
-        return self.decoder(y, memory, scheme=self.scheme, positions=positions, tap=tap)
+        decoder = self.decoder if tap is None else self.decoder.forward
+        return decoder(y, memory, scheme=self.scheme, positions=positions, tap=tap)
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden [...,D] -> logits [...,V]."""

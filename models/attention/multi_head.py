@@ -5,6 +5,7 @@ Self-attention, and cross-attention over a memory projected once.
 
 from functools import partial
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.attention.kernels import attend
@@ -48,15 +49,13 @@ class _MultiHead(nn.Module):
     ) -> Tensor:
         """q [B,H,Tq,Dh] (rotated), k, v [B,H,Tk,Dh], state: of `token_state` -> [B,Tq,D]."""
         additive = _additive(position, places, q, k, state)
-        is_causal = additive is None and places.plainly_causal
         value_term = partial(position.value_term, places=places)
         out, weights = attend(
             q,
             k,
             v,
-            mask=places.mask if additive is None and not is_causal else None,
             bias=additive,
-            is_causal=is_causal,
+            is_causal=additive is None and places.plainly_causal,
             scale=position.logit_scale(self.head_dim),
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=tap is not None,
@@ -70,27 +69,36 @@ class _MultiHead(nn.Module):
 def _additive(
     position: AttentionPosition, places: Places, q: Tensor, k: Tensor, state: Tensor | None
 ) -> Tensor | None:
-    """All that is added to the scaled logits, masks included; None where a mask is all there is.
+    """All that is added to the scaled logits, masks included; None where a flag says it.
 
-    What q and k do not decide is made once for all layers that share the module.
+    What q and k do not decide is made once for all layers that share the module, the mask too: of
+    one of booleans each layer's kernel would make numbers for itself.
     """
     # By id, which lives as long as this forward pass and longer: torch.compile takes no module as a
     # key.
     bias = places.once(("bias", id(position)), lambda: position.bias(places))
     term = position.logit_term(q, k, places, state)
-    if bias is None and term is None:
+    if bias is None and term is None and places.plainly_causal:
         return None
     dtype = q.dtype
 
     def make_fixed() -> Tensor | None:
         if bias is not None:
-            return places.masked(bias.to(dtype))
-        return None if places.mask is None else as_bias(places.mask, dtype)
+            return _aligned(places.masked(bias.to(dtype)))
+        return None if places.mask is None else _aligned(as_bias(places.mask, dtype))
 
     fixed = places.once(("additive", id(position), dtype), make_fixed)
     if fixed is None or term is None:
         return fixed if term is None else term.to(dtype)
     return fixed + term.to(dtype)
+
+
+def _aligned(bias: Tensor) -> Tensor:
+    """The same; on CUDA in rows that begin at whole 8s: the kernel would copy it to have them."""
+    if bias.device.type != "cuda":
+        return bias
+    n_keys = bias.shape[-1]
+    return F.pad(bias, (0, -n_keys % 8))[..., :n_keys]
 
 
 class SelfAttention(_MultiHead):

@@ -1,14 +1,18 @@
 """torch.compile changes the speed of a run and nothing else; its time goes to the C++ compiler."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tiny_models import POSITIONS, sources, tiny_model
+from tiny_models import POSITIONS, model_with, sources, targets, tiny_model
 from toy_runs import content, log_of, run_here, toy_config
 
 from configs.serialize import apply_overrides
+from models.attention.tap import AttentionTap
+from models.dropout import Dropout
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +40,46 @@ def test_a_compiled_run_has_the_losses_and_the_names_of_an_eager_one(tmp_path: P
     ]
     assert weights[0].keys() == weights[1].keys()
     assert not any("_orig_mod" in name for name in weights[1])
+
+
+# Batch size, source and target tokens, which torch.compile takes for other shapes.
+SHAPES = [(2, 6, 5), (3, 9, 7), (2, 8, 8), (4, 5, 9), (5, 11, 4)]
+SHAPES += [(2, 7, 3), (3, 12, 10), (6, 10, 11), (2, 4, 6), (3, 3, 12)]
+
+
+@pytest.mark.parametrize("name", ["rope", "xlnet", "t5", "kerple_log", "sandwich", "deberta_log"])
+def test_a_stack_is_one_graph_for_batches_of_any_shape(name: str) -> None:
+    """With dropout and gradients; a tap passes it by, and it gives what eager code gives."""
+    model = model_with(name, n_encoder_layers=1, n_decoder_layers=1)
+    stacks = ["encoder", "decoder"] if name == "rope" else ["encoder"]  # it takes seconds
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    def outputs(shape: tuple[int, int, int], **options: Any) -> torch.Tensor:
+        n, source, target = shape
+        src = sources(*[source] * (n - 1), source - 1, pad_to=source)
+        return model(src, targets(n, target), **options)
+
+    eager = outputs(SHAPES[-1])
+    model.train()
+    for part in model.modules():
+        if isinstance(part, Dropout):
+            part.p = 0.1
+    try:
+        for stack in stacks:  # a break of the graph is an error
+            model.get_submodule(stack).compile(dynamic=True, fullgraph=True, backend=backend)
+        for shape in SHAPES:
+            outputs(shape).sum().backward()
+        outputs(SHAPES[0], tap=AttentionTap())
+        assert len(graphs) == len(stacks)
+        model.eval()
+        torch.testing.assert_close(outputs(SHAPES[-1]), eager, rtol=1e-10, atol=1e-10)
+        assert len(graphs) == 2 * len(stacks)  # without dropout it is another
+    finally:
+        torch._dynamo.reset()
 
 
 def test_what_a_stack_makes_once_can_be_compiled() -> None:

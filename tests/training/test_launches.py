@@ -1,0 +1,91 @@
+"""What an update asks of a device: how many operations, and that it never waits for an answer."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny_models import POSITIONS
+from torch.utils._python_dispatch import TorchDispatchMode
+from updates import CPU, VOCABULARY, batch_of, sentences
+
+from configs.schema import Constant, ModelConfig, OptimConfig, Position, Rope
+from models.attention import kernels
+from models.build import build_model
+from models.dropout import Dropout
+from models.loss import TokenSums
+from training.objectives import build_objective
+from training.schedules import build_optimizer
+from utils.machine import autocast
+
+# What makes the program wait on a GPU: to read a number, to count what a mask selects or how many
+# values differ, and to copy numbers of Python's there.
+WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "lift_fresh")
+NONE = ("empty", "promote_types", "profiler")
+OPTIM = OptimConfig(schedule=Constant(lr=1e-3), grad_clip=1.0)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations by name; views, fresh memory and questions about types are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        reads = [a.alias_info for a in func._schema.arguments if a.alias_info is not None]
+        if all(alias.is_write for alias in reads) and not name.startswith(NONE):
+            self.counts[name] += 1
+        if name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1]):
+            self.counts["nonzero"] += 1
+        return out
+
+
+def operations(
+    monkeypatch: pytest.MonkeyPatch, position: Position, dtype: torch.dtype, layers: int
+) -> Counter[str]:
+    """Of the second update of a model: forward, backward, clipping and Adam, as on a GPU."""
+    monkeypatch.setattr(kernels, "_eager_is_faster", lambda q, k: False)
+    monkeypatch.setattr(
+        Dropout, "forward", lambda self, x: F.dropout(x, self.p, self.training and self.p > 0)
+    )
+    depths = {"n_encoder_layers": layers, "n_decoder_layers": layers}
+    config = ModelConfig(position=position, d_model=32, n_heads=2, d_ff=32, dropout=0.1, **depths)
+    torch.manual_seed(0)
+    model = build_model(config, VOCABULARY).train()
+    optimizer = build_optimizer(model.parameters(), OPTIM, config)
+    batch, objective = batch_of(sentences(6, seed=1), range(6)), build_objective(OPTIM.objective)
+
+    def update() -> TokenSums:
+        with autocast(CPU, dtype):
+            sums = objective(model, batch, model.output.weight, 0.1)
+        (sums.objective * 0.1).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return sums
+
+    update()
+    with Operations() as found:
+        update()
+    return found.counts
+
+
+# Drawn positions are the exception: which distances occur, the device must say.
+@pytest.mark.parametrize("name", [name for name in POSITIONS if "randomized" not in name])
+def test_an_update_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    counts = operations(monkeypatch, POSITIONS[name], torch.float32, layers=1)
+    assert {wait: counts[wait] for wait in WAITS} == dict.fromkeys(WAITS, 0)
+
+
+def test_an_update_launches_no_more_operations_than_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six layers a stack under autocast."""
+    plain, rope = (
+        operations(monkeypatch, position, torch.bfloat16, layers=6)
+        for position in (POSITIONS["none"], Rope(form="real"))
+    )
+    assert plain.total() <= 1054
+    assert rope.total() - plain.total() <= 66
