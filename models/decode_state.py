@@ -32,23 +32,23 @@ def beam_rows(sentences: Tensor, beams: Tensor, beam_size: int) -> Tensor:
 
 
 class KeyValueCache:
-    """Keys and values of the tokens decoded so far, of L layers: one buffer [N,L,2,H,max_len,Dh].
+    """Keys and values of the tokens decoded so far, of L layers: one buffer [L,2,N,H,max_len,Dh].
 
-    `states` [N,L,H,max_len] are there where the scheme keeps a number for each token and head.
+    `states` [L,N,H,max_len] are there where the scheme keeps a number for each token and head.
     """
 
     def __init__(
         self, n_rows: int, n_layers: int, n_heads: int, max_len: int, head_dim: int, like: Tensor
     ) -> None:
-        self.held = like.new_empty(n_rows, n_layers, 2, n_heads, max_len, head_dim)
+        self.held = like.new_empty(n_layers, 2, n_rows, n_heads, max_len, head_dim)
         self.spare: Tensor | None = None
         self.states: Tensor | None = None
         self.length = 0
         self._view()
 
     def _view(self) -> None:
-        numbers = range(self.held.shape[1])
-        self.layers = [(self.held[:, i, 0], self.held[:, i, 1]) for i in numbers]
+        numbers = range(len(self.held))
+        self.layers = [(self.held[i, 0], self.held[i, 1]) for i in numbers]
 
     def grow(self, n_new: int) -> None:
         """Make room for n_new tokens, which `put` then fills layer by layer.
@@ -70,9 +70,8 @@ class KeyValueCache:
         values.narrow(2, end - n_new, n_new).copy_(v)
         if state is not None:
             if self.states is None:
-                n_rows, n_layers, _, n_heads, max_len, _ = self.held.shape
-                self.states = state.new_empty(n_rows, n_layers, n_heads, max_len)
-            states = self.states[:, layer, :, :end]
+                self.states = state.new_empty(len(self.held), *self.held.shape[2:5])
+            states = self.states[layer, :, :, :end]
             states[:, :, end - n_new :] = state
             state = states
         return keys.narrow(2, 0, end), values.narrow(2, 0, end), state
@@ -81,20 +80,19 @@ class KeyValueCache:
         """Keep the given rows [M], in their order, with repetition."""
         # Into a second buffer, and back at the next step: a copy in place would be made twice. Only
         # what is filled is copied.
-        as_many = len(rows) == len(self.held)
+        n_layers, _, n_rows, *sizes = self.held.shape
+        as_many = len(rows) == n_rows
         into = self.spare if as_many else None
         if into is None:
-            into = self.held.new_empty(len(rows), *self.held.shape[1:])
-        # flat and detached: `out` knows no gradient, and a search needs none
-        filled, other = (
-            x.detach().flatten(1, 3).narrow(2, 0, self.length) for x in (self.held, into)
-        )
-        torch.index_select(filled, 0, rows, out=other)
+            into = self.held.new_empty(n_layers, 2, len(rows), *sizes)
+        # detached: `out` knows no gradient, and a search needs none
+        filled, other = (x.detach().narrow(4, 0, self.length) for x in (self.held, into))
+        torch.index_select(filled, 2, rows, out=other)
         self.spare = self.held if as_many else None
         self.held = into
         self._view()
         if self.states is not None:
-            self.states = self.states[rows]
+            self.states = self.states[:, rows]
 
 
 class LayerStep:
