@@ -8,9 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_FEW = 64  # rows, of any weight
+from utils.machine import computes_bf16
+
 _SOME, _LARGE = 256, 1_000_000  # rows, of a weight of so many numbers: the output projection
-_WORTH = 2_000_000  # multiplications: below them oneDNN takes longer to begin than torch to finish
+_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+# Rows of any other weight; and multiplications, below which oneDNN takes longer to begin than torch
+# to finish. Measured: see benchmarks/README.md.
+_FEW, _WORTH = (_SOME, 1) if _AVX512 else (64, 2_000_000)
 
 # Within `weights_fixed`: by id, each weight that was met and the same laid out for oneDNN.
 _laid_out: ContextVar[dict[int, tuple[Tensor, Tensor]] | None] = ContextVar(
@@ -50,7 +54,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     A search meets the weights with few rows, cold in the cache, and torch's product on a CPU then
     spends most of its time in fetching them: oneDNN's, with the weight laid out for it once, takes
-    two thirds of the time. It serves float32 on a CPU without gradients, within `weights_fixed`.
+    two thirds of the time. It serves float32, and bfloat16 where the processor computes in it, on a
+    CPU without gradients, within `weights_fixed`.
     """
     laid_out = None if x.dtype != weight.dtype else _for_onednn(weight, x.shape[:-1].numel())
     if laid_out is None:
@@ -71,9 +76,10 @@ def _for_onednn(weight: Tensor, n_rows: int) -> Tensor | None:
 
 
 def _serves(weight: Tensor) -> bool:
+    bf16 = weight.dtype == torch.bfloat16
     return (
         weight.device.type == "cpu"
-        and weight.dtype == torch.float32
+        and (weight.dtype == torch.float32 or (bf16 and computes_bf16(weight.device)))
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.is_available()

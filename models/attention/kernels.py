@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.masks import as_bias
 
-_SHORT, _MANY = 16, 256  # queries of a head; queries of all heads and rows
+_SHORT, _MANY, _SOME = 16, 256, 128  # queries of a head; queries of all heads and rows
 _LONG = 128  # tokens of a head, the geometric mean of queries and keys
 
 
@@ -75,14 +75,14 @@ def _eager_is_faster(q: Tensor, k: Tensor) -> bool:
 
     The fused kernel makes its blocks for many queries a head: a step of beam search over many rows
     spends twice as long in it. In bfloat16 its forward and backward pass take 2.7 to 7.7 times as
-    long, but for long sequences.
+    long, but for long sequences and for very few queries.
     """
     if q.device.type != "cpu":
         return False
+    queries = q.shape[:-1].numel()
     if q.dtype == torch.bfloat16:
-        return q.shape[-2] * k.shape[-2] <= _LONG**2
-    many = q.shape[-2] <= _SHORT and q.shape[:-1].numel() >= _MANY
-    return many and not torch.is_grad_enabled()
+        return q.shape[-2] * k.shape[-2] <= _LONG**2 and queries >= _SOME
+    return q.shape[-2] <= _SHORT and queries >= _MANY and not torch.is_grad_enabled()
 
 
 def attend(

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import models.linear
 from models.linear import Linear, linear, weights_fixed
+from utils.machine import CPU, computes_bf16
 
 
 def difference(module: Linear, x: torch.Tensor) -> float:
@@ -75,6 +76,13 @@ def test_keeps_a_layout_within_the_outermost_scope_alone(module: Linear) -> None
     assert models.linear._laid_out.get() is None
 
 
+def test_serves_bfloat16_where_the_processor_computes_in_it(module: Linear) -> None:
+    x = torch.randn(4, 16).bfloat16()
+    module.bfloat16()
+    assert was_laid_out(module, x) == computes_bf16(CPU)
+    assert difference(module, x) < 0.02
+
+
 def test_leaves_other_precisions_to_torch(module: Linear) -> None:
     x = torch.randn(4, 16)
     with torch.inference_mode(), weights_fixed():
@@ -91,6 +99,10 @@ def test_leaves_other_precisions_to_torch(module: Linear) -> None:
         *((1, 1500, True), (256, 1500, True), (257, 1500, False)),
     ],
 )
-def test_few_rows_and_many_products_are_worth_it(rows: int, size: int, laid_out: bool) -> None:
+def test_few_rows_and_many_products_are_worth_it(
+    rows: int, size: int, laid_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models.linear, "_FEW", 64)  # as without AVX-512
+    monkeypatch.setattr(models.linear, "_WORTH", 2_000_000)
     module = Linear(size, size)
     assert was_laid_out(module, torch.randn(rows, size)) == laid_out
