@@ -37,6 +37,7 @@ from models.build import build_model
 from models.decoding.beam import beam_search
 from models.decoding.hypothesis import Limits
 from models.decoding.stepwise import greedy_search
+from models.linear import weights_fixed
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from translation.loading import load_run
@@ -92,6 +93,7 @@ class Work:
 
 
 def ours(work: Work, precision: str, device: torch.device, stack: ExitStack) -> Translate:
+    stack.enter_context(weights_fixed())  # as for all searches of a command
     tokenizer = work.tokenizer
     model = copy.deepcopy(work.model).to(device, DTYPES[precision]).eval()
     limits = Limits(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,6 @@ from torch import Tensor, nn
 from models.linear import unpacked
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import Places, PositionScheme
-
-if TYPE_CHECKING:
-    from models.transformer_backend import DecoderLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +99,7 @@ class LayerStep:
     takes longer than to multiply a few rows.
     """
 
-    def __init__(
-        self, layer: DecoderLayer, scheme: PositionScheme, memory: Memory, n_rows: int
-    ) -> None:
+    def __init__(self, layer: Any, scheme: PositionScheme, memory: Memory, n_rows: int) -> None:
         self.number, self.pre_norm = layer.layer, layer.pre_norm
         self.residual_scale = layer.residual_scale
         self.self_attention, self.cross_attention = layer.self_attention, layer.cross_attention
@@ -180,7 +175,7 @@ class DecodeState:
 
     def __init__(
         self,
-        layers: list[DecoderLayer],
+        layers: Sequence[Any],
         memory: Memory,
         *,
         scheme: PositionScheme,
@@ -192,7 +187,7 @@ class DecodeState:
         n_heads, head_dim = self.layers[0].heads
         sizes = n_rows, len(layers), n_heads, max_len, head_dim
         self.cache = KeyValueCache(*sizes, like=memory.states)
-        self.beam_size = beam_size
+        self.scheme, self.beam_size = scheme, beam_size
         self.positions = memory.positions[:0]  # [length], of the target tokens decoded so far
         self.memory_positions = memory.positions
         self.memory_mask = padding_attn_mask(memory.padding) if memory.padding.any() else None
@@ -206,8 +201,14 @@ class DecodeState:
         return self.cache.length
 
     def _look_at_memory(self, positions: Tensor) -> None:
-        folded = positions.repeat(self.beam_size)
-        self.cross_places = Places(folded, self.memory_positions, padding=self.memory_mask)
+        """From positions [T], those of the newest tokens."""
+        self.cross_places = Places(
+            positions.repeat(self.beam_size),
+            self.memory_positions,
+            padding=self.memory_mask,
+            q_span=self.scheme.span(self.length - len(positions), self.length),
+            k_span=self.scheme.span(0, len(self.memory_positions)),
+        )
 
     def grow(self, positions: Tensor) -> None:
         """New tokens come, at positions [T]."""
@@ -215,8 +216,15 @@ class DecodeState:
         # Of a first chunk, queries and keys are the same tokens, and the kernel is told so.
         first = self.length == len(positions)
         self.positions = positions if first else torch.cat((self.positions, positions))
-        newest = len(positions) == 1
-        self.places = Places(positions, self.positions, causal=True, newest=newest)
+        start, end = self.length - len(positions), self.length
+        self.places = Places(
+            positions,
+            self.positions,
+            causal=True,
+            newest=len(positions) == 1,
+            q_span=self.scheme.span(start, end),
+            k_span=self.scheme.span(0, end),
+        )
         if not self.plain:
             self._look_at_memory(positions)
 

@@ -75,6 +75,8 @@ def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """
     vocab_size = log_probs.shape[-1]
     n_parts = vocab_size // _WIDTH
+    if n == 1 and log_probs.numel() < _MANY:
+        return log_probs.max(dim=-1, keepdim=True)
     if log_probs.device.type != "cpu" or log_probs.numel() < _MANY or n_parts < 4 * n:
         return log_probs.topk(n, dim=-1)
     whole = n_parts * _WIDTH
