@@ -97,7 +97,9 @@ def main(argv: list[str] | None = None) -> None:
     tag = "" if args.tag is None else f"{args.tag} "
     dropped: Counter[str] = Counter()
     texts = usable(lines, lambda text: len(translator.encode([text])[0]), data.max_len, dropped)
-    found = translator.translate_stream(texts, chunk=CHUNK, greedy=greedy, beam=not greedy)
+    found = translator.translate_stream(
+        texts, chunk=CHUNK * args.workers, greedy=greedy, beam=not greedy
+    )
     n_written = 0
     with (
         writer(real, never=args.src_file) as write_real,

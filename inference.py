@@ -88,11 +88,12 @@ def main(argv: list[str] | None = None) -> None:
     greedy, beam = args.search in ("greedy", "both"), args.search != "greedy"
     chunk = CHUNK
     if args.src_text is not None:
+        args.workers = 1
         texts, where = args.src_text, "--src_text number"
     else:
         raw, name = open_source(args.src_file)
         texts, where = read_lines(raw, name), f"{name}, line"
-        chunk = 1 if raw.isatty() else CHUNK
+        chunk = 1 if raw.isatty() else CHUNK * args.workers
     total = None if args.src_file is None else count_lines(args.src_file)
     with writer(args.output, never=args.src_file) as write:
         from tqdm import tqdm

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from configs.load import add_set_argument
 from configs.schema import Config
+from translation.workers import Processes, Threads, Workers, threads_of_each
 from utils.cli import threads
 from utils.errors import UserError
 
@@ -95,15 +96,16 @@ def load_from_arguments(
     if args.precision != "fp32" and args.engine != "torch":
         why = f"is for --engine torch, not {args.engine}; ctranslate2 has --compute_type"
         raise UserError(f"--precision {args.precision} {why}")
+    workers: Workers | None = None
+    if args.workers > 1 and args.engine == "torch":
+        workers = Processes(args.workers, args.threads)  # they begin while this one imports torch
     import torch
 
     from translation.loading import load_run
-    from translation.workers import Processes, Threads
     from utils.machine import DTYPES, resolve_device, resolve_precision
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    n_threads = args.threads or max(1, torch.get_num_threads() // args.workers)
     device = resolve_device(args.device)
     if args.workers > 1 and device.type != "cpu":
         raise UserError(f"--workers {args.workers} is for a CPU; add --device cpu or leave it out")
@@ -119,7 +121,7 @@ def load_from_arguments(
                 greedy=getattr(args, "search", None) == "greedy",
                 compute_type=args.compute_type or "float32",
                 inter_threads=args.workers,
-                intra_threads=n_threads,
+                intra_threads=args.threads or threads_of_each(args.workers),
             )
             said = engine.name
         except UserError as error:
@@ -128,9 +130,9 @@ def load_from_arguments(
             said = f"torch, since {error}"
     if args.engine == "auto":
         print(f"engine: {said}", file=sys.stderr)
-    workers = None
-    if args.workers > 1:
-        at_once = args.workers
-        workers = Processes(at_once, n_threads) if engine is None else Threads(at_once)
-    how = {"engine": engine, "workers": workers}
-    return loaded, loaded.translator(device, DTYPES[precision], **how)
+    if args.workers > 1 and engine is not None:
+        workers = Threads(args.workers)
+    elif args.workers > 1 and workers is None:
+        workers = Processes(args.workers, args.threads)
+    translator = loaded.translator(device, DTYPES[precision], engine=engine, workers=workers)
+    return loaded, translator

@@ -1,6 +1,10 @@
-"""Several batches at once: in processes that share the memory of one model, or in threads."""
+"""Several batches at once: in processes that share one model's memory, or in threads.
+
+Imports torch where it is needed, so that other processes import it while this one does.
+"""
 
 import contextlib
+import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,15 +14,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-import torch
-import torch.multiprocessing
-
 from configs.schema import DecodeConfig
-from models.decoding.hypothesis import Hypothesis
 from utils.errors import UserError
 
 Job = Mapping[str, Any]  # arguments of `search_ids`
-Found = list[list[Hypothesis]]
+Found = list[list[Any]]  # what it returns
 
 
 class Searcher(Protocol):
@@ -46,61 +46,79 @@ class Threads:
 
 
 class Processes:
-    """n processes of `threads` CPU threads each, begun with the first jobs.
+    """n processes of `threads` (None: `threads_of_each`): this one, and others that begin at once.
 
     They share the model of the first searcher, and end with this process, whatever ends it.
     """
 
-    def __init__(self, n: int, threads: int) -> None:
+    def __init__(self, n: int, threads: int | None) -> None:
         self.n, self.threads = n, threads
-        self._processes: dict[Connection, BaseProcess] = {}
+        self._others: dict[Connection, BaseProcess] = {}
+        self._begin()
 
     def map(self, searcher: Searcher, jobs: Sequence[Job]) -> Iterator[tuple[int, Found]]:
         """Raises UserError where a process ends before its job does."""
-        busy: dict[Connection, int] = {}
+        import torch
+        import torch.multiprocessing  # which can send tensors
+
+        self._begin()
         waiting = deque(enumerate(jobs))
+        busy: dict[Connection, deque[int]] = {connection: deque() for connection in self._others}
+        n_threads = torch.get_num_threads()
+        torch.set_num_threads(self.threads or threads_of_each(self.n))
         try:
-            idle = self._begun(searcher)
-            while waiting or busy:
-                while waiting and idle:
-                    number, job = waiting.popleft()
-                    busy[connection := idle.pop()] = number
-                    self._talk(connection, connection.send, (searcher.decode, job))
-                ready = wait(list(busy))
-                for connection in [each for each in busy if each in ready]:
+            while waiting or any(busy.values()):
+                for connection in wait(list(busy), 0 if waiting else None):
+                    assert isinstance(connection, Connection)
                     found = self._talk(connection, connection.recv)
                     if isinstance(found, UserError):
                         raise found
-                    yield busy.pop(connection), found
-                    idle.append(connection)
+                    if found is None:
+                        self._talk(connection, connection.send, searcher)
+                        self._ready.add(connection)
+                    else:
+                        yield busy[connection].popleft(), found
+                for connection in self._ready:
+                    while waiting and len(busy[connection]) < 2:  # one to begin with at once
+                        number, job = waiting.popleft()
+                        self._talk(connection, connection.send, (searcher.decode, job))
+                        busy[connection].append(number)
+                if waiting:
+                    number, job = waiting.popleft()
+                    yield number, searcher.search_ids(**job)
+        except BaseException:  # answers on their way would be taken for those of the next jobs
+            for process in self._others.values():
+                process.kill()
+            self._others.clear()
+            raise
         finally:
-            if busy:  # their answers would be taken for those of the next jobs
-                for process in self._processes.values():
-                    process.kill()
-                self._processes.clear()
+            torch.set_num_threads(n_threads)
 
-    def _begun(self, searcher: Searcher) -> list[Connection]:
-        context = torch.multiprocessing.get_context("spawn")
+    def _begin(self) -> None:
+        if self._others:
+            return
+        self._ready: set[Connection] = set()  # which have the searcher
+        context = multiprocessing.get_context("spawn")
         resource_tracker.ensure_running()  # beginning it lets SIGINT through again
         # They inherit that Ctrl-C is none of theirs: this process ends them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            while len(self._processes) < self.n:
+            for _ in range(self.n - 1):
                 here, there = context.Pipe()
-                arguments = there, searcher, self.threads
-                process = context.Process(target=_work, args=arguments, daemon=True)
+                process = context.Process(
+                    target=_work, args=(there, self.n, self.threads), daemon=True
+                )
                 process.start()
                 there.close()
-                self._processes[here] = process
+                self._others[here] = process
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return list(self._processes)
 
     def _talk(self, connection: Connection, say: Any, *what: Any) -> Any:
         try:
             return say(*what)
         except (EOFError, OSError):
-            process = self._processes[connection]
+            process = self._others[connection]
             process.join()
             code = process.exitcode or 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
@@ -110,10 +128,24 @@ class Processes:
             ) from None
 
 
-def _work(connection: Connection, searcher: Searcher, threads: int) -> None:
-    """Search what comes until the other side has gone."""
-    torch.set_num_threads(threads)
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+def threads_of_each(n: int) -> int:
+    """The CPU threads of each of n workers."""
+    import torch
+
+    return max(1, torch.get_num_threads() // n)
+
+
+def _work(connection: Connection, n: int, threads: int | None) -> None:
+    """Search what comes, after the searcher, until the other side has gone."""
+    import torch
+    import torch.multiprocessing
+
+    from models.linear import weights_fixed
+
+    torch.set_num_threads(threads or threads_of_each(n))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError), weights_fixed():
+        connection.send(None)
+        searcher: Searcher = connection.recv()
         while True:
             searcher.decode, job = connection.recv()
             try:
