@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # Rows of logits at once; on a CPU few enough for the cache to hold them between two passes.
-_ROWS_CPU, _ROWS = 256, 4096
+_ROWS_CPU, _ROWS = 512, 4096
 # Of which the vocabulary is made a multiple by rows of zeros, for the tensor cores of a GPU.
 _MULTIPLE_CPU, _MULTIPLE = 1, 64
 
