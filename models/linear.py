@@ -1,8 +1,9 @@
 """Linear maps, and the same for the few rows of a search step: one weight met again and again."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,8 @@ _FEW, _WORTH = (_SOME, 1) if _AVX512 else (64, 2_000_000)
 _laid_out: ContextVar[dict[int, tuple[Tensor, Tensor]] | None] = ContextVar(
     "laid_out", default=None
 )
+# Within `weights_cast`: by the id of a map, its weight, and its bias if it has one.
+_cast: ContextVar[dict[int, list[Tensor]] | None] = ContextVar("cast", default=None)
 
 
 @contextmanager
@@ -90,4 +93,50 @@ class Linear(nn.Linear):
     """nn.Linear by `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight, self.bias)
+        if torch.compiler.is_compiling() or (cast := _cast.get()) is None:
+            return linear(input, self.weight, self.bias)
+        return F.linear(input, *cast[id(self)])
+
+
+def weights_cast(module: nn.Module) -> AbstractContextManager[None]:
+    """Within it the maps of `module` have their weights in autocast's type, if they are trained.
+
+    One operation casts them all, and one their gradients. Autocast itself takes two a weight.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return nullcontext()
+    return _weights_cast(module)
+
+
+@contextmanager
+def _weights_cast(module: nn.Module) -> Iterator[None]:
+    maps = [each for each in module.modules() if isinstance(each, Linear)]
+    device = maps[0].weight.device.type
+    if not torch.is_autocast_enabled(device):
+        yield
+        return
+    parts = [[x for x in (each.weight, each.bias) if x is not None] for each in maps]
+    cast = iter(_Cast.apply(torch.get_autocast_dtype(device), *(x for two in parts for x in two)))
+    found = {id(each): [next(cast) for _ in two] for each, two in zip(maps, parts)}
+    token = _cast.set(found)
+    try:
+        yield
+    finally:
+        _cast.reset(token)
+
+
+class _Cast(torch.autograd.Function):
+    """Tensors in another type, all by one operation."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtype = tensors[0].dtype
+        out = [torch.empty_like(x, dtype=dtype) for x in tensors]
+        torch._foreach_copy_(out, tensors)
+        return tuple(out)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        out = [torch.empty_like(x, dtype=ctx.dtype) for x in grads]
+        torch._foreach_copy_(out, grads)
+        return None, *out

@@ -12,7 +12,7 @@ from models.attention.multi_head import CrossAttention, SelfAttention
 from models.attention.tap import AttentionTap
 from models.decode_state import DecodeState, Memory
 from models.dropout import Dropout, JointDropout
-from models.linear import Linear
+from models.linear import Linear, weights_cast
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import Places, PositionScheme
 
@@ -139,7 +139,8 @@ class Encoder(nn.Module):
         mask = padding_attn_mask(padding)
         places = Places(positions, positions, padding=mask, q_span=span, k_span=span)
         for layer in self.layers:
-            x = layer(x, scheme=scheme, places=places, tap=tap)
+            with weights_cast(layer):
+                x = layer(x, scheme=scheme, places=places, tap=tap)
         return self.norm(x)
 
 
@@ -216,8 +217,9 @@ class Decoder(nn.Module):
         where = positions, memory.positions
         cross_places = Places(*where, padding=mask, q_span=span, k_span=k_span)
         for layer in self._layers():
-            kv = layer.project_memory(memory, scheme=scheme)
-            y = layer(y, kv, scheme=scheme, places=places, cross_places=cross_places, tap=tap)
+            with weights_cast(layer):
+                kv = layer.project_memory(memory, scheme=scheme)
+                y = layer(y, kv, scheme=scheme, places=places, cross_places=cross_places, tap=tap)
         return self.norm(y)
 
     def init_state(

@@ -1,13 +1,15 @@
 """The linear map of a search step against the plain one, whatever became of the weight."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import models.linear
-from models.linear import Linear, linear, weights_fixed
+from models.linear import Linear, linear, weights_cast, weights_fixed
 from utils.machine import CPU, computes_bf16
 
 
@@ -106,3 +108,20 @@ def test_few_rows_and_many_products_are_worth_it(
     monkeypatch.setattr(models.linear, "_WORTH", 2_000_000)
     module = Linear(size, size)
     assert was_laid_out(module, torch.randn(rows, size)) == laid_out
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_cast_together_are_those_that_autocast_casts(bias: bool) -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Sequential(Linear(4, 6, bias=bias), Linear(6, 3, bias=bias)), torch.randn(5, 4)
+
+    def results(scope: AbstractContextManager[None]) -> list[torch.Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16), scope:
+            out = layer(x)
+        return [out, *torch.autograd.grad(out.float().square().sum(), list(layer.parameters()))]
+
+    for ours, autocasts in zip(results(weights_cast(layer)), results(nullcontext()), strict=True):
+        assert ours.dtype == autocasts.dtype
+        assert torch.equal(ours, autocasts)
+    with weights_cast(layer):  # without autocast the weights are as they are
+        assert layer(x).dtype == torch.float32
