@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from utils.machine import computes_bf16
 
 _SOME, _LARGE = 256, 1_000_000  # rows, of a weight of so many numbers: the output projection
-_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-# Rows of any other weight; and multiplications, below which oneDNN takes longer to begin than torch
-# to finish. Measured: see benchmarks/README.md.
-_FEW, _WORTH = (_SOME, 1) if _AVX512 else (64, 2_000_000)
+_FEW = 64  # rows, of any other weight
+# Multiplications, below which oneDNN takes longer to begin than torch to finish, unless the weight
+# has so many numbers that to fetch them is what takes long.
+_WORTH, _FETCHED = 2_000_000, 2_000_000
+if torch.backends.cpu.get_cpu_capability() == "AVX512":
+    _FEW, _WORTH, _FETCHED = _SOME, 500_000, 100_000
 
 # Within `weights_fixed`: by id, each weight that was met and the same laid out for oneDNN.
 _laid_out: ContextVar[dict[int, tuple[Tensor, Tensor]] | None] = ContextVar(
@@ -71,7 +73,8 @@ def _for_onednn(weight: Tensor, n_rows: int) -> Tensor | None:
     if torch.compiler.is_compiling() or (held := _laid_out.get()) is None:
         return None
     most = _SOME if weight.numel() >= _LARGE else _FEW
-    if n_rows > most or n_rows * weight.numel() < _WORTH or not _serves(weight):
+    worth = n_rows * weight.numel() >= _WORTH or (n_rows > 0 and weight.numel() >= _FETCHED)
+    if n_rows > most or not worth or not _serves(weight):
         return None
     if id(weight) not in held:
         held[id(weight)] = weight, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 32)

@@ -106,6 +106,7 @@ def test_few_rows_and_many_products_are_worth_it(
 ) -> None:
     monkeypatch.setattr(models.linear, "_FEW", 64)  # as without AVX-512
     monkeypatch.setattr(models.linear, "_WORTH", 2_000_000)
+    monkeypatch.setattr(models.linear, "_FETCHED", 2_000_000)
     module = Linear(size, size)
     assert was_laid_out(module, torch.randn(rows, size)) == laid_out
 
