@@ -98,13 +98,15 @@ def create_trainer(
             wait = nullcontext() if here else model.no_sync()  # type: ignore[operator]
             with wait:
                 # DistributedDataParallel takes the mean over processes: the factor makes it a sum.
-                sums = backward(model, batch.to(device), world_size / n_tokens)
-            nll += sums.nll
-            n_correct += sums.n_correct
+                found = backward(model, batch.to(device), world_size / n_tokens)
+            nll += found.nll
+            n_correct += found.n_correct
         scaler.unscale_(optimizer)
         grad_norm = nn.utils.clip_grad_norm_(parameters, max_norm)
-        nll, n_correct = idist.all_reduce(nll), idist.all_reduce(n_correct)
-        total, correct, norm = torch.stack((nll, n_correct, grad_norm.double())).tolist()
+        sums = idist.all_reduce(torch.stack((nll, n_correct)))
+        # The one wait for the device. It comes before the optimizer: a bad update must not touch
+        # the weights, and a checkpoint or a log line must not lack the last update's figures.
+        total, correct, norm = torch.cat((sums, grad_norm.double()[None])).tolist()
         lr = optimizer.param_groups[0]["lr"]
         whole = math.isfinite(total) and math.isfinite(norm)
         # While a scaler looks for its scale it meets infinite gradients, and then halves it.
