@@ -188,6 +188,10 @@ class DecodeState:
         sizes = n_rows, len(layers), n_heads, max_len, head_dim
         self.cache = KeyValueCache(*sizes, like=memory.states)
         self.scheme, self.beam_size = scheme, beam_size
+        # of each sentence in the cache
+        self.first_rows = torch.arange(0, n_rows, beam_size, device=memory.positions.device)[
+            :, None
+        ]
         self.positions = memory.positions[:0]  # [length], of the target tokens decoded so far
         self.memory_positions = memory.positions
         self.memory_mask = padding_attn_mask(memory.padding) if memory.padding.any() else None
@@ -230,8 +234,8 @@ class DecodeState:
 
     def reorder(self, beam_index: Tensor) -> None:
         """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
-        sentences = torch.arange(len(beam_index), device=beam_index.device)
-        self.cache.take(beam_rows(sentences, beam_index, self.beam_size))
+        first = self.first_rows[: len(beam_index)]
+        self.cache.take((first + beam_index).flatten())
 
     def select(self, alive: Tensor) -> None:
         """Keep the given sentences ([B'] indices) with all their beams."""

@@ -29,35 +29,37 @@ class Pool:
     ) -> None:
         self.scores = torch.full((batch, beam_size), -torch.inf, dtype=torch.float64, device=device)
         self.log_probs = torch.full_like(self.scores, -torch.inf)
-        self.lengths = torch.zeros(batch, beam_size, dtype=torch.long, device=device)
+        self.eos_id = eos_id
         self.ids = torch.full((batch, beam_size, longest), eos_id, device=device)
 
-    def add(self, log_probs: Tensor, penalty: float, length: int, ids: Tensor) -> None:
-        """Offer candidates: log_probs [B,N], -inf is none; ids [B,N,T]. `length` counts EOS."""
+    def add(self, log_probs: Tensor, penalty: float, ids: Tensor) -> None:
+        """Offer candidates: log_probs [B,N], -inf is none; ids [B,N,T] without EOS."""
         scores = torch.cat((self.scores, log_probs / penalty), dim=1)
         self.scores, index = scores.topk(self.scores.shape[1], dim=1)
         self.log_probs = torch.cat((self.log_probs, log_probs), dim=1).gather(1, index)
-        lengths = torch.full_like(log_probs, length, dtype=torch.long)
-        self.lengths = torch.cat((self.lengths, lengths), dim=1).gather(1, index)
-        padded = F.pad(ids, (0, self.ids.shape[2] - ids.shape[2]))
+        padded = F.pad(ids, (0, self.ids.shape[2] - ids.shape[2]), value=self.eos_id)
         all_ids = torch.cat((self.ids, padded), dim=1)
         self.ids = all_ids.gather(1, index[:, :, None].expand(-1, -1, all_ids.shape[2]))
 
     def select(self, rows: Tensor) -> None:
         self.scores, self.log_probs = self.scores[rows], self.log_probs[rows]
-        self.lengths, self.ids = self.lengths[rows], self.ids[rows]
+        self.ids = self.ids[rows]
 
     def hypotheses(self, rows: list[int], *, finished: bool) -> list[list[Hypothesis]]:
         """What it holds for the given sentences."""
-        fields = (self.ids, self.lengths, self.log_probs, self.scores)
+        fields = (self.ids, self.log_probs, self.scores)
         return [
             [
-                Hypothesis(tuple(ids[: length - finished]), log_prob, score, finished)
-                for ids, length, log_prob, score in zip(*row)
+                Hypothesis(_before(self.eos_id, ids), log_prob, score, finished)
+                for ids, log_prob, score in zip(*row)
                 if score > -float("inf")
             ]
             for row in zip(*(field[rows].tolist() for field in fields))
         ]
+
+
+def _before(eos_id: int, ids: list[int]) -> tuple[int, ...]:
+    return tuple(itertools.takewhile(lambda i: i != eos_id, ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +101,18 @@ def extend(
     top, top_tokens = best_tokens(ranked_by, n_each)
     candidates = (live[:, :, None] + top).flatten(1)
     ranks, flat = candidates.topk(min(2 * beam_size, candidates.shape[1]), dim=1)
-    scores = ranks
-    if deduction is not None:
-        scores = (live[:, :, None] + log_probs.gather(2, top_tokens)).flatten(1).gather(1, flat)
     origin, token = flat // n_each, top_tokens.flatten(1).gather(1, flat)
     ends = token == eos_id
     # EOS sinks to the end of the sorted list.
-    _, index = ranks.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
+    on, index = ranks.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
+    scores = ranks
+    if deduction is not None:
+        scores = (live[:, :, None] + log_probs.gather(2, top_tokens)).flatten(1).gather(1, flat)
+        on = scores.masked_fill(ends, -torch.inf).gather(1, index)
     return Extension(
-        ended=scores[:, :beam_size].masked_fill(~ends[:, :beam_size], -torch.inf),
+        ended=torch.where(ends[:, :beam_size], scores[:, :beam_size], -torch.inf),
         ended_origin=origin[:, :beam_size],
-        live=scores.masked_fill(ends, -torch.inf).gather(1, index),
+        live=on,
         origin=origin.gather(1, index),
         token=token.gather(1, index),
     )
@@ -171,7 +174,7 @@ def beam_search(
     looks = steps_between_looks(device)
     shortest, longest = int(max_lengths.min()), int(max_lengths.max())
     never = never_generated(pad_id=model.pad_id, bos_id=limits.bos_id, eos_id=eos_id)
-    ruled_out = torch.tensor(never, device=device)
+    ruled_out = torch.tensor(never, dtype=torch.long, device=device)
     state = model.init_state(model.encode(src), beam_size=beam_size, max_len=longest)
 
     beam = [Group(batch, size, longest, eos_id, device) for _ in range(groups)]
@@ -192,9 +195,9 @@ def beam_search(
             deduction = None if taken is None else strength * taken[:, None]
             step = extend(group.live, of_group, eos_id, deduction=deduction)
             if looks > 1 or step.ended.amax() > -torch.inf:
-                group.finished.add(step.ended, penalty, length, step.ended_ids(group.ids))
-            best_ahead = step.live.amax(dim=1) / penalty_at_limit
-            settled = group.finished.scores[:, last_wanted] >= best_ahead
+                group.finished.add(step.ended, penalty, step.ended_ids(group.ids))
+            best_live = step.live[:, 0] if deduction is None else step.live.amax(dim=1)
+            settled = group.finished.scores[:, last_wanted] >= best_live / penalty_at_limit
             if size == 1:
                 settled |= step.ended[:, 0] > -torch.inf
             # Where a group is settled it has no live hypothesis any more.
@@ -205,13 +208,13 @@ def beam_search(
             if length >= shortest:
                 at_limit = (max_lengths <= length)[:, None]
                 cut_off = live.masked_fill(~at_limit, -torch.inf)
-                group.cut_off.add(cut_off, penalty, length, group.ids)
+                group.cut_off.add(cut_off, penalty, group.ids)
                 live = live.masked_fill(at_limit, -torch.inf)
             group.live = live
             origin.append(step.origin + len(origin) * size)
         going = list(range(len(alive)))
         if length % looks == 0 or length == longest:
-            live = torch.cat([group.live for group in beam], dim=1).amax(dim=1)
+            live = _together([group.live for group in beam]).amax(dim=1)
             going = (live > -torch.inf).nonzero().squeeze(1).tolist()
         if len(going) < len(alive):
             gone = sorted(set(range(len(alive))).difference(going))
@@ -221,7 +224,7 @@ def beam_search(
                 found[alive[row]] = _best_of(itertools.chain(*of_row))[:n_best]
         if not going:
             break
-        state.reorder(torch.cat(origin, dim=1))
+        state.reorder(_together(origin))
         if len(going) < len(alive):
             rows = torch.tensor(going, device=device)
             state.select(rows)
@@ -229,8 +232,13 @@ def beam_search(
             max_lengths, penalty_at_limit = max_lengths[rows], penalty_at_limit[rows]
             for group in beam:
                 group.select(rows)
-        tokens = torch.cat([group.ids[:, :, -1] for group in beam], dim=1)
+        tokens = _together([group.ids[:, :, -1] for group in beam])
     return found
+
+
+def _together(of_groups: list[Tensor]) -> Tensor:
+    """What each group has, [B,K] each, for the whole beam."""
+    return of_groups[0] if len(of_groups) == 1 else torch.cat(of_groups, dim=1)
 
 
 def _best_of(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:

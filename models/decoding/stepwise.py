@@ -73,7 +73,7 @@ def _search(
     device, batch, eos_id = src.device, src.shape[0], limits.eos_id
     max_lengths = limits.max_lengths(src, model.pad_id)
     never = never_generated(pad_id=model.pad_id, bos_id=limits.bos_id, eos_id=eos_id)
-    ruled_out = torch.tensor(never, device=device)
+    ruled_out = torch.tensor(never, dtype=torch.long, device=device)
     looks = steps_between_looks(device)
     longest = int(max_lengths.max())
     state = model.init_state(model.encode(src), beam_size=n, max_len=longest)

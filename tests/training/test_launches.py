@@ -1,12 +1,11 @@
 """What an update asks of a device: how many operations, and that it never waits for an answer."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
+from operations import WAITS, Operations
 from tiny_models import POSITIONS
-from torch.utils._python_dispatch import TorchDispatchMode
 from updates import CPU, VOCABULARY, batch_of, sentences
 
 from configs.schema import Constant, ModelConfig, OptimConfig, Position, Rope
@@ -18,29 +17,7 @@ from training.objectives import build_objective
 from training.schedules import build_optimizer
 from utils.machine import autocast
 
-# What makes the program wait on a GPU: to read a number, to count what a mask selects or how many
-# values differ, and to copy numbers of Python's there.
-WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "lift_fresh")
-NONE = ("empty", "promote_types", "profiler")
 OPTIM = OptimConfig(schedule=Constant(lr=1e-3), grad_clip=1.0)
-
-
-class Operations(TorchDispatchMode):
-    """Counts operations by name; views, fresh memory and questions about types are none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        name = func._schema.name.removeprefix("aten::")
-        reads = [a.alias_info for a in func._schema.arguments if a.alias_info is not None]
-        if all(alias.is_write for alias in reads) and not name.startswith(NONE):
-            self.counts[name] += 1
-        if name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1]):
-            self.counts["nonzero"] += 1
-        return out
 
 
 def on_a_gpu(self: Dropout, x: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from operations import WAITS, Operations
 from tiny_models import (
     ALL_SCHEMES,
     BOS,
@@ -25,7 +26,7 @@ from tiny_models import (
 )
 from torch import Tensor
 
-from configs.schema import Rope, Sampling
+from configs.schema import Position, Rope, Sampling, Sinusoidal
 from models.decoding import beam, hypothesis, stepwise
 from models.decoding.beam import beam_search
 from models.decoding.hypothesis import (
@@ -384,3 +385,20 @@ def test_the_best_tokens_are_those_of_topk(
         expected = rows.topk(n, dim=-1)
         assert torch.equal(values, expected.values)
         assert torch.equal(ids, expected.indices)
+
+
+@pytest.mark.parametrize("position", [Sinusoidal(), Rope(form="real")])
+def test_a_step_of_six_layers_asks_little_of_a_device_and_seldom_waits(
+    position: Position, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beam, "steps_between_looks", lambda device: 8)
+    model, src = tiny_model(position, n_decoder_layers=6).float(), sources(6, 4)
+    counts = []
+    for n_steps in (9, 17):
+        limits = replace(LIMITS, eos_id=VOCAB, max_len=n_steps, max_len_ratio=99)
+        with Operations() as asked:
+            beam_search(model, src, limits, beam_size=5, n_best=1)
+        counts.append(asked.counts)
+    eight = counts[1] - counts[0]
+    assert eight.total() <= 8 * 160
+    assert sum(eight[name] for name in WAITS) <= 1
