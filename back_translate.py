@@ -89,6 +89,8 @@ def main(argv: list[str] | None = None) -> None:
     from tqdm import tqdm
 
     loaded, translator = load_from_arguments(args, change)
+    from models.linear import weights_fixed
+
     data, greedy = loaded.config.data, args.search == "greedy"
     langs = languages(data, reverse=args.reverse)
     real, synthetic = (Path(f"{args.output}.{lang}") for lang in langs)
@@ -105,6 +107,7 @@ def main(argv: list[str] | None = None) -> None:
         writer(real, never=args.src_file) as write_real,
         writer(synthetic, never=args.src_file) as write_synthetic,
         tqdm(total=total, unit=" lines", disable=not sys.stderr.isatty(), smoothing=0) as bar,
+        weights_fixed(),
     ):
         for items in found:
             kept = [item for item in items if item.best.finished and item.best.text.strip()]

@@ -99,6 +99,8 @@ def main(argv: list[str] | None = None) -> None:
         from tqdm import tqdm
 
         loaded, translator = load_from_arguments(args, change)
+        from models.linear import weights_fixed
+
         most = min(MOST_TOKENS, translator.longest_source or MOST_TOKENS)
         max_len = loaded.config.data.max_len
         beyond: list[int] = []
@@ -114,7 +116,8 @@ def main(argv: list[str] | None = None) -> None:
             texts, chunk=chunk, greedy=greedy, beam=beam, watch=watch
         )
         hidden = args.src_file is None or not sys.stderr.isatty()
-        with tqdm(total=total, unit=" lines", disable=hidden, smoothing=0) as bar:
+        bar = tqdm(total=total, unit=" lines", disable=hidden, smoothing=0)
+        with bar, weights_fixed():
             for items in found:
                 write(shown(items, args, translator.decode))
                 bar.update(len(items))

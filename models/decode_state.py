@@ -23,11 +23,6 @@ class Memory:
     positions: Tensor  # [S]
 
 
-def beam_rows(sentences: Tensor, beams: Tensor, beam_size: int) -> Tensor:
-    """Where the given beams of the given sentences stand in what holds [B*K,...]."""
-    return (sentences[:, None] * beam_size + beams).flatten()
-
-
 class KeyValueCache:
     """Keys and values of the tokens decoded so far, of L layers: one buffer [L,2,N,H,max_len,Dh].
 
@@ -95,11 +90,11 @@ class KeyValueCache:
 class LayerStep:
     """A decoder layer with all that a step needs at hand.
 
-    The arithmetic is that of `DecoderLayer.forward`. To call modules, of which a layer has twenty,
-    takes longer than to multiply a few rows.
+    The arithmetic is that of `DecoderLayer.forward` in evaluation. To call modules, of which a
+    layer has twenty, takes longer than to multiply a few rows.
     """
 
-    def __init__(self, layer: Any, scheme: PositionScheme, memory: Memory, n_rows: int) -> None:
+    def __init__(self, layer: Any, scheme: PositionScheme, memory: Memory) -> None:
         self.number, self.pre_norm = layer.layer, layer.pre_norm
         self.residual_scale = layer.residual_scale
         self.self_attention, self.cross_attention = layer.self_attention, layer.cross_attention
@@ -109,7 +104,7 @@ class LayerStep:
         k, v = layer.project_memory(memory, scheme=scheme)
         self.k, self.v = k.contiguous(), v.contiguous()  # read at every step
         self.qkv, self.out, self.q, self.cross_out, self.linear1, self.linear2 = (
-            unpacked(module, n_rows)
+            unpacked(module)
             for module in (
                 layer.self_attention.qkv_proj,
                 layer.self_attention.out_proj,
@@ -183,7 +178,7 @@ class DecodeState:
         max_len: int,
     ) -> None:
         n_rows = len(memory.states) * beam_size
-        self.layers = [LayerStep(layer, scheme, memory, n_rows) for layer in layers]
+        self.layers = [LayerStep(layer, scheme, memory) for layer in layers]
         n_heads, head_dim = self.layers[0].heads
         sizes = n_rows, len(layers), n_heads, max_len, head_dim
         self.cache = KeyValueCache(*sizes, like=memory.states)
@@ -234,13 +229,12 @@ class DecodeState:
 
     def reorder(self, beam_index: Tensor) -> None:
         """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
-        first = self.first_rows[: len(beam_index)]
-        self.cache.take((first + beam_index).flatten())
+        self.cache.take((self.first_rows[: len(beam_index)] + beam_index).flatten())
 
     def select(self, alive: Tensor) -> None:
         """Keep the given sentences ([B'] indices) with all their beams."""
         beams = torch.arange(self.beam_size, device=alive.device)
-        self.cache.take(beam_rows(alive, beams, self.beam_size))
+        self.cache.take((self.first_rows[alive] + beams).flatten())
         for step in self.layers:
             step.k, step.v = step.k[alive], step.v[alive]
         if self.memory_mask is not None:

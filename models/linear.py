@@ -44,14 +44,22 @@ def weights_fixed() -> Iterator[None]:
         _laid_out.reset(token)
 
 
-def unpacked(module: nn.Linear, n_rows: int) -> Callable[[Tensor], Tensor]:
-    """The map of a module whose weight does not change, for up to n_rows rows: see `linear`."""
+def unpacked(module: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """`linear` of x [B,T,I] by a module, for a scope of `weights_fixed`, and without its calls."""
     weight, bias = module.weight, module.bias
-    laid_out = _for_onednn(weight, n_rows)
-    if laid_out is None:
-        return lambda x: F.linear(x, weight, bias)
     product = torch.ops.mkldnn._linear_pointwise.default
-    return lambda x: product(x, laid_out, bias, "none", [], "")
+    by_rows: dict[int, Tensor | None] = {}
+
+    def apply(x: Tensor) -> Tensor:
+        n_rows = x.shape[0] * x.shape[1]
+        if n_rows not in by_rows:
+            by_rows[n_rows] = _for_onednn(weight, n_rows)
+        laid_out = by_rows[n_rows]
+        if laid_out is None:
+            return F.linear(x, weight, bias)
+        return product(x, laid_out, bias, "none", [], "")
+
+    return apply
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -96,9 +104,9 @@ class Linear(nn.Linear):
     """nn.Linear by `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or (cast := _cast.get()) is None:
-            return linear(input, self.weight, self.bias)
-        return F.linear(input, *cast[id(self)])
+        if not torch.compiler.is_compiling() and id(self) in (cast := _cast.get() or {}):
+            return F.linear(input, *cast[id(self)])
+        return linear(input, self.weight, self.bias)
 
 
 def weights_cast(module: nn.Module) -> AbstractContextManager[None]:

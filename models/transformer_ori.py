@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from configs.schema import ModelConfig
 from models.attention.tap import AttentionTap
-from models.decode_state import Memory, beam_rows
+from models.decode_state import Memory
 from models.positional_encodings.base import PositionScheme
 
 
@@ -77,8 +77,8 @@ class PrefixState:
         return self.prefix.shape[1]
 
     def reorder(self, beam_index: Tensor) -> None:
-        sentences = torch.arange(len(beam_index), device=beam_index.device)
-        self.prefix = self.prefix[beam_rows(sentences, beam_index, self.beam_size)]
+        first = torch.arange(0, len(self.prefix), self.beam_size, device=beam_index.device)
+        self.prefix = self.prefix[(first[:, None] + beam_index).flatten()]
 
     def select(self, alive: Tensor) -> None:
         states, padding = self.memory.states[alive], self.memory.padding[alive]

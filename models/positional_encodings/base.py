@@ -42,8 +42,8 @@ class Places:
     # [B], the position after the last real key of each row, where the rows are whole sentences and
     # padding does not tell; None where they grow (a causal attention).
     k_end: Tensor | None = None
-    # The first position and the one after the last, where they are all the integers in between:
-    # then nobody need ask the device what they are.
+    # The first position and the one after the last, where they are all the integers in between,
+    # each perhaps several times: then nobody need ask the device what they are.
     q_span: Span | None = None
     k_span: Span | None = None
     _made: dict[Hashable, object] = field(default_factory=dict, init=False)

@@ -116,13 +116,17 @@ def test_weights_cast_together_are_those_that_autocast_casts(bias: bool) -> None
     torch.manual_seed(0)
     layer, x = nn.Sequential(Linear(4, 6, bias=bias), Linear(6, 3, bias=bias)), torch.randn(5, 4)
 
+    cast: list[int] = []  # maps, in each scope
+
     def results(scope: AbstractContextManager[None]) -> list[torch.Tensor]:
         with torch.autocast("cpu", dtype=torch.bfloat16), scope:
+            cast.append(len(models.linear._cast.get() or ()))
             out = layer(x)
         return [out, *torch.autograd.grad(out.float().square().sum(), list(layer.parameters()))]
 
     for ours, autocasts in zip(results(weights_cast(layer)), results(nullcontext()), strict=True):
         assert ours.dtype == autocasts.dtype
         assert torch.equal(ours, autocasts)
+    assert cast == [2, 0]
     with weights_cast(layer):  # without autocast the weights are as they are
         assert layer(x).dtype == torch.float32

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from tiny_models import (
     BOS,
     EOS,
     LIMITS,
+    N_LAYERS,
     PAD,
     VOCAB,
     forced_log_prob,
@@ -27,6 +29,7 @@ from tiny_models import (
 from torch import Tensor
 
 from configs.schema import Position, Rope, Sampling, Sinusoidal
+from models import linear
 from models.decoding import beam, hypothesis, stepwise
 from models.decoding.beam import beam_search
 from models.decoding.hypothesis import (
@@ -402,3 +405,19 @@ def test_a_step_of_six_layers_asks_little_of_a_device_and_seldom_waits(
     eight = counts[1] - counts[0]
     assert eight.total() <= 8 * 160
     assert sum(eight[name] for name in WAITS) <= 1
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_laid_out_for_a_search_find_the_same(
+    bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, src = lively(bias=bias).float(), sources(5, 2, 8, 3)
+    limits = replace(LIMITS, max_len=11, max_len_ratio=0.8)  # sentences leave one after the other
+    searches = (partial(beam_search, **FOUR), greedy_search)
+    plain = [search(model, src, limits) for search in searches]
+    monkeypatch.setattr(linear, "_WORTH", 1)
+    with linear.weights_fixed():
+        for search, expected in zip(searches, plain):
+            for ours, theirs in zip(search(model, src, limits), expected, strict=True):
+                assert_alike(ours, theirs, 1e-5)
+        assert len(linear._laid_out.get() or ()) == (4 + 7) * N_LAYERS + 1
