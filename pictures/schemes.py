@@ -164,8 +164,7 @@ class Scheme:
         found, positions = {}, torch.arange(n)
         for stack in STACKS:
             causal = stack == "decoder"
-            k_end = None if causal else torch.tensor([n])
-            places = Places(positions, positions, causal=causal, k_end=k_end)
+            places = Places(positions, positions, causal=causal)
             biases = [module.bias(places) for module in self.layers(stack)]
             if all(bias is not None for bias in biases):
                 shape = (1, self.model.n_heads, n, n)

@@ -39,9 +39,6 @@ class Places:
     causal: bool = False  # a query sees no key at a later position
     newest: bool = False  # no key is later than any query, so that being causal takes no mask
     padding: Tensor | None = None  # bool, broadcast to [B,1,Tq,Tk], True = may attend
-    # [B], the position after the last real key of each row, where the rows are whole sentences and
-    # padding does not tell; None where they grow (a causal attention).
-    k_end: Tensor | None = None
     # The first position and the one after the last, where they are all the integers in between,
     # each perhaps several times: then nobody need ask the device what they are.
     q_span: Span | None = None

@@ -156,8 +156,6 @@ class DynamicNtkRotary(Rotary):
             return None
         if places.causal:
             lengths = places.q_positions + 1
-        elif places.k_end is not None:
-            lengths = places.k_end
         elif places.padding is not None:  # on the right
             lengths = places.k_positions[places.padding[:, 0, 0].sum(-1).clamp(min=1) - 1] + 1
         else:

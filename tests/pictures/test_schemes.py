@@ -252,7 +252,7 @@ def test_a_trained_bias_is_drawn_as_the_model_asks_for_it(position: Position) ->
     figures = draw("bias", Scheme(position.kind, module, model, trained=True), n=9)
     ids = torch.arange(9)
     for stack, causal in (("encoder", False), ("decoder", True)):
-        places = Places(ids, ids, causal=causal, k_end=None if causal else torch.tensor([9]))
+        places = Places(ids, ids, causal=causal)
         expected = module.attention(stack, 0).bias(places).detach().double()
         if causal:
             expected = expected.masked_fill(ids[:, None] < ids, float("nan"))

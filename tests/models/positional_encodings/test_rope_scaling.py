@@ -230,18 +230,22 @@ def check_steps(position: AttentionPosition) -> None:
         close(stepwise_logits(position, q, k, chunks), expected)
 
 
+def rows_of(ends: list[int], at: Tensor) -> Tensor:
+    """The padding [B,1,1,T] of rows that end before these positions."""
+    return (at < torch.tensor(ends)[:, None])[:, None, None]
+
+
 def check_rows(position: AttentionPosition) -> None:
     """Without a causal mask a row's length is its sentence's: not that of padding."""
     ends, at = [4, 9, 13], torch.arange(13)
     q, k = normal(3, 2, 13, DIM), normal(3, 2, 13, DIM, seed=1)
-    whole = logits_of(position, q, k, Places(at, at, k_end=torch.tensor(ends)))
+    whole = logits_of(position, q, k, Places(at, at, padding=rows_of(ends, at)))
     assert torch.isfinite(whole).all()
     for b, end in enumerate(ends):
         own_q, own_k, own = q[b : b + 1, :, :end], k[b : b + 1, :, :end], at[:end]
         expected = logits_at(end, own_q, own_k, own, own)
         close(whole[b : b + 1, :, :end, :end], expected)
-        for k_end in (torch.tensor([end]), None):  # without row ends, the last key's
-            close(logits_of(position, own_q, own_k, Places(own, own, k_end=k_end)), expected)
+        close(logits_of(position, own_q, own_k, Places(own, own)), expected)
 
 
 @pytest.mark.parametrize("form", ["real", "complex"])
@@ -298,13 +302,14 @@ def test_the_last_query_is_that_of_transformers(layout: str) -> None:
     close(causal[:, :, -1], expected[:, :, -1], 1e-5)
     # theirs has one length for all
     assert (causal[:, :, -2, :-1] - expected[:, :, -2, :-1]).abs().max() > 1e-3
-    close(logits_of(position, q, k, Places(at, at, k_end=torch.tensor([n]))), expected, 1e-5)
+    close(logits_of(position, q, k, Places(at, at)), expected, 1e-5)
 
 
 @either_mask
 def test_within_the_trained_length_there_is_nothing_to_correct(causal: bool) -> None:
     q, at = normal(2, 2, L, DIM), torch.arange(L)
-    places = Places(at, at, causal=causal, k_end=None if causal else torch.tensor([3, L]))
+    padding = None if causal else rows_of([3, L], at)
+    places = Places(at, at, causal=causal, padding=padding)
     assert dynamic().logit_term(q, q, places, None) is None
 
 
@@ -312,7 +317,7 @@ def test_within_the_trained_length_there_is_nothing_to_correct(causal: bool) -> 
 def test_gradients_pass_through_the_correction(causal: bool) -> None:
     position, at = dynamic(scaling=replace(STRETCHED, trained_length=3)), torch.arange(5)
     q, k = normal(2, 1, 5, 4).requires_grad_(), normal(2, 1, 5, 4, seed=1).requires_grad_()
-    places = Places(at, at, causal=causal, k_end=None if causal else torch.tensor([2, 5]))
+    places = Places(at, at, causal=causal, padding=None if causal else rows_of([2, 5], at))
 
     def term(a: Tensor, b: Tensor) -> Tensor:
         return position.logit_term(a, b, places, None)
