@@ -341,7 +341,7 @@ class TrainConfig(Section, section="train"):
     device: str = "auto"  # auto: CUDA where there is one
     # auto: the faster; tf32: float32 whose products a GPU makes in TensorFloat-32
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    compile: bool = False  # both stacks, and the softmax of the loss
+    compile: bool = False  # both stacks, and the softmax of the cross-entropy
     deterministic: bool = False  # on a GPU too a run repeats itself to the last bit, but is slower
     runs_dir: str = "runs"
     log_every: int = number(20, ge=1)  # steps
@@ -406,7 +406,7 @@ class DecodeConfig(Section, section="decode"):
     length_penalty: float = number(0.6, ge=0)  # alpha of Wu et al. 2016, equation 14
     max_len: int = number(256, ge=1)
     max_len_ratio: float = number(2.0, gt=0, lt=1000)
-    n_best: int = number(5, ge=1)
+    n_best: int = number(5, ge=1, le=MOST_ROWS)
     mbr: Literal["chrf", "bleu"] | None = None  # minimum Bayes risk among the n_best
     batch_size: int | None = number(None, ge=1)  # sentences; None: 256 on CUDA, else 32
 

@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import math
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence
@@ -57,8 +58,9 @@ def export_once(
         with (home / ".lock").open("w") as lock:  # a killed process gives it back
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
+                ours = rf"\.?{re.escape(checkpoint.stem)}-[0-9a-f]{{16}}(\.[0-9a-f]+\.tmp)?"
                 for stale in home.iterdir():
-                    if stale.name.lstrip(".").startswith(f"{checkpoint.stem}-"):
+                    if re.fullmatch(ours, stale.name):
                         shutil.rmtree(stale)
                 with atomic_path(folder) as aside:
                     aside.mkdir()
@@ -69,7 +71,7 @@ def export_once(
 class CTranslate2:
     """An exported model that searches in `compute_type` on a device, for several threads at once.
 
-    Raises UserError where the package cannot open it or does not compute so on the device.
+    Raises UserError where the package cannot use it or does not compute so on the device.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class CTranslate2:
         library = ctranslate2.require_ctranslate2("--engine ctranslate2")
         self.name = f"ctranslate2 {library.__version__} in {compute_type}"
         self.compute_type = compute_type
+        self._pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))
         try:
             index = device.index or 0
             supported = library.get_supported_compute_types(device.type, index)
@@ -97,9 +100,11 @@ class CTranslate2:
             self._translator = library.Translator(
                 str(folder), device.type, device_index=index, compute_type=compute_type, **threads
             )
+            # The first search loads libraries, as cuBLAS, which may be missing.
+            empty = [[self._pieces[tokenizer.eos_id]]]
+            self._translator.translate_batch(empty, beam_size=1, max_decoding_length=1)
         except (RuntimeError, ValueError) as error:
-            raise UserError(f"CTranslate2 cannot open {folder}: {one_line(error)}") from error
-        self._pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))
+            raise UserError(f"CTranslate2 cannot use {folder}: {one_line(error)}") from error
         pieces = tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size))
         self._ids = {piece: i for i, piece in enumerate(pieces)}
         special = {name: getattr(tokenizer, name) for name in ("pad_id", "bos_id", "eos_id")}

@@ -1,4 +1,4 @@
-"""Several batches at once: in processes that share one model's memory, or in threads.
+"""Several batches at once: in processes that share one model's weights, or in threads.
 
 Imports torch where it is needed, so that other processes import it while this one does.
 """
@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from configs.schema import DecodeConfig
-from utils.errors import UserError
+from utils.errors import UserError, one_line
 
 Job = Mapping[str, Any]  # arguments of `search_ids`
 Found = list[list[Any]]  # what it returns
@@ -48,7 +48,7 @@ class Threads:
 class Processes:
     """n processes of `threads` (None: `threads_of_each`): this one, and others that begin at once.
 
-    They share the model of the first searcher, and end with this process, whatever ends it.
+    They share the weights of the first searcher, and end with this process, whatever ends it.
     """
 
     def __init__(self, n: int, threads: int | None) -> None:
@@ -57,7 +57,10 @@ class Processes:
         self._begin()
 
     def map(self, searcher: Searcher, jobs: Sequence[Job]) -> Iterator[tuple[int, Found]]:
-        """Raises UserError where a process ends before its job does."""
+        """Raises UserError where a process ends before its job does, or the model is not shared.
+
+        An error of another process is raised in this one.
+        """
         import torch
         import torch.multiprocessing  # which can send tensors
 
@@ -70,18 +73,18 @@ class Processes:
             while waiting or any(busy.values()):
                 for connection in wait(list(busy), 0 if waiting else None):
                     assert isinstance(connection, Connection)
-                    found = self._talk(connection, connection.recv)
-                    if isinstance(found, UserError):
+                    found = self._receive(connection)
+                    if isinstance(found, Exception):
                         raise found
                     if found is None:
-                        self._talk(connection, connection.send, searcher)
+                        self._send(connection, searcher)
                         self._ready.add(connection)
                     else:
                         yield busy[connection].popleft(), found
                 for connection in self._ready:
                     while waiting and len(busy[connection]) < 2:  # one to begin with at once
                         number, job = waiting.popleft()
-                        self._talk(connection, connection.send, (searcher.decode, job))
+                        self._send(connection, (searcher.decode, job))
                         busy[connection].append(number)
                 if waiting:
                     number, job = waiting.popleft()
@@ -114,10 +117,21 @@ class Processes:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _talk(self, connection: Connection, say: Any, *what: Any) -> Any:
+    def _send(self, connection: Connection, what: Any) -> None:
         try:
-            return say(*what)
-        except (EOFError, OSError):
+            connection.send(what)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # what is received from a process that ended tells why
+        except (OSError, RuntimeError) as error:
+            raise UserError(
+                f"--workers {self.n} cannot share the model ({one_line(error)}): give fewer, or "
+                "allow more open files (ulimit -n) or shared memory (docker run --shm-size)"
+            ) from error
+
+    def _receive(self, connection: Connection) -> Any:
+        try:
+            return connection.recv()
+        except (EOFError, ConnectionResetError):
             process = self._others[connection]
             process.join()
             code = process.exitcode or 0
@@ -143,13 +157,16 @@ def _work(connection: Connection, n: int, threads: int | None) -> None:
     from models.linear import weights_fixed
 
     torch.set_num_threads(threads or threads_of_each(n))
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError), weights_fixed():
+    gone = contextlib.suppress(BrokenPipeError, ConnectionResetError)
+    # Its reader empties the pipe during a send: otherwise both sides might wait in theirs.
+    with gone, weights_fixed(), ThreadPoolExecutor(1) as reader:
         connection.send(None)
-        searcher: Searcher = connection.recv()
-        while True:
-            searcher.decode, job = connection.recv()
-            try:
-                found: Any = searcher.search_ids(**job)
-            except UserError as error:
-                found = error
-            connection.send(found)
+        try:
+            searcher: Searcher = connection.recv()
+            coming = reader.submit(connection.recv)
+            while True:
+                searcher.decode, job = coming.result()
+                coming = reader.submit(connection.recv)
+                connection.send(searcher.search_ids(**job))
+        except Exception as error:
+            connection.send(error)

@@ -80,8 +80,8 @@ def resolve_precision(
         wide = device.type == "cuda" or d_model >= BF16_FROM_D_MODEL
         name = "bf16" if wide and computes_bf16(device) else "fp32"
         if name == "fp32" and device.type == "cuda":
-            remedy = "for its tensor cores use --set train.precision=fp16"
-            logger.info("this GPU does not compute in bfloat16, and trains in fp32: %s", remedy)
+            why = "this GPU does not compute in bfloat16; for its tensor cores give fp16"
+            logger.info("%s 'auto' is fp32: %s", setting, why)
         return name
     if name in ("fp16", "tf32") and device.type != "cuda":
         raise UserError(f"{setting} {name!r} needs a CUDA device; use auto, fp32 or bf16")

@@ -239,17 +239,8 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     monkeypatch.setitem(common.DTYPES, "bfloat16", torch.float32)  # not every machine has it
     done = Scripts(bench_train.main, capsys, monkeypatch)(
         *("--size", "tiny", "--batch_tokens", "128", "--rounds", "2", "--steps", "1"),
-        *(
-            "--precision",
-            "float16",
-            "--peers",
-            "torch",
-            "joeynmt",
-            "--schemes",
-            "rope,shaw",
-            "--threads",
-            "1",
-        ),
+        *("--precision", "float16", "--peers", "torch", "joeynmt", "--schemes", "rope,shaw"),
+        *("--threads", "1"),
         *("--widths", "16", "--output_dir", tmp_path),
     )
     assert done.code == 0, done.err

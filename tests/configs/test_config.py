@@ -143,6 +143,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("data.tgt_lang=fr", "data.tgt_lang = 'fr' .. data.src_lang"),
         ("data.batch_size=10", "data.batch_size = 10 .. data.max_len = 256"),
         ("decode.n_best=9", "decode.n_best = 9 .. decode.beam_size = 5"),
+        ("decode.search=sample, decode.n_best=65536", "decode.n_best = 65536: .. 65535"),
         ("decode.batch_size=13108", "decode.batch_size = 13108 .. 13,107 with decode.beam_size"),
         (
             "model.position=learnable, model.position.max_positions=100",

@@ -1,13 +1,16 @@
 """What searches changes no translation: CTranslate2, processes, and what each of them refuses."""
 
 import json
+import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +31,7 @@ from models.decoding.beam import beam_search
 from translation import engines
 from translation.loading import LoadedRun, load_run
 from translation.translator import Translator
-from translation.workers import Processes
+from translation.workers import Processes, _work
 from utils.errors import UserError
 
 CPU = torch.device("cpu")
@@ -130,8 +133,9 @@ def test_an_export_is_made_once_and_anew_for_another_checkpoint(
     monkeypatch.setattr(engines.ctranslate2, "convert", made)
     run = replace(loaded, run=type(loaded.run)(tmp_path))
     home, stem = tmp_path / "ctranslate2", loaded.checkpoint.stem
-    (home / f".{stem}-0.1234.tmp").mkdir(parents=True)  # of a killed process
-    (home / "another-0").mkdir()
+    of_others = [home / f"{name}-{0:016x}" for name in ("another", f"{stem}-x")]
+    for folder in (home / f".{stem}-{0:016x}.1234.tmp", *of_others):  # the first of a killed one
+        folder.mkdir(parents=True)
 
     def export() -> None:
         run.ctranslate2(CPU, greedy=True, **ONE)
@@ -142,15 +146,15 @@ def test_an_export_is_made_once_and_anew_for_another_checkpoint(
     for each in at_once:
         each.join()
     assert made.call_count == 1
-    [first] = home.glob(f"*{stem}*")
+    [first] = {*home.glob(f"*{stem}*")} - {*of_others}
     changed = tmp_path / loaded.checkpoint.name
     changed.write_bytes(loaded.checkpoint.read_bytes() + b"x")
     run = replace(run, checkpoint=changed)
     export()
     assert made.call_count == 2
-    [second] = home.glob(f"*{stem}*")
+    [second] = {*home.glob(f"*{stem}*")} - {*of_others}
     assert second != first
-    assert (home / "another-0").is_dir()
+    assert all(folder.is_dir() for folder in of_others)
 
 
 def test_auto_says_what_it_takes_and_why_not(
@@ -160,7 +164,7 @@ def test_auto_says_what_it_takes_and_why_not(
     fire = untrained_run(run, tmp_path / "fire", position=Fire())
     text = ("--src_text", "Le chat dort.", "--max_len", "9")
     for args, said in (
-        ((run,), r"engine: ctranslate2 4.8.5 in float32"),
+        ((run,), f"engine: ctranslate2 {version('ctranslate2')} in float32"),
         ((run, "--search", "diverse"), "engine: torch, since decode.search = 'diverse': CTran"),
         ((run, "--search", "sample"), "engine: torch, since decode.search = 'sample': CTran"),
         ((run, "--beam_size", "301"), "engine: torch, since decode.beam_size = 301: CTranslate2 t"),
@@ -172,6 +176,11 @@ def test_auto_says_what_it_takes_and_why_not(
         assert (found.code, found.out) == (0, ours.out), found
         assert found.err.startswith(said)
         assert found.err.count("\n") == 1
+    lacking = mock.Mock(side_effect=RuntimeError("Library libcublas.so.12 is not found"))
+    with mock.patch("ctranslate2.Translator", return_value=mock.Mock(translate_batch=lacking)):
+        found = infer("--model_path", run, *text, "--engine", "auto")
+    assert found.code == 0
+    assert re.match("engine: torch, since CTranslate2 .*libcublas.so.12 is not found", found.err)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     found = infer("--model_path", run, *text, "--engine", "auto")
     assert found.err.startswith("engine: torch, since --engine ctranslate2 needs the package")
@@ -249,6 +258,47 @@ def test_two_processes_share_the_batches_until_one_dies(
     with pytest.raises(UserError, match=r"one of the processes of --workers was killed by sig.* 9"):
         translator.search_ids(ids, greedy=False)
     assert translator.search_ids(ids[:4], greedy=False) == alone.search_ids(ids[:4], greedy=False)
+
+
+class Long:
+    """A searcher whose answers are larger than what a pipe holds."""
+
+    decode = DecodeConfig()
+
+    def search_ids(self, sources: list[int], *, greedy: bool) -> Any:
+        if greedy:
+            raise ValueError("not so")
+        return sources
+
+
+def test_neither_side_waits_in_a_send_for_the_other_and_every_error_is_told() -> None:
+    here, there = multiprocessing.Pipe()
+    jobs = [[i] * 1_000_000 for i in range(2)]
+
+    def ask() -> None:
+        for what in (Long(), *((Long.decode, {"sources": job, "greedy": False}) for job in jobs)):
+            here.send(what)
+
+    threads = {"n": 1, "threads": torch.get_num_threads()}
+    working = threading.Thread(target=_work, args=(there,), kwargs=threads, daemon=True)
+    asking = threading.Thread(target=ask, daemon=True)
+    working.start()
+    asking.start()
+    asking.join(60)
+    assert not asking.is_alive()  # although nothing has been received
+    assert [here.recv() for _ in range(3)] == [None, *jobs]
+    here.send((Long.decode, {"sources": [], "greedy": True}))
+    error = here.recv()
+    assert (type(error), str(error)) == (ValueError, "not so")
+    here.close()
+    working.join()
+
+
+@pytest.mark.parametrize("cause", [OSError("too many open files"), RuntimeError("no space left")])
+def test_a_model_that_cannot_be_shared_is_no_dead_process(cause: Exception) -> None:
+    connection = mock.Mock(send=mock.Mock(side_effect=cause))
+    with pytest.raises(UserError, match=rf"--workers 1 .*{cause}.* \(ulimit -n\).*--shm-size"):
+        Processes(1, 1)._send(connection, "model")
 
 
 @pytest.mark.slow
