@@ -93,15 +93,12 @@ def convert(
     spec.save(str(folder))
 
 
-def require_ctranslate2(option: str = "--format ctranslate2") -> Any:
-    """The package, which is not among the requirements, or a UserError that says how to get it.
-
-    `option` is what asked for it.
-    """
+def require_ctranslate2() -> Any:
+    """The package, which is not among the requirements, or a UserError that says how to get it."""
     try:
         return importlib.import_module("ctranslate2")
     except ImportError:
-        said = f"{option} needs the package ctranslate2: pip install ctranslate2"
+        said = "the package ctranslate2 is not installed: pip install ctranslate2"
         raise UserError(said) from None
 
 

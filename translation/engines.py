@@ -44,9 +44,10 @@ def export_once(
     """The folder of the checkpoint's CTranslate2 model, in float32: RUN/ctranslate2/STEM-HASH.
 
     It is made where there is none of this checkpoint by this converter, and the checkpoint's
-    earlier ones are removed. Two processes at once make one. UserError: see `convert`; or the
-    run's folder cannot be written.
+    earlier ones are removed. Two processes at once make one. UserError: see `convert`; the package
+    is not installed; or the run's folder cannot be written.
     """
+    ctranslate2.require_ctranslate2()
     converter = Path(ctranslate2.__file__).read_bytes()
     key = hashlib.sha256(checksum.encode() + converter).hexdigest()[:16]
     home = run.path / "ctranslate2"
@@ -84,7 +85,7 @@ class CTranslate2:
         inter_threads: int,
         intra_threads: int,
     ) -> None:
-        library = ctranslate2.require_ctranslate2("--engine ctranslate2")
+        library = ctranslate2.require_ctranslate2()
         self.name = f"ctranslate2 {library.__version__} in {compute_type}"
         self.compute_type = compute_type
         self._pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))

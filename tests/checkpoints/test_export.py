@@ -413,7 +413,7 @@ def test_a_missing_package_is_named_before_anything_is_read(
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     out = tmp_path / "out"
     ended = call("--model_path", "nothing", "--format", "ctranslate2", "--output_dir", out)
-    said = "--format ctranslate2 needs the package ctranslate2: pip install ctranslate2"
+    said = "the package ctranslate2 is not installed: pip install ctranslate2"
     assert ended.error() == said
 
 

@@ -183,7 +183,7 @@ def test_auto_says_what_it_takes_and_why_not(
     assert re.match("engine: torch, since CTranslate2 .*libcublas.so.12 is not found", found.err)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     found = infer("--model_path", run, *text, "--engine", "auto")
-    assert found.err.startswith("engine: torch, since --engine ctranslate2 needs the package")
+    assert found.err.startswith("engine: torch, since the package ctranslate2 is not installed")
 
 
 def test_a_lower_precision_has_results_of_its_own_and_the_exact_loss(
