@@ -183,10 +183,9 @@ class DecodeState:
         sizes = n_rows, len(layers), n_heads, max_len, head_dim
         self.cache = KeyValueCache(*sizes, like=memory.states)
         self.scheme, self.beam_size = scheme, beam_size
-        # of each sentence in the cache
-        self.first_rows = torch.arange(0, n_rows, beam_size, device=memory.positions.device)[
-            :, None
-        ]
+        # of each sentence in the cache, [B,1]
+        rows = torch.arange(n_rows, device=memory.positions.device)
+        self.first_rows = rows.view(-1, beam_size)[:, :1]
         self.positions = memory.positions[:0]  # [length], of the target tokens decoded so far
         self.memory_positions = memory.positions
         self.memory_mask = padding_attn_mask(memory.padding) if memory.padding.any() else None

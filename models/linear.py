@@ -47,17 +47,13 @@ def weights_fixed() -> Iterator[None]:
 def unpacked(module: nn.Linear) -> Callable[[Tensor], Tensor]:
     """`linear` of x [B,T,I] by a module, for a scope of `weights_fixed`, and without its calls."""
     weight, bias = module.weight, module.bias
-    product = torch.ops.mkldnn._linear_pointwise.default
     by_rows: dict[int, Tensor | None] = {}
 
     def apply(x: Tensor) -> Tensor:
         n_rows = x.shape[0] * x.shape[1]
         if n_rows not in by_rows:
             by_rows[n_rows] = _for_onednn(weight, n_rows)
-        laid_out = by_rows[n_rows]
-        if laid_out is None:
-            return F.linear(x, weight, bias)
-        return product(x, laid_out, bias, "none", [], "")
+        return _product(x, weight, by_rows[n_rows], bias)
 
     return apply
 
@@ -71,9 +67,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     CPU without gradients, within `weights_fixed`.
     """
     laid_out = None if x.dtype != weight.dtype else _for_onednn(weight, x.shape[:-1].numel())
+    return _product(x, weight, laid_out, bias)
+
+
+def _product(x: Tensor, weight: Tensor, laid_out: Tensor | None, bias: Tensor | None) -> Tensor:
     if laid_out is None:
         return F.linear(x, weight, bias)
-    return torch.ops.mkldnn._linear_pointwise(x.contiguous(), laid_out, bias, "none", [], "")
+    return torch.ops.mkldnn._linear_pointwise.default(x, laid_out, bias, "none", [], "")
 
 
 def _for_onednn(weight: Tensor, n_rows: int) -> Tensor | None:

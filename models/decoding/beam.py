@@ -215,7 +215,7 @@ def beam_search(
         going = list(range(len(alive)))
         if length % looks == 0 or length == longest:
             live = _together([group.live for group in beam]).amax(dim=1)
-            going = (live > -torch.inf).nonzero().squeeze(1).tolist()
+            going = [row for row, best in enumerate(live.tolist()) if best > -float("inf")]
         if len(going) < len(alive):
             gone = sorted(set(range(len(alive))).difference(going))
             pools = [group.finished.hypotheses(gone, finished=True) for group in beam]
