@@ -6,7 +6,7 @@ What each scheme is stands in docs/positional_encodings.md; `models/schemes.py` 
 import math
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from configs.section import Section, kinds, number, to_dict
+from configs.section import HUGE, MOST, Section, count, kinds, number, positive, to_dict
 from utils.errors import ConfigError, closest_first
 
 Side = Literal["source", "target"]
@@ -59,7 +59,7 @@ class Sinusoidal(PositionSection, kind="sinusoidal"):
     """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
     inside_attention: ClassVar[bool] = False
-    base: float = number(10000.0, gt=1)
+    base: float = number(10000.0, gt=1, le=HUGE)
     # As in the paper; all sines, then all cosines (Marian); so with tensor2tensor's frequencies.
     layout: Literal["interleaved", "half", "t2t"] = "interleaved"
 
@@ -72,7 +72,7 @@ class Learnable(PositionSection, kind="learnable"):
     """A trained vector for each position, one table for the source and one for the target."""
 
     inside_attention: ClassVar[bool] = False
-    max_positions: int = number(512, ge=1)
+    max_positions: int = count(512)
 
     def bound(self, side: Side) -> Bound | None:
         return Bound("max_positions", self.max_positions)
@@ -88,29 +88,29 @@ class NoScaling(Section, kind="none", section="model.position.scaling"):
 class LinearScaling(Section, kind="linear", section="model.position.scaling"):
     """Position interpolation: s*m behaves as m did (Peng et al. 2023, "YaRN", equation 10)."""
 
-    factor: float = number(4.0, ge=1)
+    factor: float = number(4.0, ge=1, le=HUGE)
 
 
 class NtkScaling(Section, kind="ntk", section="model.position.scaling"):
     """NTK-aware: a larger base keeps the fastest frequency and slows the slowest by `factor`."""
 
-    factor: float = number(4.0, ge=1)
+    factor: float = number(4.0, ge=1, le=HUGE)
 
 
 class DynamicNtkScaling(Section, kind="dynamic_ntk", section="model.position.scaling"):
     """NTK-aware with a base that grows with the sequence beyond trained_length, and not before."""
 
-    factor: float = number(4.0, ge=1)
-    trained_length: int = number(128, ge=1)
+    factor: float = number(4.0, ge=1, le=HUGE)
+    trained_length: int = count(128)
 
 
 class YarnScaling(Section, kind="yarn", section="model.position.scaling"):
     """YaRN (Peng et al. 2023): fast frequencies kept, slow ones interpolated, sharper logits."""
 
-    factor: float = number(4.0, ge=1)
-    trained_length: int = number(128, ge=1)
-    beta_fast: float = number(32.0, gt="beta_slow")
-    beta_slow: float = number(1.0, gt=0)
+    factor: float = number(4.0, ge=1, le=HUGE)
+    trained_length: int = count(128)
+    beta_fast: float = number(32.0, gt="beta_slow", le=HUGE)
+    beta_slow: float = positive(1.0)
 
 
 Scaling = NoScaling | LinearScaling | NtkScaling | DynamicNtkScaling | YarnScaling
@@ -130,7 +130,7 @@ class Rope(PositionSection, kind="rope"):
     cross=True also rotates in cross-attention. Both are kept as labelled experiments.
     """
 
-    base: float = number(10000.0, gt=1)
+    base: float = number(10000.0, gt=1, le=HUGE)
     form: Literal["auto", "real", "complex"] = "auto"  # how it is computed; auto: the faster way
     layout: Literal["interleaved", "half"] = "interleaved"  # the pairs; half: as in Llama
     rope_dim: Literal["head", "model"] = "head"
@@ -154,16 +154,16 @@ class Rope(PositionSection, kind="rope"):
 class XPos(PositionSection, kind="xpos"):
     """Rotation with a decay by distance (Sun et al. 2022) in the decoder; RoPE in the encoder."""
 
-    base: float = number(10000.0, gt=1)
-    gamma: float = number(0.4, gt=0)
-    scale_base: float = number(512.0, gt=0)
+    base: float = number(10000.0, gt=1, le=HUGE)
+    gamma: float = positive(0.4)
+    scale_base: float = positive(512.0)
     form: Literal["auto", "real", "complex"] = "auto"
 
     def bound(self, side: Side) -> Bound | None:
         if side == "source":
             return None
         # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most; four digits are its own.
-        growth = math.log((1 + self.gamma) / self.gamma) / self.scale_base
+        growth = math.log1p(1 / self.gamma) / self.scale_base
         return Bound("scale_base", int(math.log(FLOAT32_MAX / 1e4) / growth))
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
@@ -176,14 +176,14 @@ class XPos(PositionSection, kind="xpos"):
 class Alibi(PositionSection, kind="alibi"):
     """A penalty proportional to the distance, one slope for each head (Press et al. 2022, 3)."""
 
-    asymmetry: float = number(0.0, ge=0)  # of the encoder; > 0 tells left from right
+    asymmetry: float = number(0.0, ge=0, le=HUGE)  # of the encoder; > 0 tells left from right
 
 
 class T5(PositionSection, kind="t5"):
     """A trained number for each head and bucket of distances (Raffel et al. 2020, 2.1)."""
 
-    n_buckets: int = number(32, ge=4, multiple_of=4)  # two sides, half exact, half logarithmic
-    max_distance: int = number(128, ge=2)
+    n_buckets: int = count(32, ge=4, multiple_of=4)  # two sides, half exact, half logarithmic
+    max_distance: int = count(128, ge=2)
     scaled: bool = True  # False: q.k undivided by sqrt(Dh), as in T5
 
     def _check(self) -> None:
@@ -201,16 +201,16 @@ class Kerple(PositionSection, kind="kerple"):
 class Fire(PositionSection, kind="fire"):
     """A small network of the distance, interpolated by the query's position (Li et al. 2023)."""
 
-    width: int = number(32, ge=1)
-    c: float = number(0.1, gt=0)
-    threshold: float = number(512.0, gt=0)
+    width: int = count(32)
+    c: float = positive(0.1)
+    threshold: float = positive(512.0)
 
 
 class Sandwich(PositionSection, kind="sandwich"):
     """The dot product of two sinusoids as a bias (Chi et al. 2023), scaled by head."""
 
-    width: int = number(128, ge=2, multiple_of=2)
-    base: float = number(10000.0, gt=1)
+    width: int = count(128, ge=2, multiple_of=2)
+    base: float = number(10000.0, gt=1, le=HUGE)
 
 
 # ----------------------------------------------------------------- terms that depend on the content
@@ -219,7 +219,7 @@ class Sandwich(PositionSection, kind="sandwich"):
 class Shaw(PositionSection, kind="shaw"):
     """A trained vector for each distance up to clip, on keys and values (Shaw et al. 2018)."""
 
-    clip: int = number(16, ge=1)
+    clip: int = count(16)
     values: bool = True
 
 
@@ -227,13 +227,13 @@ class TransformerXl(PositionSection, kind="transformer_xl"):
     """Sinusoids of the distance under a trained projection (Dai et al. 2019, 3.3)."""
 
     reading: Literal["xl", "xlnet"] = "xl"  # xlnet: each layer has trained biases of its own
-    base: float = number(10000.0, gt=1)
+    base: float = number(10000.0, gt=1, le=HUGE)
 
 
 class Deberta(PositionSection, kind="deberta"):
     """Content to position (c2p), position to content (p2c) (He et al. 2021, equations 3-4)."""
 
-    max_distance: int = number(64, ge=2)  # what lies beyond falls together
+    max_distance: int = count(64, ge=2)  # what lies beyond falls together
     # Of each side (version 2 of the model): half of them one distance wide, the others logarithmic.
     log_buckets: int | None = number(None, ge=4, lt="max_distance", multiple_of=2)
     c2p: bool = True
@@ -266,7 +266,7 @@ class _CausalOnly(PositionSection):
 class Cope(_CausalOnly, kind="cope"):
     """Positions counted by what the query finds worth counting (Golovneva et al. 2024)."""
 
-    n_positions: int = number(64, ge=2)
+    n_positions: int = count(64, ge=2)
 
 
 class Fox(_CausalOnly, kind="fox"):
@@ -295,8 +295,8 @@ class Randomized(PositionSection, kind="randomized"):
     """Increasing positions drawn from 0 .. spread-1, fed to any scheme (Ruoss et al. 2023)."""
 
     scheme: NoPosition | InputScheme | InsideAttention | Combined = Rope()
-    spread: int = number(1024, gt=1, ge="max_positions")
-    max_positions: int = number(256, ge=1)  # the longest sequence; outside training one draw of it
+    spread: int = number(1024, gt=1, ge="max_positions", le=MOST)
+    max_positions: int = count(256)  # the longest sequence; outside training one draw of it
 
     def _check(self) -> None:
         inner = self.scheme.longest()

@@ -9,7 +9,7 @@ from typing import Literal
 # A config file needs one import: the positions are at hand here too.
 from configs.positions import *  # noqa: F403
 from configs.positions import Position, Side, Sinusoidal
-from configs.section import Section, number
+from configs.section import HUGE, LARGEST, MOST, MOST_STEPS, TINY, Section, count, number, positive
 
 # -------------------------------------------------------------------------------------------- model
 
@@ -19,11 +19,11 @@ class ModelConfig(Section, section="model"):
 
     position: Position = Sinusoidal()
     backend: Literal["scratch", "torch"] = "scratch"  # torch: torch.nn.Transformer
-    d_model: int = number(512, ge=2, multiple_of=2)
-    n_heads: int = number(8, ge=1)
-    n_encoder_layers: int = number(6, ge=1)
-    n_decoder_layers: int = number(6, ge=1)
-    d_ff: int = number(2048, ge=1)
+    d_model: int = count(512, ge=2, multiple_of=2)
+    n_heads: int = count(8)
+    n_encoder_layers: int = count(6, le=1000)
+    n_decoder_layers: int = count(6, le=1000)
+    d_ff: int = count(2048)
     dropout: float = number(0.1, ge=0, lt=1)  # embeddings and residual branches
     embedding_dropout: float | None = number(None, ge=0, lt=1)  # embeddings; None: as dropout
     word_dropout: float = number(0.0, ge=0, lt=1)  # whole tokens of both sides lose their embedding
@@ -73,7 +73,7 @@ class Subword(Section, kind="subword", section="tokenizer"):
 
     algorithm: Literal["bpe", "unigram"] = "bpe"
     vocab_size: int = number(8000, ge=64, lt=2**20)
-    sampling: float = number(0.0, ge=0)
+    sampling: float = number(0.0, ge=0, le=HUGE)
 
     def _check(self) -> None:
         if self.algorithm == "bpe" and self.sampling >= 1:
@@ -91,15 +91,18 @@ TokenizerConfig = Subword | Marian
 # --------------------------------------------------------------------------------------------- data
 
 
+PHRASES = 30_000  # sentences in its file
+
+
 class Phrasebook(Section, kind="phrasebook", section="data.corpus"):
     """The embedded corpus: 30,000 sentence pairs that a grammar of the project's own made."""
 
-    n_train: int = number(20000, ge=1)
-    n_validation: int = number(500, ge=1)
-    n_test: int = number(500, ge=1)
+    n_train: int = count(20000, le=PHRASES)
+    n_validation: int = count(500, le=PHRASES)
+    n_test: int = count(500, le=PHRASES)
     seed: Literal[0] = 0  # of the grammar, which is gone: the pairs are kept in a file
     # Words of French at most in training and validation; longer sentences alone are then the test.
-    train_max_words: int | None = number(None, ge=4)
+    train_max_words: int | None = count(None, ge=4)
 
 
 class ParallelFiles(Section, kind="files", section="data.corpus"):
@@ -131,7 +134,7 @@ class Weighted(Section, section="data.corpus.parts"):
     """A corpus in a mixture; `name` (None: its number) stands for it in messages and splits."""
 
     corpus: SingleCorpus = ParallelFiles()
-    weight: float = number(1.0, gt=0)
+    weight: float = number(1.0, ge=TINY, le=1000)
     name: str | None = None
 
     def _check(self) -> None:
@@ -147,9 +150,9 @@ class Mixture(Section, kind="mixture", section="data.corpus"):
     """
 
     parts: tuple[Weighted, ...] = ()
-    temperature: float | None = number(None, gt=0)
+    temperature: float | None = number(None, ge=0.1, le=HUGE)
     evaluate: str | None = None  # the part of the validation and bare test splits; None: the first
-    seed: int = number(0, ge=0)
+    seed: int = number(0, ge=0, le=LARGEST)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -175,10 +178,10 @@ class NoCleaning(Section, kind="none", section="data.clean"):
 class Cleaning(Section, kind="rules", section="data.clean"):
     """What training pairs are left out. A part of a mixture is cleaned by itself."""
 
-    max_ratio: float | None = number(3.0, gt=1)  # of the longer side to the shorter one
+    max_ratio: float | None = number(3.0, gt=1, le=HUGE)  # of the longer side to the shorter one
     ratio_of: Literal["words", "chars"] = "chars"
-    min_words: int = number(1, ge=1)  # either side
-    max_words: int | None = number(None, ge="min_words")  # either side
+    min_words: int = count(1)  # either side
+    max_words: int | None = number(None, ge="min_words", le=MOST)  # either side
     duplicates: bool = True  # of two equal pairs the first stays
     identical: bool = True  # both sides are the same but for case: not translated
     language: bool = True  # another script, or the other language's stop words (French, English)
@@ -199,7 +202,7 @@ class DataConfig(Section, section="data"):
     directions: Literal["forward", "both"] = "forward"  # of training alone (Ding et al. 2021)
     src_lang: str = "fr"
     tgt_lang: str = "en"
-    max_len: int = number(256, ge=2)  # tokens with EOS, either side: longer training pairs go
+    max_len: int = count(256, ge=2)  # tokens with EOS, either side: longer training pairs go
     eval_long: Literal["keep", "truncate"] = "keep"  # what becomes of longer pairs in evaluation
     batch_by: Literal["tokens", "sentences"] = "tokens"
     batch_size: int = number(4096, ge=1, lt=2**31)
@@ -233,46 +236,46 @@ class DataConfig(Section, section="data"):
 class Constant(Section, kind="constant", section="optim.schedule"):
     """The same learning rate throughout."""
 
-    lr: float = number(3e-4, gt=0)
+    lr: float = positive(3e-4)
 
 
 class EpochDecay(Section, kind="epoch_decay", section="optim.schedule"):
     """At epoch e from 0, w = warmup_epochs: lr (e+1)/(w+1) up to w, then lr exp(-decay (e-w-1))."""
 
-    lr: float = number(3e-4, gt=0)
-    warmup_epochs: int = number(6, ge=0)
-    decay: float = number(0.35, ge=0)
+    lr: float = positive(3e-4)
+    warmup_epochs: int = count(6, ge=0)
+    decay: float = number(0.35, ge=0, le=HUGE)
 
 
 class Noam(Section, kind="noam", section="optim.schedule"):
     """Vaswani et al. 2017, equation 3, times noam_factor: there is no learning rate beside it."""
 
-    noam_factor: float = number(1.0, gt=0)
-    warmup_steps: int = number(4000, ge=1)
+    noam_factor: float = positive(1.0)
+    warmup_steps: int = count(4000, le=MOST_STEPS)
 
 
 class InverseSqrt(Section, kind="inverse_sqrt", section="optim.schedule"):
     """Linear warm-up to lr at warmup_steps, then lr (warmup_steps / s)^0.5."""
 
-    lr: float = number(5e-4, gt=0)
-    warmup_steps: int = number(4000, ge=1)
+    lr: float = positive(5e-4)
+    warmup_steps: int = count(4000, le=MOST_STEPS)
 
 
 class Cosine(Section, kind="cosine", section="optim.schedule"):
     """Linear warm-up to lr, then half a cosine down to final_fraction * lr at the last step."""
 
-    lr: float = number(1e-3, gt=0)
-    warmup_steps: int = number(400, ge=1)
+    lr: float = positive(1e-3)
+    warmup_steps: int = count(400, le=MOST_STEPS)
     final_fraction: float = number(0.0, ge=0, lt=1)
 
 
 class Plateau(Section, kind="plateau", section="optim.schedule"):
     """Linear warm-up to lr, then times `factor` whenever the validation loss no longer falls."""
 
-    lr: float = number(5e-4, gt=0)
-    warmup_steps: int = number(400, ge=1)
+    lr: float = positive(5e-4)
+    warmup_steps: int = count(400, le=MOST_STEPS)
     factor: float = number(0.5, gt=0, lt=1)
-    patience: int = number(2, ge=1)  # evaluations in a row without a new lowest loss
+    patience: int = count(2)  # evaluations in a row without a new lowest loss
     min_lr: float = number(1e-6, ge=0, le="lr")
 
 
@@ -286,13 +289,13 @@ class CrossEntropy(Section, kind="cross_entropy", section="optim.objective"):
 class RDrop(Section, kind="r_drop", section="optim.objective"):
     """R-Drop (Liang et al. 2021, equation 4): how far two passes differ by their dropout."""
 
-    alpha: float = number(5.0, ge=0)
+    alpha: float = number(5.0, ge=0, le=HUGE)
 
 
 class SimCut(Section, kind="sim_cut", section="optim.objective"):
     """SimCut (Gao et al. 2022): how far a second pass with tokens cut out is from the first."""
 
-    alpha: float = number(3.0, ge=0)
+    alpha: float = number(3.0, ge=0, le=HUGE)
     cut: float = number(0.05, ge=0, lt=1)  # probability that a token loses its embedding
 
 
@@ -306,7 +309,7 @@ class StopAtBadNumbers(Section, kind="stop", section="optim.bad_numbers"):
 class SkipBadNumbers(Section, kind="skip", section="optim.bad_numbers"):
     """Such an update is left out and counted; the `in_a_row`th in a row ends the run."""
 
-    in_a_row: int = number(10, ge=1)
+    in_a_row: int = count(10)
 
 
 BadNumbers = StopAtBadNumbers | SkipBadNumbers
@@ -317,13 +320,13 @@ class OptimConfig(Section, section="optim"):
 
     optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: the maps inside layers; else AdamW
     betas: tuple[float, float] = number((0.9, 0.98), ge=0, lt=1)
-    eps: float = number(1e-8, gt=0)
-    weight_decay: float = number(0.0, ge=0)
+    eps: float = positive(1e-8)
+    weight_decay: float = number(0.0, ge=0, le=HUGE)
     decay: Literal["all", "matrices"] = "all"  # matrices: maps and embeddings
     schedule: Schedule = InverseSqrt()
     objective: Objective = CrossEntropy()
-    grad_clip: float | None = number(1.0, gt=0)  # maximum norm of the whole gradient
-    accumulate: int = number(1, ge=1)  # micro-batches of one update
+    grad_clip: float | None = positive(1.0)  # maximum norm of the whole gradient
+    accumulate: int = count(1)  # micro-batches of one update
     label_smoothing: float = number(0.1, ge=0, lt=1)
     bad_numbers: BadNumbers = StopAtBadNumbers()  # NaN or infinity in loss or gradient
 
@@ -334,9 +337,9 @@ class OptimConfig(Section, section="optim"):
 class TrainConfig(Section, section="train"):
     """How long, where, and what is kept."""
 
-    max_epochs: int = number(20, ge=1)
-    max_steps: int | None = number(None, ge=1)  # stops earlier, in the middle of an epoch too
-    seed: int = number(0, ge=0)
+    max_epochs: int = count(20)
+    max_steps: int | None = count(None, le=MOST_STEPS)  # stops earlier, within an epoch too
+    seed: int = number(0, ge=0, le=LARGEST)
     init_from: str | None = None  # a run or checkpoint: its weights and tokenizer are the first
     device: str = "auto"  # auto: CUDA where there is one
     # auto: the faster; tf32: float32 whose products a GPU makes in TensorFloat-32
@@ -344,14 +347,18 @@ class TrainConfig(Section, section="train"):
     compile: bool = False  # both stacks, and the softmax of the cross-entropy
     deterministic: bool = False  # on a GPU too a run repeats itself to the last bit, but is slower
     runs_dir: str = "runs"
-    log_every: int = number(20, ge=1)  # steps
-    checkpoint_every_epochs: int = number(1, ge=1)
-    checkpoint_every_steps: int | None = number(None, ge=1)
-    keep_regular: int = number(2, ge=2)
-    keep_best: int = number(2, ge=2)
+    log_every: int = count(20, le=MOST_STEPS)  # steps
+    checkpoint_every_epochs: int = count(1)
+    checkpoint_every_steps: int | None = count(None, le=MOST_STEPS)
+    keep_regular: int = count(2, ge=2)
+    keep_best: int = count(2, ge=2)
     ema_decay: float | None = number(None, gt=0, lt=1)  # of the average that then is evaluated
-    patience: int | None = number(None, ge=1)  # evaluations without a lower loss before stopping
+    patience: int | None = count(None)  # evaluations without a lower loss before stopping
     log_attention: bool = True  # maps of one sentence in TensorBoard at each evaluation
+
+    def _check(self) -> None:
+        if not self.runs_dir:
+            self._fail("runs_dir", "name a folder; this one is .")
 
 
 MOST_ROWS = 65_535  # of a batch in attention: CUDA's kernels take no more
@@ -360,12 +367,12 @@ MOST_ROWS = 65_535  # of a batch in attention: CUDA's kernels take no more
 class EvaluateConfig(Section, section="evaluate"):
     """The validation split during training, and what test.py reports."""
 
-    every_epochs: int = number(1, ge=1)
-    bleu_every_epochs: int = number(1, ge=0)  # greedy; 0: never
-    bleu_sentences: int | None = number(500, ge=1)  # the first of the split; None: all
+    every_epochs: int = count(1)
+    bleu_every_epochs: int = count(1, ge=0)  # greedy; 0: never
+    bleu_sentences: int | None = count(500)  # the first of the split; None: all
     batch_size: int | None = number(None, ge=1, le=MOST_ROWS)  # None: 256 on CUDA, else 64
     bootstrap_samples: int = number(1000, ge=2, lt=10**6)
-    length_buckets: tuple[int, ...] = number((10, 15, 20, 30), ge=1)  # source words; then open
+    length_buckets: tuple[int, ...] = count((10, 15, 20, 30))  # source words; then open
 
     def batch_on(self, device: str) -> int:
         return self.batch_size or (256 if device == "cuda" else 64)
@@ -382,17 +389,18 @@ class Beam(Section, kind="beam", section="decode.search"):
 class DiverseBeam(Section, kind="diverse", section="decode.search"):
     """Diverse beam search (Vijayakumar et al. 2016), for n-best lists that differ."""
 
-    groups: int | None = number(None, ge=1)  # they share out beam_size; None: groups of one
-    strength: float = number(0.5, ge=0)  # off a log-probability for each earlier group's use of it
+    groups: int | None = count(None)  # they share out beam_size; None: groups of one
+    # Off a log-probability for each earlier group's use of it.
+    strength: float = number(0.5, ge=0, le=HUGE)
 
 
 class Sampling(Section, kind="sample", section="decode.search"):
     """n_best translations drawn from the model."""
 
-    temperature: float = number(1.0, gt=0)  # divides the log-probabilities
-    top_k: int | None = number(None, ge=1)  # the most probable tokens of a step
-    top_p: float | None = number(None, gt=0, le=1)  # the fewest of these of that probability
-    seed: int = number(0, ge=0)
+    temperature: float = number(1.0, ge=1e-3, le=HUGE)  # divides the log-probabilities
+    top_k: int | None = count(None)  # the most probable tokens of a step
+    top_p: float | None = number(None, ge=TINY, le=1)  # the fewest of these of that probability
+    seed: int = number(0, ge=0, le=LARGEST)
 
 
 Search = Beam | DiverseBeam | Sampling
@@ -403,12 +411,12 @@ class DecodeConfig(Section, section="decode"):
 
     search: Search = Beam()
     beam_size: int = number(5, ge=1, le=MOST_ROWS)
-    length_penalty: float = number(0.6, ge=0)  # alpha of Wu et al. 2016, equation 14
-    max_len: int = number(256, ge=1)
-    max_len_ratio: float = number(2.0, gt=0, lt=1000)
+    length_penalty: float = number(0.6, ge=0, le=5)  # alpha of Wu et al. 2016, equation 14
+    max_len: int = count(256)
+    max_len_ratio: float = number(2.0, ge=TINY, lt=1000)
     n_best: int = number(5, ge=1, le=MOST_ROWS)
     mbr: Literal["chrf", "bleu"] | None = None  # minimum Bayes risk among the n_best
-    batch_size: int | None = number(None, ge=1)  # sentences; None: 256 on CUDA, else 32
+    batch_size: int | None = count(None)  # sentences; None: 256 on CUDA, else 32
 
     def batch_on(self, device: str) -> int:
         most = MOST_ROWS // max(self.beam_size, self.n_best)
@@ -435,6 +443,8 @@ class Config(Section):
 
     def _check(self) -> None:
         self._check_name("name", "_-.")  # it begins the name of a folder
+        if not self.name.strip("."):
+            self._fail("name", "letters, digits, _ or - besides the dots")
         if self.data.directions == "both" and not isinstance(self.tokenizer, Subword):
             rule = 'one vocabulary must segment both languages: use tokenizer = "subword"'
             self._fail("data.directions", rule)

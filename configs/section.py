@@ -13,6 +13,9 @@ from typing import Any, ClassVar, Literal, NoReturn, dataclass_transform, get_ar
 from utils.errors import ConfigError
 
 LARGEST = 2**63 - 1  # of an integer: what torch and NumPy can hold
+MOST = 2**20  # of a width, a length or a count
+MOST_STEPS = 2**31 - 1
+TINY, HUGE = 1e-30, 1e30  # of a positive number: its square and its inverse are float32's still
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "ge": (">=", operator.ge),
     "gt": (">", operator.gt),
@@ -35,6 +38,16 @@ def number(default: Any, **bounds: float | str) -> Any:
     A text as a bound is the name of a field beside it.
     """
     return dataclasses.field(default=default, metadata=bounds)
+
+
+def count(default: Any, ge: int = 1, le: int = MOST, **bounds: float | str) -> Any:
+    """An integral field that something is made of, or made as often: none that never fits."""
+    return number(default, ge=ge, le=le, **bounds)
+
+
+def positive(default: Any) -> Any:
+    """A field of a number above 0 whose order of magnitude is free."""
+    return number(default, ge=TINY, le=HUGE)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

@@ -3,14 +3,16 @@
 import argparse
 import itertools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from configs import schema
+from configs import schema, section as sections
 from configs.load import (
     add_config_arguments,
     config_files,
@@ -21,6 +23,8 @@ from configs.load import (
 from configs.positions import POSITIONS
 from configs.schema import Config, DataConfig, ModelConfig, Position, Rope
 from configs.serialize import apply_overrides, diff, from_dict, kinds, parse_override, to_dict
+from models.build import build_scheme
+from training.schedules import lr_factor
 from utils.errors import ConfigError
 
 CONFIG = Config()
@@ -154,6 +158,16 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
             "model.position.input=learnable, model.position.input.max_positions=100",
             "model.position.input.max_positions = 100: .. decode.max_len = 256",
         ),
+        (
+            "decode.search=sample, decode.search.temperature=1e-320",
+            "decode.search.temperature = 1e-320: .. >= 0.001",
+        ),
+        ("decode.length_penalty=400", "decode.length_penalty = 400.0: .. <= 5"),
+        ("model.n_encoder_layers=100000000", "model.n_encoder_layers = 100000000: .. <= 1000"),
+        ("data.corpus.n_train=1000000000000", "data.corpus.n_train = 1000000000000: .. <= 30000"),
+        ("train.seed=99999999999999999999", "train.seed = '99999999999999999999': .. <= 9223372"),
+        ("train.runs_dir=", "train.runs_dir = '': name a folder"),
+        ("name=..", "name = '..': letters"),
         ("decode.mbr=c", "decode.mbr = 'c': allowed: 'chrf', 'bleu', None"),
         ("name=a/b", "name = 'a/b': letters"),
         ("model=big", "model = 'big': model is a section; set its fields: position, .. d_model"),
@@ -177,6 +191,39 @@ def test_an_error_names_field_value_and_the_allowed_ones(data: Any, said: str) -
     start = said.partition(" .. ")[0]
     assert message.startswith((start, "unknown key", "--set")), message
     assert message.endswith("plateau") == (data == "optim.schedule=xlnet")  # it is no schedule
+
+
+EXTREMES = (0, -1, 1e-320, 1e308, 10**20, math.nan, math.inf, "", None)
+
+
+def sections_below(hint: Any) -> set[Any]:
+    """Every section class that a value of an annotation may be or hold."""
+    found = {*kinds(hint).values(), *kinds(sections.item_hint(hint)).values()}
+    inner = [each for cls in found for each in sections.type_hints(cls).values()]
+    return found.union(*map(sections_below, inner))
+
+
+@pytest.mark.parametrize("cls", sorted(sections_below(Config), key=str), ids=lambda c: c.__name__)
+def test_every_field_takes_an_extreme_value_or_names_it(cls: Any) -> None:
+    rest = {"parts": (schema.Weighted(),)} if cls is schema.Mixture else {}
+    for name, hint in sections.type_hints(cls).items():
+        bounds = cls.__dataclass_fields__[name].metadata
+        a_number = {int, float} & set(sections.members(sections.item_hint(hint) or hint))
+        assert not a_number or {"le", "lt"} & bounds.keys(), f"{name} has no upper bound"
+        for value in {*EXTREMES, *bounds.values()}:
+            try:
+                made = cls(**{**rest, name: value})
+            except ConfigError as error:
+                assert name in str(error), value  # noqa: PT017
+                continue
+            if isinstance(made, Position):
+                made = ModelConfig(d_model=16, n_heads=2, position=made)
+            if isinstance(made, ModelConfig):
+                with torch.device("meta"):
+                    build_scheme(made)
+            if isinstance(made, schema.Schedule):
+                factor = lr_factor(made, total_steps=9)
+                assert all(math.isfinite(factor(n)) for n in (0, 1, 10**6))
 
 
 def test_kinds_are_those_of_a_union_in_its_order() -> None:

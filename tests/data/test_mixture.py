@@ -134,7 +134,7 @@ def test_fields_of_a_part_are_set_by_its_number(tmp_path: Path) -> None:
         ("parts.one.weight=1", "data.corpus.parts.one is none of 0 to 1"),
         ("parts.0=3", "data.corpus.parts.0 is a section; set its fields: corpus, weight, name"),
         ("parts=3", "parts.0 is a section; set its fields: corpus, weight, name"),
-        ("parts.0.weight=0", "data.corpus.parts.0.weight = 0.0: allowed: a number > 0"),
+        ("parts.0.weight=0", "data.corpus.parts.0.weight = 0.0: allowed: a number >= 1e-30"),
         ("parts.0.wait=1", ".corpus.parts.0.wait': data.corpus.parts.0 has: weight"),
         ("evaluate=medium", "data.corpus.evaluate = 'medium': allowed: small, large"),
         ("wieght=1", "unknown key 'data.corpus.wieght'"),

@@ -67,7 +67,7 @@ def test_length_controlled_split() -> None:
     ("settings", "message"),
     [
         ({"n_train": 29_001}, "n_train = 29001: the phrasebook has 29,000 sentences for it; ask"),
-        ({"n_validation": 40_000}, "n_validation = 40000: the phrasebook has 30,000"),
+        ({"n_validation": 29_000}, "n_train = 20000: the phrasebook has 500"),
         (
             {"n_test": 400, "train_max_words": 60},
             "n_test = 400.* 0 .* data.corpus.train_max_words = 60",
