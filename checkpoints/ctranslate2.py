@@ -42,6 +42,9 @@ SUPPORTED = (
 # Tokens of a sentence that the tables reach, where the scheme itself has no bound.
 MAX_POSITIONS = 2048
 
+# Of those that have another name there.
+_ACTIVATIONS = {"silu": "SWISH"}
+
 # Added to the logits of ids that no translation holds: finite, and in the range of float16.
 NEVER = -1e4
 
@@ -76,6 +79,8 @@ def convert(
         pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
     )
     bias = torch.zeros(tokenizer.tgt_vocab_size)
+    if model.output.bias is not None:
+        bias = _tensor(model.output.bias)
     if rule_out:
         bias[list(never)] = NEVER
     decoder.projection.bias = bias
@@ -114,7 +119,7 @@ def _stack(specs: Any, model: TranslationTransformer, config: ModelConfig, kind:
         len(stack.layers),
         num_heads=config.n_heads,
         pre_norm=config.norm == "pre",
-        activation=specs.Activation[config.activation.upper()],
+        activation=specs.Activation[_ACTIVATIONS.get(config.activation, config.activation.upper())],
         **options(position),
     )
     if fill is None:

@@ -62,6 +62,10 @@ class Sinusoidal(PositionSection, kind="sinusoidal"):
     base: float = number(10000.0, gt=1, le=HUGE)
     # As in the paper; all sines, then all cosines (Marian); so with tensor2tensor's frequencies.
     layout: Literal["interleaved", "half", "t2t"] = "interleaved"
+    max_positions: int | None = number(None, ge=1)  # longer sequences are refused; None: no bound
+
+    def bound(self, side: Side) -> Bound | None:
+        return None if self.max_positions is None else Bound("max_positions", self.max_positions)
 
     def check_shape(self, d_model: int, n_heads: int) -> None:
         if self.layout == "t2t" and d_model < 4:
@@ -361,7 +365,7 @@ def choose_position(config: dict[str, Any], name: str, max_len: int, decode_max_
         allowed = ", ".join(closest_first(name, schemes))
         raise ConfigError(f"model.position = {name!r}: allowed: {allowed}")
     chosen = to_dict(schemes[name])
-    if "max_positions" in chosen:
+    if chosen.get("max_positions") is not None:
         chosen["max_positions"] = max(chosen["max_positions"], max_len, decode_max_len)
     if "trained_length" in chosen.get("scaling", {}):
         chosen["scaling"]["trained_length"] = max_len

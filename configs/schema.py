@@ -30,11 +30,12 @@ class ModelConfig(Section, section="model"):
     stochastic_depth: float = number(0.0, ge=0, lt=1)  # branches of the last layer; lower: fewer
     attention_dropout: float = number(0.0, ge=0, lt=1)  # attention weights
     activation_dropout: float = number(0.0, ge=0, lt=1)  # inside the feed-forward
-    activation: Literal["relu", "gelu"] = "relu"
+    activation: Literal["relu", "gelu", "silu"] = "relu"  # silu: also called swish
     norm: Literal["pre", "post", "deepnorm"] = "pre"  # deepnorm: post, with a scaled residual
     init: Literal["xavier", "depth_scaled"] = "xavier"  # depth_scaled: smaller in higher layers
     bias: bool = True
     tie_embeddings: Literal["none", "target", "all"] = "none"  # target: with the output's weights
+    output_bias: bool = False  # a trained number for each target token, added to its logit
 
     def _check(self) -> None:
         if self.d_model % self.n_heads:

@@ -150,7 +150,9 @@ def _causal_only(
 # One line for each position section of configs/positions.py.
 POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.NoPosition: lambda p, m: PositionScheme(),
-    config.Sinusoidal: lambda p, m: SinusoidalScheme(base=p.base, layout=p.layout),
+    config.Sinusoidal: lambda p, m: SinusoidalScheme(
+        base=p.base, layout=p.layout, max_positions=p.max_positions
+    ),
     config.Learnable: lambda p, m: LearnableScheme(
         max_positions=p.max_positions, d_model=m.d_model
     ),

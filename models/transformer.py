@@ -3,6 +3,8 @@
 import math
 from typing import Any, cast
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.schema import ModelConfig
@@ -13,6 +15,10 @@ from models.linear import linear
 from models.masks import key_padding_mask
 from models.positional_encodings.base import PositionScheme, Side
 from utils.errors import UserError
+
+# Of hidden states and output weight that stand for a bias: one, and zeros that keep the width a
+# multiple of 8, for the tensor cores of a GPU.
+_BIAS_COLUMNS = 8
 
 
 class TranslationTransformer(nn.Module):
@@ -45,7 +51,7 @@ class TranslationTransformer(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.scheme = scheme
-        self.output = nn.Linear(config.d_model, tgt_vocab_size, bias=False)
+        self.output = nn.Linear(config.d_model, tgt_vocab_size, bias=config.output_bias)
         dropout = config.embedding_dropout
         self.dropout = Dropout(config.dropout if dropout is None else dropout)
         self.word_dropout = JointDropout(config.word_dropout, shared=1)
@@ -64,6 +70,8 @@ class TranslationTransformer(nn.Module):
         for embedding in (self.src_embedding, self.tgt_embedding):
             nn.init.normal_(embedding.weight, std=self.d_model**-0.5)
         nn.init.xavier_uniform_(self.output.weight)
+        if self.output.bias is not None:
+            nn.init.zeros_(self.output.bias)
 
     def _embed(
         self, ids: Tensor, side: Side, *, start: int = 0, keep: Tensor | None = None
@@ -115,7 +123,18 @@ class TranslationTransformer(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden [...,D] -> logits [...,V]."""
-        return linear(hidden, self.output.weight)
+        return linear(hidden, self.output.weight, self.output.bias)
+
+    def output_weight(self) -> Tensor:
+        """[V,D'], by which the hidden states of `forward` with project=False become logits.
+
+        Without an output bias D' = D. With one D' = D + 8, and the bias is a column that meets ones
+        in the hidden states: a loss then knows one product alone.
+        """
+        weight, bias = self.output.weight, self.output.bias
+        if bias is None:
+            return weight
+        return torch.cat((weight, F.pad(bias[:, None], (0, _BIAS_COLUMNS - 1))), dim=1)
 
     def forward(
         self,
@@ -134,8 +153,8 @@ class TranslationTransformer(nn.Module):
             tgt_in: [B,T].
             select: [N], the places that are asked for, of all B*T, row by row: the logits are
                 [N,V]; None: all.
-            project: False leaves the hidden states, [...,D]: the training loss makes its logits
-                some rows at a time.
+            project: False leaves the hidden states, [...,D'] for `output_weight`: the training loss
+                makes its logits some rows at a time.
             tap: records the attention weights.
             keep: bool, of the shapes of src and tgt_in: elsewhere a token counts with its position,
                 without its embedding.
@@ -147,7 +166,12 @@ class TranslationTransformer(nn.Module):
         hidden = self.decode(tgt_in, memory, tap=tap, keep=keep_tgt)
         if select is not None:
             hidden = hidden.flatten(0, 1).index_select(0, select)
-        return self.project(hidden) if project else hidden
+        if project:
+            return self.project(hidden)
+        if self.output.bias is None:
+            return hidden
+        one = hidden.new_ones(*hidden.shape[:-1], 1)
+        return torch.cat((hidden, F.pad(one, (0, _BIAS_COLUMNS - 1))), dim=-1)
 
     def init_state(self, memory: Memory, *, beam_size: int, max_len: int) -> Any:
         """An empty state of beam_size hypotheses a sentence, at most max_len tokens long."""

@@ -38,7 +38,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.linear1 = Linear(config.d_model, config.d_ff, bias=config.bias)
         self.linear2 = Linear(config.d_ff, config.d_model, bias=config.bias)
-        self.activation = F.relu if config.activation == "relu" else F.gelu
+        self.activation: Callable[[Tensor], Tensor] = getattr(F, config.activation)
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:

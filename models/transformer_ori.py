@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.schema import ModelConfig
@@ -29,7 +30,7 @@ def _layer_arguments(config: ModelConfig) -> dict[str, Any]:
         "nhead": config.n_heads,
         "dim_feedforward": config.d_ff,
         "dropout": config.dropout,
-        "activation": config.activation,
+        "activation": getattr(F, config.activation),
         "batch_first": True,
         "norm_first": config.norm == "pre",
         "bias": config.bias,

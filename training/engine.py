@@ -67,7 +67,7 @@ def create_trainer(
 
     def backward(model: nn.Module, batch: Batch, factor: float) -> TokenSums:
         with autocast(device, dtype):
-            weight = learner.model.output.weight
+            weight = learner.model.output_weight()
             sums = objective(model, batch, weight, config.label_smoothing)
         scaler.scale(sums.objective * factor).backward()
         return sums

@@ -54,7 +54,7 @@ def create_evaluator(
         batch = batch.to(device)
         with torch.inference_mode(), autocast(device, dtype):
             hidden = model(batch.src, batch.tgt_in, select=batch.flat, project=False)
-            sums = token_sums(hidden, model.output.weight, batch.targets, label_smoothing=0.0)
+            sums = token_sums(hidden, model.output_weight(), batch.targets, label_smoothing=0.0)
         return sums.nll, sums.n_correct
 
     def sums_of(batch: Batch) -> tuple[Tensor, Tensor]:

@@ -49,7 +49,7 @@ class Ensemble(nn.Module):
         self.pad_id = models[0].pad_id
         self.members = nn.ModuleList(models)
         # The mean of the logits as one projection of the models' hidden states side by side.
-        weight = torch.cat([model.output.weight.detach() for model in models], dim=1) / len(models)
+        weight = torch.cat([m.output_weight().detach() for m in models], dim=1) / len(models)
         self.output = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
         self.output.weight = nn.Parameter(weight, requires_grad=False)
 
@@ -74,10 +74,14 @@ class Ensemble(nn.Module):
             total = total + logits
         return total / len(self.members)
 
+    def output_weight(self) -> Tensor:
+        """[V,D_1'+...+D_M'], for the hidden states of `forward` with project=False."""
+        return self.output.weight
+
     def forward(
         self, src: Tensor, tgt_in: Tensor, *, select: Tensor | None = None, project: bool = True
     ) -> Tensor:
-        """Mean logits; with project=False the hidden states [...,D_1+...+D_M], for `output`.
+        """Mean logits; with project=False the hidden states for `output_weight`.
 
         src, tgt_in, `select` and shapes as in TranslationTransformer.forward.
         """

@@ -44,9 +44,16 @@ def sinusoid_table(
 class SinusoidalInput(InputPosition):
     """Adds the sinusoids of the given positions: computed, so there is no table to outgrow."""
 
-    def __init__(self, *, base: float, layout: SinusoidLayout = "interleaved") -> None:
+    def __init__(
+        self,
+        *,
+        base: float,
+        layout: SinusoidLayout = "interleaved",
+        max_positions: int | None = None,
+    ) -> None:
         super().__init__()
         self.base = base
+        self.max_positions = max_positions
         self.layout: SinusoidLayout = layout
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -57,9 +64,15 @@ class SinusoidalInput(InputPosition):
 
 
 class SinusoidalScheme(PositionScheme):
-    def __init__(self, *, base: float, layout: SinusoidLayout = "interleaved") -> None:
+    def __init__(
+        self,
+        *,
+        base: float,
+        layout: SinusoidLayout = "interleaved",
+        max_positions: int | None = None,
+    ) -> None:
         super().__init__()
-        self.sinusoids = SinusoidalInput(base=base, layout=layout)
+        self.sinusoids = SinusoidalInput(base=base, layout=layout, max_positions=max_positions)
 
     def input(self, side: Side) -> InputPosition:
         return self.sinusoids

@@ -58,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
     "drawn_learnable": {"position": Randomized(scheme=LEARNABLE, spread=64, max_positions=24)},
     "post_norm": {"norm": "post"},
     "gelu": {"activation": "gelu"},
+    "silu_and_output_bias": {"activation": "silu", "output_bias": True},
     "no_bias": {"bias": False},
     "post_norm_no_bias": {"norm": "post", "bias": False},
     "all_tied": {"tie_embeddings": "all"},

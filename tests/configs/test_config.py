@@ -109,7 +109,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ({"model": {"position": {"kind": ["rope"]}}}, "model.position = ['rope']"),
         (
             {"model": {"position": {"kind": "rope", "max_positions": 4}}},
-            "(rope) .. belongs to model.position=learnable",
+            "(rope) .. belongs to model.position=sinusoidal or learnable",
         ),
         ({"model": {"d_model": "512"}}, "model.d_model = '512': allowed: an integer >= 2"),
         ({"model": {"d_model": True}}, "model.d_model = True: allowed: an integer"),

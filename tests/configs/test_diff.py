@@ -32,9 +32,9 @@ LINES = (
     "model.position: 'sinusoidal' -> 'learnable'\n"
     "model.position.base: 10000.0 -> None\n"
     "model.position.layout: 'interleaved' -> None\n"
+    "model.position.max_positions: None -> 512\n"
     "model.d_ff: 2048 -> 96\n"
     "data.batch_size: 4096 -> 5000\n"
-    "model.position.max_positions: None -> 512\n"
 )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tiny_models import (
     ALL_SCHEMES,
     BOS,
@@ -27,6 +28,7 @@ from torch import Tensor
 from configs.schema import Sinusoidal
 from models.attention.tap import AttentionTap
 from models.build import build_model
+from models.loss import token_sums
 from models.transformer import TranslationTransformer
 from utils.errors import ConfigError
 
@@ -157,6 +159,26 @@ def test_tied_weights_are_one_parameter(tie: Any) -> None:
     close(model(src, tgt_in), hidden @ model.output.weight.T)
 
 
+def test_an_output_bias_is_in_logits_steps_and_gradients_alike() -> None:
+    model = tiny_model(output_bias=True, tie_embeddings="all")
+    src, tgt_in, tgt_out = sources(5), targets(1, 4), targets(1, 4, seed=1).flatten()
+    memory = model.encode(src)
+    logits = model.decode(tgt_in, memory) @ model.output.weight.T + model.output.bias
+    close(model(src, tgt_in), logits)
+    with torch.no_grad():
+        state = model.init_state(model.encode(src), beam_size=1, max_len=4)
+        close(model.decode_step(tgt_in[:, None], state)[:, 0], logits)
+    expected = F.cross_entropy(logits[0], tgt_out, label_smoothing=0.1, reduction="sum")
+    flat = torch.arange(4)
+    hidden, weight = model(src, tgt_in, select=flat, project=False), model.output_weight()
+    assert hidden.shape[-1] == weight.shape[-1] == D_MODEL + 8
+    found = token_sums(hidden, weight, tgt_out, label_smoothing=0.1).objective
+    close(found, expected)
+    parameters = list(model.parameters())
+    for ours, theirs in zip(*(torch.autograd.grad(x, parameters) for x in (found, expected))):
+        close(ours, theirs)
+
+
 def test_tying_separate_vocabularies_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.tie_embeddings = 'all'.*'none', 'target'"):
         build_model(tiny_config(tie_embeddings="all"), vocabulary(shared_vocab=False))
@@ -277,6 +299,7 @@ def twins(position: Any, **changes: Any) -> tuple[TranslationTransformer, Transl
 
 TWINS: list[dict[str, Any]] = [
     *({"norm": norm, "activation": how} for norm in ("pre", "post") for how in ("relu", "gelu")),
+    {"activation": "silu"},
     {"bias": False},
 ]
 

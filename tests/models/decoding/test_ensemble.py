@@ -25,8 +25,8 @@ Models = list[TranslationTransformer]
 
 @pytest.fixture(scope="module")
 def three() -> Models:
-    """Models of three position schemes and two widths, one of them without a cache."""
-    small = lively("t5", seed=2, d_model=24, n_decoder_layers=1)
+    """Of three schemes and two widths, one without a cache and one with an output bias."""
+    small = lively("t5", seed=2, d_model=24, n_decoder_layers=1, output_bias=True)
     return [lively("rope"), lively("torch", seed=1), small]
 
 
@@ -91,7 +91,7 @@ def test_the_loss_is_that_of_the_mean(three: Models) -> None:
     with torch.inference_mode():
         flat = chosen.flatten().nonzero()[:, 0]
         hidden = ensemble(src, tgt_in, select=flat, project=False)
-        sums = token_sums(hidden, ensemble.output.weight, tgt_out[chosen], label_smoothing=0.0)
+        sums = token_sums(hidden, ensemble.output_weight(), tgt_out[chosen], label_smoothing=0.0)
         mean = mean_log_probs(three, src, tgt_in)
         expected = mean[chosen].gather(-1, tgt_out[chosen][:, None])
         ours = ensemble(src, tgt_in).log_softmax(-1)

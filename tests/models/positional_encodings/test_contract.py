@@ -387,9 +387,10 @@ def test_no_field_is_left_out() -> None:
     tried = {(type(s), field) for s, changes, *_ in [*CHANGES, *SCALINGS] for field in changes}
     classes = [*POSITION_SCHEMES, *get_args(config.Scaling)]
     every = {(cls, field.name) for cls in classes for field in fields(cls)}
-    # How it is computed, the scalings themselves, and cross-attention are below.
+    # How it is computed, the scalings themselves, cross-attention and the bound are below.
     tried |= {(config.Rope, name) for name in ("form", "scaling", "cross")} | {
-        (config.XPos, "form")
+        (config.XPos, "form"),
+        (config.Sinusoidal, "max_positions"),
     }
     assert every == tried
 
@@ -611,3 +612,10 @@ def test_the_contracts_default_to_no_position() -> None:
     assert InputPosition.max_positions is None
     with pytest.raises(TypeError, match="AttentionPosition has no value term"):
         attention.value_term(x, places)
+
+
+def test_a_bound_of_sinusoids_is_known_to_scheme_and_configuration() -> None:
+    bounded = config.Sinusoidal(max_positions=9)
+    assert build_scheme(tiny_config(bounded)).max_length("source") == 9
+    assert bounded.longest() == 9
+    assert build_scheme(tiny_config(config.Sinusoidal())).max_length("target") is None
