@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> None:
         loaded, translator = load_from_arguments(args, change)
         from models.linear import weights_fixed
 
-        most = min(MOST_TOKENS, translator.longest_source or MOST_TOKENS)
+        most = min(MOST_TOKENS, translator.searcher.longest_source or MOST_TOKENS)
         max_len = loaded.config.data.max_len
         beyond: list[int] = []
 

@@ -70,30 +70,22 @@ def draw_attention(args: argparse.Namespace) -> None:
     if not args.src_text.strip():
         raise UserError(f"--src_text {args.src_text!r}: there is nothing to look at")
 
-    from pictures.attention import KINDS, attention_grid, attention_maps, target_tokens
+    from pictures.attention import KINDS, attention_grid, attention_maps
 
     maps, translations, folders = [], [], []
     for path in (args.model_path, args.compare) if args.compare else (args.model_path,):
         args.model_path = path
         loaded, translator = load_from_arguments(args)
-        if loaded.config.model.backend != "scratch":
-            raise UserError(
-                f'{loaded.run.path}: a model of backend "{loaded.config.model.backend}" does not '
-                "show its attention; train one with model.backend=scratch"
-            )
-        source = translator.encode([args.src_text])[0]
-        target = target_tokens(translator, source, args.tgt_text)
+        attention = translator.attention(args.src_text, args.tgt_text)
         found = attention_maps(
-            translator,
-            source,
-            target,
+            attention,
             layers=args.layers,
             heads=args.heads,
             kinds=KINDS if args.kind == "all" else (args.kind,),
             about=f" ({loaded.run.path.name}, epoch {loaded.epoch})",
         )
         maps.append(found)
-        translations.append(translator.tokenizer.decode(target))
+        translations.append(attention.text)
         folders.append(loaded.run.results / "attention")
     suffix = "_compared" if args.compare else ""
     figures = (

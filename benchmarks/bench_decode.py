@@ -41,7 +41,7 @@ from models.linear import weights_fixed
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from translation.loading import load_run
-from translation.translator import pad_sources
+from translation.search import pad_sources
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError, one_line
 from utils.machine import computes_bf16

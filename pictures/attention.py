@@ -9,23 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from data.corpora.text import normalize_whitespace
-from models.attention.tap import AttentionTap
 from models.positional_encodings.base import Kind
 from pictures.panels import DPI, MARGIN
 from pictures.text import visible, width_of, wrap
-from translation.translator import Translator
+from translation.forcing import KINDS
+from translation.translator import Attention
 from utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
 _MAX_LABEL = 20  # characters of a token that are shown
 # Lengths in inches, font sizes in points.
 _GAP = 0.12  # between two maps
@@ -60,19 +57,8 @@ class AttentionMaps:
 # ------------------------------------------------------------------------------------ what is shown
 
 
-def target_tokens(translator: Translator, source: Sequence[int], tgt_text: str | None) -> list[int]:
-    """The target whose attention is shown: a text, or (None) the greedy translation."""
-    if tgt_text is not None:
-        return translator.tokenizer.encode_tgt(normalize_whitespace(tgt_text))
-    [[best]] = translator.search_ids([source], greedy=True)
-    return [*best.ids, translator.tokenizer.eos_id] if best.finished else list(best.ids)
-
-
-@torch.inference_mode()
 def attention_maps(
-    translator: Translator,
-    source: Sequence[int],
-    target: Sequence[int],
+    attention: Attention,
     *,
     kinds: Sequence[Kind] = KINDS,
     layers: Sequence[int] | None = None,
@@ -85,32 +71,22 @@ def attention_maps(
     the tokens that come out: row t shows where the model looked when it predicted token t.
 
     Args:
-        source: token ids that end in EOS.
-        target: token ids without a start token.
         layers, heads: numbers from 1, or from -1 for the last (None: all).
         about: ends the titles (which run, which epoch).
 
     Raises UserError for layers and heads that are not there.
     """
-    tokenizer, tap = translator.tokenizer, AttentionTap()
-    read = [tokenizer.bos_id, *target[:-1]]
-    ids = (torch.tensor([row], device=translator.device) for row in (source, read))
-    translator.model.eval()
-    translator.model(*ids, tap=tap)
-    src, tgt = tokenizer.src_pieces(source), tokenizer.tgt_pieces(target)
-    # Marian starts from its padding token, and a label "<pad>" would look like an error.
-    marian = tokenizer.bos_id == tokenizer.pad_id
-    start = "<start>" if marian else tokenizer.tgt_pieces([tokenizer.bos_id])[0]
-    encoder, decoder = (src, "source token"), ([start, *tgt[:-1]], "target token read")
+    encoder = attention.source, "source token"
+    decoder = attention.read, "target token read"
     sides = {
         "encoder": ("encoder self-attention", *encoder, *encoder),
         "decoder": ("decoder self-attention", *decoder, *decoder),
-        "cross": ("cross-attention", tgt, "target token predicted", *encoder),
+        "cross": ("cross-attention", attention.target, "target token predicted", *encoder),
     }
     found = {}
     for kind in kinds:
         title, queries, query_name, keys, key_name = sides[kind]
-        weights = tap.maps(kind)[:, 0].float().cpu().numpy()
+        weights = getattr(attention, kind)
         stack = "encoder" if kind == "encoder" else "decoder"
         rows = _choose(layers, weights.shape[0], f"{stack} layer")
         columns = _choose(heads, weights.shape[1], "head")

@@ -22,7 +22,7 @@ FLOORS = [
     ("models.build", "models.decoding"),
     ("checkpoints",),
     ("translation",),
-    ("pictures",),
+    ("pictures", "fr2en"),
     ("training",),
     ("experiments",),
     ("benchmarks", *SCRIPTS),

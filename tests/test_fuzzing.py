@@ -36,6 +36,7 @@ from training.log import RunLog
 from training.run import train
 from translation.loading import load_run
 from translation.settings import config_change
+from translation.translator import Translator
 from utils.errors import UserError
 from utils.lines import read_lines
 
@@ -334,7 +335,7 @@ def test_a_checkpoint_of_odd_parts(run: Run, folder: Path, data: st.DataObject) 
     torch.save(data.draw(st.one_of(parts, altered(payload))), path)
     with an_answer_or_a_clear_error():
         loaded = load_run(copy.path, runs_dir="runs")
-        loaded.translator(torch.device("cpu")).translate(["le chat voit le chien"], greedy=True)
+        Translator.of(loaded, torch.device("cpu")).translate("le chat voit le chien")
     with an_answer_or_a_clear_error():
         config, whole = (checkpoint_config(each) for each in (read_checkpoint(path), payload))
         if (config.model, config.data) == (whole.model, whole.data):
@@ -378,6 +379,6 @@ def test_a_damaged_cache_is_made_anew(run: Run, folder: Path, data: st.DataObjec
 @fuzzed(0.5)
 @given(texts=st.lists(short_text, min_size=1, max_size=5))
 def test_anything_is_translated_to_as_many_lines(run: Run, folder: Path, texts: list[str]) -> None:
-    translator = load_run(run.path, runs_dir="runs").translator(torch.device("cpu"))
+    translator = Translator.load(run.path, device="cpu")
     with an_answer_or_a_clear_error():
-        assert len(translator.translate(texts, greedy=True)) == len(texts)
+        assert len(translator.translate(texts, search="greedy")) == len(texts)

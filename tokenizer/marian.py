@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ REMEDY = (
     "give a local folder with --set tokenizer.name_or_path=FOLDER, or copy a filled Hugging Face "
     "cache (HF_HOME)"
 )
+# A MarianTokenizer switches to its target model and back while it encodes a target.
+_ENCODING = threading.Lock()
 
 
 class FrEnTokenizer(BaseTokenizer):
@@ -101,13 +104,17 @@ class FrEnTokenizer(BaseTokenizer):
 
     def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
         require_unicode(texts)
-        return self._marian(list(texts), split_special_tokens=True)["input_ids"] if texts else []
+        if not texts:
+            return []
+        with _ENCODING:
+            return self._marian(list(texts), split_special_tokens=True)["input_ids"]
 
     def encode_tgt_batch(self, texts: Sequence[str]) -> list[list[int]]:
         require_unicode(texts)
         if not texts:
             return []
-        return self._marian(text_target=list(texts), split_special_tokens=True)["input_ids"]
+        with _ENCODING:
+            return self._marian(text_target=list(texts), split_special_tokens=True)["input_ids"]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}

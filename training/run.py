@@ -29,6 +29,7 @@ from training.schedules import PlateauLR
 from training.start import Progress, open_run
 from training.validation import Validation
 from translation.evaluator import create_evaluator
+from translation.search import BatchSearch
 from translation.translator import Translator
 from utils.machine import DTYPES, compute_deterministically, provenance, resolve_precision
 
@@ -116,7 +117,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
         )
         several = config.evaluate.batch_on(device.type)
         decode = replace(config.decode, batch_size=several)
-        translator = Translator(learner.evaluated, tokenizer, decode, device)
+        translator = Translator(BatchSearch(learner.evaluated, tokenizer, device), decode)
         validation = Validation(config, data, evaluator, translator, log)
         progress_bar = ProgressBar(trainer, first_step=progress.step, total_steps=total_steps)
         stack.enter_context(progress_bar.bar)

@@ -8,7 +8,7 @@ import ignite.distributed as idist
 from ignite.engine import Engine
 
 from configs.schema import Config
-from pictures.attention import attention_grid, attention_maps, target_tokens
+from pictures.attention import attention_grid, attention_maps
 from training.faults import NonFiniteError
 from training.log import RunLog
 from training.prepare import TrainingData
@@ -58,8 +58,7 @@ class Validation:
         drawn = self.config.train.log_attention and self.config.model.backend == "scratch"
         if drawn and idist.get_rank() == 0:
             source = self.data.validation_ids.src(0).tolist()
-            target = target_tokens(self.translator, source, None)
-            maps = attention_maps(self.translator, source, target, layers=[-1])
+            maps = attention_maps(self.translator.attention(source), layers=[-1])
             for kind, of_kind in maps.items():
                 figure = attention_grid(of_kind)
                 self.log.writer.add_figure(f"attention/{kind}", figure, step, close=False)
@@ -73,7 +72,7 @@ class Validation:
         n = len(range(len(ids))[: self.config.evaluate.bleu_sentences])
         rank, world_size = idist.get_rank(), idist.get_world_size()
         mine = [ids.src(i).tolist() for i in range(rank, n, world_size)]
-        found = self.translator.search_ids(mine, greedy=True)
+        found = self.translator.searcher.search_ids(mine, self.translator.decode, greedy=True)
         decode = self.translator.tokenizer.decode
         shares = idist.all_gather([decode(hypotheses[0].ids) for hypotheses in found])
         texts = [shares[i % world_size][i // world_size] for i in range(n)]

@@ -102,6 +102,7 @@ def load_from_arguments(
     import torch
 
     from translation.loading import load_run
+    from translation.translator import Translator
     from utils.machine import DTYPES, resolve_device, resolve_precision
 
     if args.threads is not None:
@@ -134,5 +135,5 @@ def load_from_arguments(
         workers = Threads(args.workers)
     elif args.workers > 1 and workers is None:
         workers = Processes(args.workers, args.threads)
-    translator = loaded.translator(device, DTYPES[precision], engine=engine, workers=workers)
+    translator = Translator.of(loaded, device, DTYPES[precision], engine=engine, workers=workers)
     return loaded, translator

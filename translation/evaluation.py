@@ -66,7 +66,7 @@ class EvaluationSet:
         search = "greedy" if self.greedy else decode.search.kind
         search += f"_mbr_{decode.mbr}" if decode.mbr is not None and not self.greedy else ""
         several = f"_ensemble{len(self.loaded.members)}" if self.loaded.partners else ""
-        precision = self.translator.precision
+        precision = self.translator.searcher.precision
         precision = "" if precision == "float32" else f"_{precision}"
         return f"{self.split.replace(os.sep, '_')}{part}_{search}{several}{precision}"
 
@@ -82,13 +82,13 @@ class EvaluationSet:
             "max_len": config.data.max_len,
             "eval_long": config.data.eval_long,
             "search": _search_settings(config.decode, self.greedy),
-            "precision": self.translator.precision,
+            "precision": self.translator.searcher.precision,
         }
 
     def loss_and_accuracy(self) -> tuple[float, float]:
         """Loss (nats a target token) and accuracy after the reference's tokens, in float32."""
         pad_id, bos_id = self.loaded.tokenizer.pad_id, self.loaded.tokenizer.bos_id
-        device = self.translator.device
+        device = self.translator.searcher.device
         size = self.loaded.config.evaluate.batch_on(device.type)
         loader = make_eval_loader(self.ids, batch_size=size, pad_id=pad_id, bos_id=bos_id)
         network = self.loaded.network(device)
@@ -97,15 +97,20 @@ class EvaluationSet:
         metrics = evaluator.run(loader).metrics
         return metrics["loss"], metrics["accuracy"]
 
-    def translate(self) -> tuple[list[str], float]:
-        """The best hypothesis of every source as one line, and the seconds that it took."""
+    def translate(self, decode: DecodeConfig | None = None) -> tuple[list[str], float]:
+        """The best hypothesis of every source as one line, and the seconds that it took.
+
+        They are searched as `decode` says (None: as the run's configuration does).
+        """
         began, hidden = time.perf_counter(), not sys.stderr.isatty()
         sources = [self.ids.src(i).tolist() for i in range(len(self.ids))]
         with tqdm(total=len(sources), unit="sentence", leave=False, disable=hidden) as bar:
-            found = self.translator.search_ids(sources, greedy=self.greedy, progress=bar.update)
+            found = self.translator.searcher.search_ids(
+                sources, decode or self.translator.decode, greedy=self.greedy, progress=bar.update
+            )
         seconds = time.perf_counter() - began
-        decode = self.loaded.tokenizer.decode
-        return [" ".join(decode(best.ids).split()) for best, *_ in found], seconds
+        text_of = self.loaded.tokenizer.decode
+        return [" ".join(text_of(best.ids).split()) for best, *_ in found], seconds
 
     def stored_hypotheses(self) -> list[str] | None:
         """What test.py found before with the same checkpoint, text and search, if it is whole."""
@@ -149,9 +154,11 @@ class Result:
             "search_seconds": self.seconds,
             "epoch": loaded.epoch,
             "step": loaded.step,
-            "engine": "torch" if (engine := pairs.translator.engine) is None else engine.name,
+            "engine": "torch"
+            if (engine := pairs.translator.searcher.engine) is None
+            else engine.name,
             "trained": loaded.trained,
-            "provenance": provenance(pairs.translator.device),
+            "provenance": provenance(pairs.translator.searcher.device),
             "config": to_dict(loaded.config),
         }
         start = f"{loaded.run.results / pairs.name}"

@@ -1,6 +1,5 @@
 """A trained run from its folder: model, tokenizer and configuration, checked to fit each other."""
 
-import copy
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,6 @@ from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import load_tokenizer
 from translation.engines import CTranslate2, export_once
-from translation.translator import Translator
 from utils.errors import UserError
 
 
@@ -45,15 +43,6 @@ class LoadedRun:
         """The model of this run, or those of all members together, in float32."""
         model = Ensemble([member.model for member in self.members]) if self.partners else self.model
         return model.to(device)
-
-    def translator(
-        self, device: torch.device, dtype: torch.dtype = torch.float32, **how: Any
-    ) -> Translator:
-        """Translates with `network`; with a copy where dtype is another. `how`: see Translator."""
-        model = self.network(device)
-        if dtype != torch.float32:
-            model = copy.deepcopy(model).to(dtype)
-        return Translator(model, self.tokenizer, self.config.decode, device, **how)
 
     def ctranslate2(self, device: torch.device, *, greedy: bool, **how: Any) -> CTranslate2:
         """The engine that searches as this run's translator does. `how`: see CTranslate2.

@@ -1,42 +1,40 @@
-"""Text to text with a trained model: batches of like length, answers in the order of the input."""
+"""Text to text with a trained model: what the scripts and Python users translate with."""
 
+from __future__ import annotations
+
+import copy
 import itertools
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack, overload
 
+import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
-from checkpoints.ctranslate2 import MAX_POSITIONS
-from configs.schema import DecodeConfig, DiverseBeam, Sampling
+from configs.schema import DecodeConfig, Search
+from configs.section import kinds
 from data.corpora.text import normalize_whitespace
-from models.decoding.beam import beam_search
-from models.decoding.ensemble import Ensemble
-from models.decoding.hypothesis import Hypothesis, Limits
-from models.decoding.stepwise import greedy_search, sample_search
-from models.linear import weights_fixed
-from models.transformer import TranslationTransformer
+from models.decoding.hypothesis import Hypothesis as FoundIds
 from tokenizer.base import BaseTokenizer
 from translation.engines import CTranslate2
-from translation.mbr import least_risk_first
+from translation.forcing import attention_weights, token_log_probs
+from translation.loading import LoadedRun, load_run
+from translation.search import BatchSearch, in_batches
 from translation.workers import Workers
 from utils.errors import UserError
-from utils.machine import if_it_fits
+from utils.machine import resolve_device
 
-logger = logging.getLogger(__name__)
-
-# Padded source tokens for each of decode.batch_size sentences: a few very long lines then make
-# smaller batches instead of filling the memory.
-TOKENS_OF_A_SENTENCE = 256
+TYPES = {str(t).removeprefix("torch."): t for t in (torch.float32, torch.float64)}
+TYPES |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
-class Translation:
-    """One hypothesis as text.
+class Candidate:
+    """One translation as text.
 
     `score` is its log-probability over the length penalty, or its expected utility where decode.mbr
-    chose among them.
+    chose among them. finished=False: cut off at the length limit.
     """
 
     text: str
@@ -45,57 +43,205 @@ class Translation:
     finished: bool
 
 
-NOTHING = Translation("", score=0.0, log_prob=0.0, finished=True)  # of a text without a word
+NOTHING = Candidate("", score=0.0, log_prob=0.0, finished=True)  # of a text without a word
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis(Candidate):
+    """A translation with its tokens (the last is EOS where finished) and their log-probabilities.
+
+    The latter are natural logarithms; but for rounding, `log_prob` is their sum.
+    """
+
+    tokens: list[str]
+    token_log_probs: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Translation(Hypothesis):
+    """The best hypothesis of a source text, and all that were found, best first."""
+
+    src: str
+    hypotheses: list[Hypothesis]
 
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A source text with what greedy search and decode.search found."""
+    """A line of a stream with what greedy search and decode.search found."""
 
     src: str
-    greedy: Translation | None  # None: not asked for
-    beam: list[Translation]  # best first; empty: not asked for
+    greedy: Candidate | None  # None: not asked for
+    beam: list[Candidate]  # best first; empty: not asked for
 
     @property
-    def best(self) -> Translation:
+    def best(self) -> Candidate:
         """The beam's best where there was a beam."""
         return self.greedy if self.greedy is not None and not self.beam else self.beam[0]
 
 
-def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
-    """Ids of several sentences -> [B,S], padded on the right."""
-    rows = [torch.tensor(ids) for ids in sources]
-    return pad_sequence(rows, batch_first=True, padding_value=pad_id)
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """A given translation's tokens, EOS last, and the natural logarithm of each one's probability.
 
-
-@dataclass(eq=False)
-class Translator:
-    """A model, or an ensemble of them, with its tokenizer.
-
-    The translation of a sentence does not depend on what is translated beside it. An engine
-    searches in the model's place; with workers batches are searched at once.
+    Each is predicted from the source and the tokens before it.
     """
 
-    model: TranslationTransformer | Ensemble
-    tokenizer: BaseTokenizer
+    tokens: list[str]
+    log_probs: list[float]
+
+    @property
+    def log_prob(self) -> float:
+        """Of the whole translation."""
+        return float(np.sum(self.log_probs))
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What a model looks at in one sentence pair, with S source and T target tokens.
+
+    Weights are [layer, head, query, key], float32; a row sums to 1. `decoder`, over the tokens that
+    are read, sees none that comes later. Row t of `cross` is where the model looked when it
+    predicted target[t], having read read[t].
+    """
+
+    text: str  # the target
+    source: list[str]  # [S], EOS last
+    target: list[str]  # [T], EOS last unless a search was cut off
+    read: list[str]  # [T], the start token and the target without its last
+    encoder: np.ndarray  # [L,H,S,S]
+    decoder: np.ndarray  # [L,H,T,T]
+    cross: np.ndarray  # [L,H,T,S]
+
+
+class Settings(TypedDict, total=False):
+    """What `Translator.translate` may be told; see there."""
+
+    search: str | Search | None
+    beam_size: int | None
+    n_best: int | None
+    length_penalty: float | None
+    batch_size: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Translator:
+    """A model, or an ensemble of them, with its tokenizer and its settings of the search.
+
+    Nothing in it changes: threads may share one. The translation of a sentence does not depend on
+    what is translated beside it.
+    """
+
+    searcher: BatchSearch
     decode: DecodeConfig
-    device: torch.device
-    engine: CTranslate2 | None = None
-    workers: Workers | None = None
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *partners: str | Path,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = torch.float32,
+        runs_dir: str | Path = "runs",
+    ) -> Translator:
+        """The translator of a trained model, on its device.
+
+        Args:
+            path: a run (its best checkpoint), a checkpoint, or an exported folder.
+            partners: more of them, which translate with it as an ensemble.
+            device: "auto" (CUDA where there is a device), "cpu", "cuda", "cuda:N".
+            dtype: float32, float64, bfloat16 or float16: of the weights and what is computed.
+            runs_dir: where runs lie that are named without their folder.
+
+        Raises UserError for what is missing, damaged, or does not fit together.
+        """
+        wanted = TYPES.get(str(dtype).removeprefix("torch."))
+        if wanted is None:
+            raise UserError(f"dtype {dtype!r}: one of {', '.join(TYPES)}")
+        on = resolve_device(str(device))
+        return cls.of(load_run(path, *partners, runs_dir=runs_dir), on, wanted)
+
+    @classmethod
+    def of(
+        cls,
+        loaded: LoadedRun,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        *,
+        engine: CTranslate2 | None = None,
+        workers: Workers | None = None,
+    ) -> Translator:
+        """The translator of a loaded run; with a copy of the weights where dtype is another.
+
+        engine and workers: see BatchSearch.
+        """
+        model = loaded.network(device)
+        if dtype != torch.float32:
+            model = copy.deepcopy(model).to(dtype)
+        searcher = BatchSearch(model, loaded.tokenizer, device, engine, workers)
+        return cls(searcher, loaded.config.decode)
 
     @property
-    def precision(self) -> str:
-        """The type in which is searched."""
-        if self.engine is not None:
-            return self.engine.compute_type
-        return str(self.model.output.weight.dtype).removeprefix("torch.")
+    def tokenizer(self) -> BaseTokenizer:
+        return self.searcher.tokenizer
 
-    @property
-    def longest_source(self) -> int | None:
-        """How many source tokens the models' position tables have room for; None: any number."""
-        models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
-        bounds = [model.scheme.max_length("source") for model in models]
-        return min((bound for bound in bounds if bound is not None), default=None)
+    # -------------------------------------------------------------------------------- translating
+
+    @overload
+    def translate(self, text: str, **settings: Unpack[Settings]) -> Translation: ...
+
+    @overload
+    def translate(self, text: list[str], **settings: Unpack[Settings]) -> list[Translation]: ...
+
+    def translate(
+        self,
+        text: str | list[str],
+        *,
+        search: str | Search | None = None,
+        beam_size: int | None = None,
+        n_best: int | None = None,
+        length_penalty: float | None = None,
+        batch_size: int | None = None,
+    ) -> Translation | list[Translation]:
+        """A text, or a list of them in its order; a blank one has a blank translation.
+
+        What is None is as in the model's configuration (`decode`).
+
+        Args:
+            search: "greedy", "beam", "diverse", "sample", or a section of configs.schema such as
+                Sampling(temperature=0.8, seed=3).
+            beam_size: hypotheses kept.
+            n_best: translations of each text; at most beam_size, but any number of samples.
+            length_penalty: alpha of the GNMT length penalty; 0: none.
+            batch_size: texts translated at once.
+
+        Raises UserError for a setting that is not allowed, text that is not Unicode, and a text
+        past a table of positions.
+        """
+        texts = [text] if isinstance(text, str) else list(text)
+        decode, greedy = self._settings(
+            search,
+            beam_size=beam_size,
+            n_best=n_best,
+            length_penalty=length_penalty,
+            batch_size=batch_size,
+        )
+        sources = self.encode(texts)
+        found = self._find(texts, sources, decode, greedy=greedy)
+        rows = [i for i, of_text in enumerate(found) for _ in of_text]
+        targets = [self._target(h) for of_text in found for h in of_text]
+        tokens = self._token_scores([sources[i] for i in rows], targets)
+        hypotheses: list[list[Hypothesis]] = [[] for _ in texts]
+        candidates = (each for of_text in found for each in self._candidates(of_text))
+        for i, each, by_token in zip(rows, candidates, tokens):
+            told = each.text, each.score, each.log_prob, each.finished
+            hypotheses[i].append(Hypothesis(*told, by_token.tokens, by_token.log_probs))
+        empty = Hypothesis("", 0.0, 0.0, True, [], [])
+        translations = []
+        for src, of_text in zip(texts, hypotheses):
+            best, *_ = of_text = of_text or [empty]
+            told = best.text, best.score, best.log_prob, best.finished
+            translations.append(Translation(*told, best.tokens, best.token_log_probs, src, of_text))
+        return translations[0] if isinstance(text, str) else translations
 
     def translate_stream(
         self,
@@ -116,12 +262,14 @@ class Translator:
             sources = self.encode(texts)
             for number, ids in enumerate(sources, start=done + 1):
                 watch(number, len(ids))
-            best: list[Translation | None] = [None] * len(texts)
-            beams: list[list[Translation]] = [[] for _ in texts]
+            best: list[Candidate | None] = [None] * len(texts)
+            beams: list[list[Candidate]] = [[] for _ in texts]
             if greedy:
-                best = [only for [only] in self.translate(texts, sources=sources, greedy=True)]
+                found = self._find(texts, sources, self.decode, greedy=True)
+                best = [next(iter(self._candidates(each)), NOTHING) for each in found]
             if beam:
-                beams = self.translate(texts, sources=sources, first=done)
+                found = self._find(texts, sources, self.decode, greedy=False, first=done)
+                beams = [self._candidates(each) or [NOTHING] for each in found]
             done += len(texts)
             yield list(map(Translated, texts, best, beams))
 
@@ -132,134 +280,106 @@ class Translator:
         """
         return self.tokenizer.encode_src_batch([normalize_whitespace(text) for text in texts])
 
-    def translate(
+    def _settings(
+        self, search: str | Search | None, **given: float | None
+    ) -> tuple[DecodeConfig, bool]:
+        """`decode` with what is given, and whether it is greedy search that is asked for."""
+        changes: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
+        if isinstance(search, str) and search not in ("greedy", *kinds(Search)):
+            known = ", ".join(("greedy", *kinds(Search)))
+            raise UserError(f"search {search!r}: one of {known}")
+        if isinstance(search, str) and search not in ("greedy", self.decode.search.kind):
+            changes["search"] = kinds(Search)[search]()
+        elif search is not None and not isinstance(search, str):
+            changes["search"] = search
+        beam_size = changes.get("beam_size", self.decode.beam_size)
+        changes.setdefault("n_best", min(self.decode.n_best, beam_size))
+        return replace(self.decode, **changes), search == "greedy"
+
+    def _find(
         self,
         texts: Sequence[str],
-        *,
-        greedy: bool = False,
-        sources: Sequence[Sequence[int]] | None = None,
-        first: int = 0,
-        progress: Callable[[int], object] = lambda n: None,
-    ) -> list[list[Translation]]:
-        """Sentences -> for each its n-best translations, best first (one if greedy).
-
-        A blank text gives a blank one. `sources` are the ids of the texts where they are known, and
-        `first` is the number of the first text; `progress` as in `search_ids`.
-        """
-        sources = self.encode(texts) if sources is None else sources
-        spoken = [i for i, text in enumerate(texts) if text.strip()]
-        ids, numbers = [sources[i] for i in spoken], [first + i for i in spoken]
-        found = self.search_ids(ids, greedy=greedy, numbers=numbers, progress=progress)
-        translations = [[NOTHING] for _ in texts]
-        for i, hypotheses in zip(spoken, found):
-            decoded = self.tokenizer.decode_batch([h.ids for h in hypotheses])
-            translations[i] = [
-                Translation(text, score=h.score, log_prob=h.log_prob, finished=h.finished)
-                for text, h in zip(decoded, hypotheses)
-            ]
-        return translations
-
-    @weights_fixed()
-    def search_ids(
-        self,
         sources: Sequence[Sequence[int]],
+        decode: DecodeConfig,
         *,
         greedy: bool,
-        numbers: Sequence[int] | None = None,
-        progress: Callable[[int], object] = lambda n: None,
-    ) -> list[list[Hypothesis]]:
-        """Source ids (each with EOS) -> hypotheses in the order of the input, best first.
-
-        Batches hold sentences of like length, and get smaller where the memory does not suffice;
-        `progress` is told the size of each finished one. Sampling draws from the sentences'
-        `numbers` (default: their places). UserError: the memory does not suffice for one sentence.
-        """
-        self.model.eval()
-        numbers = range(len(sources)) if numbers is None else numbers
-        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
-        found: list[list[Hypothesis]] = [[] for _ in sources]
-        start, most = 0, self.decode.batch_on(self.device.type)
-        if self.workers is not None and len(order) > most:
-            batches = []
-            while rows := self._batch(sources, order[start:], most):
-                batches.append(rows)
-                start += len(rows)
-            jobs = [
-                {
-                    "sources": [sources[i] for i in rows],
-                    "numbers": [numbers[i] for i in rows],
-                    "greedy": greedy,
-                }
-                for rows in batches
-            ]
-            for place, each in self.workers.map(replace(self, workers=None), jobs):
-                for row, hypotheses in zip(batches[place], each):
-                    found[row] = hypotheses
-                progress(len(each))
-            return found
-        while rows := self._batch(sources, order[start:], most):
-            ids, drawn = [sources[i] for i in rows], [numbers[i] for i in rows]
-            batch = if_it_fits(self._search, ids, drawn, greedy)
-            if batch is not None:
-                for row, hypotheses in zip(rows, batch):
-                    found[row] = hypotheses
-                start += len(rows)
-                progress(len(rows))
-                continue
-            if len(rows) == 1:
-                raise UserError(
-                    f"not enough memory to translate one sentence of {len(ids[0]):,} tokens: "
-                    "lower decode.beam_size, or split the sentence"
-                )
-            most = len(rows) // 2
-            message = "not enough memory to translate %d sentences at once: going on with %d"
-            logger.warning(message, len(rows), most)
-        return found
-
-    def _batch(
-        self, sources: Sequence[Sequence[int]], order: Sequence[int], most: int
-    ) -> Sequence[int]:
-        """Of the sources in `order`, longest first, those that are translated together next."""
-        budget = TOKENS_OF_A_SENTENCE * most // len(sources[order[0]]) if order else 0
-        return order[: max(1, min(budget, most))]
-
-    def _search(
-        self, sources: Sequence[Sequence[int]], numbers: Sequence[int], greedy: bool
-    ) -> list[list[Hypothesis]]:
-        """The search that `decode` names, or greedy search, of one batch."""
-        decode, search = self.decode, self.decode.search
-        src = pad_sources(sources, self.tokenizer.pad_id).to(self.device)
-        limits = Limits(
-            bos_id=self.tokenizer.bos_id,
-            eos_id=self.tokenizer.eos_id,
-            max_len=decode.max_len,
-            max_len_ratio=decode.max_len_ratio,
-            alpha=decode.length_penalty,
+        first: int = 0,
+    ) -> list[list[FoundIds]]:
+        """The hypotheses of each text, none of a blank one; `first` is the first one's number."""
+        spoken = [i for i, text in enumerate(texts) if text.strip()]
+        numbers = [first + i for i in spoken]
+        found = self.searcher.search_ids(
+            [sources[i] for i in spoken], decode, greedy=greedy, numbers=numbers
         )
-        size, n_best = (1, 1) if greedy else (decode.beam_size, decode.n_best)
-        found: list[list[Hypothesis]] = [[] for _ in sources]
-        if self.engine is not None and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
-            lengths = limits.max_lengths(src, self.tokenizer.pad_id).tolist()
-            beam = {"beam_size": size, "n_best": n_best}
-            found = self.engine.search(sources, limits, lengths, **beam)
-        if all(found):
-            pass
-        elif greedy:
-            found = greedy_search(self.model, src, limits)
-        elif isinstance(search, Sampling):
-            found = sample_search(
-                self.model, src, limits, search, n_samples=n_best, numbers=numbers
-            )
-        else:
-            groups, strength = 1, 0.0
-            if isinstance(search, DiverseBeam):
-                groups, strength = search.groups or size, search.strength
-            beam = {"beam_size": size, "n_best": n_best, "groups": groups}
-            left = [i for i, each in enumerate(found) if not each]
-            rest = beam_search(self.model, src[left], limits, **beam, strength=strength)
-            for i, hypotheses in zip(left, rest):
-                found[i] = hypotheses
-        if greedy or decode.mbr is None:
-            return found
-        texts = (self.tokenizer.decode_batch([h.ids for h in each]) for each in found)
-        return [least_risk_first(*candidates, decode) for candidates in zip(found, texts)]
+        hypotheses: list[list[FoundIds]] = [[] for _ in texts]
+        for i, of_text in zip(spoken, found):
+            hypotheses[i] = of_text
+        return hypotheses
+
+    def _candidates(self, found: Sequence[FoundIds]) -> list[Candidate]:
+        texts = self.tokenizer.decode_batch([h.ids for h in found])
+        return [Candidate(t, h.score, h.log_prob, h.finished) for t, h in zip(texts, found)]
+
+    # ------------------------------------------------------------------- about given translations
+
+    @overload
+    def score(self, src: str, tgt: str) -> TokenScores: ...
+
+    @overload
+    def score(self, src: list[str], tgt: list[str]) -> list[TokenScores]: ...
+
+    def score(self, src: str | list[str], tgt: str | list[str]) -> TokenScores | list[TokenScores]:
+        """How probable the model finds a given translation, by token; or a list for lists.
+
+        Raises UserError for lists of different lengths, and as `translate` does.
+        """
+        sources, targets = ([x] if isinstance(x, str) else list(x) for x in (src, tgt))
+        if isinstance(src, str) != isinstance(tgt, str) or len(sources) != len(targets):
+            raise UserError(f"{len(sources)} sources and {len(targets)} translations: give as many")
+        found = self._token_scores(self.encode(sources), list(map(self._target, targets)))
+        return found[0] if isinstance(src, str) else found
+
+    def attention(self, src: str | list[int], tgt: str | None = None) -> Attention:
+        """What the model looks at in a sentence (text, or ids with EOS) and a translation of it.
+
+        tgt=None: what greedy search finds. Raises UserError for an ensemble, and for a model of
+        backend "torch", which does not show its attention.
+        """
+        source = self.encode([src])[0] if isinstance(src, str) else src
+        if tgt is None:
+            [[best]] = self.searcher.search_ids([source], self.decode, greedy=True)
+        target = self._target(best if tgt is None else tgt)
+        model, tokenizer, device = self.searcher.model, self.tokenizer, self.searcher.device
+        [weights] = attention_weights(model, tokenizer, device, [source], [target])
+        pieces = tokenizer.tgt_pieces(target)
+        # Marian starts from its padding token, and a label "<pad>" would look like an error.
+        marian = tokenizer.bos_id == tokenizer.pad_id
+        start = "<start>" if marian else tokenizer.tgt_pieces([tokenizer.bos_id])[0]
+        return Attention(
+            tokenizer.decode(target),
+            tokenizer.src_pieces(source),
+            pieces,
+            [start, *pieces[:-1]],
+            **weights,
+        )
+
+    def _target(self, translation: str | FoundIds) -> list[int]:
+        """The ids that the model produces for a translation: with EOS, unless it was cut off."""
+        if isinstance(translation, str):
+            return self.tokenizer.encode_tgt(normalize_whitespace(translation))
+        ids = list(translation.ids)
+        return [*ids, self.tokenizer.eos_id] if translation.finished else ids
+
+    def _token_scores(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[TokenScores]:
+        """Batched by the longer side."""
+        model, tokenizer, device = self.searcher.model, self.tokenizer, self.searcher.device
+
+        def compute(rows: Sequence[int]) -> list[list[float]]:
+            pairs = [sources[i] for i in rows], [targets[i] for i in rows]
+            return token_log_probs(model, tokenizer, device, *pairs)
+
+        lengths = [max(len(a), len(b)) for a, b in zip(sources, targets)]
+        found = in_batches(lengths, self.decode.batch_on(device.type), compute)
+        return [TokenScores(tokenizer.tgt_pieces(t), f) for t, f in zip(targets, found)]

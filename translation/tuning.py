@@ -59,8 +59,8 @@ def tune(pairs: EvaluationSet, *, beams: Sequence[int], penalties: Sequence[floa
             if beam == 1 and penalty != first:
                 bleu[beam, penalty] = bleu[beam, first]
                 continue
-            pairs.translator.decode = replace(plain, beam_size=beam, length_penalty=penalty)
-            hypotheses, seconds = pairs.translate()
+            decode = replace(plain, beam_size=beam, length_penalty=penalty)
+            hypotheses, seconds = pairs.translate(decode)
             score = bleu[beam, penalty] = sacrebleu_score(hypotheses, pairs.references)
             told = f"beam {beam}, length penalty {penalty:g}: BLEU {score:.2f} ({seconds:.1f} s)"
             print(told, file=sys.stderr, flush=True)

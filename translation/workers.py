@@ -22,11 +22,11 @@ Found = list[list[Any]]  # what it returns
 
 
 class Searcher(Protocol):
-    """A Translator, as far as it matters here."""
+    """A BatchSearch, as far as it matters here."""
 
-    decode: DecodeConfig
-
-    def search_ids(self, sources: Sequence[Sequence[int]], *, greedy: bool) -> Found: ...
+    def search_ids(
+        self, sources: Sequence[Sequence[int]], decode: DecodeConfig, *, greedy: bool
+    ) -> Found: ...
 
 
 class Workers(Protocol):
@@ -84,7 +84,7 @@ class Processes:
                 for connection in self._ready:
                     while waiting and len(busy[connection]) < 2:  # one to begin with at once
                         number, job = waiting.popleft()
-                        self._send(connection, (searcher.decode, job))
+                        self._send(connection, job)
                         busy[connection].append(number)
                 if waiting:
                     number, job = waiting.popleft()
@@ -165,7 +165,7 @@ def _work(connection: Connection, n: int, threads: int | None) -> None:
             searcher: Searcher = connection.recv()
             coming = reader.submit(connection.recv)
             while True:
-                searcher.decode, job = coming.result()
+                job = coming.result()
                 coming = reader.submit(connection.recv)
                 connection.send(searcher.search_ids(**job))
         except Exception as error:

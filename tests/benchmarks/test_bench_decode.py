@@ -29,7 +29,7 @@ from benchmarks.bench_decode import (
 from configs.schema import Config, Sinusoidal
 from configs.serialize import apply_overrides
 from models.build import build_model
-from translation.translator import pad_sources
+from translation.search import pad_sources
 
 EVERYONE = [(name, "float32") for name in ("ours", *PEERS)]
 

@@ -32,7 +32,8 @@ from tokenizer.build import load_tokenizer
 from tokenizer.marian import FrEnTokenizer
 from tokenizer.subword import SubwordTokenizer
 from translation.loading import load_run
-from translation.translator import pad_sources
+from translation.search import pad_sources
+from translation.translator import Translator
 from utils.errors import UserError
 
 TEXTS = [
@@ -391,7 +392,8 @@ def test_the_ctranslate2_folder_translates_text(made: Made) -> None:
     files = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer"}
     assert {path.name for path in out.iterdir()} == files
     loaded = load_run(run.path, runs_dir=made.folder)
-    ours = [t.text for [t] in loaded.translator(torch.device("cpu")).translate(TEXTS, greedy=True)]
+    found = Translator.of(loaded, torch.device("cpu")).translate(TEXTS, search="greedy")
+    ours = [translation.text for translation in found]
     read = load_tokenizer(out / "tokenizer")
     vocabulary = json.loads((out / "shared_vocabulary.json").read_text("utf-8"))
     translator = ctranslate2.Translator(str(out))

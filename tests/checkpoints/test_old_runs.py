@@ -12,6 +12,7 @@ from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.run import FORMAT, Run
 from configs.serialize import apply_overrides
 from translation.loading import load_run
+from translation.translator import Translator
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +29,16 @@ def test_it_translates_as_the_first_release_did(tmp_path: Path, expected: dict[s
     with torch.inference_mode():
         logits = loaded.model(src, tgt)[0, -1]
     assert logits.tolist() == pytest.approx(expected["logits"], abs=2e-5)
-    translator = loaded.translator(torch.device("cpu"))
+    translator = Translator.of(loaded, torch.device("cpu"))
     texts = ["le roi prend le livre", "le chien voit le jardin"]
-    assert [best.text for [best] in translator.translate(texts, greedy=True)] == expected["greedy"]
+    assert [found.text for found in translator.translate(texts, search="greedy")] == expected[
+        "greedy"
+    ]
     for found, then in zip(translator.translate(texts), expected["beam"]):
-        assert [h.text for h in found] == [text for text, _ in then]
-        assert [h.score for h in found] == pytest.approx([score for _, score in then], abs=1e-4)
+        assert [h.text for h in found.hypotheses] == [text for text, _ in then]
+        assert [h.score for h in found.hypotheses] == pytest.approx(
+            [score for _, score in then], abs=1e-4
+        )
 
 
 def test_it_goes_on_as_the_first_release_did(tmp_path: Path, expected: dict[str, Any]) -> None:

@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from models.attention.tap import AttentionTap
-from pictures.attention import AttentionMaps, attention_grid, attention_maps, target_tokens
+from pictures.attention import AttentionMaps, attention_grid, attention_maps
 from pictures.panels import save_figure
-from translation.loading import load_run
 from translation.translator import Translator
 
 pytestmark = pytest.mark.slow
@@ -150,7 +149,7 @@ def test_grids_side_by_side_begin_level_with_rows_of_one_height_and_one_scale(
 
 @pytest.fixture(scope="module")
 def translator(trained_run: Path) -> Translator:
-    return load_run(trained_run, runs_dir="runs").translator(torch.device("cpu"))
+    return Translator.load(trained_run, device="cpu")
 
 
 def tick_labels(figure: Figure) -> tuple[list[str], list[str]]:
@@ -167,10 +166,8 @@ def test_rows_are_read_tokens_in_self_attention_and_predicted_ones_in_cross_atte
     translator: Translator,
 ) -> None:
     tokenizer = translator.tokenizer
-    source = translator.encode(["Le chat dort."])[0]
-    target = target_tokens(translator, source, "The cat\u00a0sleeps.")
-    assert target == tokenizer.encode_tgt("The cat sleeps.")
-    maps = attention_maps(translator, source, target)
+    source, target = tokenizer.encode_src("Le chat dort."), tokenizer.encode_tgt("The cat sleeps.")
+    maps = attention_maps(translator.attention("Le chat dort.", "The cat\u00a0sleeps."))
     src, tgt = tokenizer.src_pieces(source), tokenizer.tgt_pieces(target)
     assert src[-1] == tgt[-1] == "</s>"
     read = ["<s>", *tgt[:-1]]
@@ -185,11 +182,12 @@ def test_rows_are_read_tokens_in_self_attention_and_predicted_ones_in_cross_atte
 
 
 def test_the_drawn_weights_are_those_of_the_chosen_layers_and_heads(translator: Translator) -> None:
-    source = translator.encode(["Le chat dort."])[0]
-    target = target_tokens(translator, source, None)
-    tap, read = AttentionTap(), [translator.tokenizer.bos_id, *target[:-1]]
-    translator.model(torch.tensor([source]), torch.tensor([read]), tap=tap)
-    for kind, maps in attention_maps(translator, source, target, layers=[-1], heads=[2, 1]).items():
+    attention = translator.attention("Le chat dort.")
+    tokenizer, tap = translator.tokenizer, AttentionTap()
+    target = tokenizer.encode_tgt(attention.text)
+    read = torch.tensor([[tokenizer.bos_id, *target[:-1]]])
+    translator.searcher.model(torch.tensor([tokenizer.encode_src("Le chat dort.")]), read, tap=tap)
+    for kind, maps in attention_maps(attention, layers=[-1], heads=[2, 1]).items():
         drawn = images(attention_grid(maps))
         np.testing.assert_array_equal(drawn, tap.maps(kind)[1, 0].flip(0))
         np.testing.assert_allclose(np.sum(drawn, axis=-1), 1, atol=1e-5)  # no padding takes a share

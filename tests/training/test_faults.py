@@ -5,6 +5,7 @@ import math
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from training.faults import NonFiniteError, refuse, remedies_named, smaller_batc
 from training.log import RunLog
 from training.prepare import Learner
 from translation.evaluator import create_evaluator
-from translation.translator import Translator
+from translation.search import BatchSearch
 from utils.errors import UserError
 from utils.machine import is_out_of_memory
 
@@ -404,8 +405,9 @@ def test_translation_goes_on_with_smaller_batches(caplog: pytest.LogCaptureFixtu
     split, model = sentences(13, seed=5), small_model().float()
     sources = [split.src(i).tolist() for i in range(13)]
     decode = DecodeConfig(batch_size=8, beam_size=2, n_best=2, max_len=9)
-    translator = Translator(model, VOCABULARY, decode, CPU)
-    expected = [[h.ids for h in found] for found in translator.search_ids(sources, greedy=False)]
+    searcher = BatchSearch(model, VOCABULARY, CPU)
+    search = partial(searcher.search_ids, sources, decode, greedy=False)
+    expected = [[h.ids for h in found] for found in search()]
     encode = model.encode
 
     def cramped(src: torch.Tensor, **options: Any) -> Any:
@@ -415,7 +417,7 @@ def test_translation_goes_on_with_smaller_batches(caplog: pytest.LogCaptureFixtu
 
     model.encode = cramped
     told: list[int] = []
-    found = translator.search_ids(sources, greedy=False, progress=told.append)
+    found = search(progress=told.append)
     assert [[h.ids for h in each] for each in found] == expected
     assert sum(told) == 13
     assert max(told) == 2

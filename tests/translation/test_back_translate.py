@@ -4,7 +4,6 @@ import gzip
 from pathlib import Path
 
 import pytest
-import torch
 from made_runs import Scripts
 from toy_runs import run_here, toy_config, toy_corpus
 
@@ -12,7 +11,7 @@ import back_translate as script
 from configs.schema import DataConfig, Mixture, ParallelFiles, Subword, Weighted
 from data.corpora.build import build_corpus
 from tokenizer.subword import SubwordTokenizer
-from translation.loading import load_run
+from translation.translator import Translator
 
 FAST = "optim.schedule.lr=0.01 optim.accumulate=1"
 
@@ -54,9 +53,9 @@ def test_the_pairs_are_the_models_translations_line_by_line(
     args = ("--model_path", reverse, "--src_file", mono, "--search", "greedy", "--device", "cpu")
     ended = made(*args, "--output", output)
     assert ended.code == 0, ended
-    translator = load_run(reverse, runs_dir="runs").translator(torch.device("cpu"))
-    found = zip(english, translator.translate(english, greedy=True))
-    pairs = [(text, best.text) for text, [best] in found if best.finished and best.text]
+    translator = Translator.load(reverse, device="cpu")
+    found = zip(english, translator.translate(english, search="greedy"))
+    pairs = [(text, best.text) for text, best in found if best.finished and best.text]
     written = [output.with_suffix(f".{lang}").read_text("utf-8") for lang in ("en", "fr")]
     assert len(pairs) > 10
     assert list(zip(*(text.splitlines() for text in written))) == pairs

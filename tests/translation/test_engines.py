@@ -31,7 +31,7 @@ from data.corpora.build import build_corpus
 from models.decoding.beam import beam_search
 from translation import engines
 from translation.loading import LoadedRun, load_run
-from translation.translator import Translator
+from translation.search import BatchSearch
 from translation.workers import Processes, _work
 from utils.errors import UserError
 
@@ -81,6 +81,11 @@ def infer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 # -------------------------------------------------------------------------------------- CTranslate2
 
 
+def searchers(loaded: LoadedRun, *engines: engines.CTranslate2) -> list[BatchSearch]:
+    """Ours, and one of each engine."""
+    return [BatchSearch(loaded.model, loaded.tokenizer, CPU, each) for each in (None, *engines)]
+
+
 @pytest.mark.parametrize("more_steps", [engines.MORE_STEPS, -3], ids=["as_it_is", "too_few"])
 def test_ctranslate2_finds_what_our_search_finds(
     more_steps: int, run: Path, loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch
@@ -89,8 +94,8 @@ def test_ctranslate2_finds_what_our_search_finds(
     engine = loaded.ctranslate2(CPU, greedy=False, **ONE)
     searched = mock.Mock(side_effect=engine._translate)
     monkeypatch.setattr(engine, "_translate", searched)
-    ours, theirs = loaded.translator(CPU), loaded.translator(CPU, engine=engine)
-    ids = ours.encode(texts_of(run))
+    ours, theirs = searchers(loaded, engine)
+    ids = ours.tokenizer.encode_src_batch(texts_of(run))
     n_unfinished = 0
     for beam_size, n_best, alpha, ratio in (
         (1, 1, 0.6, 2.0),
@@ -101,13 +106,12 @@ def test_ctranslate2_finds_what_our_search_finds(
     ):
         decode = DecodeConfig(beam_size=beam_size, n_best=n_best, length_penalty=alpha)
         decode = replace(decode, max_len=24, max_len_ratio=ratio, batch_size=16)
-        ours.decode = theirs.decode = decode
-        expected = ours.search_ids(ids, greedy=beam_size == 1)
+        expected = ours.search_ids(ids, decode, greedy=beam_size == 1)
         with monkeypatch.context() as patched:
             if beam_size > 1:
                 fallen_back = mock.Mock()
-                patched.setattr("translation.translator.beam_search", fallen_back)
-            found = theirs.search_ids(ids, greedy=beam_size == 1)
+                patched.setattr("translation.search.beam_search", fallen_back)
+            found = theirs.search_ids(ids, decode, greedy=beam_size == 1)
         for a, b in zip(expected, found, strict=True):
             assert [(h.ids, h.finished) for h in a] == [(h.ids, h.finished) for h in b]
             for x, y in zip(a, b):
@@ -120,11 +124,12 @@ def test_ctranslate2_finds_what_our_search_finds(
 def test_where_padding_is_probable_our_own_search_ranks(trained_run: Path, tmp_path: Path) -> None:
     loaded = load_run(copy_run(trained_run, tmp_path), runs_dir="runs")
     engine = loaded.ctranslate2(CPU, greedy=False, **ONE)
-    ours, theirs = loaded.translator(CPU), loaded.translator(CPU, engine=engine)
-    ids = ours.encode(texts_of(trained_run))[:8]
+    ours, theirs = searchers(loaded, engine)
+    ids = ours.tokenizer.encode_src_batch(texts_of(trained_run))[:8]
     limits = mock.Mock(alpha=0.6)
     assert [] in engine.search(ids, limits, [24] * 8, beam_size=4, n_best=1)
-    assert ours.search_ids(ids, greedy=False) == theirs.search_ids(ids, greedy=False)
+    how = {"decode": loaded.config.decode, "greedy": False}
+    assert ours.search_ids(ids, **how) == theirs.search_ids(ids, **how)
 
 
 def test_an_export_is_made_once_and_anew_for_another_checkpoint(
@@ -239,37 +244,35 @@ def test_two_processes_share_the_batches_until_one_dies(
     loaded: LoadedRun, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = Processes(2, 1)
-    translator = loaded.translator(CPU, workers=workers)
-    translator.decode = replace(translator.decode, batch_size=2)
-    ids = translator.encode(texts_of(run))
-    alone = replace(translator, workers=None)
-    expected = alone.search_ids(ids, greedy=False)
+    alone = searchers(loaded)[0]
+    shared = replace(alone, workers=workers)
+    how: dict[str, Any] = {"decode": replace(loaded.config.decode, batch_size=2), "greedy": False}
+    ids = loaded.tokenizer.encode_src_batch(texts_of(run))
+    expected = alone.search_ids(ids, **how)
     [(connection, process)] = workers._others.items()
     assert connection.poll(60)  # it has begun
-    here, search_ids = [], Translator.search_ids
+    here, search_ids = [], BatchSearch.search_ids
 
-    def counted(self: Translator, *args: Any, **options: Any) -> Any:
+    def counted(self: BatchSearch, *args: Any, **options: Any) -> Any:
         here.append(self)
         return search_ids(self, *args, **options)
 
-    monkeypatch.setattr(Translator, "search_ids", counted)
-    assert translator.search_ids(ids, greedy=False) == expected
+    monkeypatch.setattr(BatchSearch, "search_ids", counted)
+    assert shared.search_ids(ids, **how) == expected
     assert 1 < len(here) < 1 + 20 - 2  # itself and some of the 20 batches
-    shared = f"{loaded.model.output.weight.data_ptr():x}-"
+    place = f"{loaded.model.output.weight.data_ptr():x}-"
     maps = Path("/proc/self/maps").read_text()
-    assert [line for line in maps.splitlines() if line.startswith(shared) and "torch_" in line]
+    assert [line for line in maps.splitlines() if line.startswith(place) and "torch_" in line]
     process.kill()
     with pytest.raises(UserError, match=r"one of the processes of --workers was killed by sig.* 9"):
-        translator.search_ids(ids, greedy=False)
-    assert translator.search_ids(ids[:4], greedy=False) == alone.search_ids(ids[:4], greedy=False)
+        shared.search_ids(ids, **how)
+    assert shared.search_ids(ids[:4], **how) == alone.search_ids(ids[:4], **how)
 
 
 class Long:
     """A searcher whose answers are larger than what a pipe holds."""
 
-    decode = DecodeConfig()
-
-    def search_ids(self, sources: list[int], *, greedy: bool) -> Any:
+    def search_ids(self, sources: list[int], decode: DecodeConfig, *, greedy: bool) -> Any:
         if greedy:
             raise ValueError("not so")
         return sources
@@ -278,9 +281,10 @@ class Long:
 def test_neither_side_waits_in_a_send_for_the_other_and_every_error_is_told() -> None:
     here, there = multiprocessing.Pipe()
     jobs = [[i] * 1_000_000 for i in range(2)]
+    how = {"decode": DecodeConfig(), "greedy": False}
 
     def ask() -> None:
-        for what in (Long(), *((Long.decode, {"sources": job, "greedy": False}) for job in jobs)):
+        for what in (Long(), *({"sources": job, **how} for job in jobs)):
             here.send(what)
 
     threads = {"n": 1, "threads": torch.get_num_threads()}
@@ -291,7 +295,7 @@ def test_neither_side_waits_in_a_send_for_the_other_and_every_error_is_told() ->
     asking.join(60)
     assert not asking.is_alive()  # although nothing has been received
     assert [here.recv() for _ in range(3)] == [None, *jobs]
-    here.send((Long.decode, {"sources": [], "greedy": True}))
+    here.send({"sources": [], **how, "greedy": True})
     error = here.recv()
     assert (type(error), str(error)) == (ValueError, "not so")
     here.close()

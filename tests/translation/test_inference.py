@@ -1,6 +1,5 @@
 """`python inference.py`: what it reads, what it writes, and that no sentence minds its batch."""
 
-import dataclasses
 import itertools
 import json
 import os
@@ -10,19 +9,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 from unittest import mock
 
 import pytest
-import torch
 from conftest import ROOT
 from made_runs import Scripts, best_of
 
 import inference
 from checkpoints.content import checkpoint_config, read_checkpoint
 from data.corpora.build import build_corpus
-from translation.loading import load_run
+from translation.translator import Translator
 from utils.lines import as_line, read_lines, writer
 
 
@@ -207,10 +206,10 @@ def test_an_interrupt_leaves_complete_lines(
 def test_lines_are_read_as_they_are_translated_and_cut_into_pieces_once(
     trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    translator = load_run(trained_run, runs_dir="runs").translator(torch.device("cpu"))
-    translator.decode = dataclasses.replace(translator.decode, max_len=3)
+    translator = Translator.load(trained_run, device="cpu")
+    translator = replace(translator, decode=replace(translator.decode, max_len=3))
     encode = mock.Mock(side_effect=translator.encode)
-    monkeypatch.setattr(translator, "encode", encode)
+    monkeypatch.setattr(Translator, "encode", encode)
     watch, endless = mock.Mock(), itertools.cycle(["Oui.", "", "Le chat dort."])
     stream = translator.translate_stream(endless, chunk=4, greedy=True, watch=watch)
     items = [item for found in itertools.islice(stream, 3) for item in found]
@@ -277,13 +276,14 @@ def test_a_long_input_is_translated_with_one_warning(infer: Scripts, trained_run
 def test_long_sentences_make_smaller_batches_and_the_same_translations(
     trained_run: Path, sentences: list[str]
 ) -> None:
-    translator = load_run(trained_run, runs_dir="runs").translator(torch.device("cpu"))
-    translator.decode = dataclasses.replace(translator.decode, batch_size=4, max_len=6)
+    translator = Translator.load(trained_run, device="cpu")
+    decode = replace(translator.decode, batch_size=4, max_len=6)
     texts = [*sentences[:5], "Le chat dort. " * 150, *sentences[5:7], "Le chien dort. " * 160]
     sizes: list[int] = []
-    together = translator.translate(texts, greedy=True, progress=sizes.append)
+    ids, search = translator.encode(texts), translator.searcher.search_ids
+    together = search(ids, decode, greedy=True, progress=sizes.append)
     assert sizes[:2] == [1, 1]
     assert sum(sizes) == len(texts)
     assert max(sizes) == 4
-    alone = [translator.translate([text], greedy=True)[0] for text in texts]
-    assert [found.text for [found] in together] == [found.text for [found] in alone]
+    alone = [search([row], decode, greedy=True)[0] for row in ids]
+    assert [found.ids for [found] in together] == [found.ids for [found] in alone]

@@ -1,0 +1,231 @@
+"""`from fr2en import Translator`: what Python users get, and that it is what the scripts get."""
+
+import math
+import random
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, run_script
+from made_runs import best_of, untrained_run
+
+from configs.schema import Sampling, Sinusoidal
+from fr2en import Hypothesis, Translation, Translator, UserError
+from models.decoding.hypothesis import length_penalty
+from tokenizer.marian import FrEnTokenizer
+
+TEXTS = ["Le chat dort.", "Il y a un livre sur la table.", "", "Oui.", "Le chien voit le chat."]
+
+
+@pytest.fixture(scope="module")
+def translator(trained_run: Path) -> Translator:
+    return Translator.load(trained_run, device="cpu", dtype="float64")
+
+
+# -------------------------------------------------------------------------------------- translating
+
+
+def test_a_translation_is_its_best_hypothesis_with_all_that_were_found(
+    translator: Translator,
+) -> None:
+    found = translator.translate("Le chat dort.", beam_size=4, n_best=3, length_penalty=0.8)
+    best, *others = found.hypotheses
+    assert len(others) == 2
+    assert found.src == "Le chat dort."
+    shared = list(Hypothesis.__dataclass_fields__)
+    assert [getattr(found, name) for name in shared] == [getattr(best, name) for name in shared]
+    for each in found.hypotheses:
+        assert (each.tokens[-1] == "</s>") == each.finished
+        assert math.fsum(each.token_log_probs) == pytest.approx(each.log_prob, abs=1e-9)
+        penalty = length_penalty(torch.tensor(len(each.tokens)), 0.8).item()
+        assert each.score == pytest.approx(each.log_prob / penalty, abs=1e-6)
+        spelled = "".join(each.tokens).removesuffix("</s>").replace("▁", " ").strip()
+        assert each.text == spelled
+
+
+def test_a_list_has_its_order_and_the_settings_are_those_of_the_configuration_unless_told(
+    translator: Translator,
+) -> None:
+    together = translator.translate(TEXTS, batch_size=2)
+    assert [found.src for found in together] == TEXTS
+    assert [len(found.hypotheses) for found in together] == [5, 5, 1, 5, 5]
+    blank = together[2]
+    assert (blank.text, blank.log_prob, blank.tokens, blank.finished) == ("", 0.0, [], True)
+    assert [found.text for found in together] == [translator.translate(t).text for t in TEXTS]
+    greedy = [found.text for found in translator.translate(TEXTS, search="greedy")]
+    beam_of_one = translator.translate(TEXTS, beam_size=1)
+    assert greedy == [found.text for found in beam_of_one]
+    samples = partial(translator.translate, "Oui.", n_best=9)
+    drawn = [[h.text for h in samples(search=how).hypotheses] for how in ("sample", Sampling())]
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0]) == 9
+    assert translator.translate([]) == []
+
+
+def test_the_scripts_stream_finds_the_same(translator: Translator) -> None:
+    stream = translator.translate_stream(TEXTS, chunk=2, greedy=True)
+    items = [item for chunk in stream for item in chunk]
+    beam, greedy = translator.translate(TEXTS), translator.translate(TEXTS, search="greedy")
+    for item, by_beam, by_greedy in zip(items, beam, greedy, strict=True):
+        assert [h.text for h in item.beam] == [h.text for h in by_beam.hypotheses]
+        assert item.greedy is not None
+        assert item.greedy.text == by_greedy.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"search": "wide"}, "search 'wide': one of greedy, beam, diverse, sample"),
+        ({"beam_size": 2, "n_best": 3}, "decode.n_best = 3: at most decode.beam_size = 2"),
+        ({"beam_size": 0}, "decode.beam_size = 0: allowed"),
+        ({"length_penalty": "high"}, "decode.length_penalty = 'high'"),
+    ],
+)
+def test_a_setting_that_is_not_allowed_is_named(
+    settings: dict[str, Any], words: str, translator: Translator
+) -> None:
+    with pytest.raises(UserError, match=words):
+        translator.translate("Oui.", **settings)
+
+
+def test_mistakes_in_loading_and_in_pairs_are_named(translator: Translator) -> None:
+    with pytest.raises(UserError, match="nowhere: no such"):
+        Translator.load("nowhere")
+    with pytest.raises(UserError, match="dtype 'float8': one of float32, float64, bf"):
+        Translator.load("nowhere", dtype="float8")
+    with pytest.raises(UserError, match="2 sources and 1 translations: give as many"):
+        translator.score(["Oui.", "Non."], ["Yes."])
+
+
+# ---------------------------------------------------------------------------- given translations
+
+
+def test_a_score_is_what_the_model_says_of_each_token_alone_or_beside_others(
+    translator: Translator,
+) -> None:
+    pairs = [("Le chat dort.", "The cat sleeps."), ("Oui.", "Yes."), ("Le  chat", "A\u00a0cat")]
+    found = translator.score([src for src, _ in pairs], [tgt for _, tgt in pairs])
+    tokenizer = translator.tokenizer
+    for (src, tgt), each in zip(pairs, found, strict=True):
+        source = tokenizer.encode_src(" ".join(src.split()))
+        target = tokenizer.encode_tgt(" ".join(tgt.split()))
+        assert each.tokens == tokenizer.tgt_pieces(target)
+        read = torch.tensor([[tokenizer.bos_id, *target[:-1]]])
+        with torch.no_grad():
+            logits = translator.searcher.model(torch.tensor([source]), read)[0]
+        expected = logits.log_softmax(-1)[range(len(target)), target].tolist()
+        assert each.log_probs == pytest.approx(expected, abs=1e-10)
+        assert each.log_prob == pytest.approx(sum(expected), abs=1e-9)
+        assert translator.score(src, tgt).log_probs == pytest.approx(each.log_probs, abs=1e-10)
+
+
+def test_attention_has_tokens_and_arrays_by_layer_and_head(
+    translator: Translator, trained_run: Path
+) -> None:
+    found = translator.attention("Le chat dort.")
+    n_source, n_target = len(found.source), len(found.target)
+    assert found.text == translator.translate("Le chat dort.", search="greedy").text
+    assert found.read == ["<s>", *found.target[:-1]]
+    shapes = {"encoder": (n_source,) * 2, "decoder": (n_target,) * 2, "cross": (n_target, n_source)}
+    for kind, shape in shapes.items():
+        weights = getattr(found, kind)
+        assert (weights.shape, weights.dtype) == ((2, 2, *shape), np.float32)
+        np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-6)
+    assert not np.triu(found.decoder, 1).any()
+    given = translator.attention("Le chat dort.", found.text)
+    assert found.target[-1] != "</s>" or np.allclose(given.cross, found.cross)
+    with pytest.raises(UserError, match="an ensemble has no one attention: give one model"):
+        Translator.load(trained_run, trained_run, device="cpu").attention("Oui.")
+
+
+def test_an_ensemble_of_equals_scores_as_one(trained_run: Path) -> None:
+    one, two = (Translator.load(*[best_of(trained_run)] * n, device="cpu") for n in (1, 2))
+    a, b = (each.score("Le chat dort.", "The cat sleeps.").log_probs for each in (one, two))
+    assert a == pytest.approx(b, abs=1e-5)
+
+
+# ------------------------------------------------------------------------------- threads, packages
+
+
+def test_threads_share_one_translator(translator: Translator) -> None:
+    """Different settings at once: each gets what it gets alone."""
+
+    def answer(i: int) -> Any:
+        text, beam_size = TEXTS[i % 2], 1 + i % 3
+        if i % 4 == 3:
+            return translator.attention(text, "The cat sleeps.").cross.tobytes()
+        if i % 4 == 2:
+            return translator.score(text, "The cat sleeps.")
+        return translator.translate([text, *TEXTS], beam_size=beam_size, batch_size=2 + i % 2)
+
+    switches = sys.getswitchinterval()
+    expected = [answer(i) for i in range(12)]
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            order = random.Random(0).sample(range(12), 12)
+            assert list(pool.map(answer, order)) == [expected[i] for i in order]
+    finally:
+        sys.setswitchinterval(switches)
+
+
+def test_threads_share_a_marian_tokenizer(marian_folder: Path) -> None:
+    tokenizer = FrEnTokenizer(marian_folder)
+    texts = ["Le garçon regarde la maison.", "The boy watches the house."]
+    encode = {False: tokenizer.encode_src, True: tokenizer.encode_tgt}
+    expected = {side: [encode[side](text) for text in texts] for side in encode}
+    assert expected[False] != expected[True]
+    wrong: list[Any] = []
+
+    def work(side: bool) -> None:
+        for _ in range(100):
+            wrong.extend(x for x in [[encode[side](t) for t in texts]] if x != expected[side])
+
+    switches = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=work, args=(side,)) for side in (False, True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(switches)
+    assert wrong == []
+
+
+def test_an_installed_checkout_is_importable_from_anywhere(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    code = f"""
+from fr2en import Translator
+translator = Translator.load({str(trained_run)!r}, device="cpu")
+print(translator.translate("Le chat dort.", search="greedy").text)
+"""
+    site = tmp_path / "site"
+    install = ("-m", "pip", "install", "--no-deps", "--no-build-isolation", "--quiet")
+    install += ("--disable-pip-version-check", "--target", str(site), "--editable", str(ROOT))
+    if run_script("-c", "import setuptools").returncode:
+        pytest.skip("no setuptools")
+    done = run_script(*install, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    # A folder of --target is no site folder: its .pth files are read where it is added as one.
+    added = f"import site; site.addsitedir({str(site)!r})\n"
+    done = run_script("-c", added + code, cwd=tmp_path)
+    expected = Translator.load(trained_run, device="cpu").translate(
+        "Le chat dort.", search="greedy"
+    )
+    assert done.stdout == f"{expected.text}\n", done.stderr
+    assert (ROOT / "fr2en/py.typed").is_file()
+
+
+def test_a_model_without_attention_says_so(trained_run: Path, tmp_path: Path) -> None:
+    run = untrained_run(trained_run, tmp_path, position=Sinusoidal(), backend="torch", dropout=0.0)
+    plain = Translator.load(run, device="cpu")
+    assert isinstance(plain.translate("Oui."), Translation)
+    with pytest.raises(UserError, match='backend "torch" does not show its attention'):
+        plain.attention("Oui.")

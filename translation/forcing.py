@@ -1,0 +1,92 @@
+"""What a model says of given translations: the log-probability of each token, and attention."""
+
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.attention.tap import AttentionTap
+from models.decoding.ensemble import Ensemble
+from models.linear import weights_fixed
+from models.positional_encodings.base import Kind
+from models.transformer import TranslationTransformer
+from models.transformer_ori import TorchDecoder
+from tokenizer.base import BaseTokenizer
+from translation.search import pad_sources
+from utils.errors import UserError
+
+Ids = Sequence[Sequence[int]]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+ROWS = 512  # tokens whose logits over the vocabulary are held at once
+
+
+def _inputs(tokenizer: BaseTokenizer, sources: Ids, targets: Ids) -> tuple[Tensor, Tensor]:
+    """src [B,S] and tgt_in [B,T]: what the decoder reads, the start id and all but the last."""
+    read = [[tokenizer.bos_id, *target[:-1]] for target in targets]
+    return pad_sources(sources, tokenizer.pad_id), pad_sources(read, tokenizer.pad_id)
+
+
+@torch.inference_mode()
+@weights_fixed()
+def token_log_probs(
+    model: TranslationTransformer | Ensemble,
+    tokenizer: BaseTokenizer,
+    device: torch.device,
+    sources: Ids,
+    targets: Ids,
+) -> list[list[float]]:
+    """B pairs of ids -> the log-probability of each target token after those before it.
+
+    In float32, or the model's type where it is more exact. Targets of no token have none.
+    """
+    model.eval()
+    src, tgt_in = _inputs(tokenizer, sources, targets)
+    lengths = torch.tensor(list(map(len, targets)))
+    flat = (torch.arange(tgt_in.shape[1]) < lengths[:, None]).flatten().nonzero()[:, 0]
+    wanted = torch.tensor([i for target in targets for i in target], dtype=torch.long)
+    places = src.to(device), tgt_in.to(device)
+    hidden = model(*places, select=flat.to(device), project=False)
+    weight, parts = model.output_weight(), []
+    for rows, ids in zip(hidden.split(ROWS), wanted.to(device).split(ROWS)):
+        logits = F.linear(rows, weight)
+        exact = logits if logits.dtype == torch.float64 else logits.float()
+        parts.append(exact.log_softmax(dim=-1).gather(-1, ids[:, None])[:, 0])
+    return [each.tolist() for each in torch.cat(parts).split(lengths.tolist())]
+
+
+@torch.inference_mode()
+@weights_fixed()
+def attention_weights(
+    model: TranslationTransformer | Ensemble,
+    tokenizer: BaseTokenizer,
+    device: torch.device,
+    sources: Ids,
+    targets: Ids,
+    kinds: Sequence[Kind] = KINDS,
+) -> list[dict[Kind, np.ndarray]]:
+    """B pairs of ids -> for each its attention weights [L,H,Tq,Tk] by kind, float32.
+
+    Raises UserError for models that do not show them: ensembles, and torch.nn.Transformer.
+    """
+    if isinstance(model, Ensemble):
+        raise UserError("an ensemble has no one attention: give one model")
+    if isinstance(model.decoder, TorchDecoder):
+        raise UserError(
+            'a model of backend "torch" does not show its attention; train one with '
+            "model.backend=scratch"
+        )
+    model.eval()
+    tap = AttentionTap()
+    places = (ids.to(device) for ids in _inputs(tokenizer, sources, targets))
+    model(*places, project=False, tap=tap)
+    maps = {kind: tap.maps(kind).float().cpu().numpy() for kind in kinds}
+    found: list[dict[Kind, np.ndarray]] = []
+    for row, (n_source, n_target) in enumerate(zip(map(len, sources), map(len, targets))):
+        queries = {"encoder": n_source, "decoder": n_target, "cross": n_target}
+        keys = {"encoder": n_source, "decoder": n_target, "cross": n_source}
+        found.append({k: maps[k][:, row, :, : queries[k], : keys[k]] for k in kinds})
+    return found

@@ -1,0 +1,211 @@
+"""Search of many sentences: batches of like length, smaller ones where the memory runs out."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from checkpoints.ctranslate2 import MAX_POSITIONS
+from configs.schema import DecodeConfig, DiverseBeam, Sampling
+from models.decoding.beam import beam_search
+from models.decoding.ensemble import Ensemble
+from models.decoding.hypothesis import Hypothesis, Limits
+from models.decoding.stepwise import greedy_search, sample_search
+from models.linear import weights_fixed
+from models.transformer import TranslationTransformer
+from tokenizer.base import BaseTokenizer
+from translation.engines import CTranslate2
+from translation.mbr import least_risk_first
+from translation.workers import Workers
+from utils.errors import UserError
+from utils.machine import if_it_fits
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Padded source tokens for each of decode.batch_size sentences: a few very long lines then make
+# smaller batches instead of filling the memory.
+TOKENS_OF_A_SENTENCE = 256
+
+
+def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
+    """Ids of several sentences -> [B,S], padded on the right."""
+    rows = [torch.tensor(ids) for ids in sources]
+    return pad_sequence(rows, batch_first=True, padding_value=pad_id)
+
+
+def next_batch(lengths: Sequence[int], order: Sequence[int], most: int) -> Sequence[int]:
+    """Of the rows in `order`, longest first, at most `most` that are computed together next."""
+    budget = TOKENS_OF_A_SENTENCE * most // lengths[order[0]] if order else 0
+    return order[: max(1, min(budget, most))]
+
+
+def in_batches(
+    lengths: Sequence[int],
+    most: int,
+    compute: Callable[[Sequence[int]], Sequence[T]],
+    progress: Callable[[int], object] = lambda n: None,
+) -> list[T]:
+    """compute(rows) of all rows, in their order, `most` at once and less where memory runs out.
+
+    Rows of like length are computed together, the longest first; `progress` is told the size of
+    each finished batch. UserError: the memory does not suffice for one.
+    """
+    found: dict[int, T] = {}
+    order, start = sorted(range(len(lengths)), key=lambda i: -lengths[i]), 0
+    while rows := next_batch(lengths, order[start:], most):
+        batch = if_it_fits(compute, rows)
+        if batch is not None:
+            found.update(zip(rows, batch))
+            start += len(rows)
+            progress(len(rows))
+            continue
+        if len(rows) == 1:
+            raise UserError(
+                f"not enough memory to translate one sentence of {lengths[rows[0]]:,} tokens: "
+                "lower decode.beam_size, or split the sentence"
+            )
+        most = len(rows) // 2
+        message = "not enough memory to translate %d sentences at once: going on with %d"
+        logger.warning(message, len(rows), most)
+    return [found[row] for row in range(len(lengths))]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSearch:
+    """A model, or an ensemble of them, that searches for the translations of token ids.
+
+    What it finds for a sentence does not depend on the sentences beside it. An engine searches in
+    the model's place; with workers batches are searched at once.
+    """
+
+    model: TranslationTransformer | Ensemble
+    tokenizer: BaseTokenizer
+    device: torch.device
+    engine: CTranslate2 | None = None
+    workers: Workers | None = None
+
+    @property
+    def precision(self) -> str:
+        """The type in which is searched."""
+        if self.engine is not None:
+            return self.engine.compute_type
+        return str(self.model.output.weight.dtype).removeprefix("torch.")
+
+    @property
+    def longest_source(self) -> int | None:
+        """How many source tokens the models' position tables have room for; None: any number."""
+        models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
+        bounds = [model.scheme.max_length("source") for model in models]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    @weights_fixed()
+    def search_ids(
+        self,
+        sources: Sequence[Sequence[int]],
+        decode: DecodeConfig,
+        *,
+        greedy: bool,
+        numbers: Sequence[int] | None = None,
+        progress: Callable[[int], object] = lambda n: None,
+    ) -> list[list[Hypothesis]]:
+        """Source ids (each with EOS) -> hypotheses in the order of the input, best first.
+
+        They are found as `decode` says, or by greedy search. Sampling draws from the sentences'
+        `numbers` (default: their places). `progress` and UserError: see `in_batches`.
+        """
+        self.model.eval()
+        numbers = range(len(sources)) if numbers is None else numbers
+        lengths, most = list(map(len, sources)), decode.batch_on(self.device.type)
+        if self.workers is not None and len(sources) > most:
+            return self._by_workers(
+                self.workers, sources, decode, greedy=greedy, numbers=numbers, progress=progress
+            )
+
+        def compute(rows: Sequence[int]) -> list[list[Hypothesis]]:
+            ids, drawn = [sources[i] for i in rows], [numbers[i] for i in rows]
+            return self._search(ids, decode, drawn, greedy)
+
+        return in_batches(lengths, most, compute, progress)
+
+    def _by_workers(
+        self,
+        workers: Workers,
+        sources: Sequence[Sequence[int]],
+        decode: DecodeConfig,
+        *,
+        greedy: bool,
+        numbers: Sequence[int],
+        progress: Callable[[int], object],
+    ) -> list[list[Hypothesis]]:
+        """`search_ids`, a job for each batch."""
+        lengths, most = list(map(len, sources)), decode.batch_on(self.device.type)
+        rest: Sequence[int] = sorted(range(len(sources)), key=lambda i: -lengths[i])
+        batches = []
+        while rows := next_batch(lengths, rest, most):
+            batches.append(rows)
+            rest = rest[len(rows) :]
+        jobs = [
+            {
+                "sources": [sources[i] for i in rows],
+                "decode": decode,
+                "numbers": [numbers[i] for i in rows],
+                "greedy": greedy,
+            }
+            for rows in batches
+        ]
+        found: list[list[Hypothesis]] = [[] for _ in sources]
+        for place, each in workers.map(replace(self, workers=None), jobs):
+            for row, hypotheses in zip(batches[place], each):
+                found[row] = hypotheses
+            progress(len(each))
+        return found
+
+    def _search(
+        self,
+        sources: Sequence[Sequence[int]],
+        decode: DecodeConfig,
+        numbers: Sequence[int],
+        greedy: bool,
+    ) -> list[list[Hypothesis]]:
+        """The search that `decode` names, or greedy search, of one batch."""
+        search = decode.search
+        src = pad_sources(sources, self.tokenizer.pad_id).to(self.device)
+        limits = Limits(
+            bos_id=self.tokenizer.bos_id,
+            eos_id=self.tokenizer.eos_id,
+            max_len=decode.max_len,
+            max_len_ratio=decode.max_len_ratio,
+            alpha=decode.length_penalty,
+        )
+        size, n_best = (1, 1) if greedy else (decode.beam_size, decode.n_best)
+        found: list[list[Hypothesis]] = [[] for _ in sources]
+        if self.engine is not None and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
+            lengths = limits.max_lengths(src, self.tokenizer.pad_id).tolist()
+            beam = {"beam_size": size, "n_best": n_best}
+            found = self.engine.search(sources, limits, lengths, **beam)
+        if all(found):
+            pass
+        elif greedy:
+            found = greedy_search(self.model, src, limits)
+        elif isinstance(search, Sampling):
+            found = sample_search(
+                self.model, src, limits, search, n_samples=n_best, numbers=numbers
+            )
+        else:
+            groups, strength = 1, 0.0
+            if isinstance(search, DiverseBeam):
+                groups, strength = search.groups or size, search.strength
+            beam = {"beam_size": size, "n_best": n_best, "groups": groups}
+            left = [i for i, each in enumerate(found) if not each]
+            rest = beam_search(self.model, src[left], limits, **beam, strength=strength)
+            for i, hypotheses in zip(left, rest):
+                found[i] = hypotheses
+        if greedy or decode.mbr is None:
+            return found
+        texts = (self.tokenizer.decode_batch([h.ids for h in each]) for each in found)
+        return [least_risk_first(*candidates, decode) for candidates in zip(found, texts)]
