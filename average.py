@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from translation.arguments import require_runs
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 
@@ -33,6 +34,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    args.model_path = args.files or args.model_path
+    require_runs(args)
     from checkpoints.average import average_checkpoints, choose_checkpoints, write_average
     from checkpoints.run import resolve_checkpoint
 

@@ -20,6 +20,7 @@ from translation.arguments import (
     add_engine_arguments,
     add_model_arguments,
     load_from_arguments,
+    require_runs,
 )
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
@@ -84,6 +85,7 @@ def usable(
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     change = config_change(None, args.search, args.overrides, best_alone=True)
+    require_runs(args)
     lines = read_lines(*open_source(args.src_file))
     total = count_lines(args.src_file)
     from tqdm import tqdm

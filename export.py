@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from translation.arguments import add_run_arguments
+from translation.arguments import add_run_arguments, require_runs
 from utils.cli import Parser, run_main
 from utils.errors import UserError
 from utils.files import atomic_path, write_errors
@@ -33,6 +33,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    require_runs(args)
     from checkpoints.content import TOKENIZER, write_safetensors
     from translation.loading import load_run
 

@@ -15,6 +15,7 @@ from translation.arguments import (
     add_engine_arguments,
     add_model_arguments,
     load_from_arguments,
+    require_runs,
 )
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
@@ -85,6 +86,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     overrides, alone = args.overrides, args.one_a_line
     change = config_change(args.config, args.search, overrides, best_alone=alone)
+    require_runs(args)
     greedy, beam = args.search in ("greedy", "both"), args.search != "greedy"
     chunk = CHUNK
     if args.src_text is not None:

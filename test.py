@@ -6,7 +6,12 @@ from pathlib import Path
 
 from configs.load import add_set_argument
 from configs.schema import Config
-from translation.arguments import add_engine_arguments, add_model_arguments, load_from_arguments
+from translation.arguments import (
+    add_engine_arguments,
+    add_model_arguments,
+    load_from_arguments,
+    require_runs,
+)
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, positive, run_main
 
@@ -38,6 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     overrides = [*args.overrides, *([f"decode.mbr={args.mbr}"] if args.mbr else [])]
     change = config_change(args.config, args.search, overrides, scoring=True)
+    require_runs(args, *args.compare)
     import logging
 
     from data.corpora.build import build_corpus

@@ -3,15 +3,18 @@
 import argparse
 import functools
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
 
+from checkpoints.run import require_there
 from configs.load import add_config_arguments, config_of, load_config
 from configs.schema import Config
 from configs.serialize import apply_overrides, diff
-from utils.cli import Parser, positive, run_main, threads
+from utils.cli import Parser, at_most, run_main, threads
 
+PROCESSES_OF_A_CORE = 8  # more would share out its time and fill the memory, and gain nothing
 DEFAULT_CONFIG = Path(__file__).parent / "configs/demo.py"
 
 
@@ -22,7 +25,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     what = "go on with a stopped run, exactly where it was"
     add("--resume", type=Path, metavar="RUN_OR_CHECKPOINT", help=what)
     what = "processes on this machine"
-    add("--nproc_per_node", type=positive, default=1, metavar="N", help=what)
+    most = PROCESSES_OF_A_CORE * (os.cpu_count() or 1)
+    add("--nproc_per_node", type=at_most(most), default=1, metavar="N", help=what)
     add("--threads", type=threads, metavar="N", help="CPU threads of each process")
     add_config_arguments(parser)
     add(
@@ -47,6 +51,7 @@ def choose_config(args: argparse.Namespace) -> tuple[Config, Path | None]:
     """The training that is asked for, and the checkpoint that it goes on from."""
     checkpoint = None
     if args.resume is not None:
+        require_there(args.resume)
         from checkpoints.content import checkpoint_config
         from training.start import find_checkpoint
 
@@ -106,6 +111,8 @@ def main(argv: list[str] | None = None) -> None:
     if args.diff is not None:
         show_differences(config, args.diff)
         return
+    if config.train.init_from is not None:
+        require_there(config.train.init_from)
     from training.processes import run_processes
 
     job = functools.partial(work, config=config, resume=checkpoint, threads=args.threads)

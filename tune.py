@@ -1,24 +1,24 @@
 """Tune beam size and length penalty on the validation split: `python tune.py --beam 1 4 8`."""
 
-import math
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from configs.load import add_set_argument
-from translation.arguments import add_model_arguments, load_from_arguments
+from configs.schema import MOST_PENALTY, MOST_ROWS
+from translation.arguments import add_model_arguments, load_from_arguments, require_runs
 from translation.settings import config_change
-from utils.cli import Parser, positive, run_main
+from utils.cli import Parser, at_most, positive, run_main
 from utils.files import write_text
 
 
 def penalty(text: str) -> float:
-    """A finite number >= 0 from text; argparse reports the rest."""
+    """A number from 0 to 5 from text; argparse reports the rest."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not (math.isfinite(value) and value >= 0):
-        raise ArgumentTypeError(f"{text!r}: a number >= 0")
+    if not 0 <= value <= MOST_PENALTY:
+        raise ArgumentTypeError(f"{text!r}: a number >= 0 and <= {MOST_PENALTY}")
     return value
 
 
@@ -28,7 +28,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     )
     add = parser.add_argument
     several = {"nargs": "+", "help": "default: %(default)s"}
-    add("--beam", type=positive, default=[1, 4, 8], metavar="N", **several)
+    add("--beam", type=at_most(MOST_ROWS), default=[1, 4, 8], metavar="N", **several)
     add("--length_penalty", type=penalty, default=[0.0, 0.6, 1.0], metavar="A", **several)
     add("--split", metavar="NAME", help="default: the validation split")
     add("--limit", type=positive, metavar="N", help="only the first N pairs")
@@ -41,6 +41,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     change = config_change(None, None, args.overrides, scoring=True)
+    require_runs(args)
     import logging
 
     from data.corpora.build import build_corpus

@@ -11,11 +11,13 @@ from pictures.distance import decay, ideas, projections, similarity
 from pictures.maps import embedding_map
 from pictures.positions import bias, encoding, permutation, rotation
 from pictures.registry import Figures
-from translation.arguments import add_model_arguments, load_from_arguments
-from utils.cli import Parser, positive, run_main
+from translation.arguments import add_model_arguments, load_from_arguments, require_runs
+from utils.cli import Parser, at_most, positive, run_main
 from utils.errors import UserError
 
 DRAWN = (encoding, bias, similarity, decay, projections, rotation, embedding_map)
+MOST_POSITIONS = 2048  # a picture has fewer pixels, and a map of every pair takes their square
+MOST_TOKENS = 512  # of each side of an attention map: more cannot be read
 PICTURES = {picture.name: picture for picture in (*DRAWN, ideas, permutation)}
 
 
@@ -26,6 +28,7 @@ def numbers(text: str) -> list[int] | None:
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(description="Draw attention maps, or what a position scheme does.")
+    counted = at_most(MOST_POSITIONS)
     names = " | ".join(("attention", *PICTURES))
     commands = parser.add_subparsers(dest="command", required=True, metavar=names)
 
@@ -52,7 +55,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         field = "field of the config, or with --position of the model of 512 dimensions"
         add_set_argument(command, "model.FIELD=VALUE", field)
         how_many = f"how many positions (default: {picture.n_positions}, or all that are known)"
-        add("--positions", type=positive, metavar="N", help=how_many)
+        add("--positions", type=counted, metavar="N", help=how_many)
         if picture is embedding_map:
             films = "an animation over a run's checkpoints too (train.keep_regular=N keeps N)"
             add("--gif", action="store_true", help=films)
@@ -69,6 +72,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def draw_attention(args: argparse.Namespace) -> None:
     if not args.src_text.strip():
         raise UserError(f"--src_text {args.src_text!r}: there is nothing to look at")
+    for flag, text in (("--src_text", args.src_text), ("--tgt_text", args.tgt_text or "")):
+        require_readable(len(text.split()), f"{flag}: {{:,}} words")  # of one token or more
+    require_runs(args, *([args.compare] if args.compare else []))
 
     from pictures.attention import KINDS, attention_grid, attention_maps
 
@@ -76,7 +82,10 @@ def draw_attention(args: argparse.Namespace) -> None:
     for path in (args.model_path, args.compare) if args.compare else (args.model_path,):
         args.model_path = path
         loaded, translator = load_from_arguments(args)
-        attention = translator.attention(args.src_text, args.tgt_text)
+        source = translator.encode([args.src_text])[0]
+        require_readable(len(source), "--src_text: {:,} tokens")
+        attention = translator.attention(source, args.tgt_text)
+        require_readable(len(attention.target), "the translation: {:,} tokens")
         found = attention_maps(
             attention,
             layers=args.layers,
@@ -95,6 +104,13 @@ def draw_attention(args: argparse.Namespace) -> None:
     print(*translations, *save(figures, args.output_dir or folders[0], args.format), sep="\n")
 
 
+def require_readable(n: int, said: str) -> None:
+    if n > MOST_TOKENS:
+        raise UserError(
+            f"{said.format(n)}, and a map shows {MOST_TOKENS} at most: give a shorter sentence"
+        )
+
+
 def draw_schemes(args: argparse.Namespace) -> None:
     picture = PICTURES[args.command]
     names = args.position or ([None] if args.config else picture.schemes)
@@ -105,6 +121,8 @@ def draw_schemes(args: argparse.Namespace) -> None:
             "a run brings its own scheme: give --model_path or --gif, or else --position or "
             "--config, which --set changes"
         )
+    if of_run:
+        require_runs(args)
     plain = load_config(args.config) if args.config else Config()
     # One folder for all pictures of a config.
     overrides = [f"name={plain.name}", *args.overrides]

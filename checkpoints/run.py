@@ -4,7 +4,7 @@
 
 A run stands for its best checkpoint, or for its newest where it goes on; what average.py wrote is
 used only where it is named itself. A folder that export.py wrote is a run without checkpoints/,
-with its weights in model.safetensors.
+with its weights in model.safetensors. Imports torch where a checkpoint is read.
 """
 
 import contextlib
@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
-
-import torch
 
 from utils.errors import UserError
 from utils.files import write_errors
@@ -89,6 +87,8 @@ def _number(checkpoint: Path) -> int:
 
 def read_progress(path: Path) -> Mapping[str, int] | None:
     """Step and epoch length of a checkpoint, without its weights; None where they can't be read."""
+    import torch
+
     try:
         progress = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["progress"]
         return {name: int(progress[name]) for name in ("step", "epoch_length")}
@@ -126,6 +126,12 @@ def newest_run(runs_dir: str | Path) -> Run:
     return max(runs, key=begun)
 
 
+def require_there(path: str | Path) -> None:
+    """Raises UserError where there is neither a file nor a folder."""
+    if not Path(path).exists():
+        raise UserError(f"{path}: no such checkpoint or run folder")
+
+
 def resolve_checkpoint(
     path: str | Path | None, *, runs_dir: str | Path, prefer: Literal["best", "newest"]
 ) -> tuple[Path, Run]:
@@ -141,8 +147,7 @@ def resolve_checkpoint(
         if given.is_file():
             folder = given.resolve().parent
             return given, Run(folder if given.name == WEIGHTS else folder.parent)
-        if not given.is_dir():
-            raise UserError(f"{given}: no such checkpoint or run folder")
+        require_there(given)
         run = Run(given.parent if given.name == "checkpoints" else given)
     found = (run.best() if prefer == "best" else None) or run.newest()
     exported = run.path / WEIGHTS

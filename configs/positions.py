@@ -62,7 +62,7 @@ class Sinusoidal(PositionSection, kind="sinusoidal"):
     base: float = number(10000.0, gt=1, le=HUGE)
     # As in the paper; all sines, then all cosines (Marian); so with tensor2tensor's frequencies.
     layout: Literal["interleaved", "half", "t2t"] = "interleaved"
-    max_positions: int | None = number(None, ge=1)  # longer sequences are refused; None: no bound
+    max_positions: int | None = count(None)  # longer sequences are refused; None: no bound
 
     def bound(self, side: Side) -> Bound | None:
         return None if self.max_positions is None else Bound("max_positions", self.max_positions)

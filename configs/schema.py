@@ -363,6 +363,7 @@ class TrainConfig(Section, section="train"):
 
 
 MOST_ROWS = 65_535  # of a batch in attention: CUDA's kernels take no more
+MOST_PENALTY = 5  # beyond it the scores of long hypotheses are all but 0, whatever they say
 
 
 class EvaluateConfig(Section, section="evaluate"):
@@ -412,7 +413,8 @@ class DecodeConfig(Section, section="decode"):
 
     search: Search = Beam()
     beam_size: int = number(5, ge=1, le=MOST_ROWS)
-    length_penalty: float = number(0.6, ge=0, le=5)  # alpha of Wu et al. 2016, equation 14
+    # alpha of Wu et al. 2016, equation 14
+    length_penalty: float = number(0.6, ge=0, le=MOST_PENALTY)
     max_len: int = count(256)
     max_len_ratio: float = number(2.0, ge=TINY, lt=1000)
     n_best: int = number(5, ge=1, le=MOST_ROWS)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from checkpoints.run import newest_run, require_there
 from configs.load import add_set_argument
 from configs.schema import Config
 from translation.workers import Processes, Threads, Workers, threads_of_each
@@ -81,6 +82,19 @@ def add_decode_arguments(parser: ArgumentParser) -> None:
             metavar=metavar,
             help=what,
         )
+
+
+def require_runs(args: Namespace, *others: Path) -> None:
+    """Raises UserError where a run that `add_run_arguments` describe, or another, is not there.
+
+    Where none is named the newest is taken, and named on standard error. Imports no torch.
+    """
+    if args.model_path is None:
+        args.model_path = newest_run(args.runs_dir).path
+        print(f"run: {args.model_path}, the newest", file=sys.stderr)
+    named = args.model_path if isinstance(args.model_path, list) else [args.model_path]
+    for path in (*named, *others):
+        require_there(path)
 
 
 def load_from_arguments(

@@ -30,11 +30,18 @@ def positive(text: str) -> int:
     return value
 
 
-def threads(text: str) -> int:
-    """A number of CPU threads from text; argparse reports the rest."""
-    if positive(text) > MOST_THREADS:
-        raise argparse.ArgumentTypeError(f"{text!r}: at most {MOST_THREADS}")
-    return int(text)
+def at_most(most: int) -> Callable[[str], int]:
+    """An integer from 1 to `most` from text; argparse reports the rest."""
+
+    def read(text: str) -> int:
+        if positive(text) > most:
+            raise argparse.ArgumentTypeError(f"{text!r}: at most {most}")
+        return int(text)
+
+    return read
+
+
+threads = at_most(MOST_THREADS)
 
 
 def run_main(main: Callable[[], None]) -> None:

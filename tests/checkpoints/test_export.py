@@ -415,7 +415,7 @@ def test_a_missing_package_is_named_before_anything_is_read(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     out = tmp_path / "out"
-    ended = call("--model_path", "nothing", "--format", "ctranslate2", "--output_dir", out)
+    ended = call("--model_path", tmp_path, "--format", "ctranslate2", "--output_dir", out)
     said = "the package ctranslate2 is not installed: pip install ctranslate2"
     assert ended.error() == said
 

@@ -42,9 +42,10 @@ def learnable_run(trained_run: Path, tmp_path: Path) -> Path:
     return untrained_run(trained_run, tmp_path, position=Learnable(max_positions=100))
 
 
-def said(*lines: str | Path) -> tuple[int, str, str]:
-    """A script that ended well with these lines."""
-    return 0, "".join(f"{line}\n" for line in lines), ""
+def said(*lines: str | Path, newest: Path | None = None) -> tuple[int, str, str]:
+    """A script that ended well with these lines, and that names the run where none was named."""
+    named = "" if newest is None else f"run: {newest}, the newest\n"
+    return 0, "".join(f"{line}\n" for line in lines), named
 
 
 # ---------------------------------------------------------------------------------------- attention
@@ -56,7 +57,7 @@ def test_attention_prints_the_translation_and_writes_into_the_newest_run(
     folder = copy_run(trained_run, tmp_path) / "results/attention"
     ended = draw("attention", "--runs_dir", tmp_path, "--src_text", "Le chat dort.")
     translation, *paths = ended.out.splitlines()
-    assert (ended.code, ended.err) == (0, "")
+    assert (ended.code, ended.err) == (0, f"run: {folder.parents[1]}, the newest\n")
     assert translation
     assert paths == [str(folder / f"attention_{kind}.png") for kind in KINDS]
     assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in paths)
@@ -136,7 +137,7 @@ def test_a_run_is_drawn_into_its_own_folder_with_its_own_projections(
     ended = draw("projections", "--runs_dir", tmp_path, "--positions", "12", "--format", "svg")
     folder = sinusoidal_run / "results/projections"
     paths = [folder / f"projections_sinusoidal_{what}.svg" for what in ("curves", "matrices")]
-    assert ended == said(*paths)
+    assert ended == said(*paths, newest=sinusoidal_run)
     svg = paths[0].read_text()
     assert "<!-- trained -->" in svg
     assert sinusoidal_run.name in svg
@@ -184,6 +185,10 @@ def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
         ("attention --src_text \N{NO-BREAK SPACE}", "there is nothing to look at"),
         ("attention --src_text caf\udce9", "not valid Unicode"),
         ("attention --output_dir LICENSE", "cannot write LICENSE/attention_encoder.png"),
+        (
+            f"attention --src_text {'a' * 600}",
+            "--src_text: 601 tokens, and a map shows 512 at most",
+        ),
         ("attention --model_path nowhere", "nowhere: no such checkpoint or run folder"),
         ("encoding --config x.py --model_path x", "a run brings its own scheme"),
         ("bias --position t5 --model_path x", "a run brings its own scheme"),

@@ -54,7 +54,7 @@ def test_a_sentence_gets_its_greedy_and_beam_blocks_from_the_newest_run(
 ) -> None:
     text = ("--src_text", "Le chat dort.", "--n_best", "3")
     ended = infer("--runs_dir", trained_run.parent, *text)
-    assert (ended.code, ended.err) == (0, "")
+    assert (ended.code, ended.err) == (0, f"run: {trained_run}, the newest\n")
     words = r"=== greedy search ===\n.+\n\n=== beam search ===\n(-\d+\.\d{4} .*\n){3}"
     assert re.fullmatch(words, ended.out)
     scores = [float(line.split()[0]) for line in lines_of(ended.out)[-3:]]

@@ -30,6 +30,7 @@ MISTAKES = [
     ("inference --search both", "--search both has two translations for a line"),
     ("inference --set model.d_model=64", "model.d_model was fixed by training; only decode.* can"),
     ("inference --set decode.beam", "write SECTION.FIELD=VALUE"),
+    ("inference --set decode=3", "decode = '3': decode is a section; set its fields: search, beam"),
     ("inference --set decode.bean=1", "unknown key 'decode.bean': decode has: beam_size"),
     ("inference --threads 0", "argument --threads: '0': an integer >= 1"),
     ("inference --config nowhere.py", "nowhere.py: no such config file"),
@@ -53,9 +54,12 @@ MISTAKES = [
         "inference --src_text Oui. --beam_size 1000000000000",
         "decode.beam_size = 1000000000000: allowed",
     ),
+    ("inference --beam_size 100000", "decode.beam_size = 100000: allowed: an integer >= 1 and <="),
+    ("inference --length_penalty 1e308", "decode.length_penalty = 1e+308: allowed: a number >= 0"),
     ("inference --top_p 0.9", "decode.search (beam) has no fields; top_p belongs to decode.search"),
     ("inference --search sample --top_p 1.5", "decode.search.top_p = 1.5"),
     ("inference --search sample --temperature 0", "decode.search.temperature = 0.0"),
+    ("test --search sample --set decode.search.temperature=1e-320", "temperature = 1e-320: allow"),
     ("inference --search diverse --groups 2", "decode.search.groups = 2: must divide decode.beam"),
     ("test --split tset", "--split tset: the corpus has test, validation, train"),
     ("test --search wide", "invalid choice: 'wide'"),
@@ -65,7 +69,9 @@ MISTAKES = [
     ("test --compare runs/none", "runs/none: no such checkpoint or run folder"),
     ("test --set data.src_lang=en", "data.src_lang was fixed by training; only data.* but the"),
     ("tune --beam 0", "an integer >= 1"),
+    ("tune --beam 100000", "'100000': at most 65535"),
     ("tune --length_penalty -1", "'-1': a number >= 0"),
+    ("tune --length_penalty 400", "'400': a number >= 0 and <= 5"),
     ("tune --length_penalty nan", "'nan': a number >= 0"),
     ("tune --set model.d_ff=4", "model.d_ff was fixed by training"),
     (f"{BACK} {{tmp}}/bt --tag 'two words'", "--tag 'two words': one word"),
@@ -112,12 +118,23 @@ def test_help_and_a_wrong_command_line_answer_before_torch_is_imported() -> None
         "    except (SystemExit, Exception) as error: print(type(error).__name__)\n"
         "names = ('inference', 'test', 'tune', 'back_translate', 'average', 'export')\n"
         "for name in names: probe(name, '--help'), probe(name, '--flag')\n"
+        "run, new = ('--model_path', 'nowhere'), ('--output_dir', 'nowhere')\n"
+        "attention = ('visualize', 'attention', '--src_text')\n"
+        "probe(*attention, 'Oui.', *run), probe(*attention, 'Oui. ' * 3000)\n"
+        "probe('visualize', 'encoding', '--positions', '1000000000')\n"
+        "probe('train', '--resume', 'nowhere'), probe('train', '--init_from', 'nowhere')\n"
+        "probe('train', '--nproc_per_node', '9999'), probe('train', '--set', 'decode=3')\n"
+        "probe('test', *run), probe('tune', *run), probe('average', 'nowhere', 'there')\n"
+        "probe('export', *run, *new, '--format', 'safetensors')\n"
+        "probe('back_translate', *run, '--src_file', 'LICENSE', '--output', 'nowhere')\n"
+        "probe('inference', '--runs_dir', 'nowhere')\n"
         "probe('inference', '--src_file', 'nowhere')\n"
         "probe('inference', '--set', 'model.d_ff=4')\n"
-        "print(sorted({'torch', 'numpy', 'tokenizers', 'tqdm'} & sys.modules.keys()))"
+        "print(sorted({'torch', 'tokenizers', 'tqdm'} & sys.modules.keys()))"
     )
     done = run_script("-c", probe)
-    assert done.stdout.count("UserError\n") == 8, done.stderr
+    assert done.stdout.count("UserError\n") == 20, done.stderr
+    assert done.stdout.count("ConfigError\n") == 1
     assert done.stdout.count("SystemExit\n") == 6
     assert done.stdout.endswith("\n[]\n")
 
