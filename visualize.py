@@ -29,7 +29,7 @@ def numbers(text: str) -> list[int] | None:
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(description="Draw attention maps, or what a position scheme does.")
     counted = at_most(MOST_POSITIONS)
-    names = " | ".join(("attention", *PICTURES))
+    names = " | ".join(("attention", "explore", *PICTURES))
     commands = parser.add_subparsers(dest="command", required=True, metavar=names)
 
     shows = "attention maps of one sentence and its translation, of one run or of two side by side"
@@ -66,20 +66,59 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         add_model_arguments(command)
         command.add_argument("--output_dir", type=Path, metavar="DIR", help=folder)
         command.add_argument("--format", choices=formats, default="png", help="default: png")
+
+    shows = "everything of one sentence in one HTML file: attention, search, positions"
+    explore = commands.add_parser("explore", help=shows, description=f"Shows {shows}.")
+    add = explore.add_argument
+    add("--src_text", required=True, metavar="TEXT", help="the sentence")
+    add("--tgt_text", metavar="TEXT", help="a translation to show (default: the best of the beam)")
+    add_model_arguments(explore, beside=True)
+    where = "default: results/explorer.html in the run's folder"
+    add("--output", type=Path, metavar="FILE", help=where)
     return parser.parse_args(argv)
 
 
-def draw_attention(args: argparse.Namespace) -> None:
+def explore(args: argparse.Namespace) -> None:
+    if len(args.model_path or ()) > 2:
+        many = len(args.model_path)
+        raise UserError(f"--model_path with {many} models: two stand side by side at most")
+    require_sentence(args)
+
+    from explorer.page import page
+    from explorer.trace import trace
+    from utils.files import write_text
+
+    file, traces = args.output, []
+    paths = args.model_path if isinstance(args.model_path, list) else [args.model_path]
+    for path in paths:
+        args.model_path = path
+        loaded, translator = load_from_arguments(args)
+        [source] = translator.encode([args.src_text])
+        require_readable(len(source), "--src_text: {:,} tokens")
+        traces.append(trace(loaded, translator, args.src_text, args.tgt_text))
+        require_readable(len(traces[-1]["target"]["pieces"]), "the translation: {:,} tokens")
+        file = file or loaded.run.results / "explorer.html"
+    write_text(file, page(traces))
+    print(*(traced["target"]["text"] for traced in traces), file, sep="\n")
+
+
+def require_sentence(args: argparse.Namespace, *others: Path) -> None:
+    """Raises UserError where there is nothing to look at, or too much. Imports no torch."""
     if not args.src_text.strip():
         raise UserError(f"--src_text {args.src_text!r}: there is nothing to look at")
     for flag, text in (("--src_text", args.src_text), ("--tgt_text", args.tgt_text or "")):
         require_readable(len(text.split()), f"{flag}: {{:,}} words")  # of one token or more
-    require_runs(args, *([args.compare] if args.compare else []))
+    require_runs(args, *others)
+
+
+def draw_attention(args: argparse.Namespace) -> None:
+    others = [args.compare] if args.compare else []
+    require_sentence(args, *others)
 
     from pictures.attention import KINDS, attention_grid, attention_maps
 
     maps, translations, folders = [], [], []
-    for path in (args.model_path, args.compare) if args.compare else (args.model_path,):
+    for path in (args.model_path, *others):
         args.model_path = path
         loaded, translator = load_from_arguments(args)
         source = translator.encode([args.src_text])[0]
@@ -155,7 +194,7 @@ def save(figures: Figures, folder: Path, suffix: str) -> list[Path]:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    (draw_attention if args.command == "attention" else draw_schemes)(args)
+    {"attention": draw_attention, "explore": explore}.get(args.command, draw_schemes)(args)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ FLOORS = [
     ("checkpoints",),
     ("translation",),
     ("pictures", "fr2en"),
-    ("training",),
+    ("training", "explorer"),
     ("experiments",),
     ("benchmarks", *SCRIPTS),
 ]

@@ -94,7 +94,9 @@ def test_make_without_a_target_prints_the_targets() -> None:
 @pytest.mark.parametrize("script", sorted(path.stem for path in ROOT.glob("*.py")))
 def test_the_usage_page_names_every_flag(script: str, capsys: pytest.CaptureFixture) -> None:
     usage = (ROOT / "docs/usage.md").read_text("utf-8")
-    commands = ["attention", "encoding", "embedding_map"] if script == "visualize" else [""]
+    commands = [""]
+    if script == "visualize":
+        commands = ["attention", "explore", "encoding", "embedding_map"]
     for command in commands:
         with pytest.raises(SystemExit):
             importlib.import_module(script).main([*filter(None, [command]), "--help"])

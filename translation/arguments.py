@@ -35,12 +35,15 @@ DECODE_FLAGS = (
 )
 
 
-def add_run_arguments(parser: ArgumentParser, *, ensemble: bool = False) -> None:
-    """Add --model_path (with `ensemble` a list of one or more paths) and --runs_dir."""
+def add_run_arguments(
+    parser: ArgumentParser, *, ensemble: bool = False, beside: bool = False
+) -> None:
+    """Add --model_path (with `ensemble` or `beside` a list of one or more) and --runs_dir."""
     what = "a run's folder or a checkpoint (default: newest run)"
     several: dict[str, Any] = {}
-    if ensemble:
-        what += "; several translate together, as an ensemble"
+    if ensemble or beside:
+        together = "translate together, as an ensemble" if ensemble else "stand side by side"
+        what += f"; several {together}"
         several = {"nargs": "+", "action": "extend"}
     add, metavar = parser.add_argument, "RUN_OR_CHECKPOINT"
     add("--model_path", type=Path, metavar=metavar, help=what, **several)
@@ -48,9 +51,9 @@ def add_run_arguments(parser: ArgumentParser, *, ensemble: bool = False) -> None
     add("--runs_dir", type=Path, default=Path("runs"), metavar="DIR", help=where)
 
 
-def add_model_arguments(parser: ArgumentParser, *, ensemble: bool = False) -> None:
+def add_model_arguments(parser: ArgumentParser, **several: bool) -> None:
     """Add what `load_from_arguments` reads: `add_run_arguments`, --device and --threads."""
-    add_run_arguments(parser, ensemble=ensemble)
+    add_run_arguments(parser, **several)
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads of each process")
     parser.set_defaults(engine="torch", compute_type=None, precision="fp32", workers=1)

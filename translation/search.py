@@ -38,6 +38,16 @@ def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
     return pad_sequence(rows, batch_first=True, padding_value=pad_id)
 
 
+def limits_of(decode: DecodeConfig, tokenizer: BaseTokenizer) -> Limits:
+    return Limits(
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+        max_len=decode.max_len,
+        max_len_ratio=decode.max_len_ratio,
+        alpha=decode.length_penalty,
+    )
+
+
 def next_batch(lengths: Sequence[int], order: Sequence[int], most: int) -> Sequence[int]:
     """Of the rows in `order`, longest first, at most `most` that are computed together next."""
     budget = TOKENS_OF_A_SENTENCE * most // lengths[order[0]] if order else 0
@@ -175,13 +185,7 @@ class BatchSearch:
         """The search that `decode` names, or greedy search, of one batch."""
         search = decode.search
         src = pad_sources(sources, self.tokenizer.pad_id).to(self.device)
-        limits = Limits(
-            bos_id=self.tokenizer.bos_id,
-            eos_id=self.tokenizer.eos_id,
-            max_len=decode.max_len,
-            max_len_ratio=decode.max_len_ratio,
-            alpha=decode.length_penalty,
-        )
+        limits = limits_of(decode, self.tokenizer)
         size, n_best = (1, 1) if greedy else (decode.beam_size, decode.n_best)
         found: list[list[Hypothesis]] = [[] for _ in sources]
         if self.engine is not None and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
@@ -200,9 +204,16 @@ class BatchSearch:
             groups, strength = 1, 0.0
             if isinstance(search, DiverseBeam):
                 groups, strength = search.groups or size, search.strength
-            beam = {"beam_size": size, "n_best": n_best, "groups": groups}
             left = [i for i, each in enumerate(found) if not each]
-            rest = beam_search(self.model, src[left], limits, **beam, strength=strength)
+            rest = beam_search(
+                self.model,
+                src[left],
+                limits,
+                beam_size=size,
+                n_best=n_best,
+                groups=groups,
+                strength=strength,
+            )
             for i, hypotheses in zip(left, rest):
                 found[i] = hypotheses
         if greedy or decode.mbr is None:

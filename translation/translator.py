@@ -339,8 +339,8 @@ class Translator:
         found = self._token_scores(self.encode(sources), list(map(self._target, targets)))
         return found[0] if isinstance(src, str) else found
 
-    def attention(self, src: str | list[int], tgt: str | None = None) -> Attention:
-        """What the model looks at in a sentence (text, or ids with EOS) and a translation of it.
+    def attention(self, src: str | list[int], tgt: str | list[int] | None = None) -> Attention:
+        """What the model looks at in a sentence and a translation of it (text, or ids with EOS).
 
         tgt=None: what greedy search finds. Raises UserError for an ensemble, and for a model of
         backend "torch", which does not show its attention.
@@ -348,7 +348,7 @@ class Translator:
         source = self.encode([src])[0] if isinstance(src, str) else src
         if tgt is None:
             [[best]] = self.searcher.search_ids([source], self.decode, greedy=True)
-        target = self._target(best if tgt is None else tgt)
+        target = tgt if isinstance(tgt, list) else self._target(best if tgt is None else tgt)
         model, tokenizer, device = self.searcher.model, self.tokenizer, self.searcher.device
         [weights] = attention_weights(model, tokenizer, device, [source], [target])
         pieces = tokenizer.tgt_pieces(target)

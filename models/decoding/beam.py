@@ -1,7 +1,7 @@
 """Beam search over log-probabilities, batched over sentences and beams; diverse with groups."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -147,6 +147,7 @@ def beam_search(
     n_best: int,
     groups: int = 1,
     strength: float = 0.0,
+    watch: Callable[[Tensor, Extension, Tensor], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """src [B,S] -> for each sentence up to n_best different hypotheses, best score first.
 
@@ -162,6 +163,9 @@ def beam_search(
     diversity). Each group is a beam search of K = beam_size / groups; at each step they choose one
     after the other, by log-probability less `strength` for every hypothesis of an earlier group
     that goes on with the same token. The deduction steers the choice alone: it enters no score.
+
+    `watch` is told of every step of every group: the log-probabilities [B,K,V] of the next tokens,
+    what `extend` made of them, and which sentences are settled by it [B].
 
     Raises ValueError for n_best > beam_size, and for a beam_size that the groups cannot share out.
     """
@@ -200,6 +204,8 @@ def beam_search(
             settled = group.finished.scores[:, last_wanted] >= best_live / penalty_at_limit
             if size == 1:
                 settled |= step.ended[:, 0] > -torch.inf
+            if watch is not None:
+                watch(of_group, step, settled)
             # Where a group is settled it has no live hypothesis any more.
             live = step.live.masked_fill(settled[:, None], -torch.inf)
             group.ids = step.live_ids(group.ids)

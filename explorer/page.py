@@ -1,0 +1,32 @@
+"""One HTML file that shows traces: no network, no server, any text in it shown as text."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+HERE = Path(__file__).parent
+# JSON in HTML: no text of the data can end the element that holds it.
+ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&"})
+
+
+def page(traces: Sequence[Mapping[str, Any]]) -> str:
+    """Traces of one sentence by different models -> HTML. The page forbids itself all requests."""
+    style, script = ((HERE / f"page.{suffix}").read_text("utf-8") for suffix in ("css", "js"))
+    data = json.dumps(traces, allow_nan=False, separators=(",", ":")).translate(ESCAPES)
+    template = Template((HERE / "page.html").read_text("utf-8"))
+    return template.substitute(
+        style=style,
+        script=script,
+        data=data,
+        policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
+        f"script-src {_hash(script)}; base-uri 'none'; form-action 'none'",
+    )
+
+
+def _hash(content: str) -> str:
+    """How a content security policy names what it allows."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

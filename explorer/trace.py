@@ -1,0 +1,154 @@
+"""Everything that the explorer shows of one model and one sentence, computed, as plain data."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from configs.schema import Beam
+from data.corpora.text import normalize_whitespace
+from explorer.heads import head_statistics
+from explorer.packed import pack
+from explorer.tree import likeliest, searched
+from pictures.attention import attention_maps
+from pictures.schemes import STACKS, Scheme, trained_scheme
+from translation.loading import LoadedRun
+from translation.search import limits_of
+from translation.translator import Translator
+
+SIDE = {"encoder": "source", "decoder": "target"}
+
+
+def trace(
+    loaded: LoadedRun, translator: Translator, src_text: str, tgt_text: str | None = None
+) -> dict[str, Any]:
+    """One sentence through one model: text, attention, search and positions, for `page`.
+
+    tgt_text: a translation to show (None: the best that beam search finds). The search is always
+    the model's own.
+
+    Raises UserError for a text that is not Unicode or longer than the model's positions.
+    """
+    tokenizer, decode = translator.tokenizer, translator.decode
+    [source] = translator.encode([src_text])
+    n_best = min(decode.n_best, decode.beam_size)
+    tree, results = searched(
+        translator.searcher.model,
+        source,
+        limits_of(decode, tokenizer),
+        beam_size=decode.beam_size,
+        n_best=n_best,
+        pieces=tokenizer.tgt_pieces,
+    )
+    best = results[0]
+    target = [*best["ids"], *([tokenizer.eos_id] if best["finished"] else [])]
+    if tgt_text is not None:
+        target = tokenizer.encode_tgt(normalize_whitespace(tgt_text))
+    for result in results:
+        result["text"] = tokenizer.decode(result.pop("ids"))
+    attention = translator.attention(source, target)
+    start = tree.nodes[0]["piece"] = attention.read[0]
+    return {
+        "name": loaded.run.path.name,
+        "about": f"epoch {loaded.epoch}, update {loaded.step:,}",
+        "source": words(normalize_whitespace(src_text), attention.source),
+        "target": {
+            **words(attention.text, attention.target),
+            "given": tgt_text is not None,
+            "start": start,
+            **_probabilities(translator, source, target),
+        },
+        "attention": {
+            kind: {
+                "log_weights": pack(_log(found.maps)),
+                "query_name": found.query_name,
+                "key_name": found.key_name,
+                "statistics": {
+                    name: np.round(values, 4).tolist()
+                    for name, values in head_statistics(found.maps.astype(np.float64)).items()
+                },
+            }
+            for kind, found in attention_maps(attention).items()
+        },
+        "search": {
+            "beam_size": decode.beam_size,
+            "n_best": n_best,
+            "alpha": decode.length_penalty,
+            "longest": tree.longest,
+            "own": isinstance(decode.search, Beam) and decode.mbr is None,
+            "nodes": tree.nodes,
+            "steps": tree.steps,
+            "results": results,
+        },
+        "position": positions(trained_scheme(loaded), len(source), len(target)),
+    }
+
+
+def words(text: str, pieces: Sequence[str]) -> dict[str, Any]:
+    """A text with its pieces, its words, and the word [T] that each piece belongs to.
+
+    A word is what white space sets apart, the last token (EOS) one of its own. Words are shown as
+    they stand in the text, where pieces tell them apart in the same way.
+    """
+    word_of, parts = [], list[str]()
+    for place, piece in enumerate(pieces):
+        if not parts or piece.startswith("▁") or (place == len(pieces) - 1 and piece == "</s>"):
+            parts.append("")
+        parts[-1] += piece.removeprefix("▁")
+        word_of.append(len(parts) - 1)
+    ends = parts[-1:] if pieces and pieces[-1] == "</s>" else []
+    typed = [*text.split(), *ends]
+    named = typed if len(typed) == len(parts) else parts
+    return {"text": text, "pieces": list(pieces), "words": named, "word_of": word_of}
+
+
+def _log(weights: np.ndarray) -> np.ndarray:
+    """The logits, less a constant of each row; -inf where a weight is 0."""
+    return np.log(weights, out=np.full_like(weights, -np.inf), where=weights > 0)
+
+
+@torch.inference_mode()
+def _probabilities(
+    translator: Translator, source: Sequence[int], target: Sequence[int]
+) -> dict[str, Any]:
+    """The log-probability of each target token after the true ones before it; the likeliest."""
+    tokenizer = translator.tokenizer
+    read = [tokenizer.bos_id, *target[:-1]]
+    searcher = translator.searcher
+    ids = (torch.tensor([row], device=searcher.device) for row in (source, read))
+    log_probs = searcher.model(*ids)[0].float().log_softmax(-1)  # [T,V]
+    return {
+        "log_probs": [round(float(row[i]), 5) for row, i in zip(log_probs, target)],
+        "likeliest": [likeliest(row, tokenizer.tgt_pieces) for row in log_probs],
+    }
+
+
+def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
+    """What the scheme does to sequences of these lengths, a part for each place where it acts.
+
+    table [n,D] is added to the embeddings; rotation [H,n,P] are angles in radians of each pair of
+    dimensions, with the factor that it is stretched by where there is one (H is 1 where all heads
+    turn alike); bias [L,H,n,n] is added to the logits (L is 1 where all layers share it).
+    """
+    parts: list[dict[str, Any]] = []
+
+    def add(form: str, stack: str, values: np.ndarray | None, **more: Any) -> None:
+        if values is not None and values.size:
+            parts.append({"form": form, "stack": stack, "values": pack(values), **more})
+
+    for stack, n in zip(STACKS, (n_source, n_target)):
+        tables = scheme.tables(n)
+        add("table", stack, tables.get(SIDE[stack], tables.get("")))
+        turned = scheme.rotation(stack, n)
+        if (turned == turned[:1]).all():
+            turned = turned[:1]
+        stretched = {} if np.allclose(abs(turned), 1) else {"factors": pack(abs(turned))}
+        add("rotation", stack, np.angle(turned), **stretched)
+        add("bias", stack, scheme.biases(n).get(stack))
+    return {
+        "scheme": scheme.name,
+        "state": scheme.state,
+        "content": [stack for stack in STACKS if scheme.depends_on_content(stack)],
+        "parts": parts,
+    }

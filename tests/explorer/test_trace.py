@@ -1,0 +1,244 @@
+"""What the explorer shows is what the model did: attention, statistics, search, positions."""
+
+import base64
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from made_runs import Scripts, untrained_run
+from tiny_models import BOS, EOS, LIMITS, tiny_model
+
+import visualize
+from configs.positions import Alibi, Learnable, NoPosition, Rope, Shaw
+from explorer.heads import head_statistics
+from explorer.packed import pack
+from explorer.page import page
+from explorer.trace import trace, words
+from explorer.tree import searched
+from models.decoding.beam import beam_search
+from translation.loading import load_run
+from translation.translator import Translator
+
+SENTENCE = "Julie est fatiguée, donc elle ne va pas travailler."
+
+
+def unpacked(packed: dict[str, Any]) -> np.ndarray:
+    """What page.js reads."""
+    codes = np.frombuffer(base64.b64decode(packed["codes"]), "<u2").reshape(packed["shape"])
+    return np.where(codes == 65535, np.nan, packed["lo"] + packed["step"] * codes)
+
+
+def traced(run: Path, src_text: str = SENTENCE, tgt_text: str | None = None) -> dict[str, Any]:
+    loaded = load_run(run, runs_dir="runs")
+    return trace(loaded, Translator.of(loaded, torch.device("cpu")), src_text, tgt_text)
+
+
+def test_statistics_are_those_reckoned_by_hand() -> None:
+    weights = np.array([[[[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.25, 0.25, 0.5]]]])
+    found = {name: values.item() for name, values in head_statistics(weights).items()}
+    assert found["entropy"] == pytest.approx((1 + 0 + 1.5) / 3)
+    assert found["distance"] == pytest.approx((0.5 + 0 + 0.75) / 3)
+    assert found["diagonal"] == pytest.approx((0.5 + 1 + 0.5) / 3)
+    # A translation in step with its source: two queries over three keys stand at keys 0 and 2.
+    across = head_statistics(np.array([[[[1.0, 0, 0], [0, 0.5, 0.5]]]]))
+    assert across["distance"].item() == pytest.approx(0.25)
+    assert across["diagonal"].item() == pytest.approx(0.75)
+
+
+def test_packed_numbers_are_half_a_step_off_at_most() -> None:
+    values = np.random.default_rng(0).normal(size=(3, 40)) * 7
+    values[0, 0], values[2, 3] = np.nan, -np.inf
+    found, step = unpacked(pack(values)), np.ptp(values[np.isfinite(values)]) / 65534
+    finite = np.isfinite(values)
+    assert np.array_equal(np.isfinite(found), finite)
+    assert abs(found - values)[finite].max() <= step / 2 * (1 + 1e-9)
+    assert np.array_equal(unpacked(pack(np.full((2, 2), 3.25))), np.full((2, 2), 3.25))
+
+
+def test_words_are_those_of_the_text() -> None:
+    found = words("Oh 😀 l'été", ["▁Oh", "▁", "<0xF0>", "<0x9F>", "▁l'", "été", "</s>"])
+    assert found["words"] == ["Oh", "😀", "l'été", "</s>"]
+    assert found["word_of"] == [0, 1, 1, 1, 2, 2, 3]
+    # Pieces that tell words apart in another way keep their own.
+    assert words("a b", ["▁ab", "</s>"])["words"] == ["ab", "</s>"]
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("max_len", [9, 3])
+def test_the_tree_is_the_beam_search(beam_size: int, max_len: int) -> None:
+    model = tiny_model(Rope(), seed=1)
+    source = [3, 4, 5, 2, EOS]
+    limits = type(LIMITS)(bos_id=BOS, eos_id=EOS, max_len=max_len, max_len_ratio=1.0, alpha=0.6)
+    how: dict[str, Any] = {"beam_size": beam_size, "n_best": beam_size}
+    names = lambda ids: [str(i) for i in ids]  # noqa: E731
+    tree, results = searched(model, source, limits, **how, pieces=names)
+    [expected] = beam_search(model, torch.tensor([source]), limits, **how)
+    assert [(r["ids"], r["score"], r["finished"]) for r in results] == [
+        (h.ids, h.score, h.finished) for h in expected
+    ]
+    for result in results:
+        node = tree.nodes[result["node"]]
+        assert node["fate"] == ("ended" if result["finished"] else "cut_off")
+        assert (node["sum"], node["score"]) == (
+            pytest.approx(result["log_prob"], abs=1e-12),
+            pytest.approx(result["score"], abs=1e-12),
+        )
+    # Each sum is the model's own log-probability of the prefix, read from the start.
+    for ids, node in zip(tree.ids[1:], tree.nodes[1:]):
+        with torch.no_grad():
+            read = torch.tensor([[BOS, *ids[:-1]]])
+            log_probs = model(torch.tensor([source]), read)[0].log_softmax(-1)
+        own = log_probs.gather(1, torch.tensor(ids)[:, None]).sum().item()
+        # The ids that are never generated are ruled out without a new normalisation.
+        assert node["sum"] == pytest.approx(own, abs=1e-9)
+    for before, step in zip([None, *tree.steps], tree.steps):
+        made = [tree.nodes[node] for node in step["made"]]
+        sums = [node["sum"] for node in made]
+        assert sums == sorted(sums, reverse=True)
+        assert len(made) == min(2 * beam_size, len(made))
+        on = [node["fate"] in ("lives", "cut_off", "overtaken") for node in made]
+        assert sum(on) == beam_size
+        worst = min(node["sum"] for node, goes in zip(made, on) if goes)
+        pruned = [node["sum"] for node in made if node["fate"] == "outranked"]
+        assert all(total <= worst for total in pruned)
+        ranks = {node["fate"]: node["rank"] for node in made if node["piece"] == str(EOS)}
+        assert ranks.get("ended", 0) <= beam_size < ranks.get("late", math.inf)
+        if before:
+            living = [n for n in before["made"] if tree.nodes[n]["fate"] == "lives"]
+            assert sorted(step["live"]) == living
+    last = tree.steps[-1]
+    assert {tree.nodes[node]["fate"] for node in last["made"]} & {"cut_off", "overtaken"}
+    assert all(step["last"] is None or step["last"] < step["bound"] for step in tree.steps[:-1])
+
+
+def test_attention_and_probabilities_are_the_models(trained_run: Path) -> None:
+    found = traced(trained_run)
+    n, t = len(found["source"]["pieces"]), len(found["target"]["pieces"])
+    shapes = {"encoder": (2, 2, n, n), "decoder": (2, 2, t, t), "cross": (2, 2, t, n)}
+    for kind, shape in shapes.items():
+        weights = np.nan_to_num(np.exp(unpacked(found["attention"][kind]["log_weights"])))
+        assert weights.shape == shape
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-3)
+    later = unpacked(found["attention"]["decoder"]["log_weights"])[..., *np.triu_indices(t, 1)]
+    assert np.isnan(later).all()
+    best = found["search"]["results"][0]
+    assert found["target"]["text"] == best["text"]
+    assert sum(found["target"]["log_probs"]) == pytest.approx(best["log_prob"], abs=1e-3)
+    given = traced(trained_run, tgt_text="She works.")
+    assert (given["target"]["text"], given["target"]["given"]) == ("She works.", True)
+    assert given["search"] == found["search"]
+    for likeliest in given["target"]["likeliest"]:
+        values = [value for _, value in likeliest]
+        assert values == sorted(values, reverse=True)
+        assert sum(map(math.exp, values)) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("position", "forms"),
+    [
+        (Alibi(), ["bias", "bias"]),
+        (Rope(), ["rotation", "rotation"]),
+        (Learnable(max_positions=100), ["table", "table"]),
+        (NoPosition(), []),
+        (Shaw(), []),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_positions_are_those_of_the_sentence(
+    trained_run: Path, tmp_path: Path, position: Any, forms: list[str]
+) -> None:
+    run = untrained_run(trained_run, tmp_path, position=position)
+    found = traced(run)
+    n, t = len(found["source"]["pieces"]), len(found["target"]["pieces"])
+    parts = found["position"]["parts"]
+    assert [part["form"] for part in parts] == forms
+    assert found["position"]["content"] == (["encoder", "decoder"] if position == Shaw() else [])
+    for part, length in zip(parts, (n, t)):
+        values = unpacked(part["values"])
+        assert values.shape[1 if part["form"] == "rotation" else -2] in (length, 2)
+        if part["form"] == "rotation":
+            np.testing.assert_allclose(values[0, :3, 0], [0, 1, 2], atol=1e-3)
+        if part["form"] == "bias":
+            assert values.shape == (1, 2, length, length)
+            slopes = values[0, :, 1, 0]
+            np.testing.assert_allclose(values[0, :, 2, 0], 2 * slopes, atol=1e-3)
+
+
+def test_logits_less_the_bias_are_those_of_a_model_without_it(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    run = untrained_run(trained_run, tmp_path, position=Alibi())
+    plain = untrained_run(trained_run, tmp_path, position=NoPosition())  # the same weights
+    found, without = (traced(path, tgt_text="She works.") for path in (run, plain))
+    for stack, part in zip(("encoder", "decoder"), found["position"]["parts"]):
+        # The first layer: behind it the two models see other things.
+        logits, expected = (
+            unpacked(each["attention"][stack]["log_weights"])[0] for each in (found, without)
+        )
+        less = logits - unpacked(part["values"])[0]
+        difference = less - expected  # one constant for each row
+        assert np.nanmax(np.nanmax(difference, -1) - np.nanmin(difference, -1)) < 2e-3
+        assert np.nanmax(abs(logits - expected)) > 0.1
+
+
+def test_a_page_of_40_tokens_6_layers_and_8_heads_is_below_2_megabytes(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    layers = {"n_encoder_layers": 6, "n_decoder_layers": 6, "n_heads": 8}
+    run = untrained_run(trained_run, tmp_path, position=Alibi(), **layers)
+    found = traced(run, "chat " * 19, "cat " * 19)
+    assert min(len(found[side]["pieces"]) for side in ("source", "target")) >= 39
+    assert len(page([found])) < 2_000_000
+
+
+def test_no_text_can_leave_its_place_in_the_page(trained_run: Path) -> None:
+    text = "</script><script>alert(1)</script> <!-- & \u2028 \"'` ${x} $data 😀"
+    html = page([traced(trained_run, text)])
+    [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    assert json.loads(data)[0]["source"]["text"] == re.sub(r"\s+", " ", text)
+    assert not set("<>&\u2028") & set(data)
+    assert html.count("<script") == 2
+    script = (ROOT / "explorer/page.js").read_text("utf-8")
+    assert not re.findall(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?:",
+        (script.replace("http://www.w3.org/2000/svg", "")),
+    )
+
+
+@pytest.fixture
+def draw(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    return Scripts(visualize.main, capsys, monkeypatch)
+
+
+def test_the_command_writes_where_it_says(draw: Scripts, trained_run: Path, tmp_path: Path) -> None:
+    run = untrained_run(trained_run, tmp_path, position=Alibi())
+    ended = draw("explore", "--src_text", SENTENCE, "--runs_dir", tmp_path)
+    file = run / "results/explorer.html"
+    assert ended.out.splitlines()[1:] == [str(file)]
+    file.unlink()
+    file = tmp_path / "new/both.html"
+    both = ("--model_path", trained_run, run, "--tgt_text", "She works.", "--output", file)
+    ended = draw("explore", "--src_text", SENTENCE, *both)
+    assert (ended.code, ended.out, ended.err) == (0, f"She works.\nShe works.\n{file}\n", "")
+    assert trained_run.name in file.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ("--src_text \N{NO-BREAK SPACE}", "there is nothing to look at"),
+        ("--src_text caf\udce9", "not valid Unicode"),
+        ("--model_path a b c", "two stand side by side at most"),
+        ("--model_path nowhere", "nowhere: no such checkpoint or run folder"),
+        ("--output LICENSE/x.html", "cannot write LICENSE/x.html"),
+    ],
+)
+def test_a_mistake_gets_one_line(draw: Scripts, trained_run: Path, args: str, said: str) -> None:
+    given = ("explore", "--src_text", "Oui.", "--model_path", trained_run)
+    assert said in draw(*given, *args.split(" ")).error()
