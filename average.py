@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     args.model_path = args.files or args.model_path
     require_runs(args)
     from checkpoints.average import average_checkpoints, choose_checkpoints, write_average
-    from checkpoints.run import resolve_checkpoint
+    from checkpoints.resolve import resolve_checkpoint
 
     if args.files:
         found = [

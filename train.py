@@ -67,7 +67,7 @@ def show_differences(here: Config, other: Path) -> None:
     there = config_of(other)
     if there is None:
         from checkpoints.content import checkpoint_config, read_checkpoint
-        from checkpoints.run import resolve_checkpoint
+        from checkpoints.resolve import resolve_checkpoint
 
         checkpoint, _ = resolve_checkpoint(other, runs_dir="runs", prefer="newest")
         there = checkpoint_config(read_checkpoint(checkpoint))

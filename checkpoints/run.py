@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
 from utils.errors import UserError
 from utils.files import write_errors
+from utils.hub import is_hub_name
 
 WEIGHTS = "model.safetensors"  # of an exported run
 FORMAT = 1  # of a checkpoint's keys; raised when an older program could not read it
@@ -126,36 +126,18 @@ def newest_run(runs_dir: str | Path) -> Run:
     return max(runs, key=begun)
 
 
-def require_there(path: str | Path) -> None:
-    """Raises UserError where there is neither a file nor a folder."""
-    if not Path(path).exists():
-        raise UserError(f"{path}: no such checkpoint or run folder")
+def hub_name(path: str | Path) -> str | None:
+    """OWNER/NAME, where a path that is not there can be a name on the hub; else None.
 
-
-def resolve_checkpoint(
-    path: str | Path | None, *, runs_dir: str | Path, prefer: Literal["best", "newest"]
-) -> tuple[Path, Run]:
-    """The checkpoint file meant by a user, and its run.
-
-    `path` is a checkpoint, a run folder, or None for the newest run. Of a run "best" is that of the
-    lowest validation loss, or the newest where there is none; "newest" the one to go on from.
+    A path into a folder that exists is none, nor one into runs/.
     """
-    if path is None:
-        run = newest_run(runs_dir)
-    else:
-        given = Path(path)
-        if given.is_file():
-            folder = given.resolve().parent
-            return given, Run(folder if given.name == WEIGHTS else folder.parent)
-        require_there(given)
-        run = Run(given.parent if given.name == "checkpoints" else given)
-    found = (run.best() if prefer == "best" else None) or run.newest()
-    exported = run.path / WEIGHTS
-    if found is None and prefer == "best" and exported.is_file():
-        return exported, run
-    if found is None:
-        raise UserError(
-            f"{run.path}: no checkpoint in {run.checkpoints}; give the folder of a run that has "
-            "saved one"
-        )
-    return found, run
+    given = Path(path)
+    local = given.exists() or given.parent.is_dir() or str(given.parent) == "runs"
+    name = given.as_posix()
+    return name if "/" in name and not local and is_hub_name(name) else None
+
+
+def require_there(path: str | Path) -> None:
+    """Raises UserError where there is neither a file nor a folder, nor can be a name on the hub."""
+    if not Path(path).exists() and hub_name(path) is None:
+        raise UserError(f"{path}: no such checkpoint or run folder")

@@ -1,7 +1,7 @@
 """The pretrained Marian tokenizer (opus-mt), from the Hugging Face hub or a local folder."""
 
 import hashlib
-import re
+import json
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,11 @@ from typing import Self
 from configs.schema import Marian
 from tokenizer.base import BaseTokenizer, require_unicode
 from utils.errors import UserError, one_line
-from utils.hub import fetch
+from utils.hub import fetch, is_hub_name
 
 REQUIRED_FILES = ("source.spm", "target.spm", "vocab.json")
-OPTIONAL_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+TARGET_VOCAB = "target_vocab.json"  # where there are two vocabularies
+OPTIONAL_FILES = ("tokenizer_config.json", "special_tokens_map.json", TARGET_VOCAB)
 REMEDY = (
     "give a local folder with --set tokenizer.name_or_path=FOLDER, or copy a filled Hugging Face "
     "cache (HF_HOME)"
@@ -24,8 +25,9 @@ _ENCODING = threading.Lock()
 
 
 class FrEnTokenizer(BaseTokenizer):
-    """Marian's two SentencePiece models, one for each language, over one shared vocabulary.
+    """Marian's two SentencePiece models, one for each language, over one vocabulary or two.
 
+    Two vocabularies have the same ids of pad, eos and unk, or are refused.
     Marian's vocabularies have no start piece: decoding starts from pad, so bos_id == pad_id, and a
     padding mask over `[bos_id] + tgt[:-1]` must never be made by comparing it with pad_id.
 
@@ -34,7 +36,6 @@ class FrEnTokenizer(BaseTokenizer):
     """
 
     kind = Marian.kind
-    shared_vocab = True
 
     def __init__(self, folder: Path) -> None:
         """Read a folder with REQUIRED_FILES. Raises UserError where one is missing or damaged."""
@@ -42,6 +43,8 @@ class FrEnTokenizer(BaseTokenizer):
         there = (name for name in REQUIRED_FILES + OPTIONAL_FILES if (folder / name).is_file())
         self._files = {name: (folder / name).read_bytes() for name in there}
         missing = [name for name in REQUIRED_FILES if name not in self._files]
+        if not missing and _has_two(self._files) and TARGET_VOCAB not in self._files:
+            missing = [TARGET_VOCAB]
         if missing:
             raise UserError(f"the tokenizer folder {str(folder)!r} lacks {', '.join(missing)}")
 
@@ -56,13 +59,17 @@ class FrEnTokenizer(BaseTokenizer):
             raise UserError(
                 f"cannot read the Marian tokenizer in {str(folder)!r}: {one_line(error)}"
             ) from None
-        if marian.separate_vocabs:
-            raise UserError(
-                f"the tokenizer in {str(folder)!r} has two vocabularies; give one with a shared one"
-            )
+        source, target = marian.encoder, {piece: i for i, piece in marian.decoder.items()}
         for name in ("pad", "eos", "unk"):
-            if getattr(marian, f"{name}_token") not in marian.encoder:
+            piece = getattr(marian, f"{name}_token")
+            if piece not in source:
                 raise UserError(f"vocab.json in {str(folder)!r} has no {name} piece")
+            if target.get(piece) != source[piece]:
+                raise UserError(
+                    f"{TARGET_VOCAB} in {str(folder)!r}: the id of {piece} is {target.get(piece)}, "
+                    f"in vocab.json it is {source[piece]}; vocabularies that differ there cannot "
+                    "be used"
+                )
         marian.model_max_length = 10**9  # lengths are the data's business: no warnings from here
         self._marian = marian
         self.src_lang: str | None = marian.source_lang
@@ -70,7 +77,11 @@ class FrEnTokenizer(BaseTokenizer):
         self.pad_id = self.bos_id = int(marian.pad_token_id)
         self.eos_id = int(marian.eos_token_id)
         self.unk_id = int(marian.unk_token_id)
+        self.shared_vocab = not marian.separate_vocabs
         self.src_vocab_size = self.tgt_vocab_size = len(marian)
+        self._source_pieces = {i: piece for piece, i in source.items()}
+        if not self.shared_vocab:
+            self.src_vocab_size, self.tgt_vocab_size = len(source), len(target)
 
     @classmethod
     def from_pretrained(
@@ -83,7 +94,7 @@ class FrEnTokenizer(BaseTokenizer):
         """
         folder = Path(name_or_path)
         if not folder.is_dir():
-            if not re.fullmatch(r"[^\W_][\w.-]*(/[\w.-]*)?", name_or_path):
+            if not is_hub_name(name_or_path):
                 raise UserError(
                     f"tokenizer.name_or_path = {name_or_path!r}: there is no such folder, and it "
                     "is not a name on the hub"
@@ -123,6 +134,9 @@ class FrEnTokenizer(BaseTokenizer):
         return [text.strip() for text in texts]
 
     def src_pieces(self, ids: Sequence[int]) -> list[str]:
+        return [self._source_pieces.get(i, self._marian.unk_token) for i in ids]
+
+    def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
         return list(self._marian.convert_ids_to_tokens(list(ids)))
 
     def files(self) -> Mapping[str, bytes]:
@@ -134,3 +148,12 @@ class FrEnTokenizer(BaseTokenizer):
         for name, content in sorted(self._files.items()):
             digest.update(f"{name}:{len(content)}:".encode() + content)
         return digest.hexdigest()
+
+
+def _has_two(files: Mapping[str, bytes]) -> bool:
+    """Whether the tokenizer's configuration says that there are two vocabularies."""
+    try:
+        said = json.loads(files.get("tokenizer_config.json", b"{}"))
+    except ValueError:  # which the reader of the folder tells
+        return False
+    return isinstance(said, dict) and bool(said.get("separate_vocabs"))

@@ -12,7 +12,8 @@ from typing import Any
 import ignite.distributed as idist
 
 from checkpoints.content import checkpoint_config, read_checkpoint
-from checkpoints.run import LAST_WEIGHTS, DamagedError, Run, create_run, resolve_checkpoint
+from checkpoints.resolve import resolve_checkpoint
+from checkpoints.run import LAST_WEIGHTS, DamagedError, Run, create_run
 from configs.schema import Config, Subword
 from configs.serialize import apply_overrides, diff
 from data.corpora.base import CorpusReader

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from checkpoints.content import checkpoint_config, read_checkpoint
-from checkpoints.run import Run, resolve_checkpoint
+from checkpoints.resolve import resolve_checkpoint
+from checkpoints.run import Run
 from configs.schema import Beam, Config
 from models.build import build_model
 from models.decoding.ensemble import Ensemble

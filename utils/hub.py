@@ -1,7 +1,9 @@
 """Files of the Hugging Face hub: from its cache on this machine, else fetched into it, once."""
 
 import contextlib
+import fnmatch
 import logging
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -13,6 +15,11 @@ from utils.errors import UserError, one_line
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 5.0  # for the hub's first answer: its own client tries again for far longer
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether a text can be a name on the hub, NAME or OWNER/NAME. A relative path may look so."""
+    return re.fullmatch(r"[^\W_][\w.-]*(/[\w.-]*)?", text) is not None
 
 
 def fetch(
@@ -30,7 +37,7 @@ def fetch(
 
     Args:
         repo: its name, OWNER/NAME.
-        required: patterns of which each must have a file.
+        required: patterns of which each must have a file; of "a|b" the first that the hub has.
         optional: patterns of files that come along where the hub has them.
         what: the files in messages.
         remedy: the end of the error's message: what the user can do instead.
@@ -38,31 +45,46 @@ def fetch(
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
-    def snapshot(local_files_only: bool) -> Path:
-        wanted: dict[str, Any] = {"allow_patterns": [*required, *optional], **place}
-        folder = Path(snapshot_download(repo, local_files_only=local_files_only, **wanted))
-        lacking = [pattern for pattern in required if not any(folder.glob(pattern))]
+    def snapshot(there: Sequence[str] | None) -> Path:
+        """With the names of the hub's files; None looks into the cache alone."""
+        chosen = [_first_there(pattern, there) for pattern in required]
+        wanted: dict[str, Any] = {"allow_patterns": [*chosen, *optional], **place}
+        folder = Path(snapshot_download(repo, local_files_only=there is None, **wanted))
+        lacking = [each for each in required if not _fits(each, folder)]
         if lacking:
             raise FileNotFoundError(f"{repo} lacks {', '.join(lacking)}")
         return folder
 
     with contextlib.suppress(Exception):  # not in the cache, or a download that was cut off
-        return snapshot(local_files_only=True)
+        return snapshot(None)
     try:
         if constants.HF_HUB_OFFLINE:
             raise ConnectionError("HF_HUB_OFFLINE is set")
         # A warning, so that every script shows it: nothing is fetched by surprise.
         logger.warning("fetching %s from the Hugging Face hub (%s), once", what, constants.ENDPOINT)
-        _within(ANSWER_S, lambda: HfApi().repo_info(repo, timeout=ANSWER_S, **place))
-        return snapshot(local_files_only=False)
+        info = _within(ANSWER_S, lambda: HfApi().repo_info(repo, timeout=ANSWER_S, **place))
+        return snapshot([file.rfilename for file in info.siblings or ()])
     except Exception as error:  # the hub's client raises many kinds; they all mean the same
         raise UserError(
             f"{what} is not in the hub's cache and cannot be fetched ({one_line(error)}): {remedy}"
         ) from error
 
 
-def _within(seconds: float, call: Callable[[], Any]) -> None:
-    """Run a call that may hang where no timeout reaches, as name resolution does. TimeoutError."""
+def _fits(choice: str, folder: Path) -> bool:
+    return any(any(folder.glob(pattern)) for pattern in choice.split("|"))
+
+
+def _first_there(choice: str, names: Sequence[str] | None) -> str:
+    """Of the patterns "a|b" the first that fits one of `names`, else the first."""
+    patterns = choice.split("|")
+    return next((p for p in patterns if fnmatch.filter(names or (), p)), patterns[0])
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> Any:
+    """What a call answers that may hang where no timeout reaches, as name resolution does.
+
+    Raises TimeoutError.
+    """
     answer: futures.Future[Any] = futures.Future()
 
     def run() -> None:
@@ -74,4 +96,4 @@ def _within(seconds: float, call: Callable[[], Any]) -> None:
     threading.Thread(target=run, daemon=True).start()
     if futures.wait([answer], seconds).not_done:
         raise TimeoutError(f"no answer within {seconds:g} s")
-    answer.result()
+    return answer.result()

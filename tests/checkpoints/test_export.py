@@ -19,7 +19,8 @@ import inference
 from checkpoints import ctranslate2 as export_ctranslate2
 from checkpoints.content import read_checkpoint
 from checkpoints.ctranslate2 import NEVER, convert
-from checkpoints.run import FORMAT, WEIGHTS, Run, resolve_checkpoint
+from checkpoints.resolve import resolve_checkpoint
+from checkpoints.run import FORMAT, WEIGHTS, Run
 from configs.schema import Config, Learnable, ModelConfig, Randomized, Rope, Sinusoidal, Subword
 from configs.serialize import to_dict
 from models.build import build_model

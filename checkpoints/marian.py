@@ -1,0 +1,310 @@
+"""A Marian model of transformers becomes an exported run of this project, once.
+
+What it has as `save_pretrained` writes it: config.json, model.safetensors or pytorch_model.bin, and
+the tokenizer's files. The run is kept beside the hub's cache, in HF_HOME/fr2en/NAME-CHECKSUM.
+"""
+
+import fcntl
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from checkpoints.content import TOKENIZER, write_safetensors
+from checkpoints.run import WEIGHTS
+from checkpoints.transformers_weights import to_ours, to_theirs
+from configs import schema
+from configs.schema import Config, DataConfig, DecodeConfig, ModelConfig, ParallelFiles
+from configs.serialize import from_dict
+from models.build import build_model
+from models.positional_encodings.sinusoidal import sinusoid_table
+from tokenizer.base import BaseTokenizer
+from tokenizer.build import load_tokenizer
+from tokenizer.marian import OPTIONAL_FILES, REQUIRED_FILES, FrEnTokenizer
+from utils.errors import ConfigError, UserError, one_line
+from utils.files import atomic_path, write_errors
+from utils.hub import fetch
+
+CONVERTER = 1  # raised when the same model would become another run
+OURS = "fr2en"  # in config.json of a model that this project exported: its whole configuration
+PICKLED = "pytorch_model.bin"
+GENERATION = "generation_config.json"
+REMEDY = "give a local folder with its files, or copy a filled Hugging Face cache (HF_HOME)"
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+# What config.json has to say, and what it means where it says nothing.
+NEEDED: dict[str, tuple[Any, Any]] = {
+    "model_type": ("marian", None),
+    "scale_embedding": (True, False),
+    "static_position_embeddings": (True, True),
+    "normalize_before": (False, False),
+    "normalize_embedding": (False, False),
+    "add_final_layer_norm": (False, False),
+}
+# Settings of its search that have no equal here, with the values that leave it as it is.
+WITHOUT_EQUAL: dict[str, tuple[Any, ...]] = {
+    "forced_bos_token_id": (None,),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "repetition_penalty": (None, 1.0),
+}
+POSITIONS = re.compile(r"model\.(encoder|decoder)\.embed_positions\.weight")
+
+
+def is_of_transformers(folder: Path) -> bool:
+    """Whether a folder holds a model of transformers, of whatever architecture."""
+    try:
+        said = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and not said.keys().isdisjoint({"model_type", "architectures"})
+
+
+def fetch_marian(name: str) -> Path:
+    """The folder of a model of the hub, from its cache or fetched into it. Raises UserError."""
+    required = "config.json", f"{WEIGHTS}|{PICKLED}", f"{REQUIRED_FILES[-1]}|{TOKENIZER}/*"
+    optional = GENERATION, *REQUIRED_FILES, *OPTIONAL_FILES
+    return fetch(name, required, optional, what=f"the model {name}", remedy=REMEDY)
+
+
+def marian_run(folder: Path, source: str) -> Path:
+    """The exported run that a model's folder stands for; made where there is none yet.
+
+    `source` is what the user named: the folder, or a name on the hub. The run's decode settings are
+    the model's where they have an equal. Several processes at once make one. Raises UserError
+    naming what the model has that a run cannot; then nothing is written.
+    """
+    from huggingface_hub import constants
+
+    name = re.sub(r"[^\w.-]", "_", Path(source).name).strip("._") or "marian"
+    home = Path(constants.HF_HOME) / OURS
+    run = home / f"{name}-{_checksum(folder)[:16]}"
+    if run.is_dir():
+        return run
+    raw = json.loads((folder / "config.json").read_text("utf-8"))
+    tokenizer: BaseTokenizer
+    if OURS in raw:
+        tokenizer = load_tokenizer(folder / TOKENIZER)
+        config = _saved_config(raw, folder)
+    else:
+        for key, (needed, absent) in NEEDED.items():
+            if (value := raw.get(key, absent)) != needed:
+                _refuse(folder, key, value, f"of models of transformers {needed!r} alone is known")
+        tokenizer = FrEnTokenizer(folder)
+        config = _config(raw, tokenizer, folder, name, source)
+    weights = _read_weights(folder)
+    model = build_model(config.model, tokenizer)
+    _check_weights(weights, to_theirs(model.state_dict(), config.model), config.model, folder)
+    model.load_state_dict(to_ours(weights, config.model))
+    _check_ties(weights, to_theirs(model.state_dict(), config.model), folder)
+    with write_errors(run):
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / ".lock").open("w") as lock:  # a killed process gives it back
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in home.glob(f".{run.name}.*.tmp"):
+                shutil.rmtree(left)
+            if not run.is_dir():
+                with atomic_path(run) as aside:
+                    aside.mkdir()
+                    write_safetensors(model, config, tokenizer, {"epoch": 0, "step": 0}, aside)
+    return run
+
+
+def _refuse(folder: Path, key: str, value: Any, why: str, file: str = "config.json") -> NoReturn:
+    raise UserError(f"{folder / file}: {key} = {value!r}: {why}")
+
+
+def _checksum(folder: Path) -> str:
+    """SHA-256 of all that decides the run."""
+    names = "config.json", GENERATION, *REQUIRED_FILES, *OPTIONAL_FILES
+    files = [*(folder / name for name in names), *sorted((folder / TOKENIZER).glob("*"))]
+    files.append(_weights_file(folder))
+    digest = hashlib.sha256(f"{CONVERTER}".encode())
+    for path in filter(Path.is_file, files):
+        with path.open("rb") as file:
+            digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+# ------------------------------------------------------------------------------------ configuration
+
+
+def _saved_config(raw: Mapping[str, Any], folder: Path) -> Config:
+    try:
+        return from_dict(raw[OURS])
+    except ConfigError as error:
+        raise UserError(f"{folder / 'config.json'}: {OURS}: {error}") from None
+
+
+def _config(
+    raw: Mapping[str, Any], tokenizer: FrEnTokenizer, folder: Path, name: str, source: str
+) -> Config:
+    """Our configuration of a model and its tokenizer."""
+    from transformers import MarianConfig  # here: it takes seconds to import
+
+    try:
+        theirs = MarianConfig.from_dict(dict(raw))
+    except Exception as error:  # of its own kinds, for a value of another type
+        raise UserError(f"{folder / 'config.json'}: {one_line(error)}") from None
+    generation = dict(raw)
+    if (folder / GENERATION).is_file():
+        try:
+            generation |= json.loads((folder / GENERATION).read_text("utf-8"))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{folder / GENERATION}: {one_line(error)}") from None
+    _check_ids(theirs, generation, tokenizer, folder)
+    for key in ("attention_heads", "ffn_dim"):
+        encoder, decoder = (getattr(theirs, f"{stack}_{key}") for stack in ("encoder", "decoder"))
+        if encoder != decoder:
+            _refuse(folder, f"decoder_{key}", decoder, f"must be encoder_{key} = {encoder}")
+    if theirs.activation_function not in ACTIVATIONS:
+        known = f"known are {', '.join(ACTIVATIONS)}"
+        _refuse(folder, "activation_function", theirs.activation_function, known)
+    for key, neutral in WITHOUT_EQUAL.items():
+        if generation.get(key) not in neutral:
+            _refuse(folder, key, generation[key], "this project's search has no equal", GENERATION)
+    tie: Any = "none"
+    if theirs.tie_word_embeddings:
+        tie = "all" if theirs.share_encoder_decoder_embeddings else "target"
+    longest = theirs.max_position_embeddings
+    languages = tokenizer.src_lang or "source", tokenizer.tgt_lang or "target"
+    src_lang, tgt_lang = languages if languages[0] != languages[1] else ("source", "target")
+    try:
+        # theirs counts the start token
+        most = min((generation.get("max_length") or 257) - 1, longest)
+        beam_size = generation.get("num_beams") or 1
+        return Config(
+            name=name,
+            model=ModelConfig(
+                position=schema.Sinusoidal(layout="half", max_positions=longest),
+                d_model=theirs.d_model,
+                n_heads=theirs.encoder_attention_heads,
+                n_encoder_layers=theirs.encoder_layers,
+                n_decoder_layers=theirs.decoder_layers,
+                d_ff=theirs.encoder_ffn_dim,
+                dropout=theirs.dropout,
+                attention_dropout=theirs.attention_dropout,
+                activation_dropout=theirs.activation_dropout,
+                activation=ACTIVATIONS[theirs.activation_function],  # type: ignore[arg-type]
+                norm="post",
+                tie_embeddings=tie,
+                output_bias=True,
+            ),
+            tokenizer=schema.Marian(name_or_path=source),
+            data=DataConfig(
+                corpus=ParallelFiles(),
+                src_lang=src_lang,
+                tgt_lang=tgt_lang,
+                max_len=min(256, longest),
+            ),
+            decode=DecodeConfig(
+                beam_size=beam_size,
+                n_best=min(beam_size, DecodeConfig().n_best),
+                length_penalty=generation.get("length_penalty", 1.0),
+                max_len=most,
+            ),
+        )
+    except (ConfigError, TypeError) as error:
+        raise UserError(f"{folder / 'config.json'}: {error}") from None
+
+
+def _check_ids(
+    theirs: Any, generation: Mapping[str, Any], tokenizer: FrEnTokenizer, folder: Path
+) -> None:
+    """That a search begins, ends and pads as one of ours does."""
+    pad, eos = tokenizer.pad_id, tokenizer.eos_id
+    sizes = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
+    shared = theirs.share_encoder_decoder_embeddings
+    allowed: dict[str, tuple[Any, ...]] = {
+        "pad_token_id": (pad,),
+        "eos_token_id": (eos, [eos]),
+        "decoder_start_token_id": (pad,),
+        "forced_eos_token_id": (None, eos, [eos]),
+        "bad_words_ids": (None, [], [[pad]]),
+    }
+    for key, values in allowed.items():
+        value = generation.get(key, getattr(theirs, key, None))
+        if value not in values:
+            needed = f"with this tokenizer (</s> {eos}, padding {pad}) it must be {values[-1]}"
+            _refuse(folder, key, value, needed)
+    found = theirs.vocab_size, theirs.vocab_size if shared else theirs.decoder_vocab_size
+    for key, size, of_tokenizer in zip(("vocab_size", "decoder_vocab_size"), found, sizes):
+        if size != of_tokenizer:
+            _refuse(folder, key, size, f"the tokenizer has {of_tokenizer} pieces")
+    if shared and not tokenizer.shared_vocab:
+        why = "the tokenizer has two vocabularies"
+        _refuse(folder, "share_encoder_decoder_embeddings", True, why)
+
+
+# ------------------------------------------------------------------------------------------ weights
+
+
+def _weights_file(folder: Path) -> Path:
+    there = [folder / name for name in (WEIGHTS, PICKLED) if (folder / name).is_file()]
+    if not there:
+        raise UserError(f"{folder}: a model of transformers without {WEIGHTS} or {PICKLED}")
+    return there[0]
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """In float32. A pickled file is read as tensors and plain values; nothing is executed."""
+    path = _weights_file(folder)
+    try:
+        if path.name == WEIGHTS:
+            weights: Any = load_file(path)
+        else:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+        weights = {str(name): tensor.float() for name, tensor in weights.items()}
+    except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
+        kind = "safetensors" if isinstance(error, SafetensorError) else "weights"
+        raise UserError(f"{path}: not a whole file of {kind} ({one_line(error)})") from None
+    for name, tensor in weights.items():
+        if not torch.isfinite(tensor).all():
+            raise UserError(f"{path}: {name} holds NaN or infinity")
+    return weights
+
+
+def _check_weights(
+    weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], config: ModelConfig, folder: Path
+) -> None:
+    """Names and shapes. Positions may be there as a table, and have to be the sinusoids."""
+    path = _weights_file(folder)
+    for name, tensor in weights.items():
+        if POSITIONS.fullmatch(name):
+            places = torch.arange(len(tensor))
+            table = sinusoid_table(places, config.d_model, layout="half", dtype=torch.float32)
+            if tensor.shape != table.shape or (tensor - table).abs().max() > 2e-3:
+                raise UserError(f"{path}: {name} holds other positions than the sinusoids")
+        elif name not in expected and name != "model.shared.weight":
+            raise UserError(f"{path}: {name} has no place in a Marian model of this project")
+        elif name in expected and tensor.shape != expected[name].shape:
+            shapes = f"{list(tensor.shape)}, by config.json it is {list(expected[name].shape)}"
+            raise UserError(f"{path}: the shape of {name} is {shapes}")
+    try:
+        to_ours(weights, config)
+    except KeyError as error:
+        raise UserError(f"{path}: {error.args[0]} is missing") from None
+
+
+def _check_ties(
+    weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], folder: Path
+) -> None:
+    """That weights which config.json ties are equal, and those that it leaves out are 0."""
+    for name in weights.keys() & expected.keys():
+        if not torch.equal(weights[name], expected[name]):
+            raise UserError(
+                f"{_weights_file(folder)}: {name} is not what config.json says: see "
+                "tie_word_embeddings and share_encoder_decoder_embeddings"
+            )
