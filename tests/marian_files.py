@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
-
 SUBJECTS = "Le garçon|La fenêtre|L'homme âgé|Ma sœur|Notre cœur|Un élève|L'œuvre"
 FRENCH = [
     f"{who} {verb} {what}{end}"
@@ -72,6 +70,7 @@ def write_marian_model(files: Path, folder: Path, **changes: Any) -> Path:
 
     Its weights are large enough for its choices not to be ties, and its sentences end.
     """
+    import torch
     from transformers import MarianConfig, MarianMTModel
 
     shutil.copytree(files, folder, dirs_exist_ok=True)

@@ -57,7 +57,7 @@ def test_no_file_is_ever_unpickled_and_no_text_executed() -> None:
                     assert "weights_only" in given, where
                 if function in EXECUTE:
                     executed.append((name, function))
-    assert set(loads) == {"checkpoints/content.py", "checkpoints/run.py"}
+    assert set(loads) == {f"checkpoints/{name}.py" for name in ("content", "marian", "run")}
     # A config file is code; nothing else is.
     assert executed == [("configs/load.py", "runpy.run_path")]
 

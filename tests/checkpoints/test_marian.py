@@ -144,9 +144,9 @@ def test_searches_find_what_generate_finds(folders: dict[str, Path], name: str) 
     n_compared = 0
     for hypotheses, (sequences, scores) in zip(beams, pairs):
         for hypothesis, ids, score in zip(hypotheses, sequences, scores.tolist()):
-            if not hypothesis.finished:  # where transformers ranks them among the finished
-                break
+            if not hypothesis.finished or eos_id not in ids:
+                break  # transformers ranks what was cut off among the finished
             n_compared += 1
             assert hypothesis.ids == tuple(i for i in ids[1:] if i not in (eos_id, pad_id))
             assert hypothesis.score == pytest.approx(score, abs=2e-5)  # theirs are float32
-    assert n_compared > 150
+    assert n_compared > 100
