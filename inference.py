@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from configs.schema import DecodeConfig
 from translation.arguments import (
+    ENSEMBLE,
     add_decode_arguments,
     add_engine_arguments,
     add_model_arguments,
@@ -44,7 +45,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     what = "its decode settings are used; it must fit the model"
     add("--config", metavar="FILE", help=what)
     add_decode_arguments(parser)
-    add_model_arguments(parser, ensemble=True)
+    add_model_arguments(parser, several=ENSEMBLE)
     add_engine_arguments(parser)
     args = parser.parse_args(argv)
     args.one_a_line = not args.json and (args.src_text is None or args.output is not None)

@@ -7,6 +7,7 @@ from pathlib import Path
 from configs.load import add_set_argument
 from configs.schema import Config
 from translation.arguments import (
+    ENSEMBLE,
     add_engine_arguments,
     add_model_arguments,
     load_from_arguments,
@@ -34,7 +35,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     what = "minimum Bayes risk among the decode.n_best translations of the search"
     add("--mbr", choices=("chrf", "bleu"), help=what)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
-    add_model_arguments(parser, ensemble=True)
+    add_model_arguments(parser, several=ENSEMBLE)
     add_engine_arguments(parser)
     return parser.parse_args(argv)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from configs.load import add_set_argument
 from configs.schema import MOST_PENALTY, MOST_ROWS
-from translation.arguments import add_model_arguments, load_from_arguments, require_runs
+from translation.arguments import ENSEMBLE, add_model_arguments, load_from_arguments, require_runs
 from translation.settings import config_change
 from utils.cli import Parser, at_most, positive, run_main
 from utils.files import write_text
@@ -34,7 +34,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--limit", type=positive, metavar="N", help="only the first N pairs")
     add("--markdown", type=Path, metavar="FILE", help="write the table there too")
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
-    add_model_arguments(parser, ensemble=True)
+    add_model_arguments(parser, several=ENSEMBLE)
     return parser.parse_args(argv)
 
 

@@ -72,7 +72,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add = explore.add_argument
     add("--src_text", required=True, metavar="TEXT", help="the sentence")
     add("--tgt_text", metavar="TEXT", help="a translation to show (default: the best of the beam)")
-    add_model_arguments(explore, beside=True)
+    add_model_arguments(explore, several="two stand side by side")
     where = "default: results/explorer.html in the run's folder"
     add("--output", type=Path, metavar="FILE", help=where)
     return parser.parse_args(argv)

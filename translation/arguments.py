@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from translation.loading import LoadedRun
     from translation.translator import Translator
 
+ENSEMBLE = "several translate together, as an ensemble"
 DECODE_FLAGS = (
     ("beam_size", "N", "hypotheses kept by beam search"),
     ("n_best", "N", "translations of each sentence; at most beam_size, but any number of samples"),
@@ -35,25 +36,19 @@ DECODE_FLAGS = (
 )
 
 
-def add_run_arguments(
-    parser: ArgumentParser, *, ensemble: bool = False, beside: bool = False
-) -> None:
-    """Add --model_path (with `ensemble` or `beside` a list of one or more) and --runs_dir."""
-    what = "a run's folder or a checkpoint (default: newest run)"
-    several: dict[str, Any] = {}
-    if ensemble or beside:
-        together = "translate together, as an ensemble" if ensemble else "stand side by side"
-        what += f"; several {together}"
-        several = {"nargs": "+", "action": "extend"}
+def add_run_arguments(parser: ArgumentParser, *, several: str = "") -> None:
+    """Add --model_path (a list of paths where `several` says what they do) and --runs_dir."""
+    what = "a run's folder or a checkpoint (default: newest run)" + (several and f"; {several}")
+    many: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
     add, metavar = parser.add_argument, "RUN_OR_CHECKPOINT"
-    add("--model_path", type=Path, metavar=metavar, help=what, **several)
+    add("--model_path", type=Path, metavar=metavar, help=what, **many)
     where = "where the newest run is sought"
     add("--runs_dir", type=Path, default=Path("runs"), metavar="DIR", help=where)
 
 
-def add_model_arguments(parser: ArgumentParser, **several: bool) -> None:
+def add_model_arguments(parser: ArgumentParser, *, several: str = "") -> None:
     """Add what `load_from_arguments` reads: `add_run_arguments`, --device and --threads."""
-    add_run_arguments(parser, **several)
+    add_run_arguments(parser, several=several)
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads of each process")
     parser.set_defaults(engine="torch", compute_type=None, precision="fp32", workers=1)

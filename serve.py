@@ -1,0 +1,110 @@
+"""A page to type into, and LibreTranslate's interface for programs: `python serve.py`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from translation.arguments import (
+    add_decode_arguments,
+    add_engine_arguments,
+    add_model_arguments,
+    load_from_arguments,
+    require_runs,
+)
+from translation.settings import config_change
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
+
+if TYPE_CHECKING:
+    from serving.tasks import Served
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def parse_args(argv: list[str] | None = None) -> Namespace:
+    parser = Parser(description="Serve trained models to browsers and programs.")
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen at (default: this machine alone)")
+    add("--port", type=int, default=8000, metavar="N", help="0: any that is free")
+    what = "sentences translated at once (default 32; 1: each alone)"
+    add("--max_batch", type=positive, default=32, metavar="N", help=what)
+    what = "how long the first of a batch waits for others (default 5)"
+    add("--max_wait_ms", type=positive, default=5, metavar="N", help=what)
+    what = "lines that may wait (default 512); more are told to come again"
+    add("--max_waiting", type=positive, default=512, metavar="N", help=what)
+    add("--max_chars", type=positive, default=5000, metavar="N", help="of a request (default 5000)")
+    add("--timeout", type=positive, default=60, metavar="SECONDS", help="of a request (default 60)")
+    what = "a site whose scripts may read the answers, such as https://example.org; repeatable"
+    add("--cors", action="append", default=[], metavar="ORIGIN", help=what)
+    add_decode_arguments(parser)
+    add_model_arguments(parser, several="each is served by its name, the first by default")
+    add_engine_arguments(parser)
+    args = parser.parse_args(argv)
+    if not 0 <= args.port < 2**16:
+        raise UserError(f"--port {args.port}: from 0 to 65535")
+    return args
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises UserError for a port that is taken, a host that is another."""
+    try:
+        [(family, *_, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except (OSError, UnicodeError) as error:
+        number = getattr(error, "errno", None) or 0
+        why = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
+        said = f"--host {host} --port {port}: {why}"
+        raise UserError(f"{said}; give another --port, or 0 for any that is free") from error
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    change = config_change(None, None, args.overrides)
+    require_runs(args)
+    with listen(args.host, args.port) as listening:
+        models: dict[str, Served] = {}
+        import uvicorn
+
+        from serving.app import Limits, build_app
+        from serving.tasks import Served
+
+        for path in args.model_path if isinstance(args.model_path, list) else [args.model_path]:
+            one = Namespace(**{**vars(args), "model_path": path})
+            loaded, translator = load_from_arguments(one, change)
+            name = loaded.run.path.resolve().name
+            data = loaded.config.data
+            models[unused(name, models)] = Served(translator, data.src_lang, data.tgt_lang)
+        limits = Limits(
+            max_batch=args.max_batch,
+            max_wait=args.max_wait_ms / 1000,
+            max_waiting=args.max_waiting,
+            max_chars=args.max_chars,
+            timeout=args.timeout,
+        )
+        # Beyond this machine it may have any name.
+        hosts = ["127.0.0.1", "localhost", "[::1]"] if args.host in LOOPBACK else ["*"]
+        app = build_app(models, limits, hosts=hosts, origins=args.cors)
+        config = uvicorn.Config(app, log_level="warning", lifespan="on", server_header=False)
+        where = f"[{args.host}]" if ":" in args.host else args.host
+        port = listening.getsockname()[1]
+        print(f"{', '.join(models)}: http://{where}:{port}/  (Ctrl-C ends it)", flush=True)
+        uvicorn.Server(config).run(sockets=[listening])
+        print("ended: what was under way has been answered", file=sys.stderr)
+
+
+def unused(name: str, names: Mapping[str, object]) -> str:
+    """The name, or with a number where it is another's."""
+    number, free = 1, name
+    while free in names:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
+if __name__ == "__main__":
+    run_main(main)

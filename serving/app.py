@@ -1,0 +1,300 @@
+"""The interface for programs, after LibreTranslate's, and the page's files, as one ASGI app."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from serving.batcher import Batcher, Full
+from serving.measures import Measures, Watched
+from serving.tasks import Served, Task
+from utils.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PAGE = {"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css"}
+LANGUAGES = {"fr": "French", "en": "English", "de": "German", "nl": "Dutch", "es": "Spanish"}
+MOST_ALTERNATIVES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may ask for."""
+
+    max_batch: int = 32  # sentences searched at once
+    max_wait: float = 0.005  # seconds that the first of a batch waits for others
+    max_waiting: int = 512  # lines; more are refused with 503
+    max_chars: int = 5000  # of a request's texts together
+    timeout: float = 60.0  # seconds
+
+    @property
+    def max_body(self) -> int:
+        """Bytes: JSON writes a character as twelve at most."""
+        return 12 * self.max_chars + 4096
+
+
+def build_app(
+    models: Mapping[str, Served],
+    limits: Limits,
+    *,
+    hosts: Sequence[str] = ("*",),
+    origins: Sequence[str] = (),
+) -> Starlette:
+    """An app that translates with `models`, by name, the first where none is named.
+
+    Args:
+        hosts: what a request's Host header may be, which keeps other sites' names for this machine
+            out ("DNS rebinding").
+        origins: the sites whose scripts may read the answers (CORS).
+    """
+    service = Service(models, limits)
+    routes = [Route(path, service.file) for path in PAGE]
+    routes += [
+        Route("/translate", service.translate, methods=["POST"]),
+        Route("/align", service.align, methods=["POST"]),
+        Route("/languages", service.languages),
+        Route("/models", service.names),
+        Route("/health", service.health),
+        Route("/metrics", service.metrics),
+    ]
+    middleware = [
+        Middleware(Watched, measures=service.measures, paths=[route.path for route in routes]),
+        Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+    ]
+    if origins:
+        cors: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_headers": ["Content-Type"]}
+        middleware.append(Middleware(CORSMiddleware, allow_origins=list(origins), **cors))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with service.batcher.running():
+            yield
+
+    handlers: dict[Any, Any] = {HTTPException: refused, Full: service.full, UserError: unfit}
+    return Starlette(
+        routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=lifespan
+    )
+
+
+class Service:
+    """The answers, each a method of a request."""
+
+    def __init__(self, models: Mapping[str, Served], limits: Limits) -> None:
+        self.models, self.limits = models, limits
+        self.measures = Measures()
+        self.batcher: Batcher = Batcher(
+            lambda task, items: self.models[task.model].do(task, items),
+            max_batch=limits.max_batch,
+            max_wait=limits.max_wait,
+            max_waiting=limits.max_waiting,
+            watch=self.measures.batch,
+        )
+        self.measures.waiting.set_function(lambda: len(self.batcher))
+
+    # ------------------------------------------------------------------------------ for programs
+
+    async def translate(self, request: Request) -> Response:
+        """q, a text or a list of texts -> translatedText, alternatives; `details`: with scores."""
+        asked = await self._asked(request)
+        name, several = self._model_for(asked), isinstance(asked.get("q"), list)
+        texts = as_texts(asked, "q")
+        if asked.get("format", "text") != "text":
+            raise HTTPException(400, f"format {asked['format']!r}: text is the only one here")
+        n_more = as_integer(asked, "alternatives", 0, MOST_ALTERNATIVES)
+        # As in inference.py a line is a sentence; a blank one stays as it is.
+        lines = [text.split("\n") for text in texts]
+        spoken = [line for each in lines for line in each if line.strip()]
+        model = self.models[name]
+        self._bound(texts, len(spoken))
+        for line in spoken:
+            model.require_short(line)
+        search = asked.get("search", model.searches[0])
+        if search not in model.searches:
+            raise HTTPException(400, f"search {search!r}: one of {', '.join(model.searches)}")
+        task = Task(name, "translate", search, 1 + n_more)
+        found = iter(await self._in_time(request, self.batcher.submit(task, spoken)))
+        of_texts = [[next(found) if line.strip() else [] for line in each] for each in lines]
+        ranked = [_joined(each, 1 + n_more) for each in of_texts]
+        answer: dict[str, Any] = {"translatedText": [each[0]["text"] for each in ranked]}
+        if n_more:
+            answer["alternatives"] = [[h["text"] for h in each[1:]] for each in ranked]
+        if asked.get("details"):
+            answer["hypotheses"] = ranked
+        if not several:
+            answer = {key: value[0] for key, value in answer.items()}
+        if asked.get("source") == "auto":
+            # A model knows one language, and detects none.
+            detected = {"language": model.src_lang, "confidence": 0}
+            answer["detectedLanguage"] = [detected] * len(texts) if several else detected
+        return JSONResponse(answer)
+
+    async def align(self, request: Request) -> Response:
+        """src and tgt, a sentence and its translation -> the words of each, and linked pairs."""
+        asked = await self._asked(request)
+        name, pair = self._model_for(asked), [*as_texts(asked, "src"), *as_texts(asked, "tgt")]
+        if len(pair) != 2 or not all(text.strip() for text in pair):
+            raise HTTPException(400, "src and tgt: give a sentence and its translation")
+        self._bound(pair, 1)
+        self.models[name].require_short(*pair)
+        [found] = await self._in_time(request, self.batcher.submit(Task(name, "align"), [pair]))
+        return JSONResponse(found)
+
+    async def languages(self, request: Request) -> Response:
+        """The languages of the models, and into which each is translated."""
+        pairs = {(model.src_lang, model.tgt_lang) for model in self.models.values()}
+        return JSONResponse(
+            [
+                {
+                    "code": code,
+                    "name": LANGUAGES.get(code, code),
+                    "targets": sorted(tgt for src, tgt in pairs if src == code),
+                }
+                for code in sorted({code for pair in pairs for code in pair})
+            ]
+        )
+
+    async def names(self, request: Request) -> Response:
+        """What the page offers for choice."""
+        shown = [
+            {
+                "name": name,
+                "source": model.src_lang,
+                "target": model.tgt_lang,
+                "searches": model.searches,
+            }
+            for name, model in self.models.items()
+        ]
+        return JSONResponse({"models": shown, "max_chars": self.limits.max_chars})
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Counts and times in Prometheus' text format."""
+        return Response(self.measures.text(), media_type="text/plain; version=0.0.4")
+
+    async def file(self, request: Request) -> Response:
+        """A file of the page; there are no others."""
+        path = request.url.path
+        name = "page.html" if path == "/" else path.removeprefix("/")
+        text = (Path(__file__).parent / name).read_bytes()
+        return Response(text, media_type=PAGE[path])
+
+    async def full(self, request: Request, error: Exception) -> Response:
+        what = f"{len(self.batcher):,} lines are waiting already: try again in a second"
+        return JSONResponse({"error": what}, 503, {"Retry-After": "1"})
+
+    # ------------------------------------------------------------------------------------ limits
+
+    async def _asked(self, request: Request) -> Mapping[str, Any]:
+        """The body, JSON or a form as clients send it. Raises HTTPException."""
+        body, kind = b"", request.headers.get("content-type", "").partition(";")[0]
+        async for part in request.stream():
+            body += part
+            if len(body) > self.limits.max_body:
+                raise HTTPException(413, f"at most {self.limits.max_body:,} bytes")
+        try:
+            if kind == "application/x-www-form-urlencoded":
+                form = parse_qs(body.decode("ascii"), errors="strict", max_num_fields=100)
+                return {key: values[-1] for key, values in form.items()}
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            raise HTTPException(400, "the body is neither JSON nor a form") from None
+        if not isinstance(asked, dict):
+            raise HTTPException(400, "the body is not a JSON object")
+        return asked
+
+    def _model_for(self, asked: Mapping[str, Any]) -> str:
+        """The model that is named, or the first between the languages that are."""
+        name, source = asked.get("model"), asked.get("source", "auto")
+        if name is not None and name not in list(self.models):  # it may be anything
+            allowed = ", ".join(self.models)
+            raise HTTPException(400, f"model {name!r} is not here; there are: {allowed}")
+        for here, model in self.models.items():
+            fits = source in ("auto", model.src_lang)
+            fits = fits and asked.get("target", model.tgt_lang) == model.tgt_lang
+            if fits and name in (None, here):
+                return here
+        pairs = ", ".join(f"{m.src_lang} to {m.tgt_lang}" for m in self.models.values())
+        said = f"from {source!r} to {asked.get('target')!r}"
+        raise HTTPException(400, f"{said} is not here; there is: {pairs}")
+
+    def _bound(self, texts: Sequence[str], n_lines: int) -> None:
+        """Raises HTTPException for more than one request may hold."""
+        if (n := sum(map(len, texts))) > (most := self.limits.max_chars):
+            raise HTTPException(413, f"{n:,} characters: at most {most:,} in a request")
+        if n_lines > (most := self.limits.max_waiting):
+            raise HTTPException(413, f"{n_lines:,} lines: at most {most:,} in a request")
+
+    async def _in_time(self, request: Request, work: Awaitable[T]) -> T:
+        """What `work` gives; cancelled where the client goes away or the time is over."""
+        task = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(request.receive())  # after the body there is but this to come
+        timeout = self.limits.timeout
+        try:
+            await asyncio.wait({task, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if gone.done():
+                raise HTTPException(499, "the client has gone")
+            raise HTTPException(504, f"not done in {timeout:g} seconds: send less at a time")
+        finally:
+            task.cancel()
+            gone.cancel()
+
+
+def as_texts(asked: Mapping[str, Any], key: str) -> list[str]:
+    """A text of a request, or its list of them. Raises HTTPException."""
+    value = asked.get(key)
+    texts: list[Any] = value if isinstance(value, list) else [value]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise HTTPException(400, f"{key}: give a text or a list of texts")
+    return texts
+
+
+def as_integer(asked: Mapping[str, Any], key: str, least: int, most: int) -> int:
+    """A number of a request, `least` where there is none. Raises HTTPException."""
+    try:
+        value = int(asked.get(key) or least)
+    except (TypeError, ValueError, OverflowError):
+        value = least - 1
+    if not least <= value <= most:
+        raise HTTPException(400, f"{key} = {asked[key]!r}: an integer from {least} to {most}")
+    return value
+
+
+def _joined(lines: Sequence[Sequence[Mapping[str, Any]]], n: int) -> list[dict[str, Any]]:
+    """The n best of a text from those of its lines: the best lines together, the second, ..."""
+    ranks = min((len(line) for line in lines if line), default=1)
+    return [
+        {
+            "text": "\n".join(line[rank]["text"] if line else "" for line in lines),
+            "score": sum(line[rank]["score"] for line in lines if line),
+        }
+        for rank in range(min(n, ranks))
+    ]
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def unfit(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": " ".join(str(error).split())}, 400)

@@ -1,0 +1,129 @@
+"""What is asked for together is computed together: batches of what waits, in its order."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.linear import weights_fixed
+
+
+class Full(Exception):
+    """More is waiting than is taken."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """An item that waits, with what is to be done with it."""
+
+    key: Hashable
+    item: Any
+    found: "asyncio.Future[Any]"
+    since: float = field(default_factory=time.monotonic)
+
+
+class Batcher:
+    """Hands items of equal keys to `work`, up to max_batch at once, in one thread.
+
+    A batch begins when it is full or its first item has waited for max_wait seconds; what comes
+    while another batch is at work waits for its end. An item whose request was cancelled is left
+    out. Where a batch fails, each of its items is tried alone, so that none fails for another.
+
+    Args:
+        work: (key, items) -> a result for each, called in the batcher's own thread.
+        max_waiting: items; `submit` raises Full beyond.
+        watch: told the size and the seconds of each batch.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Any, list[Any]], Sequence[Any]],
+        *,
+        max_batch: int,
+        max_wait: float,
+        max_waiting: int,
+        watch: Callable[[int, float], Any] = lambda size, seconds: None,
+    ) -> None:
+        self.work, self.watch = work, watch
+        self.max_batch, self.max_wait, self.max_waiting = max_batch, max_wait, max_waiting
+        self._waiting: deque[Job] = deque()
+        self._came = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many items wait."""
+        return sum(not job.found.done() for job in self._waiting)
+
+    async def submit(self, key: Hashable, items: Sequence[Any]) -> list[Any]:
+        """A result for each item. Raises Full at once, and what `work` raises of an item."""
+        if len(self) + len(items) > self.max_waiting:
+            raise Full
+        loop = asyncio.get_running_loop()
+        jobs = [Job(key, item, loop.create_future()) for item in items]
+        self._waiting.extend(jobs)
+        self._came.set()
+        return list(await asyncio.gather(*(job.found for job in jobs)))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Within it batches are made; what is under way at its end is finished."""
+        fixed = contextlib.ExitStack()
+        with ThreadPoolExecutor(1) as thread:
+            # The scope is the thread's, for as long as it lives: the weights do not change.
+            thread.submit(fixed.enter_context, weights_fixed())
+            task = asyncio.create_task(self._make_batches(thread))
+            try:
+                yield
+            finally:
+                task.cancel()
+                await asyncio.wait({task})
+                thread.submit(fixed.close)
+
+    async def _make_batches(self, thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._came.clear()
+            batch = self._next()
+            if not batch:
+                await self._came.wait()
+                continue
+            left = batch[0].since + self.max_wait - time.monotonic()
+            if len(batch) < self.max_batch and left > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._came.wait(), left)
+                continue
+            taken = set(map(id, batch))
+            self._waiting = deque(job for job in self._waiting if id(job) not in taken)
+            begun = time.monotonic()
+            await loop.run_in_executor(thread, self._compute, loop, batch)
+            self.watch(len(batch), time.monotonic() - begun)
+
+    def _next(self) -> list[Job]:
+        """The longest waiting item that is still wanted, and those that can go with it."""
+        self._waiting = deque(job for job in self._waiting if not job.found.done())
+        first = next(iter(self._waiting), None)
+        fitting = (job for job in self._waiting if first is not None and job.key == first.key)
+        return list(itertools.islice(fitting, self.max_batch))
+
+    def _compute(self, loop: asyncio.AbstractEventLoop, batch: list[Job]) -> None:
+        """In the thread: compute a batch and give each job what it asked for."""
+        try:
+            results = self.work(batch[0].key, [job.item for job in batch])
+        except Exception as error:
+            if len(batch) == 1:
+                loop.call_soon_threadsafe(_settle, batch[0].found.set_exception, batch[0], error)
+                return
+            for job in batch:
+                self._compute(loop, [job])
+            return
+        for job, result in zip(batch, results, strict=True):
+            loop.call_soon_threadsafe(_settle, job.found.set_result, job, result)
+
+
+def _settle(give: Callable[[Any], None], job: Job, what: Any) -> None:
+    if not job.found.done():  # its request may have been cancelled meanwhile
+        give(what)

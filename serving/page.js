@@ -1,0 +1,161 @@
+// The page: what is typed is translated when the typing rests; every text is set as text.
+"use strict";
+
+const PAUSE = 250; // milliseconds without a key before a request goes out
+const MOST_LINES = 20; // whose words are linked
+const at = (id) => document.getElementById(id);
+const text = at("text");
+let models = [], most = 0, timer = 0, under_way = null;
+
+function element(name, words, className) {
+  const made = document.createElement(name);
+  if (words !== undefined) made.textContent = words;
+  if (className) made.className = className;
+  return made;
+}
+
+function say(words, bad) {
+  at("status").textContent = words;
+  at("status").className = bad ? "bad" : "";
+}
+
+async function ask(path, body, signal) {
+  const how = body && {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
+  };
+  const response = await fetch(path, how);
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+
+function language(code) {
+  try { return new Intl.DisplayNames(["en"], { type: "language" }).of(code); } catch { return code; }
+}
+
+function chosen() {
+  return models.find((model) => model.name === at("model").value);
+}
+
+function setModel() {
+  const model = chosen();
+  at("source-name").textContent = language(model.source);
+  at("target-name").textContent = language(model.target);
+  document.title = `${language(model.source)} to ${language(model.target)}`;
+  text.lang = model.source;
+  at("best").lang = model.target;
+  at("search").replaceChildren(...model.searches.map((name) => element("option", name)));
+}
+
+// ---------------------------------------------------------------------------------- translating
+
+function later() {
+  clearTimeout(timer);
+  at("length").textContent = `${text.value.length.toLocaleString("en")} of ${most.toLocaleString("en")} characters`;
+  timer = setTimeout(translate, PAUSE);
+}
+
+async function translate() {
+  if (under_way) under_way.abort(); // the server then leaves it out
+  const q = text.value, here = new AbortController();
+  under_way = here;
+  if (!q.trim()) {
+    show([]);
+    say("");
+    return;
+  }
+  at("best").classList.add("waiting");
+  const search = at("search").value, greedy = search === "greedy";
+  const body = {
+    q, source: chosen().source, target: chosen().target, format: "text", model: at("model").value,
+    search, alternatives: greedy ? 0 : Number(at("count").value) - 1, details: true,
+  };
+  const begun = performance.now();
+  try {
+    const answer = await ask("translate", body, here.signal);
+    if (here !== under_way) return;
+    show(answer.hypotheses);
+    say(`${Math.round(performance.now() - begun)} ms`);
+    await link(q, answer.translatedText, here);
+  } catch (error) {
+    if (here !== under_way || error.name === "AbortError") return;
+    at("best").classList.remove("waiting");
+    say(error instanceof TypeError ? "the server does not answer" : error.message, true);
+  }
+}
+
+function show(hypotheses) {
+  const best = at("best");
+  best.classList.remove("waiting");
+  best.textContent = hypotheses.length ? hypotheses[0].text : "";
+  at("copy").disabled = !hypotheses.length;
+  at("ranked-part").hidden = hypotheses.length < 2;
+  at("ranked").replaceChildren(...hypotheses.map((found) => {
+    const item = element("li");
+    item.append(element("span", found.score.toFixed(3)), element("span", found.text));
+    return item;
+  }));
+  at("words-part").hidden = true;
+  at("words").replaceChildren();
+}
+
+// ------------------------------------------------------------------------------------- alignments
+
+async function link(source, translation, here) {
+  const targets = translation.split("\n");
+  const pairs = source.split("\n").map((src, i) => [src, targets[i]]);
+  for (const [src, tgt] of pairs.filter(([s, t]) => s.trim() && t && t.trim()).slice(0, MOST_LINES)) {
+    const found = await ask("align", { src, tgt, model: at("model").value }, here.signal);
+    if (here !== under_way) return;
+    at("words").append(linked(found));
+    at("words-part").hidden = false;
+  }
+}
+
+function linked({ src, tgt, pairs }) {
+  const line = element("div", undefined, "line");
+  const sides = [src, tgt].map((words, side) => words.map((word, i) => {
+    const made = element("span", word, "word");
+    const partners = pairs.filter((pair) => pair[side] === i).map((pair) => pair[1 - side]);
+    const others = partners.map((j) => [src, tgt][1 - side][j]);
+    made.tabIndex = 0;
+    made.setAttribute("role", "note");
+    made.setAttribute("aria-label", others.length ? `${word}: ${others.join(" ")}` : `${word}: no word`);
+    const light = (on) => () => {
+      made.classList.toggle("here", on);
+      for (const j of partners) sides[1 - side][j].classList.toggle("lit", on);
+    };
+    for (const event of ["pointerenter", "focus"]) made.addEventListener(event, light(true));
+    for (const event of ["pointerleave", "blur"]) made.addEventListener(event, light(false));
+    return made;
+  }));
+  for (const words of sides) {
+    const row = element("p");
+    row.dir = "auto";
+    for (const word of words) row.append(word, " ");
+    line.append(row);
+  }
+  return line;
+}
+
+// ------------------------------------------------------------------------------------------ start
+
+async function start() {
+  const offered = await ask("models");
+  models = offered.models;
+  most = offered.max_chars;
+  text.maxLength = most;
+  at("model").replaceChildren(...models.map((model) => element("option", model.name)));
+  setModel();
+  text.addEventListener("input", later);
+  at("model").addEventListener("change", () => { setModel(); translate(); });
+  at("search").addEventListener("change", translate);
+  at("count").addEventListener("change", translate);
+  at("copy").addEventListener("click", async () => {
+    await navigator.clipboard.writeText(at("best").textContent);
+    say("copied");
+  });
+  later();
+}
+
+start().catch(() => say("the server does not answer", true));

@@ -1,0 +1,59 @@
+"""What a served model is asked to do: to translate sentences, to align words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from translation.translator import Translator
+from utils.errors import UserError
+
+MOST_TOKENS = 1024  # of a sentence: a page's readers share the machine
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is done, and how. Items of equal tasks are computed together."""
+
+    model: str
+    kind: Literal["translate", "align"]
+    search: str = "beam"
+    n_best: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model, with its languages."""
+
+    translator: Translator
+    src_lang: str
+    tgt_lang: str
+
+    @property
+    def searches(self) -> list[str]:
+        """The search of the model's configuration, and greedy search."""
+        return [self.translator.decode.search.kind, "greedy"]
+
+    def require_short(self, *texts: str) -> None:
+        """Raises UserError for a text of more tokens than one sentence may have."""
+        most = min(MOST_TOKENS, self.translator.searcher.longest_source or MOST_TOKENS)
+        for ids in self.translator.encode(texts):
+            if len(ids) > most:
+                raise UserError(f"a line of {len(ids):,} tokens: at most {most:,}; split it")
+
+    def do(self, task: Task, items: Sequence[Any]) -> list[Any]:
+        """Of a sentence its hypotheses, best first; of a pair of sentences its linked words."""
+        if task.kind == "align":
+            return [self._align(*pair) for pair in items]
+        greedy, decode = task.search == "greedy", self.translator.decode
+        n_best = min(task.n_best, decode.beam_size)
+        translator = replace(self.translator, decode=replace(decode, n_best=n_best))
+        stream = translator.translate_stream(
+            items, chunk=len(items), greedy=greedy, beam=not greedy
+        )
+        [found] = stream
+        ranked = [[each.best] if greedy else each.beam for each in found]
+        return [[{"text": h.text, "score": h.score} for h in each] for each in ranked]
+
+    def _align(self, src: str, tgt: str) -> dict[str, Any]:
+        pairs = self.translator.align(src, tgt)  # type: ignore[attr-defined]
+        return {"src": src.split(), "tgt": tgt.split(), "pairs": pairs}

@@ -1,0 +1,87 @@
+"""What comes together is computed together, in order; what is cancelled is not computed."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from serving.batcher import Batcher, Full
+
+
+class Work:
+    """Doubles its items, the first batch not before it may; keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[str, list[str]]] = []
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, key: str, items: list[str]) -> list[str]:
+        self.batches.append((key, items))
+        self.begun.set()
+        assert self.may_end.wait(10)
+        if "bad" in items:
+            raise ValueError(items)
+        return [2 * item for item in items]
+
+
+def with_first_under_way(
+    then: Callable[[Batcher, Work, "asyncio.Task[list[str]]"], Awaitable[Any]],
+) -> Work:
+    """Runs `then` while a batch of one is at work."""
+    work = Work()
+
+    async def run() -> None:
+        batcher = Batcher(work, max_batch=3, max_wait=0.001, max_waiting=5)
+        async with batcher.running():
+            first = asyncio.create_task(batcher.submit("a", ["0"]))
+            await asyncio.to_thread(work.begun.wait, 10)
+            await then(batcher, work, first)
+            assert await first == ["00"]
+
+    asyncio.run(run())
+    return work
+
+
+def test_what_waits_goes_together_with_its_like_and_in_order() -> None:
+    async def then(batcher: Batcher, work: Work, first: Any) -> None:
+        asked = [("a", ["1", "2"]), ("b", ["3"]), ("a", ["4", "5"])]
+        tasks = [asyncio.create_task(batcher.submit(*each)) for each in asked]
+        await asyncio.sleep(0)
+        assert len(batcher) == 5
+        work.may_end.set()
+        assert await asyncio.gather(*tasks) == [["11", "22"], ["33"], ["44", "55"]]
+
+    found = with_first_under_way(then).batches
+    assert found == [("a", ["0"]), ("a", ["1", "2", "4"]), ("b", ["3"]), ("a", ["5"])]
+
+
+def test_a_cancelled_request_is_left_out_and_makes_room() -> None:
+    async def then(batcher: Batcher, work: Work, first: Any) -> None:
+        gone = asyncio.create_task(batcher.submit("a", ["1", "2", "3"]))
+        stays = asyncio.create_task(batcher.submit("a", ["4", "5"]))
+        await asyncio.sleep(0)
+        with pytest.raises(Full):
+            await batcher.submit("a", ["6"])
+        gone.cancel()
+        await asyncio.sleep(0)
+        late = asyncio.create_task(batcher.submit("a", ["6"]))
+        await asyncio.sleep(0)
+        work.may_end.set()
+        assert await asyncio.gather(stays, late) == [["44", "55"], ["66"]]
+
+    assert with_first_under_way(then).batches == [("a", ["0"]), ("a", ["4", "5", "6"])]
+
+
+def test_an_item_that_fails_fails_alone() -> None:
+    async def then(batcher: Batcher, work: Work, first: Any) -> None:
+        tasks = [asyncio.create_task(batcher.submit("a", [item])) for item in ("1", "bad", "2")]
+        await asyncio.sleep(0)
+        work.may_end.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert found[0] == ["11"]
+        assert isinstance(found[1], ValueError)
+        assert found[2] == ["22"]
+
+    with_first_under_way(then)

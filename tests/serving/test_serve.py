@@ -1,0 +1,277 @@
+"""serve.py as programs and browsers meet it: answers, limits, bad input, its end."""
+
+import contextlib
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+import uvicorn
+from conftest import ROOT
+from made_runs import Scripts
+
+import inference
+import serve
+from configs.schema import Phrasebook
+from data.corpora.phrasebook import PhrasebookCorpus
+from serving.app import Limits, build_app
+from serving.tasks import Task
+
+LIMITS = ("--max_chars", "2000", "--max_waiting", "16", "--max_batch", "8")
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Server(NamedTuple):
+    process: subprocess.Popen[str]
+    port: int
+
+    def __call__(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Answer:
+        """One request; a body that is no string is sent as JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        if body is not None and not isinstance(body, (str, bytes)):
+            body, headers = json.dumps(body), {"Content-Type": "application/json"}
+        with contextlib.closing(connection):
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            named = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, named, response.read())
+
+    def translate(self, **asked: Any) -> Answer:
+        return self("POST", "/translate", asked)
+
+
+@contextlib.contextmanager
+def serving(*args: str | Path) -> Iterator[Server]:
+    command = [sys.executable, "serve.py", "--port", "0", *map(str, args)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://127.0.0.1:(\d+)/", process.stdout.readline())
+            assert found, process.communicate()
+            yield Server(process, int(found[1]))
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(trained_run: Path) -> Iterator[Server]:
+    with serving("--model_path", trained_run, *LIMITS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[str]:
+    return list(PhrasebookCorpus(Phrasebook(n_train=400)).load("test").src)[:12]
+
+
+@pytest.fixture(scope="module")
+def right(trained_run: Path, sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """By sentence, inference.py's hypotheses."""
+    folder = tmp_path_factory.mktemp("right")
+    (folder / "source").write_text("".join(f"{text}\n" for text in sentences), "utf-8")
+    args = ["--model_path", trained_run, "--src_file", folder / "source", "--json"]
+    inference.main([*map(str, args), "--output", str(folder / "target"), "--search", "both"])
+    lines = (folder / "target").read_text("utf-8").splitlines()
+    return dict(zip(sentences, map(json.loads, lines)))
+
+
+def test_clients_at_once_get_what_inference_gives(
+    server: Server, sentences: list[str], right: Any
+) -> None:
+    with ThreadPoolExecutor(12) as clients:
+        answers = clients.map(lambda text: server.translate(q=text, alternatives=2), sentences)
+    for text, answer in zip(sentences, answers):
+        assert answer.status == 200
+        best, *others = [found["text"] for found in right[text]["beam"][:3]]
+        assert answer.json() == {"translatedText": best, "alternatives": others}
+    metrics = server("GET", "/metrics").body.decode()
+    assert re.search(r'fr2en_requests_total{path="/translate",status="200"} \d\d', metrics)
+    [[sizes], [items]] = (re.findall(rf"size_{of} (\S+)", metrics) for of in ("count", "sum"))
+    assert float(sizes) < float(items)  # some were searched together
+
+
+def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: Any) -> None:
+    best = {text: found["beam"][0]["text"] for text, found in right.items()}
+    greedy = {text: found["greedy"]["text"] for text, found in right.items()}
+    a, b, c = sentences[:3]
+    answer = server.translate(q=[a, f"{b}\n\n{c}"], source="fr", target="en", format="text")
+    assert answer.json() == {"translatedText": [best[a], f"{best[b]}\n\n{best[c]}"]}
+    form = urlencode({"q": a, "source": "auto", "target": "en", "search": "greedy"})
+    kind = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+    nothing_detected = {"language": "fr", "confidence": 0}
+    found = server("POST", "/translate", form, kind).json()
+    assert found == {"translatedText": greedy[a], "detectedLanguage": nothing_detected}
+    detailed = server.translate(q=a, details=True).json()["hypotheses"]
+    [score] = [found["score"] for found in detailed]
+    assert score == pytest.approx(right[a]["beam"][0]["score"], abs=1e-6)
+    assert server.translate(q=" \n").json() == {"translatedText": "\n"}
+
+
+def test_what_it_offers(server: Server, trained_run: Path) -> None:
+    assert server("GET", "/languages").json() == [
+        {"code": "en", "name": "English", "targets": []},
+        {"code": "fr", "name": "French", "targets": ["en"]},
+    ]
+    assert server("GET", "/health").json() == {"status": "ok"}
+    [model] = server("GET", "/models").json()["models"]
+    assert model["name"] == trained_run.name
+    assert model["searches"] == ["beam", "greedy"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        ({}, 400, "q: give a text or a list of texts"),
+        ({"q": ["a", 1]}, 400, "q: give a text"),
+        ({"q": "a", "format": "html"}, 400, "format 'html': text is the only one here"),
+        ({"q": "a", "target": "de"}, 400, "from 'auto' to 'de' is not here; there is: fr to en"),
+        ({"q": "a", "model": "../x"}, 400, "model '../x' is not here; there are: demo_"),
+        ({"q": "a", "model": ["x"]}, 400, "model ['x'] is not here"),
+        ({"q": "a", "search": "breadth"}, 400, "search 'breadth': one of beam, greedy"),
+        ({"q": "a", "alternatives": "many"}, 400, "alternatives = 'many': an integer from 0 to 16"),
+        ({"q": "a", "alternatives": 1e400}, 400, "alternatives = inf"),
+        ({"q": "\ud800"}, 400, "not valid Unicode"),
+        ({"q": "la " * 1000}, 413, "3,000 characters: at most 2,000 in a request"),
+        ({"q": "la\n" * 17}, 413, "17 lines: at most 16 in a request"),
+        ({"q": "x", "pad": "x" * 30_000}, 413, "at most 28,096 bytes"),
+        ([], 400, "not a JSON object"),
+        ("{", 400, "neither JSON nor a form"),
+        ("[" * 20_000, 400, "neither JSON nor a form"),
+        (b"\xff\xfe", 400, "neither JSON nor a form"),
+    ],
+)
+def test_bad_requests_are_named(server: Server, asked: Any, status: int, said: str) -> None:
+    answer = server("POST", "/translate", asked)
+    assert answer.status == status
+    assert said in answer.json()["error"]
+    assert "/" not in answer.json()["error"].replace("../x", "")  # no path of the machine
+
+
+def test_no_file_is_reachable_and_no_other_name_either(server: Server) -> None:
+    for path in ("/../serve.py", "/%2e%2e/serve.py", "/page.py", "/serving/app.py", "//etc/passwd"):
+        assert server("GET", path).status == 404
+    assert server("GET", "/translate").status == 405
+    assert server("GET", "/health", headers={"Host": "elsewhere.example"}).status == 400
+    page = server("GET", "/")
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    assert "access-control-allow-origin" not in page.headers
+    assert server("GET", "/page.js").headers["content-type"].startswith("text/javascript")
+
+
+# ------------------------------------------------------------------- a search that takes its time
+
+
+class Slow:
+    """A model that answers when it may."""
+
+    src_lang, tgt_lang, searches = "fr", "en", ("beam", "greedy")
+
+    def __init__(self) -> None:
+        self.may_end, self.begun, self.seen = threading.Event(), threading.Event(), []
+
+    def require_short(self, *texts: str) -> None: ...
+
+    def do(self, task: Task, items: list[str]) -> list[Any]:
+        self.seen += items
+        self.begun.set()
+        assert self.may_end.wait(20)
+        if "broken" in items:
+            raise RuntimeError("a secret of /root")
+        return [[{"text": item.upper(), "score": 0.0}] for item in items]
+
+
+@contextlib.contextmanager
+def served(limits: Limits, **how: Any) -> Iterator[tuple[Server, Slow]]:
+    slow = Slow()
+    app = build_app({"slow": slow}, limits, **how)  # type: ignore[dict-item]
+    uv = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=uv.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield Server(None, listening.getsockname()[1]), slow  # type: ignore[arg-type]
+        finally:
+            slow.may_end.set()
+            uv.should_exit = True
+            thread.join(20)
+
+
+def test_full_late_gone_and_broken() -> None:
+    made = served(Limits(max_waiting=2, timeout=1.0), origins=["https://a.example"])
+    with made as (server, slow), ThreadPoolExecutor() as pool:
+        late = pool.submit(server.translate, q="first")
+        assert slow.begun.wait(10)
+        with contextlib.closing(socket.create_connection(("127.0.0.1", server.port))) as gone:
+            body = json.dumps({"q": "gone\ngone"}).encode()
+            head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            gone.sendall(head.encode() + body)
+            full = server.translate(q="x\ny")
+            while full.status == 200 or "waiting" not in full.json()["error"]:
+                full = server.translate(q="x\ny")
+            assert (full.status, full.headers["retry-after"]) == (503, "1")
+        answer = late.result()
+        assert answer.status == 504
+        assert answer.json() == {"error": "not done in 1 seconds: send less at a time"}
+        slow.may_end.set()
+        assert server.translate(q="last").json() == {"translatedText": "LAST"}
+        assert "gone" not in slow.seen  # its client went away while it waited
+        broken = server.translate(q="broken")
+        assert (broken.status, broken.json()) == (500, {"error": "internal error"})
+        allowed = server("GET", "/health", headers={"Origin": "https://a.example"}).headers
+        assert allowed["access-control-allow-origin"] == "https://a.example"
+
+
+# ---------------------------------------------------------------------------------- start and end
+
+
+def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path) -> None:
+    with serving("--model_path", trained_run, trained_run) as server, ThreadPoolExecutor() as pool:
+        assert len(server("GET", "/models").json()["models"]) == 2
+        text = "\n".join(["Le chat dort."] * 300)
+        answer = pool.submit(server.translate, q=text)
+        while b"fr2en_waiting 0.0" in server("GET", "/metrics").body:
+            assert not answer.done()
+        server.process.send_signal(signal.SIGTERM)
+        assert len(answer.result().json()["translatedText"].split("\n")) == 300
+        assert server.process.wait(20) in (0, -signal.SIGTERM)
+
+
+def test_what_it_cannot_serve_is_one_line(
+    trained_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = Scripts(serve.main, capsys, monkeypatch)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = start("--model_path", trained_run, "--port", port).error()
+        assert re.match(rf"--host 127.0.0.1 --port {port}: Address already in use; give", said)
+    assert (
+        start("--port", "0", "--runs_dir", tmp_path).error().startswith("no run with a checkpoint")
+    )
+    assert start("--port", "99999").error() == "--port 99999: from 0 to 65535"
+    args = ("--model_path", trained_run, "--port", "0")
+    assert "--host no.such.host" in start(*args, "--host", "no.such.host").error()
