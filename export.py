@@ -6,7 +6,7 @@ from pathlib import Path
 from translation.arguments import add_run_arguments, require_runs
 from utils.cli import Parser, run_main
 from utils.errors import UserError
-from utils.files import atomic_path, write_errors
+from utils.files import atomic_path, write_errors, write_text
 
 FLOATS = ("float32", "float16", "bfloat16")
 INTEGERS = ("int16", "int8", *(f"int8_{name}" for name in FLOATS))
@@ -14,10 +14,10 @@ QUANTIZATIONS = (*FLOATS, *INTEGERS)  # of CTranslate2's weights
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    parser = Parser(description="Write a trained model as safetensors, or as a CTranslate2 model.")
+    parser = Parser(description="Write a trained model for use elsewhere.")
     add_run_arguments(parser)
     add = parser.add_argument
-    add("--format", choices=("safetensors", "ctranslate2"), required=True)
+    add("--format", choices=("safetensors", "ctranslate2", "transformers"), required=True)
     what = "a new or an empty folder"
     add("--output_dir", metavar="DIR", type=Path, required=True, help=what)
     what = "of a CTranslate2 model (default: float32)"
@@ -44,9 +44,18 @@ def main(argv: list[str] | None = None) -> None:
     loaded = load_run(args.model_path, runs_dir=args.runs_dir)
     with write_errors(args.output_dir), atomic_path(args.output_dir) as folder:
         folder.mkdir(parents=True)
+        progress = {"epoch": loaded.epoch, "step": loaded.step}
         if args.format == "safetensors":
-            progress = {"epoch": loaded.epoch, "step": loaded.step}
             write_safetensors(loaded.model, loaded.config, loaded.tokenizer, progress, folder)
+        elif args.format == "transformers":
+            from checkpoints.model_card import model_card
+            from checkpoints.transformers_export import write_transformers
+
+            write_transformers(loaded.model, loaded.config, loaded.tokenizer, folder)
+            n_parameters = sum(weight.numel() for weight in loaded.model.parameters())
+            found = {"results": loaded.run.results, "checksum": loaded.checksum()}
+            card = model_card(loaded.config, progress, n_parameters=n_parameters, **found)
+            write_text(folder / "README.md", card)
         else:
             model, config = loaded.model, loaded.config.model
             quantization = args.quantization or "float32"

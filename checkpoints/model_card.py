@@ -1,0 +1,104 @@
+"""The README.md of a model exported to transformers: its use, data, scores and shape."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from configs.schema import Config
+from configs.section import to_dict
+from utils.tables import markdown_table
+
+_CARD = """---
+language: {languages}
+library_name: transformers
+pipeline_tag: translation
+license: unknown
+---
+
+# {name}
+
+Translates {src} to {tgt}. The licence of the weights is for whoever publishes them to name above,
+within the terms of the data.
+
+## Use
+
+{needs}
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+name = "."  # this folder, or its name on the hub
+tokenizer = AutoTokenizer.from_pretrained(name)
+model = AutoModelForSeq2SeqLM.from_pretrained(name)
+batch = tokenizer([{example}], return_tensors="pt", padding=True)
+print(*tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True), sep="\\n")
+```
+
+## Data
+
+{data}
+
+## Scores
+
+{scores}
+## Model
+
+{model}
+`config.json` has the whole configuration under `fr2en`, `tokenizer/` the tokenizer of the run.
+"""
+
+_NO_SCORES = "The run had none of this checkpoint.\n"
+
+
+def model_card(
+    config: Config, progress: Mapping[str, int], *, n_parameters: int, results: Path, checksum: str
+) -> str:
+    """Markdown; `progress` has the run's epoch and step.
+
+    Of the files in `results` those count that test.py wrote of this checkpoint, of SHA-256
+    `checksum`.
+    """
+    data, model = config.data, config.model
+    needs = "transformers 5 or newer: older ones have one embedding for both sides.\n"
+    both = ", in both directions" if data.directions == "both" else ""
+    corpus = json.dumps(to_dict(data)["corpus"], ensure_ascii=False)
+    header = ["split", "search", "sentences", "sacreBLEU", "95% interval", "chrF"]
+    rows = list(_scores(results, checksum))
+    shape = {
+        "parameters": f"{n_parameters:,}",
+        "layers": f"{model.n_encoder_layers} + {model.n_decoder_layers}, {model.norm}-norm",
+        "model dimension, heads": f"{model.d_model}, {model.n_heads}",
+        "feed-forward": f"{model.d_ff}, {model.activation}",
+        "tied embeddings": model.tie_embeddings,
+        "tokenizer": config.tokenizer.kind,
+        "trained for": "{epoch} epochs, {step:,} updates".format_map(progress),
+    }
+    return _CARD.format(
+        languages=json.dumps([data.src_lang, data.tgt_lang]),
+        name=config.name,
+        src=data.src_lang,
+        tgt=data.tgt_lang,
+        needs=needs if model.norm == "pre" and model.tie_embeddings != "all" else "",
+        example=json.dumps("Le chat dort." if data.src_lang == "fr" else "Hello."),
+        data=f"`{corpus}`{both}",
+        scores=markdown_table(header, rows) if rows else _NO_SCORES,
+        model=markdown_table(["", config.name], list(shape.items())),
+    )
+
+
+def _scores(results: Path, checksum: str) -> Iterator[list[str]]:
+    """A row for each of test.py's files."""
+    for path in sorted(results.glob("*_scores.json")):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            record = json.loads(path.read_text("utf-8"))
+            if record["checkpoint_sha256"] == checksum and "partners" not in record:
+                yield [path.name.removesuffix("_scores.json"), *_row(record)]
+
+
+def _row(record: Mapping[str, Any]) -> list[str]:
+    scores, search = record["scores"], record["search"]
+    low, high = scores["interval"]
+    how = f"{search['kind']} {search.get('beam_size', '')}".strip()
+    found = [f"{scores['sacrebleu']:.2f}", f"{low:.2f} to {high:.2f}", f"{scores['chrf']:.2f}"]
+    return [how, f"{scores['n']:,}", *found]

@@ -1,0 +1,199 @@
+"""A trained model as a folder of the transformers library, whose classes run it as it is.
+
+A post-norm model becomes Marian's, a pre-norm one Pegasus': the same Transformer, with sinusoids of
+the layout "half". Both start decoding from the padding token, and so does the export: padding there
+is our start token, which no sentence holds, so that no id and no embedding changes.
+"""
+
+import json
+import operator
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Regex, Tokenizer, decoders, normalizers
+from torch import Tensor
+
+from checkpoints.content import CONFIG, TOKENIZER
+from checkpoints.run import WEIGHTS
+from checkpoints.transformers_weights import SHARED, to_theirs
+from configs.schema import Config, DecodeConfig, ModelConfig, Sampling
+from configs.serialize import to_dict
+from models.decoding.hypothesis import never_generated
+from models.positional_encodings.sinusoidal import sinusoid_table
+from models.transformer import TranslationTransformer
+from tokenizer.base import BaseTokenizer
+from tokenizer.subword import FILE, SubwordTokenizer
+from utils.errors import UserError
+from utils.files import write_bytes, write_text
+
+OURS = "fr2en"  # in their config.json: our whole configuration, for the way back
+GENERATION = "generation_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+
+# Tokens of a sentence that the table of positions reaches, where nothing asks for more.
+MAX_POSITIONS = 1024
+
+# What a model may have that is to be one of theirs.
+REPRESENTED: dict[str, tuple[Any, ...]] = {
+    "backend": ("scratch",),
+    "norm": ("pre", "post"),
+    "position.kind": ("sinusoidal",),
+    "position.layout": ("interleaved", "half"),
+    "position.base": (10000.0,),
+}
+
+# Embeddings and output, and which of their names stand for one tensor that has another name too.
+_EMBEDDINGS = tuple(f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
+_TIED = {"none": (), "target": ("lm_head.weight",), "all": (*_EMBEDDINGS, "lm_head.weight")}
+
+# What str.split() takes for white space.
+_SPACE = "[\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
+
+
+def write_transformers(
+    model: TranslationTransformer, config: Config, tokenizer: BaseTokenizer, folder: Path
+) -> None:
+    """Write weights, configuration and tokenizer into `folder`, our own tokenizer/ beside theirs.
+
+    Raises UserError, before it writes, where transformers has no equal of the model.
+    """
+    _require_equal(config.model, tokenizer)
+    longest = max(MAX_POSITIONS, config.data.max_len, config.decode.max_len)
+    n_positions = getattr(config.model.position, "max_positions", None) or longest
+    weights = _weights(model, config.model, n_positions)
+    ids = {
+        "bos_token_id": tokenizer.bos_id,
+        "pad_token_id": tokenizer.bos_id,
+        "decoder_start_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "forced_eos_token_id": None,
+    }
+    about = {
+        **_shape(config.model, tokenizer),
+        "max_position_embeddings": n_positions,
+        **ids,
+        "dtype": str(model.output.weight.dtype).removeprefix("torch."),
+        OURS: to_dict(config),
+    }
+    never = never_generated(
+        pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
+    )
+    generation = {**ids, "suppress_tokens": list(never), **_search(config.decode)}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    for name, values in ((CONFIG, about), (GENERATION, generation)):
+        write_text(folder / name, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    for name, content in _tokenizer_files(tokenizer, n_positions).items():
+        write_bytes(folder / name, content)
+    tokenizer.save(folder / TOKENIZER)
+
+
+def _require_equal(config: ModelConfig, tokenizer: BaseTokenizer) -> None:
+    """Raises UserError naming what the library has no equal of."""
+    for field, values in REPRESENTED.items():
+        value = operator.attrgetter(field)(config)
+        if value not in values:
+            raise UserError(
+                f"model.{field} = {value!r} cannot be exported to transformers: its Marian and "
+                f"Pegasus have {' or '.join(map(repr, values))}; --format safetensors takes "
+                "every model"
+            )
+    if config.norm == "pre" and not tokenizer.shared_vocab:
+        raise UserError(
+            "a pre-norm model with two vocabularies cannot be exported to transformers: its "
+            "Pegasus has one; --format safetensors takes every model"
+        )
+
+
+def _shape(config: ModelConfig, tokenizer: BaseTokenizer) -> dict[str, Any]:
+    """Of their config.json what is neither an id nor a length."""
+    tied = config.tie_embeddings
+    shape = {
+        "architectures": ["PegasusForConditionalGeneration"],
+        "model_type": "pegasus",
+        "vocab_size": tokenizer.src_vocab_size,
+        "d_model": config.d_model,
+        "num_hidden_layers": config.n_encoder_layers,
+        **{f"{stack}_attention_heads": config.n_heads for stack in ("encoder", "decoder")},
+        **{f"{stack}_ffn_dim": config.d_ff for stack in ("encoder", "decoder")},
+        "encoder_layers": config.n_encoder_layers,
+        "decoder_layers": config.n_decoder_layers,
+        "activation_function": config.activation,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "scale_embedding": True,
+        "tie_word_embeddings": tied == "all",
+        "is_encoder_decoder": True,
+        # For CTranslate2's converter; Pegasus' own class does not read them.
+        "normalize_before": config.norm == "pre",
+        "normalize_embedding": False,
+    }
+    if config.norm == "post":
+        shape |= {
+            "architectures": ["MarianMTModel"],
+            "model_type": "marian",
+            "decoder_vocab_size": tokenizer.tgt_vocab_size,
+            "share_encoder_decoder_embeddings": tied == "all",
+            "tie_word_embeddings": tied != "none",
+        }
+    return shape
+
+
+def _weights(
+    model: TranslationTransformer, config: ModelConfig, n_positions: int
+) -> dict[str, Tensor]:
+    """Their state_dict with a tied tensor once, and with tables of positions."""
+    weights = to_theirs(model.state_dict(), config)
+    table = sinusoid_table(
+        torch.arange(n_positions), config.d_model, layout="half", dtype=model.output.weight.dtype
+    )
+    for stack in ("encoder", "decoder"):
+        weights[f"model.{stack}.embed_positions.weight"] = table.clone()
+    if config.norm == "pre":  # Pegasus has this one in any case, and does not use it untied
+        weights.setdefault(SHARED, weights[_EMBEDDINGS[0]].clone())
+    for name in _TIED[config.tie_embeddings]:
+        # Pegasus ties all or nothing.
+        if config.norm == "post" or config.tie_embeddings == "all":
+            del weights[name]
+    return {name: weight.cpu().contiguous() for name, weight in weights.items()}
+
+
+def _search(decode: DecodeConfig) -> dict[str, Any]:
+    """The search in their terms; max_length counts the start token.
+
+    They divide by length^alpha where we divide by ((5 + length) / 6)^alpha: the same for alpha = 0.
+    """
+    length = {"max_length": decode.max_len + 1}
+    if isinstance(decode.search, Sampling):
+        top_k, top_p = decode.search.top_k or 0, decode.search.top_p or 1.0
+        drawn = {"do_sample": True, "temperature": decode.search.temperature}
+        return {**length, **drawn, "top_k": top_k, "top_p": top_p}
+    beam = {"length_penalty": decode.length_penalty, "early_stopping": False}
+    return {**length, "num_beams": decode.beam_size, **(beam if decode.beam_size > 1 else {})}
+
+
+# ---------------------------------------------------------------------------------------- tokenizer
+
+
+def _tokenizer_files(tokenizer: BaseTokenizer, n_positions: int) -> Mapping[str, bytes]:
+    """What AutoTokenizer reads: Marian's files as they are; ours, with white space levelled."""
+    files = dict(tokenizer.files())
+    about = json.loads(files.get(TOKENIZER_CONFIG, b"{}"))
+    if isinstance(tokenizer, SubwordTokenizer):
+        backend = Tokenizer.from_str(files[FILE].decode())
+        level = normalizers.Replace(Regex(_SPACE), " ")
+        backend.normalizer = normalizers.Sequence([level, normalizers.Strip(), backend.normalizer])
+        outer = decoders.Replace(Regex(rf"\A{_SPACE}|{_SPACE}\z"), "")
+        backend.decoder = decoders.Sequence([backend.decoder, decoders.Fuse(), outer])
+        files[FILE] = backend.to_str(pretty=True).encode()
+        [start] = tokenizer.src_pieces([tokenizer.bos_id])
+        about["pad_token"] = start
+        about["model_input_names"] = ["input_ids", "attention_mask"]
+    else:
+        about["tokenizer_class"] = "MarianTokenizer"  # a Pegasus would look for its own
+    about["model_max_length"] = n_positions
+    files[TOKENIZER_CONFIG] = (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
+    return files

@@ -1,0 +1,308 @@
+"""An exported folder runs in transformers as it is, and says there what the model says here."""
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import pytest
+import torch
+from conftest import run_script, tiny_args
+from made_runs import Scripts
+from marian_files import ENGLISH, FRENCH
+from tiny_models import tiny_config, tiny_model, vocabulary
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+import export as script
+import test as test_script
+from checkpoints.ctranslate2 import convert
+from checkpoints.transformers_export import write_transformers
+from configs import schema
+from configs.load import load_config
+from configs.schema import Config, DecodeConfig, Sinusoidal, Subword
+from tokenizer.base import BaseTokenizer
+from tokenizer.marian import FrEnTokenizer
+from tokenizer.subword import SubwordTokenizer
+from training.run import train
+from translation.search import BatchSearch, pad_sources
+from translation.translator import Translator
+from utils.errors import UserError
+
+CPU = torch.device("cpu")
+MAX_LEN = 16
+HALF = Sinusoidal(layout="half")
+# Of each norm, layout, tying, vocabulary, activation and bias one.
+CASES: dict[str, dict[str, Any]] = {
+    "post_bpe": {"norm": "post", "tie_embeddings": "target", "output_bias": True},
+    "post_unigram": {"norm": "post", "position": HALF, "activation": "silu"},
+    "post_marian": {"norm": "post", "tie_embeddings": "all", "activation": "gelu"},
+    "pre_bpe": {"tie_embeddings": "all", "bias": False},
+    "pre_unigram": {"n_encoder_layers": 3, "position": HALF, "output_bias": True},
+    "pre_marian": {"tie_embeddings": "target", "activation": "gelu"},
+}
+EACH = 170  # sentences: more than 1,000 of all models
+# Beam search without length penalty, and as many tokens as there may be, are the same here and
+# there.
+DECODE = DecodeConfig(max_len=MAX_LEN, max_len_ratio=999, beam_size=4, n_best=1, length_penalty=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(marian_folder: Path) -> dict[str, BaseTokenizer]:
+    small = Subword(algorithm="unigram", vocab_size=300)  # it spells nothing in bytes
+    return {
+        "bpe": SubwordTokenizer.train(FRENCH + ENGLISH, Subword(vocab_size=700)),
+        "unigram": SubwordTokenizer.train(FRENCH + ENGLISH, small),
+        "marian": FrEnTokenizer(marian_folder),
+    }
+
+
+def drawn_texts(n: int, seed: int = 0) -> list[str]:
+    """Words of the training text in any order, and words of characters that it has not."""
+    draw = random.Random(seed)
+    words = [*sorted({word for text in FRENCH for word in text.split()}), "ß", "日本"]
+    return [" ".join(draw.choices(words, k=draw.randint(1, 12))) for _ in range(n)]
+
+
+class Exported:
+    """A random model that makes much of its sources, and the folder that is made of it."""
+
+    def __init__(
+        self, folder: Path, tokenizer: BaseTokenizer, dtype: torch.dtype, **changes: Any
+    ) -> None:
+        self.folder, self.tokenizer = folder, tokenizer
+        changes = {"position": Sinusoidal(), "d_model": 32, "n_heads": 4, **changes}
+        self.config = Config(model=tiny_config(**changes), decode=DECODE)
+        self.model = tiny_model(vocab=tokenizer, gain=1, **changes).to(dtype)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.mul_(8 if "cross" in name and parameter.dim() > 1 else 1)
+            self.model.output.weight[tokenizer.eos_id] *= 2.5  # some sentences come to an end
+        self.translator = Translator(BatchSearch(self.model, tokenizer, CPU), DECODE)
+        self.write()
+
+    def write(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_transformers(self.model, self.config, self.tokenizer, self.folder)
+
+    def theirs(self) -> tuple[Any, Any]:
+        """Their tokenizer and model; of the weights none is missing and none is left over."""
+        dtype = self.model.output.weight.dtype
+        how = {"output_loading_info": True, "dtype": dtype}
+        model, told = AutoModelForSeq2SeqLM.from_pretrained(self.folder, **how)
+        assert not any(told.values())
+        return AutoTokenizer.from_pretrained(self.folder), model
+
+    def generated(self, texts: list[str], **how: Any) -> list[tuple[int, ...]]:
+        """What `generate` finds, without start, EOS and padding."""
+        tokenizer, model = self.theirs()
+        rows = model.generate(**tokenizer(texts, return_tensors="pt", padding=True), **how)
+        return [self.cut(row[1:]) for row in rows.tolist()]
+
+    def cut(self, ids: list[int]) -> tuple[int, ...]:
+        eos_id = self.tokenizer.eos_id
+        return tuple(ids[: [*ids, eos_id].index(eos_id)])
+
+    def found(self, texts: list[str], *, greedy: bool) -> list[tuple[int, ...]]:
+        """What the search here finds."""
+        sources = self.translator.encode(texts)
+        searched = self.translator.searcher.search_ids(sources, DECODE, greedy=greedy)
+        return [best.ids for best, *_ in searched]
+
+
+@pytest.fixture(scope="module")
+def export_case(
+    tokenizers: dict[str, BaseTokenizer], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Exported]:
+    def made(case: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Exported:
+        tokenizer = tokenizers[case.partition("_")[2]]
+        folder = tmp_path_factory.mktemp(case) / "out"
+        return Exported(folder, tokenizer, dtype, **{**CASES[case], **changes})
+
+    return made
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_equal(case: str, export_case: Callable[..., Exported]) -> None:
+    exported = export_case(case, torch.float64)
+    tokenizer, model = exported.theirs()
+    texts, vocabulary = drawn_texts(20), exported.tokenizer
+    src = pad_sources(exported.translator.encode(texts), vocabulary.pad_id)
+    generator = torch.Generator().manual_seed(0)
+    tgt_in = torch.randint(vocabulary.tgt_vocab_size, (20, 12), generator=generator)
+    tgt_in[:, 0] = vocabulary.bos_id
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        ours, theirs = exported.model(src, tgt_in), model(**batch, decoder_input_ids=tgt_in).logits
+    assert (ours - theirs).abs().max() < 1e-10
+    assert ours.std() > 0.3
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_searches_find_the_same(case: str, export_case: Callable[..., Exported]) -> None:
+    exported = export_case(case)
+    texts = drawn_texts(EACH)
+    found = exported.found(texts, greedy=True)
+    assert exported.generated(texts, num_beams=1) == found
+    assert len(set(found)) > EACH / 2  # the sources decide, so equal outputs mean something
+    beams = exported.found(texts[:40], greedy=False)
+    assert beams != found[:40]
+    for ours, theirs in zip(beams, exported.generated(texts[:40])):  # by the folder's own settings
+        # Here one that has ended is better than any that is cut off.
+        assert ours == theirs or len(ours) < len(theirs) == MAX_LEN
+
+
+def test_what_transformers_saves_again_is_the_same_model(
+    export_case: Callable[..., Exported], tmp_path: Path
+) -> None:
+    # Marian's class computes the table of positions anew.
+    tokenizer, model = (exported := export_case("post_bpe")).theirs()
+    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    before = exported.generated(texts := drawn_texts(20))
+    exported.folder = tmp_path
+    assert exported.generated(texts) == before
+
+
+@pytest.mark.parametrize("case", ["pre_bpe", "pre_unigram", "pre_marian", "post_marian"])
+def test_ctranslate2_makes_of_the_folder_what_we_export_to_it(
+    case: str, export_case: Callable[..., Exported], tmp_path: Path
+) -> None:
+    exported = export_case(case)
+    tokenizer, model, never = exported.tokenizer, exported.model, []
+    if "post" in case:  # it starts Marian's models from zeros, and leaves their padding out
+        with torch.no_grad():
+            model.tgt_embedding.weight[tokenizer.bos_id] = 0
+        exported.write()
+    else:
+        never = [tokenizer.tgt_pieces([i]) for i in {tokenizer.pad_id, tokenizer.bos_id}]
+    (tmp_path / "ours").mkdir()
+    convert(model, exported.config.model, tokenizer, tmp_path / "ours")
+    converter = ctranslate2.converters.TransformersConverter(str(exported.folder))
+    converter.convert(str(tmp_path / "theirs"))
+    sources = [tokenizer.src_pieces(ids) for ids in exported.translator.encode(drawn_texts(60))]
+
+    def translations(name: str, beam_size: int, **how: Any) -> list[Any]:
+        engine = ctranslate2.Translator(str(tmp_path / name), intra_threads=1)
+        how |= {"beam_size": beam_size, "max_decoding_length": MAX_LEN, "length_penalty": 0}
+        return [found.hypotheses for found in engine.translate_batch(sources, **how)]
+
+    for beam_size in (1, 4):
+        ours = translations("ours", beam_size)
+        assert translations("theirs", beam_size, suppress_sequences=never) == ours
+
+
+# ---------------------------------------------------------------------------------------- tokenizer
+
+
+@pytest.mark.parametrize("case", ["post_bpe", "pre_unigram"])
+def test_any_text_has_our_ids_and_any_ids_our_text(
+    case: str, export_case: Callable[..., Exported]
+) -> None:
+    exported = export_case(case)
+    ours, draw = exported.tokenizer, random.Random(0)
+    theirs = AutoTokenizer.from_pretrained(exported.folder)
+    assert (theirs.pad_token_id, theirs.eos_token_id) == (ours.bos_id, ours.eos_id)
+    spaces = [char for code in range(0x10000) if (char := chr(code)).isspace()]
+    odd = [
+        *"aé'’½…ﬁ▁<|\"",
+        "e\u0301",
+        "\ufeff",
+        "\x00",
+        "🙂",
+        "日",
+        "<s>",
+        "</s>",
+        "<pad>",
+        "<unk>",
+    ]
+    drawn = ["".join(draw.choices(spaces + odd, k=draw.randint(0, 30))) for _ in range(500)]
+    texts = [*drawn, *FRENCH, *spaces, "a".join(spaces)]
+    encoded = exported.translator.encode(texts)
+    assert theirs(texts)["input_ids"] == encoded
+    ids = [draw.choices(range(ours.tgt_vocab_size), k=draw.randint(0, 30)) for _ in range(500)]
+    ids = [[*(i for i in row if i != ours.eos_id), ours.eos_id, ours.bos_id] for row in ids]
+    for rows in (encoded, ids):
+        assert theirs.batch_decode(rows, skip_special_tokens=True) == ours.decode_batch(rows)
+
+
+# ---------------------------------------------------------------------------------------- a command
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = tiny_args(tmp_path_factory.mktemp("trained"), "model.tie_embeddings=all")[1::2]
+    return train(load_config("configs/demo.py", settings, position="sinusoidal")).run.path
+
+
+def test_the_script_writes_a_folder_whose_card_works(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = Scripts(test_script.main, capsys, monkeypatch)
+    assert score("--model_path", run, "--limit", "8").code == 0
+    [scored] = (run / "results").glob("*_scores.json")
+    (run / "results" / "other_scores.json").write_text(
+        scored.read_text().replace('"checkpoint_sha256": "', '"checkpoint_sha256": "0')
+    )
+    (run / "results" / "broken_scores.json").write_text("{")
+    out = tmp_path / "out"
+    ended = run_script(
+        "export.py", "--model_path", run, "--format", "transformers", "--output_dir", out
+    )
+    assert ended.returncode == 0, ended.stderr
+    names = (
+        "README.md config.json generation_config.json model.safetensors tokenizer tokenizer.json"
+    )
+    assert sorted(path.name for path in out.iterdir()) == [*names.split(), "tokenizer_config.json"]
+    card = (out / "README.md").read_text("utf-8")
+    scores = json.loads(scored.read_text())["scores"]
+    assert f"| test_first8_beam | beam 5 | 8 | {scores['sacrebleu']:.2f} |" in card
+    assert card.count("_first8_") == card.count("| beam 5 |") == 1
+    assert 'language: ["fr", "en"]' in card
+    [snippet] = re.findall("```python\n(.*?)```", card, re.DOTALL)
+    monkeypatch.chdir(out)
+    exec(snippet, {})
+    translation = Translator.load(run, device="cpu").translate("Le chat dort.")
+    assert capsys.readouterr().out == f"{translation.text}\n"
+
+
+POSITION = "model.position.kind = '{}'".format
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"position": schema.NoPosition()}, POSITION("none")),
+    ({"position": schema.Learnable()}, POSITION("learnable")),
+    ({"position": schema.Rope()}, POSITION("rope")),
+    ({"position": schema.Combined()}, POSITION("combined")),
+    ({"position": schema.Randomized(scheme=Sinusoidal())}, POSITION("randomized")),
+    ({"position": Sinusoidal(layout="t2t")}, "model.position.layout = 't2t'"),
+    ({"position": Sinusoidal(base=500.0)}, "model.position.base = 500.0"),
+    ({"norm": "deepnorm"}, "model.norm = 'deepnorm'"),
+    ({"backend": "torch"}, "model.backend = 'torch'"),
+    ({"norm": "pre"}, "a pre-norm model with two vocabularies"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), REFUSED)
+def test_what_has_no_equal_is_refused_by_name(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    changes = {"position": Sinusoidal(), **changes}
+    two = vocabulary(shared_vocab=False)
+    config = Config(model=tiny_config(**changes))
+    with pytest.raises(UserError, match=f"^{said} cannot be exported to transformers: its "):
+        write_transformers(tiny_model(vocab=two, **changes), config, two, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refusal_leaves_nothing_behind(
+    trained_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = Scripts(script.main, capsys, monkeypatch)
+    out = ("--output_dir", tmp_path / "out")
+    ended = call("--model_path", trained_run, "--format", "transformers", *out)
+    assert ended.error().startswith("model.position.kind = 'rope' cannot be exported")
+    assert list(tmp_path.iterdir()) == []
