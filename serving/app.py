@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from serving.batcher import Batcher, Full
 from serving.measures import Measures, Watched
-from serving.tasks import Served, Task
+from serving.tasks import MOST_SHOWN, Served, Task
 from utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ def build_app(
     routes += [
         Route("/translate", service.translate, methods=["POST"]),
         Route("/align", service.align, methods=["POST"]),
+        Route("/explore", service.explore),
         Route("/languages", service.languages),
         Route("/models", service.names),
         Route("/health", service.health),
@@ -154,6 +155,19 @@ class Service:
         self.models[name].require_short(*pair)
         [found] = await self._in_time(request, self.batcher.submit(Task(name, "align"), [pair]))
         return JSONResponse(found)
+
+    async def explore(self, request: Request) -> Response:
+        """The explorer's page of a sentence: ?text=...&model=..."""
+        asked = request.query_params
+        name, text = self._model_for(asked), asked.get("text", "")
+        if not text.strip():
+            raise HTTPException(400, "text: give a sentence")
+        self._bound([text], 1)
+        self.models[name].require_short(text, most=MOST_SHOWN)
+        [found] = await self._in_time(request, self.batcher.submit(Task(name, "explore"), [text]))
+        # What else it may do the page says itself, by the checksums of its script and its style.
+        headers = {"Content-Security-Policy": "frame-ancestors 'none'"}
+        return Response(found, media_type="text/html", headers=headers)
 
     async def languages(self, request: Request) -> Response:
         """The languages of the models, and into which each is translated."""
@@ -245,7 +259,7 @@ class Service:
     async def _in_time(self, request: Request, work: Awaitable[T]) -> T:
         """What `work` gives; cancelled where the client goes away or the time is over."""
         task = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(request.receive())  # after the body there is but this to come
+        gone = asyncio.ensure_future(_going(request))
         timeout = self.limits.timeout
         try:
             await asyncio.wait({task, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -289,6 +303,12 @@ def _joined(lines: Sequence[Sequence[Mapping[str, Any]]], n: int) -> list[dict[s
         }
         for rank in range(min(n, ranks))
     ]
+
+
+async def _going(request: Request) -> None:
+    """Waits for the client to go away; to be called when the body, if any, was read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def refused(request: Request, error: Exception) -> Response:

@@ -85,6 +85,9 @@ async function translate() {
 }
 
 function show(hypotheses) {
+  const [first] = text.value.trim().split("\n");
+  at("explore").hidden = !first;
+  at("explore").href = `explore?${new URLSearchParams({ text: first, model: at("model").value })}`;
   const best = at("best");
   best.classList.remove("waiting");
   best.textContent = hypotheses.length ? hypotheses[0].text : "";

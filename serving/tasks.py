@@ -1,13 +1,17 @@
-"""What a served model is asked to do: to translate sentences, to align words."""
+"""What a served model is asked to do: to translate, to align words, to show a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from explorer.page import page
+from explorer.trace import trace
+from translation.loading import LoadedRun
 from translation.translator import Translator
 from utils.errors import UserError
 
 MOST_TOKENS = 1024  # of a sentence: a page's readers share the machine
+MOST_SHOWN = 128  # in the explorer, whose page grows with their square
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,33 +19,42 @@ class Task:
     """What is done, and how. Items of equal tasks are computed together."""
 
     model: str
-    kind: Literal["translate", "align"]
+    kind: Literal["translate", "align", "explore"]
     search: str = "beam"
     n_best: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model, with its languages."""
+    """A model, as it translates."""
 
+    loaded: LoadedRun
     translator: Translator
-    src_lang: str
-    tgt_lang: str
+
+    @property
+    def src_lang(self) -> str:
+        return self.loaded.config.data.src_lang
+
+    @property
+    def tgt_lang(self) -> str:
+        return self.loaded.config.data.tgt_lang
 
     @property
     def searches(self) -> list[str]:
         """The search of the model's configuration, and greedy search."""
         return [self.translator.decode.search.kind, "greedy"]
 
-    def require_short(self, *texts: str) -> None:
+    def require_short(self, *texts: str, most: int = MOST_TOKENS) -> None:
         """Raises UserError for a text of more tokens than one sentence may have."""
-        most = min(MOST_TOKENS, self.translator.searcher.longest_source or MOST_TOKENS)
+        most = min(most, self.translator.searcher.longest_source or most)
         for ids in self.translator.encode(texts):
             if len(ids) > most:
                 raise UserError(f"a line of {len(ids):,} tokens: at most {most:,}; split it")
 
     def do(self, task: Task, items: Sequence[Any]) -> list[Any]:
-        """Of a sentence its hypotheses, best first; of a pair of sentences its linked words."""
+        """Of a sentence its hypotheses, best first, or its page; of a pair its linked words."""
+        if task.kind == "explore":
+            return [page([trace(self.loaded, self.translator, text)]) for text in items]
         if task.kind == "align":
             return [self._align(*pair) for pair in items]
         greedy, decode = task.search == "greedy", self.translator.decode

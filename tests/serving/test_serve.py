@@ -169,6 +169,16 @@ def test_bad_requests_are_named(server: Server, asked: Any, status: int, said: s
     assert "/" not in answer.json()["error"].replace("../x", "")  # no path of the machine
 
 
+def test_it_shows_a_sentence_in_the_explorer(server: Server) -> None:
+    page = server("GET", "/explore?text=Le+chat+%3Cb%3E")
+    assert page.headers["content-security-policy"] == "frame-ancestors 'none'"
+    assert b"script-src 'sha256-" in page.body
+    assert b"Le chat \\u003cb\\u003e" in page.body
+    assert server("GET", "/explore").json() == {"error": "text: give a sentence"}
+    long = server("GET", "/explore?text=" + "mot+" * 200).json()["error"]
+    assert "tokens: at most 128; split it" in long
+
+
 def test_no_file_is_reachable_and_no_other_name_either(server: Server) -> None:
     for path in ("/../serve.py", "/%2e%2e/serve.py", "/page.py", "/serving/app.py", "//etc/passwd"):
         assert server("GET", path).status == 404
