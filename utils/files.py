@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,32 @@ def write_errors(path: Path) -> Iterator[None]:
             f"cannot write {path}: {error.strerror or error}; see that it can be written, or free "
             "some space"
         ) from error
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder: no other process does meanwhile. One that is gone, or killed, does not hinder.
+
+    The file .lock in it names process and machine. A file system without locks holds nothing.
+    Raises UserError naming who holds the folder.
+    """
+    import fcntl
+
+    with contextlib.ExitStack() as stack:
+        with write_errors(folder):
+            file = stack.enter_context((folder / ".lock").open("a+", encoding="utf-8"))
+            try:
+                # The process has it, not what it forks: that may outlive it for seconds.
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                file.seek(0)
+                who = file.read().strip() or "another process"
+                raise UserError(f"{folder}: {who} is writing it: wait for it, or stop it") from None
+            except OSError:
+                pass
+            file.truncate(0)
+            print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
+        yield
 
 
 def write_bytes(path: Path, content: bytes) -> Path:

@@ -3,9 +3,11 @@
 import logging
 import multiprocessing
 import os
+import platform
 import re
 import shutil
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -28,6 +30,7 @@ from configs.schema import Config
 from configs.serialize import apply_overrides
 from utils.cli import run_main
 from utils.errors import UserError
+from utils.files import held
 
 pytestmark = pytest.mark.slow
 
@@ -225,6 +228,36 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
     words = r"this run is finished \(epochs: 4,.*--set train.patience=4"
     with pytest.raises(UserError, match=words):
         run_here(config, resume=again.path)
+
+
+# ---------------------------------------------------------------------------------------- the lock
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(whole: Runs, tmp_path: Path) -> None:
+    config, run = whole["cosine"]
+    again = copied(run, tmp_path)
+    checkpoint = again.checkpoints / "step_checkpoint_28.pt"
+    ready, held_here = os.pipe()
+    if (other := os.fork()) == 0:
+        try:
+            with held(again.path):
+                os.write(held_here, b".")
+                time.sleep(60)  # it is killed before
+        finally:
+            os._exit(1)
+    os.read(ready, 1)
+    try:
+        before = {path: path.read_bytes() for path in again.path.rglob("*") if path.is_file()}
+        words = f"^{again.path}: process {other} on {platform.node()} is writing it: wait for it"
+        with pytest.raises(UserError, match=words):
+            run_here(config, resume=checkpoint)
+        assert {path: path.read_bytes() for path in before} == before
+    finally:
+        os.kill(other, signal.SIGKILL)
+        os.waitpid(other, 0)
+    run_here(config, resume=checkpoint)
+    assert_same(run, again, "regular_checkpoint_3.pt")
+    assert (again.path / ".lock").read_text("utf-8").startswith(f"process {os.getpid()} on ")
 
 
 # ------------------------------------------------------------------------------------------ signals
