@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from configs.schema import DecodeConfig
 from translation.arguments import (
     ENSEMBLE,
+    add_align_argument,
     add_decode_arguments,
     add_engine_arguments,
     add_model_arguments,
@@ -24,7 +25,8 @@ from utils.errors import UserError
 from utils.lines import as_line, count_lines, open_source, read_lines, writer
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
-    from translation.translator import Translated
+    from translation.alignment import Alignment
+    from translation.answers import Translated
 
 CHUNK = 512  # lines read, sorted by length and translated at a time
 MOST_TOKENS = 8192  # of a sentence: attention takes memory and time by their square
@@ -40,6 +42,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE", help="write a translation a line")
     add("--json", action="store_true", help="write a JSON object a sentence")
+    what = "link its words to those of the source: SOURCE-TARGET, from 0, behind a tab in lines"
+    add("--align", action="store_true", help=what)
+    add_align_argument(parser)
     what = "both: greedy and that of the config (default: both where both are shown, else that)"
     add("--search", choices=("greedy", *SEARCHES, "both"), help=what)
     what = "its decode settings are used; it must fit the model"
@@ -55,23 +60,46 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         )
     if args.search is None and args.src_text is not None and not args.one_a_line:
         args.search = "both"
+    if args.align_with is not None and not args.align:
+        raise UserError(f"--align_with {args.align_with} is for --align: add it")
     for text in args.src_text or ():
         if not text.strip():
             raise UserError(f"--src_text {text!r}: there is nothing to translate")
     return args
 
 
-def shown(items: list[Translated], args: Namespace, decode: DecodeConfig) -> list[str]:
-    """What is written for some sentences: lines of JSON, translations, or blocks for a reader."""
+def shown(
+    items: list[Translated],
+    alignments: list[Alignment] | None,
+    args: Namespace,
+    decode: DecodeConfig,
+) -> list[str]:
+    """What is written for some sentences: lines of JSON, translations, or blocks for a reader.
+
+    Alignments, where there are any, are those of the best translations.
+    """
+    links = None if alignments is None else [each.pharaoh() for each in alignments]
     if args.json:
-        return [json.dumps(dataclasses.asdict(item), ensure_ascii=False) for item in items]
-    if args.one_a_line:
+        objects = [dataclasses.asdict(item) for item in items]
+        for each, pharaoh in zip(objects, links or ()):
+            each["alignment"] = pharaoh
+        return [json.dumps(each, ensure_ascii=False) for each in objects]
+    if args.one_a_line and links is None:
         return [as_line(item.best.text) for item in items]
-    blocks = (block(item, decode, title=len(args.src_text) > 1) for item in items)
+    if args.one_a_line:
+        columns = zip((as_line(item.best.text).replace("\t", " ") for item in items), links or ())
+        return ["\t".join(column) for column in columns]
+    several = len(args.src_text) > 1
+    blocks = (
+        block(item, decode, alignment, title=several)
+        for item, alignment in zip(items, alignments or [None] * len(items))
+    )
     return ["\n".join(blocks).rstrip("\n")]
 
 
-def block(item: Translated, decode: DecodeConfig, *, title: bool) -> str:
+def block(
+    item: Translated, decode: DecodeConfig, alignment: Alignment | None, *, title: bool
+) -> str:
     parts = []
     if item.greedy is not None:
         parts.append(f"=== greedy search ===\n{as_line(item.greedy.text)}\n")
@@ -80,6 +108,9 @@ def block(item: Translated, decode: DecodeConfig, *, title: bool) -> str:
         risk = f", minimum Bayes risk ({decode.mbr})" if decode.mbr is not None else ""
         ranked = "".join(f"{found.score:.4f} {as_line(found.text)}\n" for found in item.beam)
         parts.append(f"=== {titles[decode.search.kind]}{risk} ===\n{ranked}")
+    if alignment is not None:
+        words = " ".join(f"{src}-{tgt}" for src, tgt in alignment.pairs)
+        parts.append(f"=== word alignment of the best ===\n{alignment.pharaoh()}\n{words}\n")
     return (f">>> {as_line(item.src)}\n" if title else "") + "\n".join(parts)
 
 
@@ -103,7 +134,9 @@ def main(argv: list[str] | None = None) -> None:
 
         loaded, translator = load_from_arguments(args, change)
         from models.linear import weights_fixed
+        from translation.alignment import ALL_HEADS
 
+        heads = args.align_with or ALL_HEADS
         most = min(MOST_TOKENS, translator.searcher.longest_source or MOST_TOKENS)
         max_len = loaded.config.data.max_len
         beyond: list[int] = []
@@ -122,7 +155,11 @@ def main(argv: list[str] | None = None) -> None:
         bar = tqdm(total=total, unit=" lines", disable=hidden, smoothing=0)
         with bar, weights_fixed():
             for items in found:
-                write(shown(items, args, translator.decode))
+                alignments = None
+                if args.align:
+                    pairs = [item.src for item in items], [item.best.text for item in items]
+                    alignments = translator.align(*pairs, heads)
+                write(shown(items, alignments, args, translator.decode))
                 bar.update(len(items))
     if beyond:
         warning = f"longer than any sentence in training (data.max_len = {max_len}), so that the "

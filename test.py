@@ -1,13 +1,17 @@
 """Score a trained model on the test splits of its corpus: `python test.py`."""
 
+from __future__ import annotations
+
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from configs.load import add_set_argument
 from configs.schema import Config
 from translation.arguments import (
     ENSEMBLE,
+    add_align_argument,
     add_engine_arguments,
     add_model_arguments,
     load_from_arguments,
@@ -15,6 +19,12 @@ from translation.arguments import (
 )
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
+from utils.lines import open_source, read_lines
+
+if TYPE_CHECKING:
+    from translation.loading import LoadedRun
+    from translation.translator import Translator
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
@@ -34,10 +44,48 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--compare", action="append", default=[], type=Path, metavar="RUN_B", help=what)
     what = "minimum Bayes risk among the decode.n_best translations of the search"
     add("--mbr", choices=("chrf", "bleu"), help=what)
+    what = "word alignments against gold links (1-2 sure, 1p2 possible, from 1), and no translation"
+    add("--align", type=Path, metavar="GOLD.talp", help=what)
+    what = "of --align: the sentences, PREFIX.LANGUAGE (default: test in the folder of the links)"
+    add("--align_text", type=Path, metavar="PREFIX", help=what)
+    what = "of --align: choose layer and heads on the first N pairs, report on the others"
+    add("--align_dev", type=positive, metavar="N", help=what)
+    add_align_argument(parser)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
     add_model_arguments(parser, several=ENSEMBLE)
     add_engine_arguments(parser)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    for flag in ("align_text", "align_dev", "align_with"):
+        if args.align is None and (value := getattr(args, flag)) is not None:
+            raise UserError(f"--{flag} {value} is for --align: add it")
+    return args
+
+
+def report_alignment(args: Namespace, loaded: LoadedRun, translator: Translator) -> None:
+    """Precision, recall and AER of links between words, by layer and for one choice of heads."""
+    from translation.alignment import ALL_HEADS
+    from translation.alignment_error import GoldPairs, read_gold
+
+    prefix, data = args.align_text or args.align.parent / "test", loaded.config.data
+    src, tgt = (
+        list(read_lines(*open_source(Path(f"{prefix}.{language}"))))
+        for language in (data.src_lang, data.tgt_lang)
+    )
+    if len(src) != len(tgt) or not src:
+        raise UserError(f"{prefix}: {len(src):,} lines on one side and {len(tgt):,} on the other")
+    gold = read_gold(args.align, src, tgt)
+    if (args.align_dev or 0) >= len(src):
+        raise UserError(f"--align_dev {args.align_dev}: of {len(src):,} pairs some must be left")
+    pairs = GoldPairs(translator.word_attention(src, tgt), gold)
+    print(f"{loaded.about()}\n\n{args.align}, {len(src):,} pairs, mean of all heads:")
+    print(pairs.by_layer())
+    choice = args.align_with or ALL_HEADS
+    print(f"--align_with {args.align_with or '(default)'}: {pairs.scores(choice)}")
+    if args.align_dev is not None:
+        n = args.align_dev
+        best = pairs[:n].best()
+        print(f"chosen on the first {n:,} pairs: --align_with {best}: {pairs[:n].scores(best)}")
+        print(f"the same on the other {len(src) - n:,}: {pairs[n:].scores(best)}")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -52,6 +100,9 @@ def main(argv: list[str] | None = None) -> None:
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     loaded, translator = load_from_arguments(args, change)
+    if args.align is not None:
+        report_alignment(args, loaded, translator)
+        return
     config = loaded.config
 
     def like_a(other: Config) -> Config:

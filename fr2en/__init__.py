@@ -5,7 +5,18 @@ translator = Translator.load("runs/my_run")
 print(translator.translate("Le chat dort.").text)
 """
 
-from translation.translator import Attention, Hypothesis, TokenScores, Translation, Translator
+from translation.alignment import Alignment, HeadChoice
+from translation.answers import Attention, Hypothesis, TokenScores, Translation
+from translation.translator import Translator
 from utils.errors import UserError
 
-__all__ = ["Attention", "Hypothesis", "TokenScores", "Translation", "Translator", "UserError"]
+__all__ = [
+    "Alignment",
+    "Attention",
+    "HeadChoice",
+    "Hypothesis",
+    "TokenScores",
+    "Translation",
+    "Translator",
+    "UserError",
+]

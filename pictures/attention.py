@@ -16,8 +16,8 @@ import numpy as np
 from models.positional_encodings.base import Kind
 from pictures.panels import DPI, MARGIN
 from pictures.text import visible, width_of, wrap
+from translation.answers import Attention
 from translation.forcing import KINDS
-from translation.translator import Attention
 from utils.errors import UserError
 
 if TYPE_CHECKING:

@@ -68,5 +68,5 @@ class Served:
         return [[{"text": h.text, "score": h.score} for h in each] for each in ranked]
 
     def _align(self, src: str, tgt: str) -> dict[str, Any]:
-        pairs = self.translator.align(src, tgt)  # type: ignore[attr-defined]
-        return {"src": src.split(), "tgt": tgt.split(), "pairs": pairs}
+        found = self.translator.align(src, tgt)
+        return {"src": found.src, "tgt": found.tgt, "pairs": found.links}

@@ -16,6 +16,7 @@ from utils.cli import threads
 from utils.errors import UserError
 
 if TYPE_CHECKING:
+    from translation.alignment import HeadChoice
     from translation.loading import LoadedRun
     from translation.translator import Translator
 
@@ -93,6 +94,19 @@ def require_runs(args: Namespace, *others: Path) -> None:
     named = args.model_path if isinstance(args.model_path, list) else [args.model_path]
     for path in (*named, *others):
         require_there(path)
+
+
+def add_align_argument(parser: ArgumentParser) -> None:
+    """Add --align_with: the attention from which links between words are read."""
+    what = "of --align: the decoder layer and heads whose attention says it, from 1 (default: all "
+    what += "heads of the last layer but one, of two the last); shift: as it reads the word"
+
+    def heads(text: str) -> HeadChoice:
+        from translation.alignment import HeadChoice
+
+        return HeadChoice.parse(text)
+
+    parser.add_argument("--align_with", type=heads, metavar="[shift:]LAYER[:HEAD,...]", help=what)
 
 
 def load_from_arguments(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-import numpy as np
 import torch
 
 from configs.schema import DecodeConfig, Search
@@ -17,6 +16,16 @@ from configs.section import kinds
 from data.corpora.text import normalize_whitespace
 from models.decoding.hypothesis import Hypothesis as FoundIds
 from tokenizer.base import BaseTokenizer
+from translation.alignment import ALL_HEADS, Alignment, HeadChoice, Pieces, WordAttention
+from translation.answers import (
+    NOTHING,
+    Attention,
+    Candidate,
+    Hypothesis,
+    TokenScores,
+    Translated,
+    Translation,
+)
 from translation.engines import CTranslate2
 from translation.forcing import attention_weights, token_log_probs
 from translation.loading import LoadedRun, load_run
@@ -27,90 +36,6 @@ from utils.machine import resolve_device
 
 TYPES = {str(t).removeprefix("torch."): t for t in (torch.float32, torch.float64)}
 TYPES |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One translation as text.
-
-    `score` is its log-probability over the length penalty, or its expected utility where decode.mbr
-    chose among them. finished=False: cut off at the length limit.
-    """
-
-    text: str
-    score: float
-    log_prob: float
-    finished: bool
-
-
-NOTHING = Candidate("", score=0.0, log_prob=0.0, finished=True)  # of a text without a word
-
-
-@dataclass(frozen=True, slots=True)
-class Hypothesis(Candidate):
-    """A translation with its tokens (the last is EOS where finished) and their log-probabilities.
-
-    The latter are natural logarithms; but for rounding, `log_prob` is their sum.
-    """
-
-    tokens: list[str]
-    token_log_probs: list[float]
-
-
-@dataclass(frozen=True, slots=True)
-class Translation(Hypothesis):
-    """The best hypothesis of a source text, and all that were found, best first."""
-
-    src: str
-    hypotheses: list[Hypothesis]
-
-
-@dataclass(frozen=True, slots=True)
-class Translated:
-    """A line of a stream with what greedy search and decode.search found."""
-
-    src: str
-    greedy: Candidate | None  # None: not asked for
-    beam: list[Candidate]  # best first; empty: not asked for
-
-    @property
-    def best(self) -> Candidate:
-        """The beam's best where there was a beam."""
-        return self.greedy if self.greedy is not None and not self.beam else self.beam[0]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenScores:
-    """A given translation's tokens, EOS last, and the natural logarithm of each one's probability.
-
-    Each is predicted from the source and the tokens before it.
-    """
-
-    tokens: list[str]
-    log_probs: list[float]
-
-    @property
-    def log_prob(self) -> float:
-        """Of the whole translation."""
-        return float(np.sum(self.log_probs))
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """What a model looks at in one sentence pair, with S source and T target tokens.
-
-    Weights are [layer, head, query, key], float32; a row sums to 1. `decoder`, over the tokens that
-    are read, sees none that comes later. Row t of `cross` is where the model looked when it
-    predicted target[t], having read read[t].
-    """
-
-    text: str  # the target
-    source: list[str]  # [S], EOS last
-    target: list[str]  # [T], EOS last unless a search was cut off
-    read: list[str]  # [T], the start token and the target without its last
-    encoder: np.ndarray  # [L,H,S,S]
-    decoder: np.ndarray  # [L,H,T,T]
-    cross: np.ndarray  # [L,H,T,S]
 
 
 class Settings(TypedDict, total=False):
@@ -362,6 +287,52 @@ class Translator:
             [start, *pieces[:-1]],
             **weights,
         )
+
+    @overload
+    def align(
+        self, src: str, tgt: str | None = None, heads: HeadChoice = ALL_HEADS
+    ) -> Alignment: ...
+
+    @overload
+    def align(
+        self, src: list[str], tgt: list[str] | None = None, heads: HeadChoice = ALL_HEADS
+    ) -> list[Alignment]: ...
+
+    def align(
+        self,
+        src: str | list[str],
+        tgt: str | list[str] | None = None,
+        heads: HeadChoice = ALL_HEADS,
+    ) -> Alignment | list[Alignment]:
+        """Which source word each target word comes from, by cross-attention; a list for lists.
+
+        Words are what white space divides. tgt=None: what greedy search finds. Raises UserError as
+        `attention` does, and for a layer or head that is not there.
+        """
+        sources = [src] if isinstance(src, str) else src
+        if tgt is None:
+            targets = [found.text for found in self.translate(sources, search="greedy")]
+        else:
+            targets = [tgt] if isinstance(tgt, str) else tgt
+        found = [each.aligned(heads) for each in self.word_attention(sources, targets)]
+        return found[0] if isinstance(src, str) else found
+
+    def word_attention(self, src: Sequence[str], tgt: Sequence[str]) -> list[WordAttention]:
+        """The cross-attention between the words of each pair, of all layers and heads."""
+        model, tokenizer, device = self.searcher.model, self.tokenizer, self.searcher.device
+        sources = [Pieces.of(text, tokenizer.encode_src_batch) for text in src]
+        targets = [Pieces.of(text, tokenizer.encode_tgt_batch) for text in tgt]
+
+        def compute(rows: Sequence[int]) -> list[WordAttention]:
+            pairs = [sources[i].ids for i in rows], [targets[i].ids for i in rows]
+            weights = attention_weights(model, tokenizer, device, *pairs, kinds=("cross",))
+            return [
+                WordAttention.of(of_pair["cross"], sources[i], targets[i])
+                for i, of_pair in zip(rows, weights)
+            ]
+
+        lengths = [max(len(a.ids), len(b.ids)) for a, b in zip(sources, targets, strict=True)]
+        return in_batches(lengths, self.decode.batch_on(device.type), compute)
 
     def _target(self, translation: str | FoundIds) -> list[int]:
         """The ids that the model produces for a translation: with EOS, unless it was cut off."""

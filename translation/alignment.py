@@ -1,0 +1,127 @@
+"""Which source word a target word comes from: links between words, read off cross-attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from utils.errors import UserError
+
+Link = tuple[int, int]  # numbers of a source and a target word, from 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadChoice:
+    """The attention that links are read off: the mean of some heads of one decoder layer.
+
+    A target piece is looked for in the row of attention that produces it; with shift in the next
+    row, which has read it (Chen et al. 2020, "shift-att").
+    """
+
+    layer: int | None = None  # from 1, or from -1 for the last; None: see `WordAttention.aligned`
+    heads: tuple[int, ...] | None = None  # from 1; None: all
+    shift: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> HeadChoice:
+        """Of "[shift:]LAYER[:HEAD,HEAD,...]". Raises UserError."""
+        shift, rest = text.startswith("shift:"), text.removeprefix("shift:")
+        layer, colon, heads = rest.partition(":")
+        try:
+            return cls(int(layer), tuple(map(int, heads.split(","))) if colon else None, shift)
+        except ValueError:
+            form = "[shift:]LAYER[:HEAD,HEAD,...], numbers from 1, as 2 or 5:1,3"
+            raise UserError(f"--align_with {text!r}: write {form}") from None
+
+    def __str__(self) -> str:
+        heads = "" if self.heads is None else ":" + ",".join(map(str, self.heads))
+        return f"{'shift:' if self.shift else ''}{self.layer}{heads}"
+
+
+ALL_HEADS = HeadChoice()
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The words of a sentence pair, and which of them belong together."""
+
+    src: list[str]
+    tgt: list[str]
+    links: list[Link]  # source and target word, from 0, in the order of the latter
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The linked words."""
+        return [(self.src[s], self.tgt[t]) for s, t in self.links]
+
+    def pharaoh(self) -> str:
+        """ "0-0 1-2": the links as fast_align and Pharaoh write them, source before target."""
+        return " ".join(f"{s}-{t}" for s, t in self.links)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Words and what a tokenizer makes of them: P ids and EOS, and the word of each id."""
+
+    words: list[str]
+    ids: list[int]  # [P+1]
+    word_of: np.ndarray  # [P]
+
+    @classmethod
+    def of(cls, text: str, encode: Callable[[Sequence[str]], list[list[int]]]) -> Pieces:
+        """The words of a text are what white space divides.
+
+        Each is encoded by itself: no tokenizer here makes a piece of two words, so that the ids are
+        those of the text, and every id has its word, be it a byte or unknown.
+        """
+        words = text.split()
+        encoded = encode(words)
+        word_of = np.repeat(np.arange(len(words)), [len(ids) - 1 for ids in encoded])
+        [[eos_id]] = encode([""])
+        return cls(words, [*(i for ids in encoded for i in ids[:-1]), eos_id], word_of)
+
+    def by_word(self) -> np.ndarray:
+        """[P,W], 1 where a piece is of a word."""
+        return np.eye(len(self.words))[self.word_of]
+
+
+@dataclass(frozen=True, slots=True)
+class WordAttention:
+    """How much each target word looks at each source word, in every head: [L,H,Wt,Ws]."""
+
+    src: list[str]
+    tgt: list[str]
+    produced: np.ndarray  # where the target word is produced
+    read: np.ndarray  # where it is read, one step later
+
+    @classmethod
+    def of(cls, cross: np.ndarray, src: Pieces, tgt: Pieces) -> WordAttention:
+        """Of cross-attention [L,H,T,S]: the sum over a source word's pieces, EOS left out, and the
+        mean over a target word's."""
+        n = len(tgt.word_of)
+        to_src, to_tgt = src.by_word(), tgt.by_word()
+        to_tgt /= np.maximum(to_tgt.sum(axis=0), 1)
+        rows = (cross[:, :, start : start + n, :-1] for start in (0, 1))
+        produced, read = (to_tgt.T @ (of_pieces @ to_src) for of_pieces in rows)
+        return cls(src.words, tgt.words, produced, read)
+
+    def aligned(self, choice: HeadChoice) -> Alignment:
+        """Each target word with the source word that it looks at most, unless it looks at none.
+
+        Without a layer in the choice: the last but one (Garg et al. 2019), of two the last. Raises
+        UserError for a layer or head that is not there.
+        """
+        weights = self.read if choice.shift else self.produced
+        n_layers, n_heads = weights.shape[:2]
+        layer = choice.layer or (n_layers - 1 if n_layers > 2 else n_layers)
+        heads = choice.heads or range(1, n_heads + 1)
+        for what, numbers, n in (("layer", (layer,), n_layers), ("head", heads, n_heads)):
+            for number in numbers:
+                if not 1 <= abs(number) <= n:
+                    raise UserError(f"there is no {what} {number}: the decoder has 1 to {n}")
+        of_layer = weights[layer - (layer > 0)]
+        mean = of_layer[[head - (head > 0) for head in heads]].mean(axis=0)
+        links = [(int(row.argmax()), t) for t, row in enumerate(mean) if row.any()]
+        return Alignment(self.src, self.tgt, links)

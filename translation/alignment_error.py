@@ -1,0 +1,144 @@
+"""Alignments against links that people drew: precision, recall, and the alignment error rate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from translation.alignment import HeadChoice, Link, WordAttention
+from utils.errors import UserError
+from utils.lines import open_source, read_lines
+from utils.tables import markdown_table
+
+WHEN = ("produced", "read")  # the target word; see HeadChoice
+LINK = re.compile(r"([1-9]\d*)([-p])([1-9]\d*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """The links of a sentence pair, source and target word from 0; sure ones are possible too."""
+
+    sure: frozenset[Link]
+    possible: frozenset[Link]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentScores:
+    """For links A, sure links S and possible links P (Och and Ney 2003, section 5).
+
+    precision |A and P| / |A|, recall |A and S| / |S|, AER 1 - (|A and S| + |A and P|) / (|A| +
+    |S|), each of the counts over all pairs.
+    """
+
+    precision: float
+    recall: float
+    aer: float
+
+    def __str__(self) -> str:
+        told = zip(("precision", "recall", "AER"), (self.precision, self.recall, self.aer))
+        return ", ".join(f"{name} {100 * value:.1f}" for name, value in told)
+
+
+def alignment_scores(pairs: Iterable[tuple[Iterable[Link], Gold]]) -> AlignmentScores:
+    """Of the links found for some sentence pairs, each with its gold links."""
+    n_found = n_sure = found_sure = found_possible = 0
+    for links, gold in pairs:
+        found = set(links)
+        n_found, n_sure = n_found + len(found), n_sure + len(gold.sure)
+        found_sure += len(found & gold.sure)
+        found_possible += len(found & gold.possible)
+    return AlignmentScores(
+        found_possible / max(n_found, 1),
+        found_sure / max(n_sure, 1),
+        1 - (found_sure + found_possible) / max(n_found + n_sure, 1),
+    )
+
+
+def read_gold(path: Path, src: Sequence[str], tgt: Sequence[str]) -> list[Gold]:
+    """A line of links for each pair: `1-2` sure, `1p2` possible, words counted from 1.
+
+    Which number is the source's is told by the sentences: one order alone has every link inside
+    them. Raises UserError where it is neither or both, and for a line that is no such.
+    """
+    lines = list(read_lines(*open_source(path)))
+    if len(lines) != len(src):
+        raise UserError(f"{path}: {len(lines):,} lines of links for {len(src):,} sentence pairs")
+    rows: list[list[tuple[int, str, int]]] = []
+    for number, line in enumerate(lines, start=1):
+        links = []
+        for part in line.split():
+            if (link := LINK.fullmatch(part)) is None:
+                raise UserError(f"{path}, line {number}: {part!r} is no link: 1-2 (sure) or 1p2")
+            links.append((int(link[1]) - 1, link[2], int(link[3]) - 1))
+        rows.append(links)
+
+    def outside(first: Sequence[str], second: Sequence[str]) -> int | None:
+        """The first line with a link beyond the words."""
+        for number, (of_pair, a, b) in enumerate(zip(rows, first, second), start=1):
+            n_a, n_b = len(a.split()), len(b.split())
+            if any(i >= n_a or j >= n_b for i, _, j in of_pair):
+                return number
+        return None
+
+    straight, turned = outside(src, tgt), outside(tgt, src)
+    if straight and turned:
+        worst = max(straight, turned)
+        raise UserError(f"{path}, line {worst}: a link beyond the words of its sentence pair")
+    if not straight and not turned and any(i != j for of_pair in rows for i, _, j in of_pair):
+        raise UserError(f"{path}: either number could be the source's; give more pairs")
+    if straight:
+        rows = [[(j, kind, i) for i, kind, j in of_pair] for of_pair in rows]
+    return [
+        Gold(
+            frozenset((i, j) for i, kind, j in of_pair if kind == "-"),
+            frozenset((i, j) for i, _, j in of_pair),
+        )
+        for of_pair in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class GoldPairs:
+    """Sentence pairs, all that a model's attention says of their words, and their gold links."""
+
+    attention: Sequence[WordAttention]
+    gold: Sequence[Gold]
+
+    def __getitem__(self, part: slice) -> GoldPairs:
+        return GoldPairs(self.attention[part], self.gold[part])
+
+    def scores(self, choice: HeadChoice) -> AlignmentScores:
+        pairs = zip(self.attention, self.gold, strict=True)
+        return alignment_scores((each.aligned(choice).links, gold) for each, gold in pairs)
+
+    def by_layer(self) -> str:
+        """A table of the mean of all heads."""
+        columns = ("precision", "recall", "AER")
+        header = ["layer", *(f"{name} {when}" for when in WHEN for name in columns)]
+        rows = []
+        for layer in range(1, len(self.attention[0].produced) + 1):
+            found = [self.scores(HeadChoice(layer, None, shift)) for shift in (False, True)]
+            values = (v for each in found for v in (each.precision, each.recall, each.aer))
+            rows.append([layer, *(f"{100 * value:.1f}" for value in values)])
+        return markdown_table(header, rows)
+
+    def best(self) -> HeadChoice:
+        """The choice of the lowest AER: of each layer, with and without shift, the n best heads.
+
+        Heads are ranked by their own AER, and n is 1 to all.
+        """
+
+        def error(choice: HeadChoice) -> float:
+            return self.scores(choice).aer
+
+        n_layers, n_heads = self.attention[0].produced.shape[:2]
+        candidates = []
+        for shift in (False, True):
+            for layer in range(1, n_layers + 1):
+                alone = {head: HeadChoice(layer, (head,), shift) for head in range(1, n_heads + 1)}
+                ranked = sorted(alone, key=lambda head: error(alone[head]))
+                several = (tuple(sorted(ranked[:n])) for n in range(1, n_heads + 1))
+                candidates += [HeadChoice(layer, heads, shift) for heads in several]
+        return min(candidates, key=error)
