@@ -229,9 +229,9 @@ def _check_ids(
     shared = theirs.share_encoder_decoder_embeddings
     allowed: dict[str, tuple[Any, ...]] = {
         "pad_token_id": (pad,),
-        "eos_token_id": (eos, [eos]),
+        "eos_token_id": ([eos], eos),
         "decoder_start_token_id": (pad,),
-        "forced_eos_token_id": (None, eos, [eos]),
+        "forced_eos_token_id": (None, [eos], eos),
         "bad_words_ids": (None, [], [[pad]]),
     }
     for key, values in allowed.items():
@@ -302,8 +302,8 @@ def _check_ties(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], folder: Path
 ) -> None:
     """That weights which config.json ties are equal, and those that it leaves out are 0."""
-    for name in weights.keys() & expected.keys():
-        if not torch.equal(weights[name], expected[name]):
+    for name, tensor in weights.items():
+        if name in expected and not torch.equal(tensor, expected[name]):
             raise UserError(
                 f"{_weights_file(folder)}: {name} is not what config.json says: see "
                 "tie_word_embeddings and share_encoder_decoder_embeddings"

@@ -341,7 +341,9 @@ class TrainConfig(Section, section="train"):
     max_epochs: int = count(20)
     max_steps: int | None = count(None, le=MOST_STEPS)  # stops earlier, within an epoch too
     seed: int = number(0, ge=0, le=LARGEST)
-    init_from: str | None = None  # a run or checkpoint: its weights and tokenizer are the first
+    # A run, a checkpoint or a Marian model: its weights and tokenizer are the first.
+    init_from: str | None = None
+    init_model: bool = False  # of init_from the model section too, but for what drops in training
     device: str = "auto"  # auto: CUDA where there is one
     # auto: the faster; tf32: float32 whose products a GPU makes in TensorFloat-32
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"

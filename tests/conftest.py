@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -68,11 +69,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def run_script(
-    *args: str | Path, cwd: Path = ROOT, timeout: float = 120
+    *args: str | Path, cwd: Path = ROOT, timeout: float = 120, environment: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[str]:
     """Run `python ARGS` from the repository root, as a user does."""
     command = [sys.executable, *map(str, args)]
-    env = {**os.environ, "PYTHONPATH": ""}
+    env = {**os.environ, "PYTHONPATH": "", **environment}
     return subprocess.run(
         command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout
     )

@@ -74,7 +74,8 @@ def write_marian_model(files: Path, folder: Path, **changes: Any) -> Path:
     from transformers import MarianConfig, MarianMTModel
 
     shutil.copytree(files, folder, dirs_exist_ok=True)
-    size = len(json.loads((files / "vocab.json").read_text("utf-8")))
+    vocab = json.loads((files / "vocab.json").read_text("utf-8"))
+    size, pad, eos = len(vocab), vocab["<pad>"], vocab["</s>"]
     config: dict[str, Any] = {
         "vocab_size": size,
         "d_model": 32,
@@ -82,10 +83,10 @@ def write_marian_model(files: Path, folder: Path, **changes: Any) -> Path:
         "decoder_layers": 2,
         "activation_function": "swish",
         "scale_embedding": True,
-        "pad_token_id": size - 1,
-        "decoder_start_token_id": size - 1,
-        "eos_token_id": 0,
-        "forced_eos_token_id": 0,
+        "pad_token_id": pad,
+        "decoder_start_token_id": pad,
+        "eos_token_id": eos,
+        "forced_eos_token_id": eos,
         "max_position_embeddings": 64,
         "init_std": 0.3,
     }
@@ -98,8 +99,8 @@ def write_marian_model(files: Path, folder: Path, **changes: Any) -> Path:
             if "embed_positions" not in name:
                 parameter.add_(0.1 * torch.randn_like(parameter))
         model.final_logits_bias.normal_()
-        model.final_logits_bias[0, 0] += 4.0
-    model.generation_config.update(num_beams=4, max_length=40, bad_words_ids=[[size - 1]])
+        model.final_logits_bias[0, eos] += 4.0
+    model.generation_config.update(num_beams=4, max_length=40, bad_words_ids=[[pad]])
     model.save_pretrained(folder)
     return folder
 

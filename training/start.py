@@ -37,7 +37,9 @@ MAY_CHANGE = (
     "data.corpus.path",
     "data.corpus.root",
 )
-MAY_NOT_CHANGE = ("train.seed", "train.precision", "train.ema_decay", "train.init_from")
+MAY_NOT_CHANGE = tuple(
+    f"train.{name}" for name in ("seed", "precision", "ema_decay", "init_from", "init_model")
+)
 # A part of a mixture: its places may change as others do.
 _PART = re.compile(r"(?<=^data\.corpus\.)parts\.\d+\.corpus\.")
 
@@ -183,6 +185,8 @@ def open_run(config: Config, resume: Path | None) -> Start:
             if config.train.precision == "auto":  # as it began
                 precision = checkpoint_config(payload).train.precision
                 config = apply_overrides(config, [f"train.precision={precision}"])
+            if config.train.init_from is not None:
+                config = as_parent(config, checkpoint_config(payload))
             check_resume(config, payload, checkpoint)
             origin = f"; going on after update {payload['progress']['step']} ({checkpoint})"
         return Resumed(config, run, origin, checkpoint, payload)
@@ -192,14 +196,24 @@ def open_run(config: Config, resume: Path | None) -> Start:
         config.train.init_from, runs_dir=config.train.runs_dir, prefer="best"
     )
     payload = read_checkpoint(checkpoint)
-    # The parent's vocabulary is the one that the weights know. How segmentations are drawn in
-    # training is no part of it.
-    tokenizer = checkpoint_config(payload).tokenizer
-    if isinstance(tokenizer, Subword) and isinstance(config.tokenizer, Subword):
-        tokenizer = replace(tokenizer, sampling=config.tokenizer.sampling)
-    config = replace(config, tokenizer=tokenizer)
+    config = as_parent(config, checkpoint_config(payload))
     origin = f"; weights of {checkpoint}"
     return Initialized(config, _new_run(config), origin, parent, checkpoint, payload)
+
+
+def as_parent(config: Config, parent: Config) -> Config:
+    """`config` with the parent's tokenizer, and with its model where train.init_model asks for it.
+
+    What training alone knows stays: how segmentations are drawn, and what is dropped.
+    """
+    tokenizer, model = parent.tokenizer, config.model
+    if isinstance(tokenizer, Subword) and isinstance(config.tokenizer, Subword):
+        tokenizer = replace(tokenizer, sampling=config.tokenizer.sampling)
+    if config.train.init_model:
+        names = (key.removeprefix("model.") for key in TRAINING_ONLY if key.startswith("model."))
+        own: Any = {name: getattr(model, name) for name in names if "." not in name}
+        model = replace(parent.model, **own)
+    return replace(config, tokenizer=tokenizer, model=model)
 
 
 def _new_run(config: Config) -> Run:

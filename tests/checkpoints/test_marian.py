@@ -1,23 +1,42 @@
 """Marian models against transformers: the same logits, gradients, searches; and what is refused."""
 
+import io
+import json
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import local_hub
 import numpy as np
 import pytest
 import torch
+from conftest import ROOT, run_script
 from huggingface_hub import constants
+from ignite.engine import Engine, Events
 from marian_files import french_sentences, with_two_vocabularies, write_marian_model
+from safetensors.torch import load as load_safetensors, save_file
 from torch import Tensor
+from toy_runs import assert_same, log_of, run_here, same, toy_settings
+from transformers import MarianMTModel, MarianTokenizer
 
+from checkpoints.average import average_checkpoints, write_average
+from checkpoints.resolve import resolve_checkpoint
 from checkpoints.transformers_weights import to_theirs
+from configs.load import load_config
+from configs.schema import Marian, Sinusoidal
+from configs.serialize import apply_overrides, to_dict
+from models.build import build_model
 from models.decoding.beam import beam_search
 from models.decoding.hypothesis import Limits
 from models.decoding.stepwise import greedy_search
 from models.loss import token_sums
+from training.prepare import Learner
 from translation.loading import LoadedRun, load_run
 from translation.search import pad_sources
+from utils.errors import UserError
 
 APART: dict[str, Any] = {"share_encoder_decoder_embeddings": False}
 # Changes to a small model, and whether its vocabularies are two.
@@ -57,8 +76,6 @@ def folders(marian_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> di
 
 def theirs_in(folder: Path, dtype: torch.dtype) -> Any:
     """The model by transformers, with sinusoids that are exact in float64."""
-    from transformers import MarianMTModel
-
     model: Any = MarianMTModel.from_pretrained(folder).to(dtype).eval()
     n, d = model.config.max_position_embeddings, model.config.d_model
     angles = np.arange(n)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
@@ -150,3 +167,262 @@ def test_searches_find_what_generate_finds(folders: dict[str, Path], name: str) 
             assert hypothesis.ids == tuple(i for i in ids[1:] if i not in (eos_id, pad_id))
             assert hypothesis.score == pytest.approx(score, abs=2e-5)  # theirs are float32
     assert n_compared > 100
+
+
+# ------------------------------------------------------------------------------ where it comes from
+
+
+def runs_in(home: Path) -> list[Path]:
+    return sorted(path for path in home.glob("*") if path.name != ".lock")
+
+
+def rewritten(folder: Path, name: str, **changes: Any) -> None:
+    saved = json.loads((folder / name).read_text("utf-8"))
+    (folder / name).write_text(json.dumps(saved | changes), "utf-8")
+
+
+def test_a_model_is_mapped_once_by_whatever_name_and_process(
+    folders: dict[str, Path], home: Path
+) -> None:
+    folder, before = shutil.copytree(folders["swish_tied"], home.parent / "mine"), runs_in(home)
+    places = [folder, folder / "model.safetensors", folder / ".." / "mine"]
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda p: resolve_checkpoint(p, runs_dir=".", prefer="best"), places))
+    [run] = {run.path for _, run in found}
+    assert [run] == [path for path in runs_in(home) if path not in before]
+    assert {"config.json", "model.safetensors", "tokenizer"} == {p.name for p in run.iterdir()}
+    changed = (run / "model.safetensors").stat().st_mtime_ns
+    loaded = load_run(folder, runs_dir=".")
+    assert (run / "model.safetensors").stat().st_mtime_ns == changed
+    decode, data = loaded.config.decode, loaded.config.data
+    assert (decode.beam_size, decode.n_best, decode.max_len) == (4, 4, 39)
+    assert (loaded.config.name, data.src_lang, data.tgt_lang) == ("mine", "fr", "en")
+    assert loaded.config.model.position.longest() == 64
+    rewritten(folder, "generation_config.json", num_beams=2, length_penalty=0.5)
+    decode = load_run(folder, runs_dir=".").config.decode
+    assert (decode.beam_size, decode.length_penalty) == (2, 0.5)
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_name_on_the_hub_is_fetched_once(
+    folders: dict[str, Path], weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {path.name: path.read_bytes() for path in folders["swish_tied"].iterdir()}
+    pickled = io.BytesIO()
+    torch.save(load_safetensors(files["model.safetensors"]), pickled)
+    files["pytorch_model.bin"] = pickled.getvalue()
+    if weights == "pytorch_model.bin":
+        del files["model.safetensors"]
+    expected = load_run(folders["swish_tied"], runs_dir=".").model.state_dict()
+    with local_hub.serve("models/some/model", files) as (endpoint, asked):
+        local_hub.ask(monkeypatch, endpoint, tmp_path)
+        loaded = load_run("some/model", runs_dir=".")
+        fetched = {path.rpartition("/")[2] for path in asked}
+        assert {"model.safetensors", "pytorch_model.bin"} & fetched == {weights}
+    assert loaded.run.path.name.startswith("model-")
+    assert loaded.config.tokenizer == Marian(name_or_path="some/model")
+    for name, tensor in load_run("some/model", runs_dir=".").model.state_dict().items():
+        assert torch.equal(tensor, expected[name])
+    words = "other/model: no such checkpoint or run folder; the model other/model is not in the hub"
+    with pytest.raises(UserError, match=f"^{words}.*give a local folder with its files") as caught:
+        load_run("other/model", runs_dir=".")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_export_of_this_project_comes_back_to_the_last_bit(
+    trained_run: Path, tmp_path: Path, home: Path
+) -> None:
+    """With `fr2en` in config.json: all of its configuration, its tokenizer, its weights."""
+    loaded = load_run(trained_run, runs_dir=".")
+    model = replace(loaded.config.model, norm="pre", position=Sinusoidal(), bias=False)
+    config = replace(loaded.config, model=model)
+    network = build_model(model, loaded.tokenizer)
+    save_file(to_theirs(network.state_dict(), model), tmp_path / "model.safetensors")
+    about = {"model_type": "pegasus", "architectures": [], "fr2en": to_dict(config)}
+    (tmp_path / "config.json").write_text(json.dumps(about), "utf-8")
+    loaded.tokenizer.save(tmp_path / "tokenizer")
+    back = load_run(tmp_path, runs_dir=".")
+    assert back.config == config
+    assert back.tokenizer.fingerprint() == loaded.tokenizer.fingerprint()
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(back.model.state_dict()[name], tensor)
+    rewritten(tmp_path, "config.json", fr2en=to_dict(config) | {"seed": 1})
+    with pytest.raises(UserError, match=r"config\.json: fr2en: unknown key 'seed'"):
+        load_run(tmp_path, runs_dir=".")
+
+
+def test_inference_translates_as_transformers_does(
+    folders: dict[str, Path], home: Path, tmp_path: Path
+) -> None:
+    folder, sentences = folders["swish_tied"], french_sentences(20)
+    (tmp_path / "in.fr").write_text("\n".join(sentences) + "\n", "utf-8")
+    ours = run_script(
+        *("inference.py", "--model_path", folder, "--src_file", tmp_path / "in.fr"),
+        *("--search", "greedy", "--set", "decode.max_len_ratio=99", "--threads", "1"),
+        environment={"HF_HOME": str(home.parent)},
+    )
+    assert (ours.returncode, ours.stderr) == (0, "")
+    tokenizer: Any = MarianTokenizer.from_pretrained(folder)
+    inputs = tokenizer(sentences, return_tensors="pt", padding=True)
+    theirs = MarianMTModel.from_pretrained(folder)
+    rules = {"num_beams": 1, "max_new_tokens": 39, "max_length": None, "forced_eos_token_id": None}
+    found = theirs.eval().generate(**inputs, **rules)
+    texts = tokenizer.batch_decode(found, skip_special_tokens=True, use_source_tokenizer=False)
+    assert ours.stdout.splitlines() == [text.strip() for text in texts]
+
+
+REAL = ROOT.parent / "shared/data/marian-fr-en"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real tokenizer's files are not there")
+def test_a_model_of_the_real_tokenizer(tmp_path: Path) -> None:
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
+    folder = write_marian_model(REAL, tmp_path, **sizes)
+    loaded = load_run(folder, runs_dir=".")
+    src, tgt_in, _ = batch(loaded, 4)
+    theirs = theirs_in(folder, torch.float32)
+    mask = src != loaded.tokenizer.pad_id
+    found = theirs(src, attention_mask=mask, decoder_input_ids=tgt_in).logits
+    torch.testing.assert_close(loaded.model(src, tgt_in), found, atol=1e-4, rtol=0)
+    assert found.shape[-1] == loaded.tokenizer.tgt_vocab_size > 50_000
+
+
+# --------------------------------------------------------------------------------- what is refused
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+# Of each file the keys that change, and words of the line that names what is wrong.
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (CONFIG, {"model_type": "t5"}, "model_type = 't5': of models of transformers 'marian' alone"),
+    (CONFIG, {"model_type": None}, "model_type = None"),
+    (CONFIG, {"scale_embedding": False}, "scale_embedding = False: .* True alone is known"),
+    (CONFIG, {"static_position_embeddings": False}, "static_position_embeddings = False"),
+    (CONFIG, {"normalize_before": True}, "normalize_before = True"),
+    (CONFIG, {"add_final_layer_norm": True}, "add_final_layer_norm = True"),
+    (CONFIG, {"activation_function": "tanh"}, "activation_function = 'tanh': known are relu, gelu"),
+    (CONFIG, {"decoder_ffn_dim": 32}, "decoder_ffn_dim = 32: must be encoder_ffn_dim = 48"),
+    (CONFIG, {"encoder_attention_heads": 5, "decoder_attention_heads": 5}, "model.n_heads"),
+    (CONFIG, {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32}, r"fc1\..* is \[48.*, by config"),
+    (CONFIG, {"encoder_layers": 3}, r"model\.encoder\.layers\.2\..* is missing"),
+    (CONFIG, {"encoder_layers": 1}, r"model\.encoder\.layers\.1\..* has no place"),
+    (CONFIG, {"encoder_layers": "two"}, "config.json: Strict"),
+    (CONFIG, {"vocab_size": 50}, r"vocab_size = 50: the tokenizer has \d+ pieces"),
+    (CONFIG, {"eos_token_id": 2}, "eos_token_id = 2: with this tokenizer"),
+    (CONFIG, {"decoder_start_token_id": 0}, "decoder_start_token_id = 0"),
+    (GENERATION, {"forced_bos_token_id": 7}, "forced_bos_token_id = 7: this project's search"),
+    (GENERATION, {"bad_words_ids": [[3]]}, r"bad_words_ids = \[\[3\]\]"),
+    (GENERATION, {"length_penalty": -1.0}, r"decode\.length_penalty = -1\.0"),
+    (GENERATION, {"max_length": "long"}, "config.json: "),
+]
+
+
+def refusal(folder: Path, home: Path, words: str) -> None:
+    """One line with these words, and nothing written."""
+    before = runs_in(home)
+    with pytest.raises(UserError, match=words) as caught:
+        load_run(folder, runs_dir=".")
+    assert "\n" not in str(caught.value)
+    assert runs_in(home) == before
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), REFUSED, ids=str)
+def test_what_cannot_be_represented_is_named(
+    folders: dict[str, Path],
+    home: Path,
+    tmp_path: Path,
+    name: str,
+    changes: dict[str, Any],
+    words: str,
+) -> None:
+    folder = shutil.copytree(folders["swish_tied"], tmp_path / "model")
+    generation = {"max_length": 40, "num_beams": 4}
+    (folder / GENERATION).write_text(json.dumps(generation), "utf-8")
+    rewritten(folder, name, **changes)
+    refusal(folder, home, words)
+
+
+class Mischief:
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("executed"),)
+
+
+def test_weights_and_files_that_are_not_a_models_are_named(
+    folders: dict[str, Path], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = shutil.copytree(folders["swish_tied"], tmp_path / "model")
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    weights = load_safetensors(whole)
+    shared = weights["model.shared.weight"]
+    for name, tensor, words in (
+        ("model.shared.weight", shared * torch.nan, "model.shared.weight holds NaN or infinity"),
+        ("lm_head.weight", shared + 1, "shared.weight is not what config.json says: see tie_word_"),
+        (
+            "model.decoder.layer_norm.weight",
+            shared[0].clone(),
+            "decoder.layer_norm.weight has no place in",
+        ),
+        (
+            "model.encoder.embed_positions.weight",
+            shared[:9].clone(),
+            "other positions than the sinusoids",
+        ),
+    ):
+        save_file({**weights, name: tensor}, path)
+        refusal(folder, home, words)
+    path.write_bytes(whole[:1000])
+    refusal(folder, home, "model.safetensors: not a whole file of safetensors")
+    path.unlink()
+    refusal(folder, home, "without model.safetensors or pytorch_model.bin")
+    torch.save({"model.shared.weight": Mischief()}, folder / "pytorch_model.bin")
+    refusal(folder, home, "pytorch_model.bin: not a whole file of weights")
+    assert not Path("executed").exists()
+    path.write_bytes(whole)
+    (folder / "source.spm").unlink()
+    refusal(folder, home, "lacks source.spm")
+
+
+def test_two_vocabularies_need_the_same_special_ids(
+    folders: dict[str, Path], home: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders["relu_two_vocabularies"], tmp_path / "model")
+    target = json.loads((folder / "target_vocab.json").read_text("utf-8"))
+    rewritten(folder, "target_vocab.json", **{"</s>": 5, list(target)[5]: 0})
+    refusal(folder, home, "target_vocab.json in '.*': the id of </s> is 5, in vocab.json it is 0")
+    (folder / "target_vocab.json").unlink()
+    refusal(folder, home, "lacks target_vocab.json")
+
+
+# -------------------------------------------------------------------------------------- fine-tuning
+
+
+def test_the_finetuning_config_goes_on_from_a_model(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    settings = toy_settings(
+        tmp_path,
+        f"train.init_from={folders['swish_tied']} train.max_epochs=2 decode.beam_size=2",
+        "decode.n_best=1 data.max_len=60 data.clean.max_words=none",
+    )
+    own = "model.", "tokenizer.", "optim."
+    settings = [each for each in settings if not each.startswith(own)]
+    config = load_config(ROOT / "configs/iwslt2017_finetune.py", settings)
+    first = load_run(folders["swish_tied"], runs_dir=".")
+
+    def look(trainer: Engine, learner: Learner) -> None:
+        @trainer.on(Events.STARTED)
+        def compare() -> None:
+            assert same(dict(learner.model.state_dict()), dict(first.model.state_dict()))
+
+    whole = run_here(config, hook=look).run
+    losses = [line["loss"] for line in log_of(whole).values()]
+    assert losses[-1] < losses[0]
+    saved = load_run(whole.path, runs_dir=".")
+    assert saved.config.model == replace(first.config.model, dropout=0.1)
+    assert saved.config.tokenizer == first.config.tokenizer
+    stopped = run_here(apply_overrides(config, ["train.max_steps=7"])).run
+    run_here(config, resume=stopped.path)  # as `--resume RUN --config FILE`
+    assert_same(whole, stopped, "regular_checkpoint_2.pt")
+    paths = [whole.checkpoints / f"regular_checkpoint_{epoch}.pt" for epoch in (1, 2)]
+    averaged = write_average(whole, average_checkpoints(paths), how="last2")
+    assert load_run(averaged, runs_dir=".").model.output.bias.shape == first.model.output.bias.shape
