@@ -21,8 +21,13 @@ const range = (n) => Array.from({ length: n }, (_, i) => i);
 const number = (x, digits = 3) =>
   x === null || Number.isNaN(x) ? "–" : x.toFixed(digits).replace("-", "\u2212");
 const percent = (p) => (p >= 0.0995 ? (100 * p).toFixed(0) : (100 * p).toPrecision(2)) + " %";
-const quoted = (text) => `\u201c${text}\u201d`;
+/** Text that runs in its own direction, whatever stands around it. */
+const isolated = (text) => `\u2068${text}\u2069`;
+const quoted = (text) => `\u201c${isolated(text)}\u201d`;
+const direction = (text) => (/^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/u.test(text) ? "rtl" : "ltr");
 const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
+/** The end of a long text. */
+const ending = (text) => (text.length > 44 ? "\u2026" + text.slice(-43) : text);
 const plain = (piece) => piece.replaceAll("\u2581", " ");
 let made = 0;
 const newId = () => `e${++made}`;
@@ -154,7 +159,7 @@ function matrix({ title, rows, columns, value, scale, unit = 1, digits = 3, squa
 
   function draw() {
     const left = room(rows), top = room(columns);
-    let cw = clamp(Math.floor((width - left) / columns.length), 3, 26), ch = clamp(Math.floor(620 / rows.length), 3, 26);
+    let cw = clamp(Math.floor((width - left) / columns.length), 3, square ? 26 : 44), ch = clamp(Math.floor(620 / rows.length), 3, 26);
     if (square) cw = ch = Math.min(cw, Math.max(ch, 9));
     place = { left, top, cw, ch };
     const [w, h] = [left + cw * columns.length + 1, top + ch * rows.length + 1], ratio = devicePixelRatio || 1;
@@ -191,7 +196,7 @@ function matrix({ title, rows, columns, value, scale, unit = 1, digits = 3, squa
     cursor = [clamp(row, 0, rows.length - 1), clamp(column, 0, columns.length - 1)];
     [row, column] = cursor;
     const x = value(row, column);
-    readout.textContent = say ? say(row, column, x) : `${rows[row]} \u2192 ${columns[column]}: ${number(x, digits)}`;
+    readout.textContent = say ? say(row, column, x) : `${isolated(rows[row])} \u2192 ${isolated(columns[column])}: ${number(x, digits)}`;
     draw();
   }
   canvas.addEventListener("pointermove", (event) => {
@@ -246,10 +251,10 @@ function tokensView(model) {
   const drawing = svg("svg", { "aria-hidden": "true" });
   const told = el("p", { class: "told", role: "status" }), detail = el("div", { class: "detail" });
   const lines = {
-    source: el("div", { class: "tokens source", role: "listbox", "aria-label": "Source", dir: "auto" }),
-    target: el("div", { class: "tokens target", role: "listbox", "aria-label": "Translation", dir: "auto" }),
+    source: el("div", { class: "tokens source", role: "listbox", "aria-label": "Source", dir: direction(model.source.text) }),
+    target: el("div", { class: "tokens target", role: "listbox", "aria-label": "Translation", dir: direction(model.target.text) }),
   };
-  const stage = el("div", { class: "stage" }, el("p", { class: "side" }, "Source"), lines.source, el("div", { class: "space" }), el("p", { class: "side" }, model.target.given ? "Translation (given)" : "Translation"), lines.target, drawing);
+  const stage = el("div", { class: "stage" }, drawing, el("p", { class: "side" }, "Source"), lines.source, el("div", { class: "space" }), el("p", { class: "side" }, model.target.given ? "Translation (given)" : "Translation"), lines.target);
   const change = (field) => (value) => { state[field] = value; update(); };
   const numbered = (word, n) => [["all", `all ${word}s`], ...range(n).map((i) => [String(i), `${word} ${i + 1}`])];
   const kinds = choice("Attention", Object.entries(KINDS), (kind) => { state.kind = kind; state.layer = state.head = "all"; setUp(); });
@@ -315,6 +320,7 @@ function tokensView(model) {
       chip.setAttribute("aria-selected", "false");
     }
     const { from, to, rows, columns } = weights;
+    let scale = 0.7;
     const name = active && (active[1] < 0 ? model.target.start : labels(active[0])[active[1]]);
     if (active) {
       const chip = chips[active[0]][active[0] === "target" ? active[1] + 1 : active[1]];
@@ -325,17 +331,19 @@ function tokensView(model) {
       } else if (active[0] === to && from !== to) {
         for (const row of range(rows)) found.push([weights[row * columns + active[1]], row, active[1], queryChip(row)]);
       }
-      for (const [w, , , other] of found) other.style.setProperty("--w", w);
+      // What is spread thin would not be seen: the strongest has a quarter of full strength or more.
+      scale = 1 / Math.max(0.25, ...found.map(([w]) => w));
+      for (const [w, , , other] of found) other.style.setProperty("--w", w * scale);
     } else if (rows * columns <= 10000) {
       for (const row of range(rows)) for (const column of range(columns)) {
         const w = weights[row * columns + column];
         if (w > 0.04) found.push([w, row, column]);
       }
     }
-    connect(found.filter(([w]) => w > 0.004), active ? 1 : 0.7);
+    connect(found.filter(([w]) => w * scale > 0.004), scale);
     describe(active, name, found);
   }
-  function connect(found, strength) {
+  function connect(found, scale) {
     const stageBox = stage.getBoundingClientRect();
     const boxes = new Map(), visible = (box, chip) => {
       const line = chip.parentElement.getBoundingClientRect();
@@ -350,7 +358,7 @@ function tokensView(model) {
       const y1 = a.top - stageBox.top, y2 = (same ? b.top : b.bottom) - stageBox.top;
       const lift = same ? Math.min(62, 14 + Math.abs(x1 - x2) * 0.16) : (y1 - y2) / 2;
       const d = `M${x1} ${y1} C${x1} ${y1 - lift} ${x2} ${same ? y2 - lift : y2 + lift} ${x2} ${y2}`;
-      return [svg("path", { d, "stroke-opacity": (w * strength).toFixed(3) })];
+      return [svg("path", { d, "stroke-opacity": (w * scale).toFixed(3) })];
     }));
   }
   function describe(active, name, found) {
@@ -394,7 +402,7 @@ function headsView(model, showInText) {
   const figures = Object.keys(KINDS).map((kind) => {
     const attention = model.attention[kind], maps = [];
     const grid = el("div", { class: "heads", role: "group", "aria-label": `${KINDS[kind]}: maps of all heads` });
-    grid.style.gridTemplateColumns = `1.6rem repeat(${attention.heads}, minmax(0, 5.5rem))`;
+    grid.style.gridTemplateColumns = `1.6rem repeat(${attention.heads}, minmax(0, 6.5rem))`;
     grid.append(el("span"), ...range(attention.heads).map((h) => el("span", { class: "across" }, h + 1)));
     for (const layer of range(attention.layers)) {
       grid.append(el("span", { class: "down" }, `L${layer + 1}`));
@@ -510,10 +518,10 @@ function searchView(model) {
     summary.textContent = `Step ${step} of ${steps.length}: ${now.live.length} extended; ${counts.filter(([, n]) => n).map(([text, n]) => `${n} ${text}`).join(", ")}.${end}`;
     candidates.replaceChildren(table(["#", "candidate", "log p", "p", "sum", "fate"], now.made.map((node) => {
       const { rank, log_prob, sum, fate } = nodes[node];
-      return { on: nodes[node].parent === now.live[slot], cells: [rank, prefix(nodes[node].parent) + "\u2009\u00b7\u2009" + nodes[node].piece, number(log_prob, 2), percent(Math.exp(log_prob)), number(sum, 2), `${FATES[fate][0]} ${FATES[fate][1]}: ${FATES[fate][2]}`] };
+      return { on: nodes[node].parent === now.live[slot], cells: [rank, ending(prefix(nodes[node].parent)) + "\u2009\u00b7\u2009" + nodes[node].piece, number(log_prob, 2), percent(Math.exp(log_prob)), number(sum, 2), `${FATES[fate][0]} ${FATES[fate][1]}: ${FATES[fate][2]}`] };
     }), [0, 2, 3, 4]));
     const before = prefix(now.live[slot]);
-    next.replaceChildren(el("h3", {}, `Likeliest after ${before ? quoted(before) : "the start"} (hypothesis ${slot + 1} of ${now.live.length})`), bars(probabilities(now.likeliest[slot])));
+    next.replaceChildren(el("h3", {}, `Likeliest after ${before ? quoted(ending(before)) : "the start"} (hypothesis ${slot + 1} of ${now.live.length})`), bars(probabilities(now.likeliest[slot])));
     const edge = 10 + step * COLUMN + WIDTH;
     if (edge > tree.scrollLeft + tree.clientWidth || edge - 2 * COLUMN < tree.scrollLeft) tree.scrollLeft = edge - tree.clientWidth + 20;
   }
@@ -541,7 +549,7 @@ function searchView(model) {
 }
 
 function table(heads, rows, numeric = []) {
-  const kind = (i) => (numeric.includes(i) ? "number" : i === 1 ? "text" : null);
+  const kind = (i) => (numeric.includes(i) ? "number" : ["", "text"][i] ?? "wide");
   return el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((head, i) => el("th", { class: kind(i), scope: "col" }, head)))),
     el("tbody", {}, ...rows.map(({ on, cells }) => el("tr", { class: on ? "on" : null }, ...cells.map((cell, i) => el("td", { class: kind(i), dir: i === 1 ? "auto" : null }, cell))))));
 }
@@ -563,12 +571,12 @@ function positionsView(model) {
       .map(([field, n]) => choice(field[0].toUpperCase() + field.slice(1), range(n).map((i) => [i, `${field} ${i + 1}`]), (value) => { state[field] = Number(value); draw(); }).box);
     const draw = () => host.replaceChildren(PARTS[form]({ model, part, values, labels, layers, ...state, width: Math.max(280, host.clientWidth || 600) }));
     repaint.add(draw);
-    const box = el("div", { class: "part" }, el("h3", {}, `${STACK[stack]}: ${FORMS[form]}`), el("div", { class: "controls" }, ...controls), host);
+    const box = el("div", { class: form }, el("h3", {}, `${STACK[stack]}: ${FORMS[form]}`), el("div", { class: "controls" }, ...controls), host);
     new ResizeObserver(([entry]) => { if (entry.contentRect.width !== host.last) { host.last = entry.contentRect.width; draw(); } }).observe(box);
     draw();
     return box;
   });
-  return section("Positions", notes.join(" "), ...boxes);
+  return section("Positions", notes.join(" "), el("div", { class: "parts" }, ...boxes));
 }
 
 const largest = (n, value) => { let most = 1e-9; for (let i = 0; i < n; i++) most = Math.max(most, Math.abs(value(i)) || 0); return most; };
@@ -576,12 +584,12 @@ const largest = (n, value) => { let most = 1e-9; for (let i = 0; i < n; i++) mos
 const PARTS = {
   table({ values, labels, width }) {
     const [rows, columns] = values.shape;
-    return matrix({ title: "Vectors of the positions", rows: labels, columns: range(columns).map(String), value: (i, j) => values.at(i, j), scale: "signed", unit: largest(rows * columns, (i) => values.value(values.codes[i])), square: false, width, rowName: "position", columnName: "dimension", say: (i, j, v) => `position ${labels[i]}, dimension ${j}: ${number(v)}` });
+    return matrix({ title: "Vectors of the positions", rows: labels, columns: range(columns).map(String), value: (i, j) => values.at(i, j), scale: "signed", unit: largest(rows * columns, (i) => values.value(values.codes[i])), square: false, width, rowName: "position", columnName: "dimension", say: (i, j, v) => `position ${isolated(labels[i])}, dimension ${j}: ${number(v)}` });
   },
   rotation({ part, values, labels, head, width }) {
     const factors = part.factors && new Packed(part.factors);
     return matrix({ title: "Angles", rows: labels, columns: range(values.shape[2]).map(String), value: (i, j) => values.at(head, i, j), scale: "angle", square: false, width, rowName: "position", columnName: "pair of dimensions, from fast to slow",
-      say: (i, j, v) => `position ${labels[i]}, pair ${j}: turned by ${number(v)} rad (${number((v * 180) / Math.PI, 0)}\u00b0)${factors ? `, stretched by ${number(factors.at(head, i, j))}` : ""}` });
+      say: (i, j, v) => `position ${isolated(labels[i])}, pair ${j}: turned by ${number(v)} rad (${number((v * 180) / Math.PI, 0)}\u00b0)${factors ? `, stretched by ${number(factors.at(head, i, j))}` : ""}` });
   },
   /** Logits with the bias, the bias, and logits without it, each less the mean of its row. */
   bias({ model, part, values, labels, layers, layer, head, width }) {
@@ -598,9 +606,9 @@ const PARTS = {
     const bias = (i, j) => values.at(own, head, i, j), all = (i, j) => logits.at(layer, head, i, j);
     const grids = { "logits with the bias": centred(all), "logits without it": centred((i, j) => all(i, j) - bias(i, j)) };
     const unit = largest(n * n, (i) => grids["logits with the bias"][i]), each = Math.max(260, width / 3 - 20);
-    const one = (title, value, full, said) => el("div", {}, el("p", { class: "side" }, title), matrix({ title, rows: labels, columns: labels, value, scale: "signed", unit: full, width: each, rowName: "query", columnName: "key", say: (i, j, v) => `${labels[i]} \u2192 ${labels[j]}: ${number(v)}${said}` }));
-    return el("div", { class: "row" }, one("the bias itself", bias, largest(n * n, (i) => bias(Math.floor(i / n), i % n)), ""),
-      ...Object.entries(grids).map(([title, grid]) => one(`${title}, from the mean of the row`, (i, j) => grid[i * n + j], unit, "")));
+    const one = (title, value, full) => el("div", {}, el("p", { class: "side" }, title), matrix({ title, rows: labels, columns: labels, value, scale: "signed", unit: full, width: each, rowName: "query", columnName: "key", say: (i, j, v) => `${isolated(labels[i])} \u2192 ${isolated(labels[j])}: ${number(v)}` }));
+    return el("div", { class: "row" }, one("the bias itself", bias, largest(n * n, (i) => bias(Math.floor(i / n), i % n))),
+      ...Object.entries(grids).map(([title, grid]) => one(`${title}, from the mean of the row`, (i, j) => grid[i * n + j], unit)));
   },
 };
 
