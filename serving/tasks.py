@@ -56,17 +56,15 @@ class Served:
         if task.kind == "explore":
             return [page([trace(self.loaded, self.translator, text)]) for text in items]
         if task.kind == "align":
-            return [self._align(*pair) for pair in items]
+            sources, targets = map(list, zip(*items))
+            found = self.translator.align(sources, targets)
+            return [{"src": each.src, "tgt": each.tgt, "pairs": each.links} for each in found]
         greedy, decode = task.search == "greedy", self.translator.decode
         n_best = min(task.n_best, decode.beam_size)
         translator = replace(self.translator, decode=replace(decode, n_best=n_best))
         stream = translator.translate_stream(
             items, chunk=len(items), greedy=greedy, beam=not greedy
         )
-        [found] = stream
-        ranked = [[each.best] if greedy else each.beam for each in found]
+        [translated] = stream
+        ranked = [[each.best] if greedy else each.beam for each in translated]
         return [[{"text": h.text, "score": h.score} for h in each] for each in ranked]
-
-    def _align(self, src: str, tgt: str) -> dict[str, Any]:
-        found = self.translator.align(src, tgt)
-        return {"src": found.src, "tgt": found.tgt, "pairs": found.links}

@@ -26,6 +26,7 @@ from configs.schema import Phrasebook
 from data.corpora.phrasebook import PhrasebookCorpus
 from serving.app import Limits, build_app
 from serving.tasks import Task
+from translation.translator import Translator
 
 LIMITS = ("--max_chars", "2000", "--max_waiting", "16", "--max_batch", "8")
 
@@ -63,9 +64,7 @@ class Server(NamedTuple):
 @contextlib.contextmanager
 def serving(*args: str | Path) -> Iterator[Server]:
     command = [sys.executable, "serve.py", "--port", "0", *map(str, args)]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"http://127.0.0.1:(\d+)/", process.stdout.readline())
@@ -127,6 +126,16 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: An
     [score] = [found["score"] for found in detailed]
     assert score == pytest.approx(right[a]["beam"][0]["score"], abs=1e-6)
     assert server.translate(q=" \n").json() == {"translatedText": "\n"}
+
+
+def test_words_are_linked(server: Server, trained_run: Path) -> None:
+    src, tgt = "Le chat noir dort .", "The black cat sleeps ."
+    found = server("POST", "/align", {"src": src, "tgt": tgt}).json()
+    links = Translator.load(trained_run).align(src, tgt).links
+    pairs = [list(link) for link in links]
+    assert found == {"src": src.split(), "tgt": tgt.split(), "pairs": pairs}
+    error = server("POST", "/align", {"src": src, "tgt": " "}).json()["error"]
+    assert error == "src and tgt: give a sentence and its translation"
 
 
 def test_what_it_offers(server: Server, trained_run: Path) -> None:
