@@ -17,6 +17,7 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers
 from torch import Tensor
 
 from checkpoints.content import CONFIG, TOKENIZER
+from checkpoints.marian import GENERATION, OURS
 from checkpoints.run import WEIGHTS
 from checkpoints.transformers_weights import SHARED, to_theirs
 from configs.schema import Config, DecodeConfig, ModelConfig, Sampling
@@ -29,8 +30,6 @@ from tokenizer.subword import FILE, SubwordTokenizer
 from utils.errors import UserError
 from utils.files import write_bytes, write_text
 
-OURS = "fr2en"  # in their config.json: our whole configuration, for the way back
-GENERATION = "generation_config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # Tokens of a sentence that the table of positions reaches, where nothing asks for more.

@@ -11,9 +11,17 @@ import ctranslate2
 import pytest
 import torch
 from conftest import run_script, tiny_args
+from huggingface_hub import constants
 from made_runs import Scripts
-from marian_files import ENGLISH, FRENCH
+from marian_files import (
+    ENGLISH,
+    FRENCH,
+    french_sentences,
+    with_two_vocabularies,
+    write_marian_model,
+)
 from tiny_models import tiny_config, tiny_model, vocabulary
+from toy_runs import same
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import export as script
@@ -27,6 +35,7 @@ from tokenizer.base import BaseTokenizer
 from tokenizer.marian import FrEnTokenizer
 from tokenizer.subword import SubwordTokenizer
 from training.run import train
+from translation.loading import load_run
 from translation.search import BatchSearch, pad_sources
 from translation.translator import Translator
 from utils.errors import UserError
@@ -124,6 +133,13 @@ def export_case(
     return made
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where models of transformers are kept as runs."""
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_equal(case: str, export_case: Callable[..., Exported]) -> None:
     exported = export_case(case, torch.float64)
@@ -152,6 +168,40 @@ def test_searches_find_the_same(case: str, export_case: Callable[..., Exported])
     for ours, theirs in zip(beams, exported.generated(texts[:40])):  # by the folder's own settings
         # Here one that has ended is better than any that is cut off.
         assert ours == theirs or len(ours) < len(theirs) == MAX_LEN
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_out_and_in_again_not_a_bit_is_another(
+    case: str, export_case: Callable[..., Exported], home: Path
+) -> None:
+    exported = export_case(case)
+    back = load_run(exported.folder, runs_dir=home)
+    assert back.config == exported.config
+    assert back.tokenizer.fingerprint() == exported.tokenizer.fingerprint()
+    assert same(back.model.state_dict(), exported.model.state_dict())
+
+
+@pytest.mark.parametrize("two_vocabularies", [False, True])
+def test_a_marian_model_comes_out_as_it_went_in(
+    two_vocabularies: bool, marian_folder: Path, tmp_path: Path, home: Path
+) -> None:
+    files, changes = marian_folder, {}
+    if two_vocabularies:
+        files = with_two_vocabularies(files, tmp_path / "files")
+        changes = {"share_encoder_decoder_embeddings": False}
+    given = write_marian_model(files, tmp_path / "given", **changes)
+    loaded = load_run(given, runs_dir=home)
+    (out := tmp_path / "out").mkdir()
+    write_transformers(loaded.model, loaded.config, loaded.tokenizer, out)
+    before, after = (AutoModelForSeq2SeqLM.from_pretrained(folder) for folder in (given, out))
+    weights, others = before.state_dict(), after.state_dict()
+    for name in [name for name in weights if "embed_positions" in name]:  # computed there or here
+        torch.testing.assert_close(weights.pop(name), others.pop(name), atol=1e-5, rtol=0)
+    assert same(others, weights)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    batch = tokenizer(french_sentences(20), return_tensors="pt", padding=True)
+    how = {"num_beams": 1, "forced_eos_token_id": None}
+    assert torch.equal(before.generate(**batch, **how), after.generate(**batch, **how))
 
 
 def test_what_transformers_saves_again_is_the_same_model(
