@@ -35,7 +35,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         action="append",
         dest="overrides",
         type="train.init_from={}".format,
-        help="begin a new run with the weights and the tokenizer of another one",
+        help="begin a new run with weights and tokenizer of another one or of a Marian model",
     )
     add(
         "--diff",

@@ -52,7 +52,6 @@ NEEDED: dict[str, tuple[Any, Any]] = {
 # Settings of its search that have no equal here, with the values that leave it as it is.
 WITHOUT_EQUAL: dict[str, tuple[Any, ...]] = {
     "forced_bos_token_id": (None,),
-    "suppress_tokens": (None, []),
     "begin_suppress_tokens": (None, []),
     "min_length": (None, 0),
     "min_new_tokens": (None, 0),
@@ -233,6 +232,7 @@ def _check_ids(
         "decoder_start_token_id": (pad,),
         "forced_eos_token_id": (None, [eos], eos),
         "bad_words_ids": (None, [], [[pad]]),
+        "suppress_tokens": (None, [], [pad]),
     }
     for key, values in allowed.items():
         value = generation.get(key, getattr(theirs, key, None))

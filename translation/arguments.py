@@ -39,7 +39,9 @@ DECODE_FLAGS = (
 
 def add_run_arguments(parser: ArgumentParser, *, several: str = "") -> None:
     """Add --model_path (a list of paths where `several` says what they do) and --runs_dir."""
-    what = "a run's folder or a checkpoint (default: newest run)" + (several and f"; {several}")
+    what = "a run's folder, a checkpoint or a Marian model (default: newest run)" + (
+        several and f"; {several}"
+    )
     many: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
     add, metavar = parser.add_argument, "RUN_OR_CHECKPOINT"
     add("--model_path", type=Path, metavar=metavar, help=what, **many)
