@@ -8,23 +8,28 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-HERE = Path(__file__).parent
+PARTS = Path(__file__).parent / "parts"
+SCRIPTS = ("base", "matrix", "tokens", "heads", "search", "positions", "main")  # in this order
 # JSON in HTML: no text of the data can end the element that holds it.
 ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&"})
 
 
 def page(traces: Sequence[Mapping[str, Any]]) -> str:
     """Traces of one sentence by different models -> HTML. The page forbids itself all requests."""
-    style, script = ((HERE / f"page.{suffix}").read_text("utf-8") for suffix in ("css", "js"))
+    style = _part("page.css")
+    script = "\n".join(_part(f"{name}.js") for name in SCRIPTS)
     data = json.dumps(traces, allow_nan=False, separators=(",", ":")).translate(ESCAPES)
-    template = Template((HERE / "page.html").read_text("utf-8"))
-    return template.substitute(
+    return Template(_part("page.html")).substitute(
         style=style,
         script=script,
         data=data,
         policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
         f"script-src {_hash(script)}; base-uri 'none'; form-action 'none'",
     )
+
+
+def _part(name: str) -> str:
+    return (PARTS / name).read_text("utf-8")
 
 
 def _hash(content: str) -> str:
