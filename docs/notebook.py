@@ -38,7 +38,7 @@ os.chdir(Path(fr2en.__file__).parents[1])  # where the paths of the configs begi
 #
 # One config, two encodings: sinusoids added to the embeddings, and RoPE, which turns queries and
 # keys. Both are trained on sentences of at most eight words; the test split has longer ones alone.
-# A model takes a few minutes of one CPU core, and is kept for the next time.
+# A model takes about two minutes of one CPU core, and is kept for the next time.
 
 # %% tags=["parameters"]
 RUNS = "runs/notebook"

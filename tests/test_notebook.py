@@ -1,0 +1,29 @@
+"""docs/notebook.py, executed as a user would, with models that are trained for a moment."""
+
+import re
+from pathlib import Path
+
+from conftest import ROOT, TINY, run_script
+
+NOTEBOOK = (ROOT / "docs/notebook.py").read_text("utf-8")
+
+
+def test_every_cell_of_the_notebook_runs(tmp_path: Path) -> None:
+    given = f"SETTINGS = {TINY!r} + ['train.max_epochs=1', 'data.cache_dir={tmp_path}/cache']\n"
+    given += f"RUNS, N_SENTENCES = {str(tmp_path / 'runs')!r}, 4\n"
+    cells = re.split(r"^# %%", NOTEBOOK, flags=re.MULTILINE)
+    [parameters] = [i for i, cell in enumerate(cells) if cell.startswith(' tags=["parameters"]')]
+    cells[parameters] += given
+    done = run_script("-c", "# %%".join(cells))
+    assert done.returncode == 0, done.stderr
+    assert "(2, 2, " in done.stdout  # attention by layer and head
+    assert re.findall(r"(sinusoidal|rope): .* BLEU", done.stdout) == ["sinusoidal", "rope"] * 2
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"sinusoidal", "rope"}
+
+
+def test_the_notebook_is_in_the_percent_format() -> None:
+    head, *cells = re.split(r"^# %%", NOTEBOOK, flags=re.MULTILINE)
+    assert re.fullmatch(r"(#.*\n)+\n", head)
+    markdown = [cell for cell in cells if cell.startswith(" [markdown]\n")]
+    assert all(line.startswith("#") for cell in markdown for line in cell.split("\n")[1:] if line)
+    assert len(cells) > len(markdown) > 5
