@@ -11,6 +11,9 @@ from utils.errors import UserError
 
 Link = tuple[int, int]  # numbers of a source and a target word, from 0
 
+# Weight beside which a source word that hardly anything looks at does not win by a large share.
+SMOOTHING = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class HeadChoice:
@@ -108,10 +111,12 @@ class WordAttention:
         return cls(src.words, tgt.words, produced, read)
 
     def aligned(self, choice: HeadChoice) -> Alignment:
-        """Each target word with the source word that it looks at most, unless it looks at none.
+        """Each target word with one source word, unless it looks at none.
 
-        Without a layer in the choice: the last but one (Garg et al. 2019), of two the last. Raises
-        UserError for a layer or head that is not there.
+        It is the one of whose attention it takes the largest share: some words, as commas, are
+        looked at from everywhere, and that links nothing. Without a layer in the choice: the last
+        but one (Garg et al. 2019), of two the last. Raises UserError for a layer or head that is
+        not there.
         """
         weights = self.read if choice.shift else self.produced
         n_layers, n_heads = weights.shape[:2]
@@ -123,5 +128,6 @@ class WordAttention:
                     raise UserError(f"there is no {what} {number}: the decoder has 1 to {n}")
         of_layer = weights[layer - (layer > 0)]
         mean = of_layer[[head - (head > 0) for head in heads]].mean(axis=0)
-        links = [(int(row.argmax()), t) for t, row in enumerate(mean) if row.any()]
+        share = mean / (mean.sum(axis=0) + SMOOTHING)
+        links = [(int(row.argmax()), t) for t, row in enumerate(share) if row.any()]
         return Alignment(self.src, self.tgt, links)
