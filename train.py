@@ -8,13 +8,14 @@ import signal
 import sys
 from pathlib import Path
 
-from checkpoints.run import require_there
+from checkpoints.run import FinishedError, require_there
 from configs.load import add_config_arguments, config_of, load_config
 from configs.schema import Config
 from configs.serialize import apply_overrides, diff
 from utils.cli import Parser, at_most, run_main, threads
 
 PROCESSES_OF_A_CORE = 8  # more would share out its time and fill the memory, and gain nothing
+AUTO = Path("auto")  # of --resume
 DEFAULT_CONFIG = Path(__file__).parent / "configs/demo.py"
 
 
@@ -22,8 +23,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(description="Train a translation model as a config file says.")
     add = parser.add_argument
     add("--config", metavar="FILE", help="a Python config file (default: configs/demo.py)")
-    what = "go on with a stopped run, exactly where it was"
-    add("--resume", type=Path, metavar="RUN_OR_CHECKPOINT", help=what)
+    what = "go on with a stopped run, exactly where it was; auto: with the newest one of this "
+    what += "config, or begin one where there is none"
+    add("--resume", type=Path, metavar="RUN_OR_CHECKPOINT|auto", help=what)
     what = "processes on this machine"
     most = PROCESSES_OF_A_CORE * (os.cpu_count() or 1)
     add("--nproc_per_node", type=at_most(most), default=1, metavar="N", help=what)
@@ -48,8 +50,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def choose_config(args: argparse.Namespace) -> tuple[Config, Path | None]:
-    """The training that is asked for, and the checkpoint that it goes on from."""
+    """The training that is asked for, and the checkpoint or run that it goes on from."""
     checkpoint = None
+    if args.resume == AUTO:
+        from training.start import run_to_resume
+
+        config = load_config(args.config or DEFAULT_CONFIG, args.overrides, args.position)
+        run = run_to_resume(config)
+        return config, None if run is None else run.path
     if args.resume is not None:
         require_there(args.resume)
         from checkpoints.content import checkpoint_config
@@ -78,8 +86,10 @@ def show_differences(here: Config, other: Path) -> None:
         print("no difference", file=sys.stderr)
 
 
-def work(local_rank: int, *, config: Config, resume: Path | None, threads: int | None) -> None:
-    """One process of the training."""
+def work(
+    local_rank: int, *, config: Config, resume: Path | None, threads: int | None, auto: bool = False
+) -> None:
+    """One process of the training. `auto`: where there is nothing left to do, all is well."""
     import ignite.distributed as idist
     import torch
 
@@ -91,7 +101,15 @@ def work(local_rank: int, *, config: Config, resume: Path | None, threads: int |
         logging.getLogger(name).setLevel(logging.WARNING)
     if threads is not None:
         torch.set_num_threads(threads)
-    result = train(config, resume=resume)
+    try:
+        result = train(config, resume=resume)
+    except FinishedError as error:
+        if not auto:
+            raise
+        logging.info(error)
+        if main:
+            print(resume)
+        return
     if not main:
         return
     if result.signal is not None:
@@ -115,7 +133,8 @@ def main(argv: list[str] | None = None) -> None:
         require_there(config.train.init_from)
     from training.processes import run_processes
 
-    job = functools.partial(work, config=config, resume=checkpoint, threads=args.threads)
+    how = {"resume": checkpoint, "threads": args.threads, "auto": args.resume == AUTO}
+    job = functools.partial(work, config=config, **how)
     run_processes(job, nproc_per_node=args.nproc_per_node, device=config.train.device)
 
 

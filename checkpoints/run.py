@@ -31,6 +31,10 @@ class DamagedError(UserError):
     """A checkpoint that is no longer what was written."""
 
 
+class FinishedError(UserError):
+    """A run that has nothing left to do."""
+
+
 class Run:
     """A run's folder, and the places in it."""
 
@@ -110,20 +114,26 @@ def create_run(runs_dir: str | Path, name: str) -> Run:
     return run
 
 
-def newest_run(runs_dir: str | Path) -> Run:
-    """The run under runs_dir that was begun last and has a checkpoint."""
-    runs = [run for run in map(Run, Path(runs_dir).glob("*")) if run.files(BEST, REGULAR, STEP)]
-    if not runs:
-        raise UserError(
-            f"no run with a checkpoint in {Path(runs_dir)}/: train one first (python train.py), or "
-            "give --model_path"
-        )
+def newest_first(runs_dir: str | Path) -> list[Run]:
+    """The runs under runs_dir that have a checkpoint; the one that was begun last comes first."""
 
     def begun(run: Run) -> tuple[str, str]:  # by the name: copying a run must not make it newer
         stamps = re.findall(r"\d{8}_\d{6}", run.path.name)
         return stamps[-1] if stamps else "", run.path.name
 
-    return max(runs, key=begun)
+    runs = [run for run in map(Run, Path(runs_dir).glob("*")) if run.files(BEST, REGULAR, STEP)]
+    return sorted(runs, key=begun, reverse=True)
+
+
+def newest_run(runs_dir: str | Path) -> Run:
+    """The first of `newest_first`. Raises UserError where there is none."""
+    runs = newest_first(runs_dir)
+    if not runs:
+        raise UserError(
+            f"no run with a checkpoint in {Path(runs_dir)}/: train one first (python train.py), or "
+            "give --model_path"
+        )
+    return runs[0]
 
 
 def hub_name(path: str | Path) -> str | None:

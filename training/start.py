@@ -13,7 +13,8 @@ import ignite.distributed as idist
 
 from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.resolve import resolve_checkpoint
-from checkpoints.run import LAST_WEIGHTS, DamagedError, Run, create_run
+from checkpoints.run import LAST_WEIGHTS, DamagedError, FinishedError, Run, create_run, newest_first
+from configs.load import read_config_json
 from configs.schema import Config, Subword
 from configs.serialize import apply_overrides, diff
 from data.corpora.base import CorpusReader
@@ -21,7 +22,7 @@ from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
 from translation.loading import load_weights, run_tokenizer
 from translation.settings import TRAINING_ONLY
-from utils.errors import UserError, one_line
+from utils.errors import ConfigError, UserError, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -182,11 +183,7 @@ def open_run(config: Config, resume: Path | None) -> Start:
                 "checkpoints"
             )
         with misfits_reported(checkpoint):
-            if config.train.precision == "auto":  # as it began
-                precision = checkpoint_config(payload).train.precision
-                config = apply_overrides(config, [f"train.precision={precision}"])
-            if config.train.init_from is not None:
-                config = as_parent(config, checkpoint_config(payload))
+            config = as_begun(config, checkpoint_config(payload))
             check_resume(config, payload, checkpoint)
             origin = f"; going on after update {payload['progress']['step']} ({checkpoint})"
         return Resumed(config, run, origin, checkpoint, payload)
@@ -214,6 +211,35 @@ def as_parent(config: Config, parent: Config) -> Config:
         own: Any = {name: getattr(model, name) for name in names if "." not in name}
         model = replace(parent.model, **own)
     return replace(config, tokenizer=tokenizer, model=model)
+
+
+def run_to_resume(config: Config) -> Run | None:
+    """What --resume auto goes on with: the newest run of `config` that has a checkpoint."""
+    for run in newest_first(config.train.runs_dir):
+        try:
+            saved = read_config_json(run.config_file)
+        except ConfigError as error:
+            logger.warning("left out: %s", error)
+            continue
+        if not fixed_differences(saved, as_begun(config, saved)):
+            return run
+    return None
+
+
+def as_begun(config: Config, saved: Config) -> Config:
+    """`config` with what its run, which saved the other, found for it when it began."""
+    if config.train.precision == "auto":
+        config = apply_overrides(config, [f"train.precision={saved.train.precision}"])
+    return config if config.train.init_from is None else as_parent(config, saved)
+
+
+def fixed_differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
+    """As `diff`, of what a run that goes on may not change."""
+    return [
+        found
+        for found in diff(before, now)
+        if found[0] in MAY_NOT_CHANGE or not _PART.sub("", found[0]).startswith(MAY_CHANGE)
+    ]
 
 
 def _new_run(config: Config) -> Run:
@@ -262,13 +288,12 @@ def misfits_reported(checkpoint: Path) -> Iterator[None]:
 
 
 def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -> None:
-    """Raises UserError where `config` would not continue the run, or where the run is over."""
-    for name, old, new in diff(checkpoint_config(payload), config):
-        if name in MAY_NOT_CHANGE or not _PART.sub("", name).startswith(MAY_CHANGE):
-            raise UserError(
-                f"{name} = {new!r}, but {checkpoint} was trained with {old!r}: a run goes on as it "
-                "began; leave the change out, or start a new run without --resume"
-            )
+    """Raises UserError where `config` would not continue the run; FinishedError: it is over."""
+    for name, old, new in fixed_differences(checkpoint_config(payload), config):
+        raise UserError(
+            f"{name} = {new!r}, but {checkpoint} was trained with {old!r}: a run goes on as it "
+            "began; leave the change out, or start a new run without --resume"
+        )
     step, epoch_length = payload["progress"]["step"], payload["progress"]["epoch_length"]
     epochs, waited = step // epoch_length, payload.get("early_stopping", {"counter": 0})["counter"]
     reached = {"max_epochs": epochs, "max_steps": step, "patience": waited}
@@ -276,7 +301,7 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
     over = [name for name, limit in limits.items() if limit is not None and reached[name] >= limit]
     if over:
         remedies = " ".join(f"--set train.{name}={2 * limits[name]}" for name in over)
-        raise UserError(
+        raise FinishedError(
             f"{checkpoint}: this run is finished (epochs: {epochs}, updates: {step}). To train on, "
             f"raise the limit: {remedies}"
         )

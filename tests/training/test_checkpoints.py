@@ -33,7 +33,7 @@ def run(config: Config) -> Run:
 
 def test_the_folder_of_a_run(config: Config, run: Run) -> None:
     assert re.fullmatch(r"toy_\d{8}_\d{6}", run.path.name)
-    inside = "checkpoints config.json logs tokenizer".split()
+    inside = ".lock checkpoints config.json logs tokenizer".split()
     assert sorted(p.name for p in run.path.iterdir()) == inside
     assert json.loads(run.config_file.read_text("utf-8")) == to_dict(config)
     assert not list(run.path.rglob("*.tmp"))

@@ -28,6 +28,7 @@ import train as script
 from checkpoints.run import STEP, Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
+from training.start import run_to_resume
 from utils.cli import run_main
 from utils.errors import UserError
 from utils.files import held
@@ -228,6 +229,43 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
     words = r"this run is finished \(epochs: 4,.*--set train.patience=4"
     with pytest.raises(UserError, match=words):
         run_here(config, resume=again.path)
+
+
+def test_auto_takes_the_newest_run_of_the_config_that_can_go_on(
+    whole: Runs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = [f"train.runs_dir={tmp_path / 'runs'}", "train.max_epochs=4"]
+    config = apply_overrides(whole["cosine"][0], here)
+    assert run_to_resume(config) is None
+    for name, stamp in (("cosine", "01"), ("cosine", "02"), ("epoch_decay", "03")):
+        shutil.copytree(whole[name][1].path, tmp_path / f"runs/toy_202001{stamp}_000000")
+    begun = Path(shutil.copytree(whole["cosine"][1].path, tmp_path / "runs/toy_20200104_000000"))
+    shutil.rmtree(begun / "checkpoints")  # it was stopped before its first
+    damaged = tmp_path / "runs/toy_20200105_000000"
+    shutil.copytree(whole["cosine"][1].path, damaged)
+    (damaged / "config.json").write_text("{", "utf-8")
+    for changes, stamp in (
+        ([], "02"),
+        (["train.precision=auto", "evaluate.batch_size=3"], "02"),
+        (["train.seed=9"], None),
+        (["name=other"], None),
+    ):
+        run = run_to_resume(apply_overrides(config, changes))
+        assert run == stamp or run.path.name == f"toy_202001{stamp}_000000", changes
+    assert f"left out: {damaged / 'config.json'}: not valid JSON" in caplog.text
+
+
+def test_auto_has_nothing_to_do_where_the_run_is_over(
+    whole: Runs, capsys: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, run = whole["cosine"]
+    caplog.set_level(logging.INFO)
+    script.work(0, config=config, resume=run.path, threads=None, auto=True)
+    assert capsys.readouterr().out == f"{run.path}\n"
+    assert "this run is finished" in caplog.text
+    args = ["--resume", "auto", "--set", f"train.runs_dir={run.path}", "--set", "train.seed=4"]
+    config, none = script.choose_config(script.parse_args(args))
+    assert (config.train.seed, none) == (4, None)
 
 
 # ---------------------------------------------------------------------------------------- the lock
