@@ -1,12 +1,14 @@
 """Training killed again and again, against the run that was never stopped.
 
     python tests/training/kill_harness.py --kills 50
+    python tests/training/kill_harness.py --kills 40 --auto
 
 Real processes run train.py's main. They are ended at random moments by SIGKILL, SIGTERM or Ctrl-C,
 or end themselves by SIGKILL at the n-th call of what writes: inside torch.save with half of the
 file written, before or after a sync, a rename or a removal. A run that is dead goes on with
 --resume, or begins anew where it had no checkpoint. When it is done its losses, rates, weights and
-files must be those of the run that was never stopped, to the last bit.
+files must be those of the run that was never stopped, to the last bit. With --auto each life is the
+same command, which ends with --resume auto, and one run is killed as often as it takes.
 
 The processes are forked from one that has imported torch already: starting Python anew takes
 seconds.
@@ -144,8 +146,8 @@ class Report:
 class Campaign:
     """Lives of runs under `folder`, each lived in a process of its own."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, seed: int, auto: bool) -> None:
+        self.folder, self.auto = folder, auto
         self.draw = random.Random(seed)
         self.report = Report()
         env, pipe = {**os.environ, "OMP_NUM_THREADS": "1"}, subprocess.PIPE
@@ -174,11 +176,12 @@ class Campaign:
     def life(self, subject: Path, number: Any = None, call: str | None = None) -> int:
         """Train the subject on from where it is until its end or the kill; the exit code."""
         run = self.run_of(subject)
-        if run is not None:
+        if run is not None and not self.auto:
             arguments = ["--resume", str(run.path)]
         else:
             places = [f"data.cache_dir={subject}/cache", f"train.runs_dir={subject}/runs"]
             arguments = [part for setting in [*SETTINGS, *places] for part in ("--set", setting)]
+            arguments += ["--resume", "auto"] * self.auto
         life: dict[str, Any] = {
             "arguments": arguments,
             "said": str(subject.with_suffix(".txt")),
@@ -238,7 +241,7 @@ class Campaign:
             read_checkpoint(path)
         if run is None:
             self.report.fell["before the first checkpoint"] += 1
-            for path in (subject / "runs").glob("*"):
+            for path in [] if self.auto else (subject / "runs").glob("*"):
                 shutil.rmtree(path)
         elif list(run.path.rglob(".*.tmp")):
             self.report.fell["while a file was written"] += 1
@@ -268,14 +271,15 @@ def logged(run: Run) -> list[int]:
     return [json.loads(line)["step"] for line in lines if line.endswith(b"\n")]
 
 
-def run_campaign(folder: Path, *, kills: int, seed: int) -> Report:
+def run_campaign(folder: Path, *, kills: int, seed: int, auto: bool = False) -> Report:
     """Kill runs until there were so many kills. Raises AssertionError at the first difference."""
-    campaign = Campaign(folder, seed)
+    campaign = Campaign(folder, seed, auto)
+    most = kills if auto else KILLS_OF_A_RUN
     try:
         while campaign.report.kills < kills:
             left = kills - campaign.report.kills
             subject = folder / f"subject_{campaign.report.runs}"
-            campaign.kill_until_done(subject, most=min(left, KILLS_OF_A_RUN))
+            campaign.kill_until_done(subject, most=min(left, most))
             shutil.rmtree(subject)
     finally:
         campaign.close()
@@ -288,13 +292,15 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=50, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--auto", action="store_true")
     parser.add_argument("--nursery", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.nursery:
         nursery()
         return
     with tempfile.TemporaryDirectory() as folder:
-        print(*run_campaign(Path(folder), kills=args.kills, seed=args.seed).lines(), sep="\n")
+        report = run_campaign(Path(folder), kills=args.kills, seed=args.seed, auto=args.auto)
+        print(*report.lines(), sep="\n")
 
 
 if __name__ == "__main__":
