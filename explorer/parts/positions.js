@@ -51,10 +51,10 @@ const DRAWN = {
     const logitsWith = centred(all), without = centred(all.map((x, at) => x - bias[at]));
     const one = (title, cells, unit) => el("div", el("p.side", title), matrix({
       title, rows: labels, columns: labels, value: (i, j) => cells[i * n + j], scale: "signed",
-      unit, names: ["query", "key"], width: Math.max(260, width / 3 - 20),
+      unit, names: ["query", "key"], width: width < 750 ? Math.min(width, 360) : width / 3 - 20,
     }));
     const unit = largest(logitsWith);
-    return el("div.row", one("the bias itself", bias, largest(bias)),
+    return el("div.row.three", one("the bias itself", bias, largest(bias)),
       one("logits with the bias, from the mean of the row", logitsWith, unit),
       one("logits without it, from the mean of the row", without, unit));
   },

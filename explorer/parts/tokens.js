@@ -141,9 +141,15 @@ function tokensView(model) {
   }
 
   function describe(active, asks, found) {
+    const { pieces, log_probs, likeliest } = model.target;
+    if (!active) {
+      told.textContent = "Point at a token, or reach it with Tab and the arrow keys.";
+      const least = range(pieces.length).sort((a, b) => log_probs[a] - log_probs[b]).slice(0, 6);
+      const unsure = least.map((i) => [pieces[i], Math.exp(log_probs[i])]);
+      detail.replaceChildren(el("div", el("h3", "Where the model was least sure"), bars(unsure)));
+      return;
+    }
     detail.replaceChildren();
-    told.textContent = "Point at a token, or reach it with Tab and the arrow keys.";
-    if (!active) return;
     const [side, place] = active, name = quoted(chipAt(side, place).textContent);
     const other = ([, row, column]) => (asks ? keyChip(column) : queryChip(row)).textContent;
     const best = found.sort((a, b) => b[0] - a[0]).slice(0, 6).filter(([w]) => w > 0.0005);
@@ -160,7 +166,6 @@ function tokensView(model) {
         bars(best.map((each) => [other(each), each[0]]))));
     } else told.textContent = `${name} asks nothing in ${kind.toLowerCase()}.`;
     if (side !== "target" || place < 0) return;
-    const { pieces, log_probs, likeliest } = model.target;
     const own = range(pieces.length).filter((i) => unitOf("target")[i] === place);
     for (const i of own.slice(0, 4)) {
       const had = `${quoted(pieces[i])} had ${percent(Math.exp(log_probs[i]))}; likeliest here`;
