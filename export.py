@@ -22,7 +22,11 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--output_dir", metavar="DIR", type=Path, required=True, help=what)
     what = "of a CTranslate2 model (default: float32)"
     add("--quantization", choices=QUANTIZATIONS, help=what)
+    what = "of a post-norm transformers folder: as CTranslate2's own converter takes it"
+    add("--zero_start", action="store_true", help=what)
     args = parser.parse_args(argv)
+    if args.zero_start and args.format != "transformers":
+        raise UserError("--zero_start is for --format transformers")
     if args.quantization is not None and args.format != "ctranslate2":
         raise UserError(f"--quantization {args.quantization} is for --format ctranslate2")
     out = args.output_dir
@@ -51,7 +55,8 @@ def main(argv: list[str] | None = None) -> None:
             from checkpoints.model_card import model_card
             from checkpoints.transformers_export import write_transformers
 
-            write_transformers(loaded.model, loaded.config, loaded.tokenizer, folder)
+            trained = loaded.model, loaded.config, loaded.tokenizer
+            write_transformers(*trained, folder, zero_start=args.zero_start)
             n_parameters = sum(weight.numel() for weight in loaded.model.parameters())
             found = {"results": loaded.run.results, "checksum": loaded.checksum()}
             card = model_card(loaded.config, progress, n_parameters=n_parameters, **found)

@@ -7,7 +7,6 @@ is our start token, which no sentence holds, so that no id and no embedding chan
 
 import json
 import operator
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,16 @@ from checkpoints.content import CONFIG, TOKENIZER
 from checkpoints.marian import GENERATION, OURS
 from checkpoints.run import WEIGHTS
 from checkpoints.transformers_weights import SHARED, to_theirs
+from checkpoints.zero_start import start_from_zeros
 from configs.schema import Config, DecodeConfig, ModelConfig, Sampling
 from configs.serialize import to_dict
 from models.decoding.hypothesis import never_generated
 from models.positional_encodings.sinusoidal import sinusoid_table
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
-from tokenizer.subword import FILE, SubwordTokenizer
+from tokenizer.subword import CONFIG_FILE, FILE, SubwordTokenizer
 from utils.errors import UserError
 from utils.files import write_bytes, write_text
-
-TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # Tokens of a sentence that the table of positions reaches, where nothing asks for more.
 MAX_POSITIONS = 1024
@@ -53,9 +51,17 @@ _SPACE = "[\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]
 
 
 def write_transformers(
-    model: TranslationTransformer, config: Config, tokenizer: BaseTokenizer, folder: Path
+    model: TranslationTransformer,
+    config: Config,
+    tokenizer: BaseTokenizer,
+    folder: Path,
+    *,
+    zero_start: bool = False,
 ) -> None:
     """Write weights, configuration and tokenizer into `folder`, our own tokenizer/ beside theirs.
+
+    zero_start: a post-norm model is written as CTranslate2's converter takes it, see
+    checkpoints/zero_start.py; such a folder cannot be read as a run.
 
     Raises UserError, before it writes, where transformers has no equal of the model.
     """
@@ -81,10 +87,13 @@ def write_transformers(
         pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
     )
     generation = {**ids, "suppress_tokens": list(never), **_search(config.decode)}
+    files = _tokenizer_files(tokenizer, n_positions)
+    if zero_start and config.model.norm == "post":
+        start_from_zeros(weights, about, generation, files)
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     for name, values in ((CONFIG, about), (GENERATION, generation)):
         write_text(folder / name, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    for name, content in _tokenizer_files(tokenizer, n_positions).items():
+    for name, content in files.items():
         write_bytes(folder / name, content)
     tokenizer.save(folder / TOKENIZER)
 
@@ -177,10 +186,10 @@ def _search(decode: DecodeConfig) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------- tokenizer
 
 
-def _tokenizer_files(tokenizer: BaseTokenizer, n_positions: int) -> Mapping[str, bytes]:
+def _tokenizer_files(tokenizer: BaseTokenizer, n_positions: int) -> dict[str, bytes]:
     """What AutoTokenizer reads: Marian's files as they are; ours, with white space levelled."""
     files = dict(tokenizer.files())
-    about = json.loads(files.get(TOKENIZER_CONFIG, b"{}"))
+    about = json.loads(files.get(CONFIG_FILE, b"{}"))
     if isinstance(tokenizer, SubwordTokenizer):
         backend = Tokenizer.from_str(files[FILE].decode())
         level = normalizers.Replace(Regex(_SPACE), " ")
@@ -194,5 +203,5 @@ def _tokenizer_files(tokenizer: BaseTokenizer, n_positions: int) -> Mapping[str,
     else:
         about["tokenizer_class"] = "MarianTokenizer"  # a Pegasus would look for its own
     about["model_max_length"] = n_positions
-    files[TOKENIZER_CONFIG] = (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
+    files[CONFIG_FILE] = (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
     return files

@@ -50,7 +50,7 @@ _NFC = normalizers.NFC()
 # Nothing is learned from a longer text: it is no sentence, and a word of its length takes seconds.
 LONGEST_TEXT = 10_000
 
-FILE = "tokenizer.json"
+FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 
 _MARK = "\ue000"  # a private character, for the training of Unigram alone
 
@@ -171,7 +171,7 @@ class SubwordTokenizer(BaseTokenizer):
         }
         return {
             FILE: self._backend.to_str(pretty=True).encode(),
-            "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
+            CONFIG_FILE: (json.dumps(config, indent=2) + "\n").encode(),
         }
 
     def fingerprint(self) -> str:

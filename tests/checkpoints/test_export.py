@@ -430,6 +430,10 @@ def test_a_missing_package_is_named_before_anything_is_read(
             "--format safetensors --quantization int8 --output_dir FOLDER/out",
             "--quantization int8 is for --format ctranslate2",
         ),
+        (
+            "--format ctranslate2 --zero_start --output_dir FOLDER/out",
+            "--zero_start is for --format transformers",
+        ),
         ("--format safetensors --output_dir FOLDER", "is not empty: give a new folder"),
         ("--format safetensors --output_dir FOLDER/a_file/b", "cannot write"),
         ("--format ctranslate2 --output_dir FOLDER/out", "'fire' cannot be exported"),

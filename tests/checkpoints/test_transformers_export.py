@@ -92,9 +92,9 @@ class Exported:
         self.translator = Translator(BatchSearch(self.model, tokenizer, CPU), DECODE)
         self.write()
 
-    def write(self) -> None:
+    def write(self, **how: Any) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_transformers(self.model, self.config, self.tokenizer, self.folder)
+        write_transformers(self.model, self.config, self.tokenizer, self.folder, **how)
 
     def theirs(self) -> tuple[Any, Any]:
         """Their tokenizer and model; of the weights none is missing and none is left over."""
@@ -216,23 +216,22 @@ def test_what_transformers_saves_again_is_the_same_model(
     assert exported.generated(texts) == before
 
 
-@pytest.mark.parametrize("case", ["pre_bpe", "pre_unigram", "pre_marian", "post_marian"])
+@pytest.mark.parametrize("case", CASES)
 def test_ctranslate2_makes_of_the_folder_what_we_export_to_it(
-    case: str, export_case: Callable[..., Exported], tmp_path: Path
+    case: str, export_case: Callable[..., Exported], tmp_path: Path, home: Path
 ) -> None:
-    exported = export_case(case)
-    tokenizer, model, never = exported.tokenizer, exported.model, []
-    if "post" in case:  # it starts Marian's models from zeros, and leaves their padding out
-        with torch.no_grad():
-            model.tgt_embedding.weight[tokenizer.bos_id] = 0
-        exported.write()
-    else:
-        never = [tokenizer.tgt_pieces([i]) for i in {tokenizer.pad_id, tokenizer.bos_id}]
+    exported, texts = export_case(case), drawn_texts(60)
+    tokenizer = exported.tokenizer
+    exported.write(zero_start=True)
+    assert exported.generated(texts, num_beams=1) == exported.found(texts, greedy=True)
     (tmp_path / "ours").mkdir()
-    convert(model, exported.config.model, tokenizer, tmp_path / "ours")
+    convert(exported.model, exported.config.model, tokenizer, tmp_path / "ours")
     converter = ctranslate2.converters.TransformersConverter(str(exported.folder))
     converter.convert(str(tmp_path / "theirs"))
-    sources = [tokenizer.src_pieces(ids) for ids in exported.translator.encode(drawn_texts(60))]
+    sources = [tokenizer.src_pieces(ids) for ids in exported.translator.encode(texts)]
+    # What we rule out there is ruled out here.
+    vocabulary = json.loads((tmp_path / "theirs" / "shared_vocabulary.json").read_text())
+    never = [[piece] for piece in ("<unused>", "<pad>", "<s>") if piece in vocabulary]
 
     def translations(name: str, beam_size: int, **how: Any) -> list[Any]:
         engine = ctranslate2.Translator(str(tmp_path / name), intra_threads=1)
@@ -242,6 +241,16 @@ def test_ctranslate2_makes_of_the_folder_what_we_export_to_it(
     for beam_size in (1, 4):
         ours = translations("ours", beam_size)
         assert translations("theirs", beam_size, suppress_sequences=never) == ours
+
+
+@pytest.mark.parametrize("case", ["post_bpe", "post_unigram", "post_marian"])
+def test_a_folder_that_starts_from_zeros_is_no_run(
+    case: str, export_case: Callable[..., Exported], home: Path
+) -> None:
+    exported = export_case(case)
+    exported.write(zero_start=True)
+    with pytest.raises(UserError, match=r"the shape of|other positions than the sinusoids"):
+        load_run(exported.folder, runs_dir=home)
 
 
 # ---------------------------------------------------------------------------------------- tokenizer
@@ -343,6 +352,12 @@ def test_what_has_no_equal_is_refused_by_name(
     with pytest.raises(UserError, match=f"^{said} cannot be exported to transformers: its "):
         write_transformers(tiny_model(vocab=two, **changes), config, two, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctranslate2_has_no_equal_of_two_vocabularies(marian_folder: Path, tmp_path: Path) -> None:
+    two = FrEnTokenizer(with_two_vocabularies(marian_folder, tmp_path / "two"))
+    with pytest.raises(UserError, match="converter knows one vocabulary, which ends in padding"):
+        Exported(tmp_path / "out", two, torch.float32, norm="post").write(zero_start=True)
 
 
 def test_a_refusal_leaves_nothing_behind(
