@@ -25,7 +25,6 @@ from translation.arguments import (
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
-from utils.files import write_errors
 from utils.lines import as_line, count_lines, open_source, read_lines, writer
 
 CHUNK = 512  # lines read, sorted by length and translated at a time
@@ -96,8 +95,6 @@ def main(argv: list[str] | None = None) -> None:
     data, greedy = loaded.config.data, args.search == "greedy"
     langs = languages(data, reverse=args.reverse)
     real, synthetic = (Path(f"{args.output}.{lang}") for lang in langs)
-    with write_errors(args.output.parent):  # where a corpus begins, its folder may be new
-        args.output.parent.mkdir(parents=True, exist_ok=True)
     tag = "" if args.tag is None else f"{args.tag} "
     dropped: Counter[str] = Counter()
     texts = usable(lines, lambda text: len(translator.encode([text])[0]), data.max_len, dropped)

@@ -17,7 +17,7 @@ from translation.arguments import (
     load_from_arguments,
     require_runs,
 )
-from translation.settings import SEARCHES, config_change
+from translation.settings import SEARCHES, config_change, require_same_languages
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.lines import open_source, read_lines
@@ -108,6 +108,7 @@ def main(argv: list[str] | None = None) -> None:
     def like_a(other: Config) -> Config:
         """Another run on the same text with the same search; lengths and languages stay its own."""
         ours = config.data
+        require_same_languages(ours, other.data, args.model_path)
         data = replace(
             other.data, corpus=ours.corpus, eval_long=ours.eval_long, cache_dir=ours.cache_dir
         )

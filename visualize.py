@@ -12,6 +12,7 @@ from pictures.maps import embedding_map
 from pictures.positions import bias, encoding, permutation, rotation
 from pictures.registry import Figures
 from translation.arguments import add_model_arguments, load_from_arguments, require_runs
+from translation.settings import require_same_languages
 from utils.cli import Parser, at_most, positive, run_main
 from utils.errors import UserError
 
@@ -88,11 +89,13 @@ def explore(args: argparse.Namespace) -> None:
     from explorer.trace import trace
     from utils.files import write_text
 
-    file, traces = args.output, []
+    file, traces, runs = args.output, [], []
     paths = args.model_path if isinstance(args.model_path, list) else [args.model_path]
     for path in paths:
         args.model_path = path
         loaded, translator = load_from_arguments(args)
+        runs.append(loaded)
+        require_same_languages(runs[0].config.data, loaded.config.data, path)
         [source] = translator.encode([args.src_text])
         require_readable(len(source), "--src_text: {:,} tokens")
         traces.append(trace(loaded, translator, args.src_text, args.tgt_text))
@@ -117,10 +120,12 @@ def draw_attention(args: argparse.Namespace) -> None:
 
     from pictures.attention import KINDS, attention_grid, attention_maps
 
-    maps, translations, folders = [], [], []
+    maps, translations, runs = [], [], []
     for path in (args.model_path, *others):
         args.model_path = path
         loaded, translator = load_from_arguments(args)
+        runs.append(loaded)
+        require_same_languages(runs[0].config.data, loaded.config.data, path)
         source = translator.encode([args.src_text])[0]
         require_readable(len(source), "--src_text: {:,} tokens")
         attention = translator.attention(source, args.tgt_text)
@@ -134,13 +139,16 @@ def draw_attention(args: argparse.Namespace) -> None:
         )
         maps.append(found)
         translations.append(attention.text)
-        folders.append(loaded.run.results / "attention")
     suffix = "_compared" if args.compare else ""
     figures = (
         (f"attention_{kind}{suffix}", attention_grid(*(run[kind] for run in maps)))
         for kind in maps[0]
     )
-    print(*translations, *save(figures, args.output_dir or folders[0], args.format), sep="\n")
+    print(
+        *translations,
+        *save(figures, args.output_dir or runs[0].run.results / "attention", args.format),
+        sep="\n",
+    )
 
 
 def require_readable(n: int, said: str) -> None:

@@ -22,7 +22,7 @@ from configs.load import read_config_json, write_config_json
 from configs.schema import Config
 from configs.serialize import from_dict, to_dict
 from tokenizer.base import BaseTokenizer
-from utils.errors import UserError
+from utils.errors import UserError, one_line
 from utils.files import atomic_path, write_errors
 
 CONFIG, TOKENIZER = "config.json", "tokenizer"
@@ -96,8 +96,8 @@ def _read_torch(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{path}: no such checkpoint") from None
     except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if reason.startswith("Weights only load failed"):  # with long advice for another reader
+        reason = one_line(error)
+        if "Weights only load failed" in reason:  # with long advice for another reader
             reason = "it is another kind of file, or holds more than tensors and plain values"
         beside = Run(path.parent.parent).by_age()
         others = [str(each) for each in beside if each.name != path.name and read_progress(each)]

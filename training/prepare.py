@@ -27,6 +27,7 @@ from training.ema import WeightAverage
 from training.muon import hidden_maps
 from training.schedules import build_optimizer, build_scheduler
 from utils.errors import UserError
+from utils.machine import if_it_fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,14 @@ def build_learner(
 ) -> Learner:
     """A model with random weights on the device, its optimizer and its schedule."""
     torch.manual_seed(config.train.seed)
-    model = build_model(config.model, tokenizer).to(device)
+    model = if_it_fits(lambda: build_model(config.model, tokenizer).to(device))
+    if model is None:
+        shape = config.model
+        raise UserError(
+            f"not enough memory for the model's weights: model.d_model = {shape.d_model}, "
+            f"model.d_ff = {shape.d_ff}, {shape.n_encoder_layers} and {shape.n_decoder_layers} "
+            "layers; use a smaller model"
+        )
     decay = config.train.ema_decay
     average = None if decay is None else WeightAverage(model, decay)
     if config.train.compile:

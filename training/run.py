@@ -25,7 +25,7 @@ from training.log import RunLog
 from training.prepare import build_learner, check_lengths, end_workers, prepare_data
 from training.processes import process_device
 from training.saving import Checkpoints, checkpoint_parts, is_due
-from training.schedules import PlateauLR
+from training.schedules import PlateauLR, warn_of_warm_up
 from training.start import Progress, open_run
 from training.validation import Validation
 from translation.evaluator import create_evaluator
@@ -77,6 +77,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             progress = Progress(epoch_length=len(data.loader))
             total_steps = config.train.max_epochs * progress.epoch_length
             total_steps = min(total_steps, config.train.max_steps or total_steps)
+            warn_of_warm_up(config, total_steps)
             learner = build_learner(
                 config, tokenizer, device=device, dtype=dtype, total_steps=total_steps
             )

@@ -1,5 +1,6 @@
 """Learning-rate schedules as factors for torch's LambdaLR, and the optimizer whose rate it is."""
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -11,12 +12,26 @@ from torch.optim.lr_scheduler import LambdaLR
 from configs import schema
 from training.muon import HiddenMap, Muon
 
+logger = logging.getLogger(__name__)
+
 
 def base_lr(schedule: schema.Schedule, model: schema.ModelConfig) -> float:
     """The learning rate that the factor of `lr_factor` multiplies."""
     if isinstance(schedule, schema.Noam):
         return schedule.noam_factor * model.d_model**-0.5
     return schedule.lr
+
+
+def warn_of_warm_up(config: schema.Config, total_steps: int) -> None:
+    """A warning where the run ends before its warm-up, as on few pairs with the config for many."""
+    schedule, epochs = config.optim.schedule, config.train.max_epochs
+    lengths = {"warmup_steps": (total_steps, "updates"), "warmup_epochs": (epochs, "epochs")}
+    for name, (whole, unit) in lengths.items():
+        if getattr(schedule, name, 0) >= whole:
+            logger.warning(
+                f"optim.schedule.{name} = {getattr(schedule, name)}, and the whole run has {whole} "
+                f"{unit}: the learning rate will not reach its height; lower it, or train longer"
+            )
 
 
 def lr_factor(schedule: schema.Schedule, *, total_steps: int) -> Callable[[int], float]:

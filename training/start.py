@@ -300,7 +300,8 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
     limits = {name: getattr(config.train, name) for name in reached}
     over = [name for name, limit in limits.items() if limit is not None and reached[name] >= limit]
     if over:
-        remedies = " ".join(f"--set train.{name}={2 * limits[name]}" for name in over)
+        most = {name: max(limits[name], reached[name]) for name in over}
+        remedies = " ".join(f"--set train.{name}={2 * most[name]}" for name in over)
         raise FinishedError(
             f"{checkpoint}: this run is finished (epochs: {epochs}, updates: {step}). To train on, "
             f"raise the limit: {remedies}"

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 ENSEMBLE = "several translate together, as an ensemble"
 DECODE_FLAGS = (
     ("beam_size", "N", "hypotheses kept by beam search"),
-    ("n_best", "N", "translations of each sentence; at most beam_size, but any number of samples"),
+    (
+        "n_best",
+        "N",
+        "translations of each sentence; at most beam_size, but any number of samples. Where one a "
+        "line is written, of use with --mbr alone",
+    ),
     ("length_penalty", "A", "alpha of the GNMT length penalty; 0: none"),
     ("mbr", "chrf|bleu", "rank the n_best by minimum Bayes risk under this metric"),
     ("batch_size", "N", "sentences translated at once"),

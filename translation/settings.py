@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from configs.load import load_config
-from configs.schema import Beam, Config, Search
+from configs.schema import Beam, Config, DataConfig, DecodeConfig, Search
 from configs.serialize import apply_overrides, diff, kinds, parse_override
 from utils.errors import UserError
 
@@ -65,7 +66,10 @@ def config_change(
         if search in SEARCHES and search != config.decode.search.kind:
             texts.insert(0, f"decode.search={search}")
         if "decode.n_best" in keys:
-            return apply_overrides(config, texts)
+            changed = apply_overrides(config, texts)
+            if changed.decode.n_best > 1:
+                _require_room(changed.decode, greedy=search == "greedy", best_alone=best_alone)
+            return changed
         changed = apply_overrides(config, ["decode.n_best=1", *texts])
         alone = scoring or (best_alone and isinstance(changed.decode.search, Beam))
         if alone and changed.decode.mbr is None:
@@ -75,6 +79,27 @@ def config_change(
         return replace(changed, decode=replace(changed.decode, n_best=n_best))
 
     return change
+
+
+def require_same_languages(ours: DataConfig, theirs: DataConfig, other: Path) -> None:
+    """Raises UserError where the other run translates between other languages."""
+    here, there = (f"{data.src_lang} to {data.tgt_lang}" for data in (ours, theirs))
+    if here != there:
+        raise UserError(
+            f"{other} translates {there}, not {here}: compare runs of the same languages"
+        )
+
+
+def _require_room(decode: DecodeConfig, *, greedy: bool, best_alone: bool) -> None:
+    """Raises UserError where several translations are asked for, and one alone is found or used."""
+    asked = f"decode.n_best = {decode.n_best}"
+    if greedy:
+        raise UserError(f"{asked}: greedy search finds one translation; use another search")
+    if best_alone and decode.mbr is None:
+        raise UserError(
+            f"{asked}: one translation a line is written; add --json for all of them, or --mbr to "
+            "choose among them"
+        )
 
 
 def _require_same_model(trained: Config, given: Config, where: str) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
@@ -65,15 +65,19 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
 
 
 def count_lines(path: Path) -> int | None:
-    """How many lines a file has; None for a pipe, which can be read only once, and for a .gz."""
+    """How many lines a file has; None for a pipe, which can be read only once, and for a .gz.
+
+    None where it cannot be read: who reads it line by line says so.
+    """
     if not path.is_file() or path.suffix == ".gz":
         return None
     ends, last = 0, b"\n"
-    with path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:
         while chunk := file.read(CHUNK):
             ends += chunk.count(b"\n")
             last = chunk[-1:]
-    return ends + (last != b"\n")
+        return ends + (last != b"\n")
+    return None
 
 
 @contextmanager
@@ -83,23 +87,36 @@ def writer(
     r"""A function that writes lines as UTF-8 and "\n", and flushes them; to standard output where
     path is None.
 
-    A file is written aside and takes its name when the block ends without an error; pipes and
-    devices are written directly. Raises UserError where that fails and where `path` is `never`.
+    A file is written aside and takes its name when the block ends without an error; its folder is
+    made. Pipes and devices are written directly. Raises UserError where that fails and where `path`
+    is `never`.
     """
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-        yield lambda lines: print(*lines, sep="\n", flush=True)
+
+        def show(lines: list[str]) -> None:
+            with write_errors(Path("standard output")):
+                print(*lines, sep="\n", flush=True)
+
+        yield show
         return
     special = path.exists() and not path.is_file()
     path = path if special else Path(os.path.realpath(path))  # through a link
     if never is not None and path.exists() and never.exists() and path.samefile(never):
         raise UserError(f"--output {path} is the input itself: give another file")
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with nullcontext(path) if special else atomic_path(path) as to:
+
+        def write(lines: list[str]) -> None:
+            with write_errors(path):
+                print(*lines, sep="\n", file=file, flush=True)
+
         with write_errors(path):
             file = to.open("w", encoding="utf-8", newline="\n")
         try:
-            yield lambda lines: print(*lines, sep="\n", file=file, flush=True)
+            yield write
         finally:
             with write_errors(path):  # what could not be written fails here again
                 file.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ from checkpoints.run import BEST, Run, create_run
 from configs.schema import DecodeConfig
 from configs.serialize import apply_overrides
 from data.batching import largest_batches
-from training import run as run_module, saving
+from training import prepare, run as run_module, saving
 from training.faults import NonFiniteError, refuse, remedies_named, smaller_batches
 from training.log import RunLog
 from training.prepare import Learner
@@ -353,6 +354,16 @@ def test_a_run_that_cannot_fit_fails_before_its_first_update_with_the_remedy(
     with pytest.raises(UserError, match="not enough memory " + words):
         run_here(toy_config(tmp_path, STEPS), hook=hook)
     assert engines[0].state.iteration == 0
+
+
+def test_a_model_that_does_not_fit_is_not_told_to_use_smaller_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none_left = mock.Mock(side_effect=RuntimeError("you tried to allocate 4398046511104 bytes"))
+    monkeypatch.setattr(prepare, "build_model", none_left)
+    words = "^not enough memory for the model's weights: model.d_model = 16, .* a smaller model$"
+    with pytest.raises(UserError, match=words):
+        run_here(toy_config(tmp_path))
 
 
 OUT_OF_MEMORY = (

@@ -124,6 +124,8 @@ def test_a_finished_run_is_not_trained_again(whole: Runs, tmp_path: Path) -> Non
     words = r"this run is finished \(epochs: 3, updates: 30\).*--set train.max_epochs=6"
     with pytest.raises(UserError, match=words):
         run_here(config, resume=run.path)
+    with pytest.raises(UserError, match=r"--set train.max_epochs=6$"):  # more than there are
+        run_here(apply_overrides(config, ["train.max_epochs=1"]), resume=run.path)
     assert run.newest() == before
     again = copied(run, tmp_path)
     run_here(apply_overrides(config, ["train.max_epochs=4"]), resume=again.path)

@@ -24,7 +24,14 @@ from configs.schema import (
     Schedule,
 )
 from configs.serialize import apply_overrides
-from training.schedules import PlateauLR, base_lr, build_optimizer, build_scheduler, lr_factor
+from training.schedules import (
+    PlateauLR,
+    base_lr,
+    build_optimizer,
+    build_scheduler,
+    lr_factor,
+    warn_of_warm_up,
+)
 
 MODEL = ModelConfig()  # d_model 512
 
@@ -189,3 +196,27 @@ def test_all_that_decays_is_one_group_as_it_always_was() -> None:
     parameters = [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1, 1))]
     [group] = build_optimizer(parameters, OptimConfig(weight_decay=0.1), MODEL).param_groups
     assert group["params"] == parameters
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            "optim.schedule=cosine",
+            "optim.schedule.warmup_steps = 400, and the whole run has 400 up",
+        ),
+        ("optim.schedule=cosine optim.schedule.warmup_steps=399", ""),
+        (
+            "optim.schedule=epoch_decay train.max_epochs=6",
+            "warmup_epochs = 6, and the whole run ha",
+        ),
+        ("optim.schedule=epoch_decay train.max_epochs=7", ""),
+        ("optim.schedule=constant", ""),
+    ],
+)
+def test_a_warm_up_as_long_as_the_run_is_told(
+    settings: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_warm_up(apply_overrides(Config(), settings.split()), total_steps=400)
+    assert said in caplog.text
+    assert bool(said) == bool(caplog.text)

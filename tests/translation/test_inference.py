@@ -114,8 +114,8 @@ def test_a_closed_pipe_ends_quietly(trained_run: Path) -> None:
     assert (piped.returncode, piped.stderr, piped.stdout.count("\n")) == (0, "", 1)
 
 
-def test_a_link_is_followed_and_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
-    target, link, fifo = tmp_path / "target", tmp_path / "link", tmp_path / "fifo"
+def test_a_link_is_followed_to_a_new_folder_and_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
+    target, link, fifo = tmp_path / "a/new/target", tmp_path / "link", tmp_path / "fifo"
     link.symlink_to(target)
     os.mkfifo(fifo)
     read: list[str] = []

@@ -34,7 +34,14 @@ MISTAKES = [
     ("inference --set decode.bean=1", "unknown key 'decode.bean': decode has: beam_size"),
     ("inference --threads 0", "argument --threads: '0': an integer >= 1"),
     ("inference --config nowhere.py", "nowhere.py: no such config file"),
-    ("inference --output nowhere/out", "nowhere/out: No such file"),
+    ("inference --output LICENSE/out", "LICENSE/out: File exists"),
+    (
+        "inference --src_file {tmp}/mono.fr --max_len 3 --output /dev/full",
+        "cannot write /dev/full: ",
+    ),
+    ("inference --src_file /proc/self/mem", "/proc/self/mem, line 1: cannot be read: "),
+    ("inference --n_best 3", "decode.n_best = 3: one translation a line is written; add --json"),
+    ("inference --search greedy --src_text Oui. --n_best 2", "= 2: greedy search finds one"),
     ("inference --output .", "Is a directory"),
     ("inference --src_file {tmp}/mono.fr --output {tmp}/mono.fr", "mono.fr is the input itself"),
     ("inference --device tpu", "device 'tpu' is not on this machine; allowed here: auto, cpu"),
@@ -83,7 +90,7 @@ MISTAKES = [
     (f"{BACK} {{tmp}}/bt --tag 'two words'", "--tag 'two words': one word"),
     (f"{BACK} {{tmp}}/bt --reverse", "--reverse: this model translates fr to en alone; train one"),
     (f"{BACK} {{tmp}}/mono --max_len 3", "mono.fr is the input itself"),
-    (f"{BACK} {{tmp}}/mono.fr/bt", "mono.fr: File exists"),
+    (f"{BACK} {{tmp}}/mono.fr/bt", "mono.fr/bt.fr: File exists"),
     (f"{BACK} {{tmp}}/bt --search greedy --max_len 1", "mono.fr: no sentence could be translated"),
     ("back_translate --src_file none.fr --output {tmp}/bt", "none.fr: cannot be read"),
     ("back_translate --src_file {tmp}/blank.fr --output {tmp}/bt", "no sentence could be"),
@@ -197,6 +204,20 @@ def test_a_config_must_describe_the_same_model_and_its_decode_settings_count(
     )
     write("data.src_lang=en", "data.tgt_lang=fr")
     assert "data.src_lang is 'fr' in the checkpoint and 'en' in the file" in infer(*args).error()
+
+
+def test_runs_of_other_languages_are_not_compared(
+    infer: Scripts, trained_run: Path, tmp_path: Path
+) -> None:
+    other = copy_run(trained_run, tmp_path)
+    payload = read_checkpoint(best_of(other))
+    payload["config"]["data"].update(src_lang="en", tgt_lang="fr")
+    torch.save(payload, best_of(other))
+    words = f"{other} translates en to fr, not fr to en: compare runs of the same languages"
+    for command in ("test", "visualize attention --src_text Oui."):
+        name, *args = command.split()
+        infer.main = importlib.import_module(name).main
+        assert infer(*args, "--model_path", trained_run, "--compare", other).error() == words
 
 
 def test_a_sentence_that_is_too_long_is_named_by_its_line(
