@@ -73,7 +73,7 @@ def is_of_transformers(folder: Path) -> bool:
 
 def fetch_marian(name: str) -> Path:
     """The folder of a model of the hub, from its cache or fetched into it. Raises UserError."""
-    required = "config.json", f"{WEIGHTS}|{PICKLED}", f"{REQUIRED_FILES[-1]}|{TOKENIZER}/*"
+    required = "config.json", f"{WEIGHTS}|{PICKLED}", f"{TOKENIZER}/*|{REQUIRED_FILES[-1]}"
     optional = GENERATION, *REQUIRED_FILES, *OPTIONAL_FILES
     return fetch(name, required, optional, what=f"the model {name}", remedy=REMEDY)
 

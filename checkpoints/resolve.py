@@ -46,9 +46,9 @@ def resolve_checkpoint(
 
 
 def _of_the_hub(name: str) -> Path:
-    """The run of a model on the hub."""
+    """The run of a model on the hub, which may be one that export.py wrote as safetensors."""
     try:
         folder = fetch_marian(name)
     except UserError as error:
         raise UserError(f"{name}: no such checkpoint or run folder; {error}") from None
-    return marian_run(folder, name)
+    return marian_run(folder, name) if is_of_transformers(folder) else folder

@@ -233,7 +233,7 @@ def test_a_name_on_the_hub_is_fetched_once(
 
 
 def test_an_export_of_this_project_comes_back_to_the_last_bit(
-    trained_run: Path, tmp_path: Path, home: Path
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `fr2en` in config.json: all of its configuration, its tokenizer, its weights."""
     loaded = load_run(trained_run, runs_dir=".")
@@ -244,11 +244,16 @@ def test_an_export_of_this_project_comes_back_to_the_last_bit(
     about = {"model_type": "pegasus", "architectures": [], "fr2en": to_dict(config)}
     (tmp_path / "config.json").write_text(json.dumps(about), "utf-8")
     loaded.tokenizer.save(tmp_path / "tokenizer")
-    back = load_run(tmp_path, runs_dir=".")
-    assert back.config == config
-    assert back.tokenizer.fingerprint() == loaded.tokenizer.fingerprint()
-    for name, tensor in network.state_dict().items():
-        assert torch.equal(back.model.state_dict()[name], tensor)
+    paths = [path for path in tmp_path.rglob("*") if path.is_file()]
+    files = {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in paths}
+    with local_hub.serve("models/some/export", files | {"vocab.json": b"{}"}) as (endpoint, _):
+        local_hub.ask(monkeypatch, endpoint, tmp_path / "hub")
+        found = [load_run(where, runs_dir=".") for where in (tmp_path, "some/export")]
+    for back in found:
+        assert back.config == config
+        assert back.tokenizer.fingerprint() == loaded.tokenizer.fingerprint()
+        for name, tensor in network.state_dict().items():
+            assert torch.equal(back.model.state_dict()[name], tensor)
     rewritten(tmp_path, "config.json", fr2en=to_dict(config) | {"seed": 1})
     with pytest.raises(UserError, match=r"config\.json: fr2en: unknown key 'seed'"):
         load_run(tmp_path, runs_dir=".")
