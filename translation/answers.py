@@ -1,11 +1,14 @@
 """What a Translator answers: plain values, in text and NumPy arrays."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
     """One translation as text.
 
@@ -22,18 +25,30 @@ class Candidate:
 NOTHING = Candidate("", score=0.0, log_prob=0.0, finished=True)  # of a text without a word
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hypothesis(Candidate):
-    """A translation with its tokens (the last is EOS where finished) and their log-probabilities.
-
-    The latter are natural logarithms; but for rounding, `log_prob` is their sum.
-    """
+    """A translation with its tokens, of which the last is EOS where it is finished."""
 
     tokens: list[str]
-    token_log_probs: list[float]
+    _scored: Callable[[], list[float]] = field(repr=False, compare=False)
+
+    @cached_property
+    def token_log_probs(self) -> list[float]:
+        """The natural logarithm of each token's probability after those before it.
+
+        But for rounding, `log_prob` is their sum. The model computes them when they are first
+        asked for, for all hypotheses of a text at once.
+        """
+        return self._scored()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, where there is no model: with the log-probabilities."""
+        values = {**vars(self), "token_log_probs": self.token_log_probs}
+        del values["_scored"]
+        return values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Translation(Hypothesis):
     """The best hypothesis of a source text, and all that were found, best first."""
 

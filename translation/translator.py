@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
@@ -152,20 +153,7 @@ class Translator:
         )
         sources = self.encode(texts)
         found = self._find(texts, sources, decode, greedy=greedy)
-        rows = [i for i, of_text in enumerate(found) for _ in of_text]
-        targets = [self._target(h) for of_text in found for h in of_text]
-        tokens = self._token_scores([sources[i] for i in rows], targets)
-        hypotheses: list[list[Hypothesis]] = [[] for _ in texts]
-        candidates = (each for of_text in found for each in self._candidates(of_text))
-        for i, each, by_token in zip(rows, candidates, tokens):
-            told = each.text, each.score, each.log_prob, each.finished
-            hypotheses[i].append(Hypothesis(*told, by_token.tokens, by_token.log_probs))
-        empty = Hypothesis("", 0.0, 0.0, True, [], [])
-        translations = []
-        for src, of_text in zip(texts, hypotheses):
-            best, *_ = of_text = of_text or [empty]
-            told = best.text, best.score, best.log_prob, best.finished
-            translations.append(Translation(*told, best.tokens, best.token_log_probs, src, of_text))
+        translations = [self._translation(*each) for each in zip(texts, sources, found)]
         return translations[0] if isinstance(text, str) else translations
 
     def translate_stream(
@@ -241,6 +229,24 @@ class Translator:
             hypotheses[i] = of_text
         return hypotheses
 
+    def _translation(
+        self, text: str, source: Sequence[int], found: Sequence[FoundIds]
+    ) -> Translation:
+        targets = [self._target(each) for each in found]
+
+        @cache
+        def scored() -> list[list[float]]:
+            return self._log_probs([source] * len(targets), targets)
+
+        def hypothesis(number: int, candidate: Candidate) -> Hypothesis:
+            tokens = self.tokenizer.tgt_pieces(targets[number])
+            return Hypothesis(**vars(candidate), tokens=tokens, _scored=lambda: scored()[number])
+
+        nothing = Hypothesis(**vars(NOTHING), tokens=[], _scored=list)
+        hypotheses = [hypothesis(*each) for each in enumerate(self._candidates(found))]
+        hypotheses = hypotheses or [nothing]
+        return Translation(**vars(hypotheses[0]), src=text, hypotheses=hypotheses)
+
     def _candidates(self, found: Sequence[FoundIds]) -> list[Candidate]:
         texts = self.tokenizer.decode_batch([h.ids for h in found])
         return [Candidate(t, h.score, h.log_prob, h.finished) for t, h in zip(texts, found)]
@@ -261,7 +267,9 @@ class Translator:
         sources, targets = ([x] if isinstance(x, str) else list(x) for x in (src, tgt))
         if isinstance(src, str) != isinstance(tgt, str) or len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources and {len(targets)} translations: give as many")
-        found = self._token_scores(self.encode(sources), list(map(self._target, targets)))
+        ids = list(map(self._target, targets))
+        log_probs = self._log_probs(self.encode(sources), ids)
+        found = list(map(TokenScores, map(self.tokenizer.tgt_pieces, ids), log_probs))
         return found[0] if isinstance(src, str) else found
 
     def attention(self, src: str | list[int], tgt: str | list[int] | None = None) -> Attention:
@@ -341,10 +349,10 @@ class Translator:
         ids = list(translation.ids)
         return [*ids, self.tokenizer.eos_id] if translation.finished else ids
 
-    def _token_scores(
+    def _log_probs(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
-    ) -> list[TokenScores]:
-        """Batched by the longer side."""
+    ) -> list[list[float]]:
+        """Of the target tokens of each pair of ids."""
         model, tokenizer, device = self.searcher.model, self.tokenizer, self.searcher.device
 
         def compute(rows: Sequence[int]) -> list[list[float]]:
@@ -352,5 +360,4 @@ class Translator:
             return token_log_probs(model, tokenizer, device, *pairs)
 
         lengths = [max(len(a), len(b)) for a, b in zip(sources, targets)]
-        found = in_batches(lengths, self.decode.batch_on(device.type), compute)
-        return [TokenScores(tokenizer.tgt_pieces(t), f) for t, f in zip(targets, found)]
+        return in_batches(lengths, self.decode.batch_on(device.type), compute)

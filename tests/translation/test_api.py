@@ -1,6 +1,7 @@
 """`from fr2en import Translator`: what Python users get, and that it is what the scripts get."""
 
 import math
+import pickle
 import random
 import sys
 import threading
@@ -16,7 +17,7 @@ from conftest import ROOT, run_script
 from made_runs import best_of, untrained_run
 
 from configs.schema import Sampling, Sinusoidal
-from fr2en import Hypothesis, Translation, Translator, UserError
+from fr2en import Translation, Translator, UserError
 from models.decoding.hypothesis import length_penalty
 from tokenizer.marian import FrEnTokenizer
 
@@ -38,8 +39,11 @@ def test_a_translation_is_its_best_hypothesis_with_all_that_were_found(
     best, *others = found.hypotheses
     assert len(others) == 2
     assert found.src == "Le chat dort."
-    shared = list(Hypothesis.__dataclass_fields__)
+    shared = ("text", "score", "log_prob", "finished", "tokens", "token_log_probs")
     assert [getattr(found, name) for name in shared] == [getattr(best, name) for name in shared]
+    sent = pickle.loads(pickle.dumps(found))
+    assert sent == found
+    assert sent.hypotheses[2].token_log_probs == others[1].token_log_probs
     for each in found.hypotheses:
         assert (each.tokens[-1] == "</s>") == each.finished
         assert math.fsum(each.token_log_probs) == pytest.approx(each.log_prob, abs=1e-9)
@@ -57,6 +61,7 @@ def test_a_list_has_its_order_and_the_settings_are_those_of_the_configuration_un
     assert [len(found.hypotheses) for found in together] == [5, 5, 1, 5, 5]
     blank = together[2]
     assert (blank.text, blank.log_prob, blank.tokens, blank.finished) == ("", 0.0, [], True)
+    assert blank.token_log_probs == []
     assert [found.text for found in together] == [translator.translate(t).text for t in TEXTS]
     greedy = [found.text for found in translator.translate(TEXTS, search="greedy")]
     beam_of_one = translator.translate(TEXTS, beam_size=1)
