@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 PAGE = {"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css"}
 LANGUAGES = {"fr": "French", "en": "English", "de": "German", "nl": "Dutch", "es": "Spanish"}
+GONE = 499  # nobody hears it; for the counts
 MOST_ALTERNATIVES = 16
+# Bytes of a body that is too large: a client that is answered while it sends may miss the answer.
+MOST_DISCARDED = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ def build_app(
             yield
 
     handlers: dict[Any, Any] = {HTTPException: refused, Full: service.full, UserError: unfit}
+    handlers[ClientDisconnect] = unheard
     return Starlette(
         routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=lifespan
     )
@@ -218,11 +222,15 @@ class Service:
 
     async def _asked(self, request: Request) -> Mapping[str, Any]:
         """The body, JSON or a form as clients send it. Raises HTTPException."""
-        body, kind = b"", request.headers.get("content-type", "").partition(";")[0]
+        kind, most = request.headers.get("content-type", "").partition(";")[0], self.limits.max_body
+        body, n_bytes = b"", 0
         async for part in request.stream():
-            body += part
-            if len(body) > self.limits.max_body:
-                raise HTTPException(413, f"at most {self.limits.max_body:,} bytes")
+            n_bytes += len(part)
+            body = body + part if n_bytes <= most else b""
+            if n_bytes > MOST_DISCARDED:
+                break
+        if n_bytes > most:
+            raise HTTPException(413, f"at most {most:,} bytes")
         try:
             if kind == "application/x-www-form-urlencoded":
                 form = parse_qs(body.decode("ascii"), errors="strict", max_num_fields=100)
@@ -266,7 +274,7 @@ class Service:
             if task.done():
                 return task.result()
             if gone.done():
-                raise HTTPException(499, "the client has gone")
+                raise HTTPException(GONE, "the client has gone")
             raise HTTPException(504, f"not done in {timeout:g} seconds: send less at a time")
         finally:
             task.cancel()
@@ -314,6 +322,10 @@ async def _going(request: Request) -> None:
 async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def unheard(request: Request, error: Exception) -> Response:
+    return Response(status_code=GONE)
 
 
 async def unfit(request: Request, error: Exception) -> Response:

@@ -9,7 +9,6 @@ announced refusals; the server's memory is printed every minute.
 
 import argparse
 import asyncio
-import contextlib
 import json
 import random
 import re
@@ -20,6 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 if __name__ == "__main__":  # run as a file: where the imports of the project and its tests begin
     sys.path[1:1] = [str(Path(__file__).resolve().parents[n]) for n in (2, 1, 0)]
@@ -51,9 +51,8 @@ async def send(port: int, method: str, path: str, body: str, *, stay: bool, part
     raw = body.encode("utf-8", "surrogatepass")
     head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n"
     sent = head.encode() + b"Connection: close\r\n\r\n" + raw
-    with contextlib.suppress(ConnectionError):  # a refusal may come before all was sent
-        writer.write(sent[: int(part * len(sent))])
-        await writer.drain()
+    writer.write(sent[: int(part * len(sent))])
+    await writer.drain()
     answer = None
     if stay:
         said = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -72,7 +71,7 @@ async def client(port: int, end: float, draws: random.Random, first: dict, told:
         if deed == "align":
             path, body = "/align", json.dumps({"src": text, "tgt": draws.choice(TEXTS)})
         elif deed == "explore":
-            method, path, body = "GET", f"/explore?text={text.split()[0]}", ""
+            method, path, body = "GET", f"/explore?text={quote(text.split()[0])}", ""
         elif deed == "metrics":
             method, path, body = "GET", "/metrics", ""
         elif deed == "malformed":
