@@ -17,6 +17,7 @@ from explorer.page import page
 webdriver = pytest.importorskip("selenium.webdriver")
 from selenium.webdriver import ActionChains, Keys  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -38,6 +39,8 @@ class Page:
         self.width(1024)
         driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
         driver.get(file.as_uri())
+        # The driver does not always wait for the script at the end of a large file.
+        WebDriverWait(driver, 20).until(lambda _: self.run("document.readyState") == "complete")
 
     def width(self, pixels: int, scheme: str = "light") -> None:
         size = {"width": pixels, "height": 900, "deviceScaleFactor": 1, "mobile": False}
