@@ -1,4 +1,4 @@
-"""The README's own code, carried out; and what the documents name is there."""
+"""The documents' own code, carried out; and what the documents name is there."""
 
 import ast
 import importlib
@@ -15,17 +15,19 @@ from training.run import train
 
 DISTANCE_DECAY = "models/positional_encodings/distance_decay.py"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DESIGNING = (ROOT / "docs/designing_an_encoding.md").read_text(encoding="utf-8")
 
 
 def snippet(title: str) -> str:
-    """The body of the README's Python block whose first line is `# {title}`."""
-    match = re.search(rf"```python\n# {re.escape(title)}[^\n]*\n(.*?)```", README, re.DOTALL)
-    assert match, f"the README has no block {title!r}"
+    """The body of the documents' Python block whose first line is `# {title}`."""
+    block = rf"```python\n# {re.escape(title)}[^\n]*\n(.*?)```"
+    match = re.search(block, README + DESIGNING, re.DOTALL)
+    assert match, f"no document has a block {title!r}"
     return match[1]
 
 
 @pytest.mark.slow
-def test_the_readmes_encoding_trains_and_translates(tmp_path: Path) -> None:
+def test_the_encoding_in_three_steps_trains_and_translates(tmp_path: Path) -> None:
     copy = tmp_path / "project"
     for house in (path.parent for path in ROOT.glob("*/__init__.py")):
         ignore = shutil.ignore_patterns("__pycache__", "cache")

@@ -61,9 +61,11 @@ async def send(port: int, method: str, path: str, body: str, *, stay: bool, part
     return answer
 
 
-async def client(port: int, end: float, draws: random.Random, first: dict, told: Counter) -> None:
+async def client(
+    port: int, end: float, pause: float, draws: random.Random, first: dict, told: Counter
+) -> None:
     while time.monotonic() < end:
-        await asyncio.sleep(draws.random())
+        await asyncio.sleep(pause * draws.random())
         [deed] = draws.choices(list(DEEDS), [often for often, _ in DEEDS.values()])
         text, due = draws.choice(TEXTS), DEEDS[deed][1]
         asked = {"q": text, "search": draws.choice(("beam", "greedy"))}
@@ -101,10 +103,11 @@ async def watch(server: Server, run: Path, minutes: float) -> None:
         await asyncio.sleep(60)
 
 
-async def soak(server: Server, run: Path, n_clients: int, minutes: float) -> Counter:
+async def soak(server: Server, run: Path, n_clients: int, minutes: float, pause: float) -> Counter:
     told: Counter = Counter()
-    end, first = time.monotonic() + 60 * minutes, {}
-    clients = (client(server.port, end, random.Random(n), first, told) for n in range(n_clients))
+    first: dict[str, bytes] = {}
+    how = server.port, time.monotonic() + 60 * minutes, pause
+    clients = (client(*how, random.Random(n), first, told) for n in range(n_clients))
     watcher = asyncio.create_task(watch(server, run, minutes))
     await asyncio.gather(*clients)
     watcher.cancel()
@@ -116,11 +119,13 @@ def main() -> None:
     parser.add_argument("--model_path", type=Path, required=True)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--minutes", type=float, default=60)
+    what = "seconds that a client waits before its next deed, at most"
+    parser.add_argument("--pause", type=float, default=1.0, help=what)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = shutil.copytree(args.model_path, Path(folder) / "run")
         with serving("--model_path", run, "--threads", "1") as server:
-            told = asyncio.run(soak(server, run, args.clients, args.minutes))
+            told = asyncio.run(soak(server, run, args.clients, args.minutes, args.pause))
     for what, times in sorted(told.items(), key=str):
         print(f"{what}: {times:,}")
     sys.exit(told["fault"] > 0)
