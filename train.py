@@ -1,11 +1,11 @@
 """Train a translation model: `python train.py --config configs/demo.py`."""
 
-import argparse
 import functools
 import logging
 import os
 import signal
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 from checkpoints.run import FinishedError, require_there
@@ -14,21 +14,20 @@ from configs.schema import Config
 from configs.serialize import apply_overrides, diff
 from utils.cli import Parser, at_most, run_main, threads
 
-PROCESSES_OF_A_CORE = 8  # more would share out its time and fill the memory, and gain nothing
+# More would share out the time of the cores and fill the memory, and gain nothing.
+MOST_PROCESSES = 8 * (os.cpu_count() or 1)
 AUTO = Path("auto")  # of --resume
 DEFAULT_CONFIG = Path(__file__).parent / "configs/demo.py"
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Train a translation model as a config file says.")
     add = parser.add_argument
     add("--config", metavar="FILE", help="a Python config file (default: configs/demo.py)")
-    what = "go on with a stopped run, exactly where it was; auto: with the newest one of this "
-    what += "config, or begin one where there is none"
+    what = "go on with a run, exactly where it was; auto: with this config's newest, or a new one"
     add("--resume", type=Path, metavar="RUN_OR_CHECKPOINT|auto", help=what)
     what = "processes on this machine"
-    most = PROCESSES_OF_A_CORE * (os.cpu_count() or 1)
-    add("--nproc_per_node", type=at_most(most), default=1, metavar="N", help=what)
+    add("--nproc_per_node", type=at_most(MOST_PROCESSES), default=1, metavar="N", help=what)
     add("--threads", type=threads, metavar="N", help="CPU threads of each process")
     add_config_arguments(parser)
     add(
@@ -49,15 +48,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def choose_config(args: argparse.Namespace) -> tuple[Config, Path | None]:
+def choose_config(args: Namespace) -> tuple[Config, Path | None]:
     """The training that is asked for, and the checkpoint or run that it goes on from."""
     checkpoint = None
     if args.resume == AUTO:
         from training.start import run_to_resume
 
         config = load_config(args.config or DEFAULT_CONFIG, args.overrides, args.position)
-        run = run_to_resume(config)
-        return config, None if run is None else run.path
+        return config, run_to_resume(config)
     if args.resume is not None:
         require_there(args.resume)
         from checkpoints.content import checkpoint_config
@@ -86,10 +84,8 @@ def show_differences(here: Config, other: Path) -> None:
         print("no difference", file=sys.stderr)
 
 
-def work(
-    local_rank: int, *, config: Config, resume: Path | None, threads: int | None, auto: bool = False
-) -> None:
-    """One process of the training. `auto`: where there is nothing left to do, all is well."""
+def work(local_rank: int, *, args: Namespace, config: Config, resume: Path | None) -> None:
+    """One process of the training. With --resume auto all is well where nothing is left to do."""
     import ignite.distributed as idist
     import torch
 
@@ -99,12 +95,12 @@ def work(
     logging.basicConfig(level=logging.INFO if main else logging.ERROR, format="%(message)s")
     for name in ("httpx", "httpx2", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
     try:
         result = train(config, resume=resume)
     except FinishedError as error:
-        if not auto:
+        if args.resume != AUTO:
             raise
         logging.info(error)
         if main:
@@ -133,8 +129,7 @@ def main(argv: list[str] | None = None) -> None:
         require_there(config.train.init_from)
     from training.processes import run_processes
 
-    how = {"resume": checkpoint, "threads": args.threads, "auto": args.resume == AUTO}
-    job = functools.partial(work, config=config, **how)
+    job = functools.partial(work, args=args, config=config, resume=checkpoint)
     run_processes(job, nproc_per_node=args.nproc_per_node, device=config.train.device)
 
 

@@ -213,7 +213,7 @@ def as_parent(config: Config, parent: Config) -> Config:
     return replace(config, tokenizer=tokenizer, model=model)
 
 
-def run_to_resume(config: Config) -> Run | None:
+def run_to_resume(config: Config) -> Path | None:
     """What --resume auto goes on with: the newest run of `config` that has a checkpoint."""
     for run in newest_first(config.train.runs_dir):
         try:
@@ -222,7 +222,7 @@ def run_to_resume(config: Config) -> Run | None:
             logger.warning("left out: %s", error)
             continue
         if not fixed_differences(saved, as_begun(config, saved)):
-            return run
+            return run.path
     return None
 
 

@@ -164,7 +164,7 @@ def test_an_error_that_all_processes_meet_is_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = toy_config(tmp_path, "data.corpus.train=missing")
-    work = partial(script.work, config=config, resume=None, threads=None)
+    work = partial(script.work, args=script.parse_args([]), config=config, resume=None)
     with pytest.raises(SystemExit) as ended:
         run_processes(work, nproc_per_node=2, device="cpu")
     out, error = capfd.readouterr()

@@ -253,7 +253,7 @@ def test_auto_takes_the_newest_run_of_the_config_that_can_go_on(
         (["name=other"], None),
     ):
         run = run_to_resume(apply_overrides(config, changes))
-        assert run == stamp or run.path.name == f"toy_202001{stamp}_000000", changes
+        assert run == stamp or run.name == f"toy_202001{stamp}_000000", changes
     assert f"left out: {damaged / 'config.json'}: not valid JSON" in caplog.text
 
 
@@ -262,7 +262,8 @@ def test_auto_has_nothing_to_do_where_the_run_is_over(
 ) -> None:
     config, run = whole["cosine"]
     caplog.set_level(logging.INFO)
-    script.work(0, config=config, resume=run.path, threads=None, auto=True)
+    args = script.parse_args(["--resume", "auto"])
+    script.work(0, args=args, config=config, resume=run.path)
     assert capsys.readouterr().out == f"{run.path}\n"
     assert "this run is finished" in caplog.text
     args = ["--resume", "auto", "--set", f"train.runs_dir={run.path}", "--set", "train.seed=4"]
@@ -310,7 +311,7 @@ def test_a_signal_saves_and_says_how_to_go_on(
     config, run = whole["cosine"]
     caplog.set_level(logging.INFO)
     send = at_update(17, lambda *_: signal.raise_signal(number))
-    work = partial(script.work, 0, config=config, resume=None, threads=None)
+    work = partial(script.work, 0, args=script.parse_args([]), config=config, resume=None)
     with (
         pytest.raises(SystemExit) as ended,
         mock.patch(
