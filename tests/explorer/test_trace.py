@@ -82,6 +82,7 @@ def test_the_tree_is_the_beam_search(beam_size: int, max_len: int) -> None:
     assert [(r["ids"], r["score"], r["finished"]) for r in results] == [
         (h.ids, h.score, h.finished) for h in expected
     ]
+    assert tree.longest == min(max_len, len(source) + 10)
     for result in results:
         node = tree.nodes[result["node"]]
         assert node["fate"] == ("ended" if result["finished"] else "cut_off")
@@ -107,6 +108,10 @@ def test_the_tree_is_the_beam_search(beam_size: int, max_len: int) -> None:
         worst = min(node["sum"] for node, goes in zip(made, on) if goes)
         pruned = [node["sum"] for node in made if node["fate"] == "outranked"]
         assert all(total <= worst for total in pruned)
+        at_eos = {node["fate"] for node in made if node["piece"] == str(EOS)}
+        assert at_eos <= {"ended", "late"}
+        best = max(node["sum"] for node, goes in zip(made, on) if goes)
+        assert step["bound"] == pytest.approx(best / ((5 + tree.longest) / 6) ** 0.6)
         ranks = {node["fate"]: node["rank"] for node in made if node["piece"] == str(EOS)}
         assert ranks.get("ended", 0) <= beam_size < ranks.get("late", math.inf)
         if before:
