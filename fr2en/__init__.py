@@ -1,8 +1,8 @@
 """French to English in three lines of Python, and whatever pair a model was trained on.
 
-from fr2en import Translator
-translator = Translator.load("runs/my_run")
-print(translator.translate("Le chat dort.").text)
+>>> from fr2en import Translator
+>>> translator = Translator.load("runs/my_run")
+>>> translator.translate("Le chat dort.").text
 """
 
 from translation.alignment import Alignment, HeadChoice

@@ -72,7 +72,8 @@ class Translator:
         """The translator of a trained model, on its device.
 
         Args:
-            path: a run (its best checkpoint), a checkpoint, or an exported folder.
+            path: a run (its best checkpoint), a checkpoint, an exported folder, or a Marian model:
+                a folder or its name on the hub.
             partners: more of them, which translate with it as an ensemble.
             device: "auto" (CUDA where there is a device), "cpu", "cuda", "cuda:N".
             dtype: float32, float64, bfloat16 or float16: of the weights and what is computed.
