@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,9 @@ from translation.arguments import (
     require_runs,
 )
 from translation.settings import SEARCHES, config_change
-from utils.cli import Parser, run_main
+from utils.cli import Parser, report, run_main
 from utils.errors import UserError
-from utils.lines import as_line, count_lines, open_source, read_lines, writer
+from utils.lines import as_line, at_terminal, count_lines, open_source, prompted, read_lines, writer
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
     from translation.alignment import Alignment
@@ -37,7 +38,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     source = parser.add_mutually_exclusive_group()
     what = "a sentence to translate; repeatable"
     source.add_argument("--src_text", action="append", metavar="TEXT", help=what)
-    what = "a sentence a line, plain or .gz (default: standard input)"
+    what = "a sentence a line, plain or .gz (default: standard input; at a terminal a prompt)"
     source.add_argument("--src_file", type=Path, metavar="FILE", help=what)
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE", help="write a translation a line")
@@ -53,7 +54,10 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add_model_arguments(parser, several=ENSEMBLE)
     add_engine_arguments(parser)
     args = parser.parse_args(argv)
+    given = args.src_text or args.src_file or args.output or args.json
+    args.prompt = not given and at_terminal()
     args.one_a_line = not args.json and (args.src_text is None or args.output is not None)
+    args.one_a_line = args.one_a_line and not args.prompt
     if args.search == "both" and args.one_a_line:
         raise UserError(
             "--search both has two translations for a line: choose greedy or beam, or add --json"
@@ -89,7 +93,7 @@ def shown(
     if args.one_a_line:
         columns = zip((as_line(item.best.text).replace("\t", " ") for item in items), links or ())
         return ["\t".join(column) for column in columns]
-    several = len(args.src_text) > 1
+    several = len(args.src_text or ()) > 1
     blocks = (
         block(item, decode, alignment, title=several)
         for item, alignment in zip(items, alignments or [None] * len(items))
@@ -127,7 +131,7 @@ def main(argv: list[str] | None = None) -> None:
     else:
         raw, name = open_source(args.src_file)
         texts, where = read_lines(raw, name), f"{name}, line"
-        chunk = 1 if raw.isatty() else CHUNK * args.workers
+        chunk = 1 if args.prompt or raw.isatty() else CHUNK * args.workers
     total = None if args.src_file is None else count_lines(args.src_file)
     with writer(args.output, never=args.src_file) as write:
         from tqdm import tqdm
@@ -148,19 +152,28 @@ def main(argv: list[str] | None = None) -> None:
             if n_tokens > max_len:
                 beyond.append(n_tokens)
 
-        found = translator.translate_stream(
-            texts, chunk=chunk, greedy=greedy, beam=beam, watch=watch
-        )
         hidden = args.src_file is None or not sys.stderr.isatty()
         bar = tqdm(total=total, unit=" lines", disable=hidden, smoothing=0)
-        with bar, weights_fixed():
-            for items in found:
+
+        def translate(texts: Iterable[str]) -> None:
+            for items in translator.translate_stream(
+                texts, chunk=chunk, greedy=greedy, beam=beam, watch=watch
+            ):
                 alignments = None
                 if args.align:
                     pairs = [item.src for item in items], [item.best.text for item in items]
                     alignments = translator.align(*pairs, heads)
                 write(shown(items, alignments, args, translator.decode))
                 bar.update(len(items))
+
+        with bar, weights_fixed():
+            if not args.prompt:
+                translate(texts)
+            for text in prompted(f"{loaded.config.data.src_lang}> ") if args.prompt else ():
+                try:
+                    translate([text])
+                except UserError as error:
+                    report(error)  # and the conversation goes on
     if beyond:
         warning = f"longer than any sentence in training (data.max_len = {max_len}), so that the "
         warning += f"translation may be poor: {len(beyond):,} of up to {max(beyond):,} tokens"

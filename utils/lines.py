@@ -39,6 +39,28 @@ def open_source(path: Path | None) -> tuple[IO[bytes], str]:
     return sys.stdin.buffer, STANDARD_INPUT
 
 
+def at_terminal() -> bool:
+    """Whether somebody types and reads."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+
+
+def prompted(prompt: str) -> Iterator[str]:
+    """The lines that are typed, blank ones left out, with editing and their history; to Ctrl-D."""
+    import readline  # noqa: F401  (with it `input` has both)
+
+    while True:
+        try:
+            line = input(prompt)
+        except EOFError:
+            print()
+            return
+        except UnicodeDecodeError:
+            print("error: not UTF-8: set the terminal to it", file=sys.stderr)
+            continue
+        if line.strip():
+            yield line
+
+
 def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
     r"""The lines as they come, cut at "\n" alone, without a last "\r" or a first byte order mark.
 
