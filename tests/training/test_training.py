@@ -72,6 +72,9 @@ class Always(nn.Module):
         assert not project
         return torch.ones(len(select), 1)
 
+    def output_weight(self) -> Tensor:
+        return self.output.weight
+
 
 def test_padding_counts_neither_for_accuracy_nor_for_loss() -> None:
     """Mistake 10. Seven real tokens, two of them the answer; three places of padding."""
