@@ -236,7 +236,7 @@ def trained_scheme(loaded: LoadedRun) -> Scheme:
     model = loaded.config.model
     return Scheme(
         model.position.kind,
-        loaded.model.scheme.cpu(),
+        copy.deepcopy(loaded.model.scheme).cpu(),  # the model stays on its device
         model,
         trained=True,
         about=f" ({loaded.run.path.name}, epoch {loaded.epoch})",

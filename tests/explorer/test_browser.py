@@ -1,34 +1,25 @@
 """The explorer in a real browser, from disk: pointed at, and used by keyboard alone."""
 
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browser import WIDTHS, chromium, complaints, dark, overflow, requested
 from made_runs import untrained_run
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 from test_trace import SENTENCE, traced, unpacked
 
 from configs.positions import Alibi
 from explorer.page import page
 
-webdriver = pytest.importorskip("selenium.webdriver")
-from selenium.webdriver import ActionChains, Keys  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
+pytestmark = pytest.mark.slow
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
-]
-QUIET = "--headless=new --no-sandbox --disable-gpu --disable-background-networking"
-QUIET += " --disable-component-update --disable-sync --disable-dev-shm-usage"
 ODD = "</script><script>window.hit=1</script> <img src=x onerror=window.hit=1> \"q\" 'q' &amp; ${x}"
 ODD += " $data 😀 👩‍👩‍👧 שלום مرحبا"
-TREE = ".tree"
 
 
 class Page:
@@ -36,17 +27,12 @@ class Page:
 
     def __init__(self, driver: Any, file: Path) -> None:
         self.driver, self.file = driver, file
-        self.width(1024)
+        overflow(driver, 1024)
+        dark(driver, False)
         driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
         driver.get(file.as_uri())
         # The driver does not always wait for the script at the end of a large file.
         WebDriverWait(driver, 20).until(lambda _: self.run("document.readyState") == "complete")
-
-    def width(self, pixels: int, scheme: str = "light") -> None:
-        size = {"width": pixels, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def run(self, script: str) -> Any:
         return self.driver.execute_script(f"return {script}")
@@ -73,36 +59,14 @@ class Page:
             f"const s = {script}; s.value = {value!r}; s.dispatchEvent(new Event('change'))"
         )
 
-    def overflow(self) -> int:
-        """Pixels by which the page is wider than the window."""
-        return self.run(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
-
     def close(self) -> None:
-        assert self.driver.get_log("browser") == []
-        events = [json.loads(entry["message"]) for entry in self.driver.get_log("performance")]
-        asked = [
-            event["message"]["params"]["request"]["url"]
-            for event in events
-            if event["message"]["method"] == "Network.requestWillBeSent"
-        ]
-        # The browser's own first page, before this one, is made of chrome: addresses.
-        assert {url for url in asked if not url.startswith(("data:", "chrome"))} == {
-            self.file.as_uri()
-        }
+        assert complaints(self.driver) == []
+        assert requested(self.driver) == {self.file.as_uri()}
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    profile = tmp_path_factory.mktemp("browser")
-    for argument in (*QUIET.split(), f"--user-data-dir={profile}"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService(DRIVER)
-    with webdriver.Chrome(options=options, service=service) as driver:
+    with chromium(tmp_path_factory.mktemp("browser")) as driver:
         yield driver
 
 
@@ -141,16 +105,16 @@ def test_it_fits_every_width_in_light_and_dark(
         f"{t['name']} · {t['about']} · {t['position']['scheme']}" for t in traces[:n_models]
     ]
     opened.keys(Keys.TAB)
-    for pixels in (360, 1024, 2560):
-        for scheme in ("light", "dark"):
-            opened.width(pixels, scheme)
-            assert opened.overflow() == 0
+    for pixels in WIDTHS:
+        for by_night in (False, True):
+            dark(opened.driver, by_night)
+            assert overflow(opened.driver, pixels) == 0
             # What is wider scrolls in a box of its own, and nothing sticks out of a section.
             out = """Array.from(document.querySelectorAll("section.view > *")).filter(e =>
                 e.getBoundingClientRect().right > e.parentElement.getBoundingClientRect().right + 1
             ).map(e => e.className)"""
             assert opened.run(out) == []
-            grounds.add((scheme, opened.run("getComputedStyle(document.body).backgroundColor")))
+            grounds.add(opened.run("getComputedStyle(document.body).backgroundColor"))
     assert len(grounds) == 2
     side_by_side = (
         "new Set(Array.from(document.querySelectorAll('article'), e => e.offsetLeft)).size"
@@ -331,8 +295,7 @@ def test_right_to_left_and_500_tokens(show: Callable[..., Page], trained_run: Pa
     assert lefts[0] > lefts[1] > lefts[2]
     opened.choose("Show", "pieces")
     assert len(opened.all(".tokens.source .token")) == len(found["source"]["pieces"])
-    opened.width(360)
-    assert opened.overflow() == 0
+    assert overflow(opened.driver, 360) == 0
 
 
 def test_two_models_stand_side_by_side_and_answer_for_themselves(
