@@ -1,11 +1,14 @@
-"""A run as the first release wrote it, made by formula: `python tests/old_run.py FOLDER`.
+"""Runs as earlier releases wrote them, made by formula: `python tests/checkpoints/old_run.py DIR`.
 
 `old_runs/format_1.json` has every key, value, shape and type of a checkpoint that commit 23baaa0
-wrote, with its config, tokenizer and corpus. The tensors are made here by a closed formula, without
-the project's writer; the outputs beside them (logits, translations, and the losses of a run that
-goes on) were computed by that commit from the same tensors.
+wrote, with its config, tokenizer and corpus; `old_runs/schemes.json.gz` those of a run of each
+family of position schemes, which commit 16d24d5 wrote (see `describe_runs.py`). The tensors are
+made here by a closed formula, without the project's writer; the outputs beside them (logits,
+translations, and the losses of a run that goes on) were computed by those commits from the same
+tensors.
 """
 
+import gzip
 import json
 import math
 import sys
@@ -14,16 +17,23 @@ from typing import Any
 
 import torch
 
-DESCRIPTION = Path(__file__).parent / "old_runs" / "format_1.json"
+DESCRIPTIONS = Path(__file__).parent / "old_runs"
 
 
 def described() -> dict[str, Any]:
-    return json.loads(DESCRIPTION.read_text("utf-8"))
+    return json.loads((DESCRIPTIONS / "format_1.json").read_text("utf-8"))
 
 
-def write_old_run(folder: Path) -> Path:
+def described_schemes() -> dict[str, dict[str, Any]]:
+    """By the name of the scheme; one tokenizer and one corpus are all runs' own."""
+    packed = (DESCRIPTIONS / "schemes.json.gz").read_bytes()
+    shared = json.loads(gzip.decompress(packed))
+    return {name: {**shared, **run} for name, run in shared.pop("runs").items()}
+
+
+def write_old_run(folder: Path, old: dict[str, Any] | None = None) -> Path:
     """`folder/old_20250101_000000` with one checkpoint, and `folder/corpus`; the run's path."""
-    old = described()
+    old = old or described()
     run = folder / "old_20250101_000000"
     for name in ("checkpoints", "tokenizer", "logs"):
         (run / name).mkdir(parents=True)
@@ -43,6 +53,8 @@ def value(described: Any) -> Any:
             return torch.tensor(number, dtype=getattr(torch, dtype))
         case {"tensor": shape, "key": key, "dtype": dtype}:
             return by_formula(key, shape).to(getattr(torch, dtype))
+        case {"scattered": shape, "key": key, "dtype": dtype}:
+            return by_formula(key, shape, scattered=True).to(getattr(torch, dtype))
         case {"dict": items}:
             return {key: value(item) for key, item in items}
         case {"list": items}:
@@ -52,12 +64,15 @@ def value(described: Any) -> Any:
     return described
 
 
-def by_formula(key: str, shape: list[int]) -> torch.Tensor:
+def by_formula(key: str, shape: list[int], *, scattered: bool = False) -> torch.Tensor:
     """0.5 sin(s + 1.7 i) for element i, with s from the name; small for Adam's moments, and no
-    second one negative.
+    second one negative. Scattered: sin(s + 1.7 i^2), a matrix of full rank, which positions move.
     """
     start = sum(map(ord, key)) % 97
-    values = [0.5 * math.sin(start + 1.7 * i) for i in range(math.prod(shape))]
+    if scattered:
+        values = [math.sin(start + 1.7 * i * i) for i in range(math.prod(shape))]
+    else:
+        values = [0.5 * math.sin(start + 1.7 * i) for i in range(math.prod(shape))]
     tensor = torch.tensor(values, dtype=torch.float64).reshape(shape)
     if key.endswith("exp_avg_sq"):
         return tensor.square() * 1e-4
