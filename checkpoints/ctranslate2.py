@@ -161,21 +161,25 @@ def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: Model
     )
 
 
+def _is_plain(position: Rotary) -> bool:
+    return position.scaling is NO_SCALING and position.share == 1
+
+
 def _rotary_options(position: Rotary) -> dict[str, Any]:
     interleaved = position.layout == "interleaved"
     options = {"rotary_dim": 0, "rotary_interleave": interleaved, "rotary_base": position.base}
-    if position.scaling is not NO_SCALING:
+    if not _is_plain(position):
         # The type that has a factor for each frequency: it is the equal of every scaling.
         options["rotary_scaling_type"] = require_ctranslate2().specs.RotaryScalingType.Su
     return options
 
 
 def _fill_rotary(spec: Any, position: Rotary, kind: Kind, head_dim: int) -> None:
-    if position.scaling is NO_SCALING:
+    if _is_plain(position):
         return
     exact, cpu = torch.float64, torch.device("cpu")
     plain = inverse_frequencies(head_dim, base=position.base, dtype=exact)
-    scaled = position.scaling.frequencies(head_dim, base=position.base, dtype=exact, device=cpu)
+    scaled = position.frequencies(head_dim, exact, cpu)
     spec.rotary_scaling_short_factor = _tensor(plain / scaled)  # for short inputs
     spec.rotary_scaling_long_factor = _tensor(plain / scaled)
     spec.queries_scale = position.logit_scale(head_dim) * float(position.scaling.magnitude) ** 2

@@ -129,6 +129,8 @@ def _check_head(kind: str, d_model: int, n_heads: int) -> None:
 class Rope(PositionSection, kind="rope"):
     """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
 
+    share < 1 is p-RoPE (Barbero et al. 2024): only the fastest share of the pairs turns.
+
     rope_dim="model" spreads the frequencies over d_model, as if the rotation came before the head
     split: so the original project did, wrongly by the paper (wavelengths then differ by head).
     cross=True also rotates in cross-attention. Both are kept as labelled experiments.
@@ -139,6 +141,7 @@ class Rope(PositionSection, kind="rope"):
     layout: Literal["interleaved", "half"] = "interleaved"  # the pairs; half: as in Llama
     rope_dim: Literal["head", "model"] = "head"
     cross: bool = False
+    share: float = number(1.0, ge=0, le=1)
     scaling: Scaling = NoScaling()
 
     def _check(self) -> None:
@@ -326,6 +329,7 @@ POSITIONS: dict[str, Position] = {
     "learnable": Learnable(),
     "rope": Rope(),
     "rope_half": Rope(layout="half"),
+    "p_rope": Rope(share=0.75),
     "rope_linear": Rope(scaling=LinearScaling()),
     "rope_ntk": Rope(scaling=NtkScaling()),
     "rope_dynamic_ntk": Rope(scaling=DynamicNtkScaling()),

@@ -72,7 +72,7 @@ def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
     if isinstance(p.scaling, config.DynamicNtkScaling):
         s = p.scaling
         make = partial(DynamicNtkRotary, factor=s.factor, trained_length=s.trained_length)
-    rotary = make(base=p.base, form=p.form, rope_dim=p.rope_dim, layout=p.layout)
+    rotary = make(base=p.base, form=p.form, rope_dim=p.rope_dim, layout=p.layout, share=p.share)
     return AttentionScheme(encoder=[rotary], decoder=[rotary], cross=[rotary] if p.cross else [])
 
 

@@ -34,6 +34,16 @@ def inverse_frequencies(
     return torch.pow(base, steps / -dim).to(dtype)
 
 
+def fastest(theta: Tensor, share: float) -> Tensor:
+    """theta [...,n], fast to slow, with 0 for all but the first floor(share n) (p-RoPE).
+
+    Barbero et al. 2024, "Round and Round We Go! What makes rotary positional encodings useful?"
+    """
+    n = theta.shape[-1]
+    turning = int(share * n)
+    return theta if turning == n else F.pad(theta[..., :turning], (0, n - turning))
+
+
 def rotate(
     x: Tensor,
     positions: Tensor,
@@ -158,7 +168,7 @@ class Rotary(AttentionPosition):
 
     rope_dim="head": every head has the same wavelengths, as in the paper. rope_dim="model": head h
     has the h-th slice of the frequencies of d_model, as the original project did by rotating before
-    the split. layout and form: see `rotate`.
+    the split. share: see `fastest`; layout and form: see `rotate`.
     """
 
     def __init__(
@@ -169,9 +179,11 @@ class Rotary(AttentionPosition):
         rope_dim: Literal["head", "model"],
         layout: Layout = "interleaved",
         scaling: RopeScaling = NO_SCALING,
+        share: float = 1.0,
     ) -> None:
         super().__init__()
         self.base = base
+        self.share = share
         self.rope_dim = rope_dim
         self.layout: Layout = layout
         self.scaling = scaling
@@ -189,10 +201,14 @@ class Rotary(AttentionPosition):
         layout, form = self.layout, self.form
         return rotate(x, positions, by_head, layout=layout, magnitude=magnitude, form=form)
 
+    def frequencies(self, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Those of dim dimensions, [dim/2], 0 where a pair does not turn."""
+        theta = self.scaling.frequencies(dim, base=self.base, dtype=dtype, device=device)
+        return fastest(theta, self.share)
+
     def theta(self, x: Tensor) -> Tensor:
         """The frequencies of x [B,H,T,Dh], [dim/2]."""
-        dtype, frequencies = exact_dtype(x.dtype), self.scaling.frequencies
-        return frequencies(self.rotated_dim(x), base=self.base, dtype=dtype, device=x.device)
+        return self.frequencies(self.rotated_dim(x), exact_dtype(x.dtype), x.device)
 
     def magnitude(self, x: Tensor, positions: Tensor, role: Role) -> float | Tensor:
         """What multiplies a rotated q or k [B,H,T,Dh] at positions [T]: [T,Dh/2] or one number."""

@@ -49,7 +49,7 @@ SHAPE |= {"n_encoder_layers": 2, "n_decoder_layers": 2, "position": Sinusoidal()
 LEARNABLE = Learnable(max_positions=64)
 
 EXPORTABLE = (
-    "none sinusoidal sinusoidal_half sinusoidal_t2t learnable rope rope_complex rope_half "
+    "none sinusoidal sinusoidal_half sinusoidal_t2t learnable rope rope_complex rope_half p_rope "
     "rope_linear rope_ntk rope_yarn alibi alibi_asymmetric t5 t5_unscaled "
     "kerple_log kerple_power sandwich shaw shaw_keys"
 ).split()

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from references import (
     catches,
     causal_logits,
     close,
+    logits_of,
     normal,
     pairs,
     rotated,
@@ -21,6 +23,7 @@ from references import (
 from tiny_models import POSITIONS, configured
 from torch import Tensor
 from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as gptj_rotate
 from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
@@ -39,9 +42,10 @@ from models.positional_encodings.rope import (
     rotate_complex,
     rotate_real,
 )
+from models.positional_encodings.rope_scaling import yarn_attention_factor
 from models.positional_encodings.xpos import XPos, xpos_scale, xpos_scores
 
-AT = torch.tensor([0, 3, 4, 9])
+AT, AT_9 = torch.tensor([0, 3, 4, 9]), torch.arange(9)
 LAYOUTS, FORMS = ("interleaved", "half"), ("real", "complex")
 Turn = Callable[[Tensor, Tensor], Tensor]  # x [B,H,T,Dh], positions [T] -> x, turned
 every_form: Any = pytest.mark.parametrize("form", FORMS)
@@ -191,6 +195,35 @@ def test_heads_turned_in_one_product_are_those_turned_each_for_itself(name: str,
     gradients = [torch.autograd.grad((out * weights).sum(), qkv)[0] for out in (together, each)]
     close(*gradients)
     assert module.rotate_heads(qkv.detach().bfloat16(), places)[0].dtype == torch.bfloat16
+
+
+# -------------------------------------------------------------------------------- p-RoPE
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.25, 0.7, 1.0])
+def test_p_rope_turns_the_fastest_pairs_as_transformers_has_it(share: float) -> None:
+    settings = {"rope_type": "proportional", "rope_theta": 300.0, "partial_rotary_factor": share}
+    theirs, _ = ROPE_INIT_FUNCTIONS["proportional"](
+        LlamaConfig(hidden_size=48, num_attention_heads=3, head_dim=16, rope_parameters=settings)
+    )
+    theta = theta_of(16, 300.0) * (torch.arange(8) < int(share * 8))
+    close(theta.float(), theirs, 1e-6)
+    x, at = normal(2, 3, 4, 16), torch.tensor([0, 7, 2, 63])
+    for form, layout in itertools.product(FORMS, LAYOUTS):
+        position = rotary(share=share, base=300.0, form=form, layout=layout)
+        close(position.rotate(x, at, "key"), rotated(x, at, theta, layout), 1e-12)
+
+
+@pytest.mark.parametrize("scaling", [config.YarnScaling(), config.DynamicNtkScaling()])
+def test_what_does_not_turn_is_not_scaled_either(scaling: Any) -> None:
+    settings = {"scaling": replace(scaling, trained_length=4)}
+    q, k, places = normal(1, 2, 9, 16), normal(1, 2, 9, 16, seed=1), Places(AT_9, AT_9, causal=True)
+    still = slice(8, None)  # the slow half of the pairs
+    q[..., :8] = 0
+    scores = logits_of(rotary(share=0.5, **settings), q, k, places)
+    magnitude = 1.0 if scaling.kind != "yarn" else yarn_attention_factor(scaling.factor) ** 2
+    close(scores, magnitude * q[..., still] @ k[..., still].mT / 4)
+    assert (logits_of(rotary(**settings), q, k, places) - scores).abs().max() > 1e-4
 
 
 def test_an_odd_size_is_refused() -> None:
