@@ -130,6 +130,7 @@ class Rope(PositionSection, kind="rope"):
     """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
 
     share < 1 is p-RoPE (Barbero et al. 2024): only the fastest share of the pairs turns.
+    learn_frequencies=True trains those of each head and layer, from those of the paper.
 
     rope_dim="model" spreads the frequencies over d_model, as if the rotation came before the head
     split: so the original project did, wrongly by the paper (wavelengths then differ by head).
@@ -142,12 +143,16 @@ class Rope(PositionSection, kind="rope"):
     rope_dim: Literal["head", "model"] = "head"
     cross: bool = False
     share: float = number(1.0, ge=0, le=1)
+    learn_frequencies: bool = False
     scaling: Scaling = NoScaling()
 
     def _check(self) -> None:
         if self.rope_dim == "model" and not isinstance(self.scaling, NoScaling):
             rule = f"the {self.scaling.kind} scaling is defined for rope_dim = 'head'"
             self._fail("rope_dim", rule)
+        if self.learn_frequencies and (self.rope_dim, self.scaling) != ("head", NoScaling()):
+            rule = "needs rope_dim = 'head' and scaling = none, which training begins with"
+            self._fail("learn_frequencies", rule)
         if self.cross and isinstance(self.scaling, DynamicNtkScaling):
             self._fail("cross", "dynamic_ntk has a length of its own on each side; allowed: False")
 
@@ -330,6 +335,7 @@ POSITIONS: dict[str, Position] = {
     "rope": Rope(),
     "rope_half": Rope(layout="half"),
     "p_rope": Rope(share=0.75),
+    "rope_learned": Rope(learn_frequencies=True),
     "rope_linear": Rope(scaling=LinearScaling()),
     "rope_ntk": Rope(scaling=NtkScaling()),
     "rope_dynamic_ntk": Rope(scaling=DynamicNtkScaling()),

@@ -19,7 +19,7 @@ from models.positional_encodings.forgetting import ForgetGate
 from models.positional_encodings.kerple import Kerple
 from models.positional_encodings.learnable import LearnableScheme
 from models.positional_encodings.randomized import RandomizedScheme
-from models.positional_encodings.rope import NO_SCALING, RopeScaling, Rotary
+from models.positional_encodings.rope import NO_SCALING, LearnedRotary, RopeScaling, Rotary
 from models.positional_encodings.rope_scaling import (
     DynamicNtkRotary,
     linear_frequencies,
@@ -68,11 +68,20 @@ def _head_dim(m: ModelConfig) -> int:
 
 
 def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
+    rotation: dict[str, Any] = {"base": p.base, "form": p.form, "layout": p.layout}
+    rotation["share"] = p.share
+    if p.learn_frequencies:
+        heads = {"n_heads": m.n_heads, "head_dim": _head_dim(m)}
+        encoder, decoder, cross = (
+            [LearnedRotary(**heads, **rotation) for _ in range(n)]
+            for n in (*_n_layers(m), m.n_decoder_layers if p.cross else 0)
+        )
+        return AttentionScheme(encoder=encoder, decoder=decoder, cross=cross)
     make: Callable[..., Rotary] = partial(Rotary, scaling=_scaling(p.scaling))
     if isinstance(p.scaling, config.DynamicNtkScaling):
         s = p.scaling
         make = partial(DynamicNtkRotary, factor=s.factor, trained_length=s.trained_length)
-    rotary = make(base=p.base, form=p.form, rope_dim=p.rope_dim, layout=p.layout, share=p.share)
+    rotary = make(rope_dim=p.rope_dim, **rotation)
     return AttentionScheme(encoder=[rotary], decoder=[rotary], cross=[rotary] if p.cross else [])
 
 

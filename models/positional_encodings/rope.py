@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.positional_encodings.base import AttentionPosition, Places, Role, exact_dtype
 
@@ -238,3 +238,20 @@ class Rotary(AttentionPosition):
         by = places.once(("rotation", id(self), exact_dtype(qkv.dtype)), make)
         q, k, v = (x.transpose(1, 2) for x in turned(qkv, by, self.layout).unbind(2))
         return q, k, v
+
+
+class LearnedRotary(Rotary):
+    """Rotary whose every head trains ln theta, [H,Dh/2], from that of the paper.
+
+    Takes the arguments of `Rotary` but for its scaling and rope_dim.
+    """
+
+    def __init__(self, *, n_heads: int, head_dim: int, **rotation: Any) -> None:
+        super().__init__(rope_dim="head", **rotation)
+        start = inverse_frequencies(head_dim, base=self.base).log()
+        self.log_theta = nn.Parameter(start.repeat(n_heads, 1))
+
+    def theta(self, x: Tensor) -> Tensor:
+        """The frequencies of x [B,H,T,Dh], head by head: [H*Dh/2]."""
+        exact = exact_dtype(x.dtype)
+        return fastest(self.log_theta.to(exact).exp(), self.share).flatten()

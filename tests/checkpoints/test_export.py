@@ -72,6 +72,7 @@ REFUSED = {
     "rope_dynamic_ntk": "DynamicNtkRotary in the encoder",
     "rope_model": "rope_dim = 'model'",
     "rope_cross": "cross-attention",
+    "rope_learned": "LearnedRotary in the encoder",
     "xpos": "XPos in the decoder",
     "fire": "Fire in the encoder",
     "transformer_xl": "TransformerXl in the encoder",

@@ -228,6 +228,7 @@ def test_terms_are_finite_where_the_mask_forbids(name: str, kind: Kind) -> None:
 # Trained numbers at H = 8, d_model = 512: of a stack, and of a layer.
 COUNTS = dict.fromkeys(POSITIONS, (0, 0)) | {
     "learnable": (512 * 512, 0),
+    "rope_learned": (0, 8 * 32),
     "t5": (32 * 8, 0),
     "sinusoidal_t5": (32 * 8, 0),
     "kerple_log": (2 * 8, 0),
@@ -301,6 +302,7 @@ def test_each_parameter_serves_its_stack_or_its_layer_and_is_trained(name: str) 
     ("name", "expected"),
     [
         ("learnable", {"source.table.weight", "target.table.weight"}),
+        ("rope_learned", {"encoder.1.log_theta", "decoder.0.log_theta"}),
         ("t5", {"encoder.0.table", "decoder.0.table"}),
         ("transformer_xl", {"encoder_biases.u", "decoder_biases.v", "decoder.1.w_kr.weight"}),
         ("xlnet", {"encoder.0.own_biases.u", "decoder.1.own_biases.v", "encoder.1.w_kr.weight"}),
@@ -327,7 +329,7 @@ CHANGES: list[tuple[Any, dict[str, Any], set[str]]] = [
     (config.Sinusoidal(), {"base": 50.0, "layout": "half"}, BOTH),
     (config.Learnable(max_positions=24), {"max_positions": 25}, BOTH),
     (config.Rope(), {"base": 50.0, "layout": "half", "rope_dim": "model"}, BOTH),
-    (config.Rope(), {"share": 0.5}, BOTH),
+    (config.Rope(), {"share": 0.5, "learn_frequencies": True}, BOTH),
     (config.Rope(scaling=YARN), {"base": 50.0, "layout": "half"}, BOTH),
     (config.Rope(scaling=DYNAMIC), {"base": 50.0, "layout": "half"}, BOTH),
     (config.XPos(), {"base": 50.0}, BOTH),
@@ -396,7 +398,7 @@ def test_no_field_is_left_out() -> None:
     assert every == tried
 
 
-@pytest.mark.parametrize("name", ["rope", "rope_half", "rope_dynamic_ntk", "xpos"])
+@pytest.mark.parametrize("name", ["rope", "rope_half", "rope_learned", "rope_dynamic_ntk", "xpos"])
 def test_real_and_complex_rotation_are_the_same_scheme(name: str) -> None:
     forms = [outputs(replace(TINY[name], form=form)) for form in ("auto", "real", "complex")]
     for kind in KINDS:
@@ -442,6 +444,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (config.Rope, {"rope_dim": "model", "scaling": NTK}, "ntk .* defined for rope_dim = 'head'"),
     (config.Rope, {"cross": True, "scaling": DYNAMIC_NTK}, "a length of its own on each side"),
     (config.Rope, {"share": 1.1}, "share = 1.1: .* >= 0 and <= 1"),
+    (config.Rope, {"learn_frequencies": True, "scaling": NTK}, "needs rope_dim = 'head'"),
+    (config.Rope, {"learn_frequencies": True, "rope_dim": "model"}, "and scaling = none"),
     (config.Sinusoidal, {"layout": "whole"}, "layout = 'whole'"),
     (config.T5, {"n_buckets": 30}, "n_buckets = 30: .* and a multiple of 4"),
     (config.T5, {"n_buckets": 0}, "n_buckets = 0"),

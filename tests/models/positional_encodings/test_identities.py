@@ -1,10 +1,12 @@
 """Which scheme becomes which: whole models with the same weights, equal to 1e-12 in float64."""
 
 import pytest
-from references import catches, close
-from tiny_models import sources, targets, tiny_model
+import torch
+from references import catches, close, normal, theta_of
+from tiny_models import D_MODEL, N_HEADS, sources, targets, tiny_model
 
 from configs.positions import Rope
+from models.positional_encodings.rope import rotate
 from models.transformer import TranslationTransformer
 
 
@@ -21,3 +23,29 @@ def test_p_rope_with_all_pairs_is_rope_and_with_none_is_no_position(layout) -> N
     for share in (0.25, 0.75):  # of four pairs
         for whole in (rope, none):
             catches(same, tiny_model(Rope(share=share, layout=layout)), whole)
+
+
+@pytest.mark.parametrize("share", [0.75, 1.0])
+def test_learned_frequencies_that_are_those_of_the_paper_are_rope(share: float) -> None:
+    learned, rope = (
+        tiny_model(Rope(learn_frequencies=learn, share=share)) for learn in (True, False)
+    )
+    catches(same, learned, rope)
+    with torch.no_grad():
+        for log_theta in learned.scheme.parameters():
+            log_theta.copy_(theta_of(D_MODEL // N_HEADS).log())
+    same(learned, rope)
+
+
+def test_rotations_of_a_line_by_any_matrix_are_rope_with_frequencies_of_its_own() -> None:
+    """LieRE and ComRoPE: exp(tA) of a skew-symmetric A turns planes, which are its eigenvectors."""
+    q, k, noise = normal(1, 1, 5, 8), normal(1, 1, 5, 8, seed=1), normal(8, 8, seed=2)
+    skew, at = noise - noise.T, torch.arange(5)
+    frequencies, vectors = torch.linalg.eigh(1j * skew)
+    theta, planes = frequencies[4:], 2**0.5 * vectors[:, 4:]
+    basis = torch.stack((planes.real, planes.imag), dim=-1).flatten(1)  # goes into W_q and W_k
+    lie_q, lie_k = (
+        (torch.matrix_exp(at[:, None, None] * skew) @ x[..., None])[..., 0] for x in (q, k)
+    )
+    rope_q, rope_k = (rotate(x @ basis, at, theta) for x in (q, k))
+    close(rope_q @ rope_k.mT, lie_q @ lie_k.mT, 1e-12)

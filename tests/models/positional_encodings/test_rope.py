@@ -197,7 +197,7 @@ def test_heads_turned_in_one_product_are_those_turned_each_for_itself(name: str,
     assert module.rotate_heads(qkv.detach().bfloat16(), places)[0].dtype == torch.bfloat16
 
 
-# -------------------------------------------------------------------------------- p-RoPE
+# ------------------------------------------------------------------ p-RoPE and learned frequencies
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.25, 0.7, 1.0])
@@ -224,6 +224,19 @@ def test_what_does_not_turn_is_not_scaled_either(scaling: Any) -> None:
     magnitude = 1.0 if scaling.kind != "yarn" else yarn_attention_factor(scaling.factor) ** 2
     close(scores, magnitude * q[..., still] @ k[..., still].mT / 4)
     assert (logits_of(rotary(**settings), q, k, places) - scores).abs().max() > 1e-4
+
+
+@every_way
+def test_heads_learn_frequencies_of_their_own_from_those_of_the_paper(form, layout) -> None:
+    position = rotary(learn_frequencies=True, form=form, layout=layout, base=300.0, share=0.75)
+    [log_theta] = position.parameters()
+    close(log_theta, theta_of(8, 300.0).log().float().expand(2, -1), 1e-6)
+    log_theta.data = normal(2, 4, seed=3)
+    x, at = normal(2, 2, 4, 8), torch.tensor([0, 7, 2, 63])
+    turned = position.rotate(x, at, "query")
+    for head in range(2):
+        theta = log_theta[head].exp() * torch.tensor([1, 1, 1, 0])
+        close(turned[:, head], rotated(x[:, head], at, theta, layout))
 
 
 def test_an_odd_size_is_refused() -> None:
