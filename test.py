@@ -40,6 +40,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--limit", type=positive, metavar="N", help="only the first N pairs")
     what = "BLEU of characters too: the figure that the original project reported"
     add("--char_bleu", action="store_true", help=what)
+    what = "multi30k: BLEU as papers on that corpus report it, beside sacreBLEU"
+    add("--protocol", choices=("multi30k",), help=what)
     what = "paired bootstrap against another run on the same text; repeatable"
     add("--compare", action="append", default=[], type=Path, metavar="RUN_B", help=what)
     what = "minimum Bayes risk among the decode.n_best translations of the search"
@@ -124,7 +126,8 @@ def main(argv: list[str] | None = None) -> None:
     print(loaded.about())
     for split in splits:
         pairs = EvaluationSet(loaded, translator, split, **asked)
-        result = evaluate(pairs, char_bleu=args.char_bleu)
+        multi30k = args.protocol == "multi30k"
+        result = evaluate(pairs, char_bleu=args.char_bleu, multi30k=multi30k)
         print(f"\n{result.block()}\nwritten: {result.write()}", flush=True)
         for other in others:
             print(result.compared_with(EvaluationSet(*other, split, **asked)), flush=True)

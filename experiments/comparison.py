@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from experiments.common import (
@@ -137,7 +138,9 @@ class Comparison(Experiment):
         parts.append(
             "BLEU-4 is nltk's on 13a tokens (0 to 1), the rest is sacreBLEU (0 to 100). Intervals "
             f"are 95%, by bootstrap over the sentences{averaged}. Difference and p value: paired "
-            f"bootstrap against {self.baseline} of the same seed{each}. Words are source words."
+            f"bootstrap against {self.baseline} of the same seed{each}. People: of 100 pairs of "
+            "systems so far apart, in how many the better one is preferred (Kocmi et al. 2024). "
+            "Words are source words."
             f"{spread}\n"
         )
         return "\n".join(parts)
@@ -164,6 +167,7 @@ class Comparison(Experiment):
             "95% interval": lambda seeds: f"{low(seeds)} to {high(seeds)}",
             "difference": means("difference", "+.2f", spread=False),
             "p": lambda seeds: ", ".join(f"{p:.3f}" for p in known(seeds, "p_value")) or NOTHING,
+            "people": _agreement,
         }
         [first, *_], *_ = groups.values()
         for name in (f"{bucket} words" for bucket in buckets(self.edges)):
@@ -197,3 +201,10 @@ class Comparison(Experiment):
 
 def known(rows: Rows, key: str) -> list[Any]:
     return [row[key] for row in rows if row[key] is not None]
+
+
+def _agreement(seeds: Rows) -> str:
+    from translation.metrics import human_agreement
+
+    differences = known(seeds, "difference")
+    return f"{human_agreement(fmean(differences)):.0f}" if differences else NOTHING

@@ -20,7 +20,13 @@ from data.corpora.build import build_corpus
 from models.transformer import TranslationTransformer
 from translation.evaluator import create_evaluator
 from translation.loading import LoadedRun
-from translation.metrics import CorpusScores, format_scores, paired_bootstrap, score_corpus
+from translation.metrics import (
+    CorpusScores,
+    format_scores,
+    human_agreement,
+    paired_bootstrap,
+    score_corpus,
+)
 from translation.translator import Translator
 from utils.errors import UserError
 from utils.files import write_text
@@ -191,11 +197,12 @@ class Result:
             f"{pairs.name}: {run.path.name} {paired.bleu_a:.2f}, {other_run.path.name} "
             f"{paired.bleu_b:.2f}: second minus first {paired.difference:+.2f}, 95% interval "
             f"{low:+.2f} to {high:+.2f}, p = {paired.p_value:.3f} (paired bootstrap of sacreBLEU, "
-            f"{samples:,} times {paired.n:,} sentences)"
+            f"{samples:,} times {paired.n:,} sentences); of systems so far apart people prefer the "
+            f"better in {human_agreement(paired.difference):.0f} of 100 (Kocmi et al. 2024)"
         )
 
 
-def evaluate(pairs: EvaluationSet, *, char_bleu: bool) -> Result:
+def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = False) -> Result:
     loss, accuracy = pairs.loss_and_accuracy()
     hypotheses, seconds = pairs.translate()
     config = pairs.loaded.config.evaluate
@@ -206,6 +213,7 @@ def evaluate(pairs: EvaluationSet, *, char_bleu: bool) -> Result:
         length_buckets=config.length_buckets,
         bootstrap_samples=config.bootstrap_samples,
         char_bleu=char_bleu,
+        multi30k=pairs.loaded.config.data.tgt_lang if multi30k else None,
     )
     return Result(pairs, hypotheses, scores, loss, accuracy, seconds)
 

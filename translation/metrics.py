@@ -36,6 +36,7 @@ class CorpusScores:
     interval: tuple[float, float]  # 2.5% and 97.5% quantiles of resampled sacreBLEU
     buckets: tuple[LengthBucket, ...]
     char_bleu: float | None  # nltk's corpus_bleu of plain strings, so of characters, 0..1
+    multi30k_bleu: float | None  # 0..100, see `multi30k_bleu`
     n: int  # sentences
 
 
@@ -59,11 +60,13 @@ def score_corpus(
     length_buckets: Sequence[int],
     bootstrap_samples: int,
     char_bleu: bool = False,
+    multi30k: str | None = None,
 ) -> CorpusScores:
     """Score detokenised translations against one reference each.
 
     `length_buckets` are increasing upper ends, in source words (split at white space); a last, open
-    bucket follows. Raises UserError where the numbers of sentences differ or are 0.
+    bucket follows. `multi30k` is the language for `multi30k_bleu`. Raises UserError where the
+    numbers of sentences differ or are 0.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -86,6 +89,7 @@ def score_corpus(
         interval=_interval(resampled),
         buckets=_bucket_scores(statistics, sources, length_buckets),
         char_bleu=_nltk_corpus_bleu(hypotheses, references) if char_bleu else None,
+        multi30k_bleu=multi30k_bleu(*sides, multi30k) if multi30k else None,
         n=len(hypotheses),
     )
 
@@ -125,6 +129,35 @@ def paired_bootstrap(
     )
 
 
+def human_agreement(difference: float) -> float:
+    """In how many of 100 pairs of systems so far apart in sacreBLEU people prefer the better one.
+
+    A curve fitted to human judgements (Kocmi et al. 2024, "Navigating the metrics maze").
+    """
+    import mt_thresholds
+
+    return mt_thresholds.accuracy(abs(difference), "bleu")
+
+
+def multi30k_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> float:
+    """BLEU (0..100) as papers on Multi30k report it, not comparable with sacreBLEU.
+
+    Both sides with punctuation normalised and tokenised as by Moses, and lower-cased; no further
+    tokenisation, no smoothing. `language` is the target's.
+    """
+    from sacrebleu.metrics import BLEU
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
+
+    def prepared(lines: Sequence[str]) -> list[str]:
+        normal = map(normalizer.normalize, lines)
+        return [tokenizer.tokenize(line, return_str=True).lower() for line in normal]
+
+    bleu = BLEU(tokenize="none", smooth_method="none", force=True)
+    return bleu.corpus_score(prepared(hypotheses), [prepared(references)]).score
+
+
 def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """sacreBLEU (0..100) alone, for validation. Raises UserError as score_corpus."""
     from sacrebleu.metrics import BLEU
@@ -149,6 +182,9 @@ def format_scores(scores: CorpusScores) -> str:
     if scores.char_bleu is not None:
         note = "of strings, as the original report"
         rows.append(("character BLEU (nltk)", f"{scores.char_bleu:.4f}", note))
+    if scores.multi30k_bleu is not None:
+        note = "lower-cased, tokenised as by Moses"
+        rows.append(("BLEU as in papers on Multi30k", f"{scores.multi30k_bleu:.2f}", note))
     for bucket in scores.buckets:
         span = f"{bucket.low} or more" if bucket.high is None else f"{bucket.low} to {bucket.high}"
         value = "-" if bucket.bleu is None else f"{bucket.bleu:.2f}"

@@ -17,7 +17,7 @@ from configs.schema import Config, InverseSqrt, RDrop, Subword
 from configs.serialize import diff, from_dict
 from experiments import compare_methods, compare_positions, copy_task, length_extrapolation
 from translation.loading import load_run
-from translation.metrics import paired_bootstrap
+from translation.metrics import human_agreement, paired_bootstrap
 from utils.errors import UserError
 
 
@@ -77,6 +77,7 @@ def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(stand_in: StandIn)
             lines[name, what] = path.read_text("utf-8").splitlines()
     found = lines["sinusoidal", "hyp"], lines["rope", "hyp"], lines["rope", "ref"]
     paired = paired_bootstrap(*found, samples=1000, seed=0)
+    people = f"{human_agreement(paired.difference):.0f}"
     assert paired.difference > 0
     columns = ("difference", "difference_low", "difference_high", "p_value")
     measured = [paired.difference, *paired.interval, paired.p_value]
@@ -92,9 +93,9 @@ def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(stand_in: StandIn)
         "| rope | 1.500 | 1.500 | 0.5000 | 0.8900 | 89.00 |\n",
         "torch 2, trained in bf16, some, 2 threads",
         "| scheme | loss | token accuracy | BLEU-4 | sacreBLEU | 95% interval | difference | p "
-        "| 1–10 words (n=2) |",
+        "| people | 1–10 words (n=2) |",
         "| rope | 1.500 | 0.5000 | 0.8900 | 89.00 | 87.00 to 90.00 "
-        f"| {paired.difference:+.2f} | {paired.p_value:.3f} |",
+        f"| {paired.difference:+.2f} | {paired.p_value:.3f} | {people} |",
     ):
         assert line in text
     assert str(stand_in.folder) not in text  # no place of this machine

@@ -13,7 +13,13 @@ from hypothesis import given, settings, strategies as st
 from nltk.translate.bleu_score import corpus_bleu, sentence_bleu
 
 from translation import metrics
-from translation.metrics import format_scores, paired_bootstrap, sacrebleu_score, score_corpus
+from translation.metrics import (
+    format_scores,
+    human_agreement,
+    paired_bootstrap,
+    sacrebleu_score,
+    score_corpus,
+)
 from utils.errors import UserError
 
 TEXT = "the a dog cat man woman red blue house street runs sits sees on in with and two small , ."
@@ -81,6 +87,22 @@ def test_strings_handed_to_nltk_score_characters_and_only_char_bleu_says_so():
     assert result.char_bleu == pytest.approx(as_original, abs=1e-12)
     assert result.char_bleu > result.bleu4 + 0.1
     assert result.bleu4 == without.bleu4
+
+
+def test_multi30ks_protocol_lowers_and_tokenises_as_moses():
+    hypotheses = ["A dog isn't “here”, is it?", "Two Men walk down a street"]
+    references = ['A DOG isn\'t "here," is it?', "two men walk down the street"]
+    result = score(hypotheses, references, multi30k="en")
+    # a dog isn &apos;t &quot; here , &quot; is it ? | two men walk down a street
+    expected = (16 / 17 * 13 / 15 * 11 / 13 * 9 / 11) ** 0.25
+    assert result.multi30k_bleu == pytest.approx(100 * expected, abs=1e-9)
+    assert result.sacrebleu < result.multi30k_bleu < 100
+    assert score(hypotheses, references).multi30k_bleu is None
+
+
+def test_people_agree_more_the_further_apart_systems_are():
+    assert human_agreement(0.6) == human_agreement(-0.6) == pytest.approx(56.6, abs=0.1)
+    assert human_agreement(0.1) < human_agreement(1.0) < human_agreement(4.0) < 89
 
 
 def test_scores_and_signatures_are_sacrebleus_own():
