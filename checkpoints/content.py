@@ -129,9 +129,17 @@ def write_safetensors(
         "fingerprint": tokenizer.fingerprint(),
         "progress": dict(progress),
     }
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", "about": json.dumps(about)})
+    save_tensors(tensors, folder / WEIGHTS, about=json.dumps(about))
     write_config_json(config, folder / CONFIG)
     tokenizer.save(folder / TOKENIZER)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, **metadata: str) -> None:
+    """As safetensors. Raises OSError where the file cannot be written."""
+    try:
+        save_file(tensors, path, metadata={"format": "pt", **metadata})
+    except SafetensorError as error:
+        raise OSError(one_line(error)) from None
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from checkpoints.content import TOKENIZER, write_safetensors
+from checkpoints.content import CONFIG, TOKENIZER, write_safetensors
 from checkpoints.run import WEIGHTS
 from checkpoints.transformers_weights import to_ours, to_theirs
 from configs import schema
@@ -49,8 +50,14 @@ NEEDED: dict[str, tuple[Any, Any]] = {
     "normalize_embedding": (False, False),
     "add_final_layer_norm": (False, False),
 }
-# Settings of its search that have no equal here, with the values that leave it as it is.
+# Settings of its search that are not taken over, with the values that leave it as it is.
 WITHOUT_EQUAL: dict[str, tuple[Any, ...]] = {
+    "do_sample": (None, False),
+    "num_beam_groups": (None, 1),
+    "guidance_scale": (None, 1.0),
+    "sequence_bias": (None, []),
+    "forced_decoder_ids": (None, []),
+    "exponential_decay_length_penalty": (None,),
     "forced_bos_token_id": (None,),
     "begin_suppress_tokens": (None, []),
     "min_length": (None, 0),
@@ -63,12 +70,15 @@ POSITIONS = re.compile(r"model\.(encoder|decoder)\.embed_positions\.weight")
 
 
 def is_of_transformers(folder: Path) -> bool:
-    """Whether a folder holds a model of transformers, of whatever architecture."""
+    """Whether a folder holds a model of transformers, of whatever architecture.
+
+    Where config.json cannot be read, Marian's vocabulary beside it says so.
+    """
     try:
-        said = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(said, dict) and not said.keys().isdisjoint({"model_type", "architectures"})
+        said = _read_json(folder / CONFIG)
+    except UserError:
+        return (folder / REQUIRED_FILES[-1]).is_file()
+    return not said.keys().isdisjoint({"model_type", "architectures"})
 
 
 def fetch_marian(name: str) -> Path:
@@ -92,7 +102,7 @@ def marian_run(folder: Path, source: str) -> Path:
     run = home / f"{name}-{_checksum(folder)[:16]}"
     if run.is_dir():
         return run
-    raw = json.loads((folder / "config.json").read_text("utf-8"))
+    raw = _read_json(folder / CONFIG)
     tokenizer: BaseTokenizer
     if OURS in raw:
         tokenizer = load_tokenizer(folder / TOKENIZER)
@@ -104,8 +114,10 @@ def marian_run(folder: Path, source: str) -> Path:
         tokenizer = FrEnTokenizer(folder)
         config = _config(raw, tokenizer, folder, name, source)
     weights = _read_weights(folder)
+    with torch.device("meta"):  # config.json may ask for more than the memory has
+        shapes = to_theirs(build_model(config.model, tokenizer).state_dict(), config.model)
+    _check_weights(weights, shapes, config.model, folder)
     model = build_model(config.model, tokenizer)
-    _check_weights(weights, to_theirs(model.state_dict(), config.model), config.model, folder)
     model.load_state_dict(to_ours(weights, config.model))
     _check_ties(weights, to_theirs(model.state_dict(), config.model), folder)
     with write_errors(run):
@@ -121,13 +133,20 @@ def marian_run(folder: Path, source: str) -> Path:
     return run
 
 
-def _refuse(folder: Path, key: str, value: Any, why: str, file: str = "config.json") -> NoReturn:
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (OSError, RecursionError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: {one_line(error)}") from None
+
+
+def _refuse(folder: Path, key: str, value: Any, why: str, file: str = CONFIG) -> NoReturn:
     raise UserError(f"{folder / file}: {key} = {value!r}: {why}")
 
 
 def _checksum(folder: Path) -> str:
     """SHA-256 of all that decides the run."""
-    names = "config.json", GENERATION, *REQUIRED_FILES, *OPTIONAL_FILES
+    names = CONFIG, GENERATION, *REQUIRED_FILES, *OPTIONAL_FILES
     files = [*(folder / name for name in names), *sorted((folder / TOKENIZER).glob("*"))]
     files.append(_weights_file(folder))
     digest = hashlib.sha256(f"{CONVERTER}".encode())
@@ -144,7 +163,7 @@ def _saved_config(raw: Mapping[str, Any], folder: Path) -> Config:
     try:
         return from_dict(raw[OURS])
     except ConfigError as error:
-        raise UserError(f"{folder / 'config.json'}: {OURS}: {error}") from None
+        raise UserError(f"{folder / CONFIG}: {OURS}: {error}") from None
 
 
 def _config(
@@ -156,13 +175,9 @@ def _config(
     try:
         theirs = MarianConfig.from_dict(dict(raw))
     except Exception as error:  # of its own kinds, for a value of another type
-        raise UserError(f"{folder / 'config.json'}: {one_line(error)}") from None
-    generation = dict(raw)
-    if (folder / GENERATION).is_file():
-        try:
-            generation |= json.loads((folder / GENERATION).read_text("utf-8"))
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{folder / GENERATION}: {one_line(error)}") from None
+        raise UserError(f"{folder / CONFIG}: {one_line(error)}") from None
+    path = folder / GENERATION
+    generation = ChainMap(_read_json(path) if path.is_file() else {}, dict(raw))
     _check_ids(theirs, generation, tokenizer, folder)
     for key in ("attention_heads", "ffn_dim"):
         encoder, decoder = (getattr(theirs, f"{stack}_{key}") for stack in ("encoder", "decoder"))
@@ -172,8 +187,12 @@ def _config(
         known = f"known are {', '.join(ACTIVATIONS)}"
         _refuse(folder, "activation_function", theirs.activation_function, known)
     for key, neutral in WITHOUT_EQUAL.items():
-        if generation.get(key) not in neutral:
-            _refuse(folder, key, generation[key], "this project's search has no equal", GENERATION)
+        if (value := generation.get(key)) not in neutral:
+            why = "this project's search takes no such setting from a model: take it out"
+            _refuse(folder, key, value, why, _origin(key, generation))
+    for key in ("num_beams", "max_length", "max_new_tokens"):
+        if type(value := generation.get(key) or 1) is not int:
+            _refuse(folder, key, value, "must be an integer", _origin(key, generation))
     tie: Any = "none"
     if theirs.tie_word_embeddings:
         tie = "all" if theirs.share_encoder_decoder_embeddings else "target"
@@ -182,7 +201,7 @@ def _config(
     src_lang, tgt_lang = languages if languages[0] != languages[1] else ("source", "target")
     try:
         # theirs counts the start token
-        most = min((generation.get("max_length") or 257) - 1, longest)
+        most = generation.get("max_new_tokens") or (generation.get("max_length") or 257) - 1
         beam_size = generation.get("num_beams") or 1
         return Config(
             name=name,
@@ -212,15 +231,20 @@ def _config(
                 beam_size=beam_size,
                 n_best=min(beam_size, DecodeConfig().n_best),
                 length_penalty=generation.get("length_penalty", 1.0),
-                max_len=most,
+                max_len=min(most, longest),
             ),
         )
     except (ConfigError, TypeError) as error:
-        raise UserError(f"{folder / 'config.json'}: {error}") from None
+        raise UserError(f"{folder / CONFIG}: {error}") from None
+
+
+def _origin(key: str, generation: ChainMap[str, Any]) -> str:
+    """The file that a setting of the search is from."""
+    return GENERATION if key in generation.maps[0] else CONFIG
 
 
 def _check_ids(
-    theirs: Any, generation: Mapping[str, Any], tokenizer: FrEnTokenizer, folder: Path
+    theirs: Any, generation: ChainMap[str, Any], tokenizer: FrEnTokenizer, folder: Path
 ) -> None:
     """That a search begins, ends and pads as one of ours does."""
     pad, eos = tokenizer.pad_id, tokenizer.eos_id
@@ -238,7 +262,7 @@ def _check_ids(
         value = generation.get(key, getattr(theirs, key, None))
         if value not in values:
             needed = f"with this tokenizer (</s> {eos}, padding {pad}) it must be {values[-1]}"
-            _refuse(folder, key, value, needed)
+            _refuse(folder, key, value, needed, _origin(key, generation))
     found = theirs.vocab_size, theirs.vocab_size if shared else theirs.decoder_vocab_size
     for key, size, of_tokenizer in zip(("vocab_size", "decoder_vocab_size"), found, sizes):
         if size != of_tokenizer:
@@ -267,12 +291,12 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         else:
             weights = torch.load(path, map_location="cpu", weights_only=True)
         weights = {str(name): tensor.float() for name, tensor in weights.items()}
+        broken = [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]
     except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
         kind = "safetensors" if isinstance(error, SafetensorError) else "weights"
         raise UserError(f"{path}: not a whole file of {kind} ({one_line(error)})") from None
-    for name, tensor in weights.items():
-        if not torch.isfinite(tensor).all():
-            raise UserError(f"{path}: {name} holds NaN or infinity")
+    if broken:
+        raise UserError(f"{path}: {broken[0]} holds NaN or infinity")
     return weights
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, normalizers
 from torch import Tensor
 
-from checkpoints.content import CONFIG, TOKENIZER
+from checkpoints.content import CONFIG, TOKENIZER, save_tensors
 from checkpoints.marian import GENERATION, OURS
 from checkpoints.run import WEIGHTS
 from checkpoints.transformers_weights import SHARED, to_theirs
@@ -90,7 +89,7 @@ def write_transformers(
     files = _tokenizer_files(tokenizer, n_positions)
     if zero_start and config.model.norm == "post":
         start_from_zeros(weights, about, generation, files)
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    save_tensors(weights, folder / WEIGHTS)
     for name, values in ((CONFIG, about), (GENERATION, generation)):
         write_text(folder / name, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     for name, content in files.items():

@@ -60,6 +60,10 @@ class FrEnTokenizer(BaseTokenizer):
                 f"cannot read the Marian tokenizer in {str(folder)!r}: {one_line(error)}"
             ) from None
         source, target = marian.encoder, {piece: i for i, piece in marian.decoder.items()}
+        for name, vocab in (("vocab.json", source), (TARGET_VOCAB, target)):
+            if set(vocab.values()) != set(range(len(vocab))):
+                many = f"its {len(vocab):,} pieces must have the ids from 0 to {len(vocab) - 1:,}"
+                raise UserError(f"{name} in {str(folder)!r}: {many}, each once")
         for name in ("pad", "eos", "unk"):
             piece = getattr(marian, f"{name}_token")
             if piece not in source:
@@ -154,6 +158,6 @@ def _has_two(files: Mapping[str, bytes]) -> bool:
     """Whether the tokenizer's configuration says that there are two vocabularies."""
     try:
         said = json.loads(files.get("tokenizer_config.json", b"{}"))
-    except ValueError:  # which the reader of the folder tells
+    except (ValueError, RecursionError):  # which the reader of the folder tells
         return False
     return isinstance(said, dict) and bool(said.get("separate_vocabs"))

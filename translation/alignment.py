@@ -120,7 +120,9 @@ class WordAttention:
         """
         weights = self.read if choice.shift else self.produced
         n_layers, n_heads = weights.shape[:2]
-        layer = choice.layer or (n_layers - 1 if n_layers > 2 else n_layers)
+        layer = choice.layer
+        if layer is None:
+            layer = n_layers - 1 if n_layers > 2 else n_layers
         heads = choice.heads or range(1, n_heads + 1)
         for what, numbers, n in (("layer", (layer,), n_layers), ("head", heads, n_heads)):
             for number in numbers:

@@ -144,7 +144,7 @@ class Translator:
         Raises UserError for a setting that is not allowed, text that is not Unicode, and a text
         past a table of positions.
         """
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = _texts(text)
         decode, greedy = self._settings(
             search,
             beam_size=beam_size,
@@ -206,8 +206,8 @@ class Translator:
             changes["search"] = kinds(Search)[search]()
         elif search is not None and not isinstance(search, str):
             changes["search"] = search
-        beam_size = changes.get("beam_size", self.decode.beam_size)
-        changes.setdefault("n_best", min(self.decode.n_best, beam_size))
+        if isinstance(beam_size := given["beam_size"], int):
+            changes.setdefault("n_best", min(self.decode.n_best, beam_size))
         return replace(self.decode, **changes), search == "greedy"
 
     def _find(
@@ -265,9 +265,7 @@ class Translator:
 
         Raises UserError for lists of different lengths, and as `translate` does.
         """
-        sources, targets = ([x] if isinstance(x, str) else list(x) for x in (src, tgt))
-        if isinstance(src, str) != isinstance(tgt, str) or len(sources) != len(targets):
-            raise UserError(f"{len(sources)} sources and {len(targets)} translations: give as many")
+        sources, targets = _pairs(src, tgt)
         ids = list(map(self._target, targets))
         log_probs = self._log_probs(self.encode(sources), ids)
         found = list(map(TokenScores, map(self.tokenizer.tgt_pieces, ids), log_probs))
@@ -279,6 +277,10 @@ class Translator:
         tgt=None: what greedy search finds. Raises UserError for an ensemble, and for a model of
         backend "torch", which does not show its attention.
         """
+        for given in (src, "" if tgt is None else tgt):
+            ids = isinstance(given, list) and given and all(isinstance(i, int) for i in given)
+            if not ids and not isinstance(given, str):
+                raise UserError(f"{given!r}: give one text, or its token ids")
         source = self.encode([src])[0] if isinstance(src, str) else src
         if tgt is None:
             [[best]] = self.searcher.search_ids([source], self.decode, greedy=True)
@@ -318,11 +320,11 @@ class Translator:
         Words are what white space divides. tgt=None: what greedy search finds. Raises UserError as
         `attention` does, and for a layer or head that is not there.
         """
-        sources = [src] if isinstance(src, str) else src
         if tgt is None:
+            sources = _texts(src)
             targets = [found.text for found in self.translate(sources, search="greedy")]
         else:
-            targets = [tgt] if isinstance(tgt, str) else tgt
+            sources, targets = _pairs(src, tgt)
         found = [each.aligned(heads) for each in self.word_attention(sources, targets)]
         return found[0] if isinstance(src, str) else found
 
@@ -362,3 +364,22 @@ class Translator:
 
         lengths = [max(len(a), len(b)) for a, b in zip(sources, targets)]
         return in_batches(lengths, self.decode.batch_on(device.type), compute)
+
+
+def _texts(given: str | Iterable[str]) -> list[str]:
+    """A text, or several, as a list. Raises UserError for what is no text."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    texts: list[Any] = list(given) if several else [given]
+    for text in texts:
+        if not isinstance(text, str):
+            raise UserError(f"{text!r}: give a text, or a list of texts")
+    return texts
+
+
+def _pairs(src: str | Iterable[str], tgt: str | Iterable[str]) -> tuple[list[str], list[str]]:
+    """As many sources as translations: a text and a text, or lists. Raises UserError."""
+    sources, targets = _texts(src), _texts(tgt)
+    if isinstance(src, str) != isinstance(tgt, str) or len(sources) != len(targets):
+        counts = f"{len(sources)} sources and {len(targets)} translations"
+        raise UserError(f"{counts}: give as many, either as texts or as lists")
+    return sources, targets

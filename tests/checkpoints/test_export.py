@@ -17,7 +17,7 @@ from toy_runs import same
 import export as script
 import inference
 from checkpoints import ctranslate2 as export_ctranslate2
-from checkpoints.content import read_checkpoint
+from checkpoints.content import read_checkpoint, save_tensors
 from checkpoints.ctranslate2 import NEVER, convert
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import FORMAT, WEIGHTS, Run
@@ -36,6 +36,7 @@ from translation.loading import load_run
 from translation.search import pad_sources
 from translation.translator import Translator
 from utils.errors import UserError
+from utils.files import write_errors
 
 TEXTS = [
     "le chat noir dort sur la table",
@@ -449,3 +450,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
     given = arguments.replace("FOLDER", str(made.folder)).split()
     assert message in made.call("--model_path", run.path, *given).error()
     assert sorted(made.folder.rglob("*")) == before
+
+
+def test_weights_that_cannot_be_written_are_told_as_any_file(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / WEIGHTS
+    with pytest.raises(UserError, match=f"^cannot write {path}: .*rror"), write_errors(path):
+        save_tensors({"a": torch.zeros(3)}, path)

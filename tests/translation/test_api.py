@@ -89,6 +89,7 @@ def test_the_scripts_stream_finds_the_same(translator: Translator) -> None:
         ({"search": "wide"}, "search 'wide': one of greedy, beam, diverse, sample"),
         ({"beam_size": 2, "n_best": 3}, "decode.n_best = 3: at most decode.beam_size = 2"),
         ({"beam_size": 0}, "decode.beam_size = 0: allowed"),
+        ({"beam_size": "2"}, "decode.beam_size = '2': allowed"),
         ({"length_penalty": "high"}, "decode.length_penalty = 'high'"),
     ],
 )
@@ -106,6 +107,12 @@ def test_mistakes_in_loading_and_in_pairs_are_named(translator: Translator) -> N
         Translator.load("nowhere", dtype="float8")
     with pytest.raises(UserError, match="2 sources and 1 translations: give as many"):
         translator.score(["Oui.", "Non."], ["Yes."])
+    with pytest.raises(UserError, match=r"1 sources and 1 translations: .* as texts or as lists"):
+        translator.align("Oui.", ["Yes."])
+    with pytest.raises(UserError, match="None: give a text, or a list of texts"):
+        translator.translate(["Oui.", None])
+    with pytest.raises(UserError, match="give one text, or its token ids"):
+        translator.attention(["Oui."])
 
 
 # ---------------------------------------------------------------------------- given translations

@@ -78,6 +78,7 @@ MISTAKES = [
     ("inference --align_with 2", "--align_with 2 is for --align: add it"),
     ("inference --align --align_with 2:a", "'2:a': write [shift:]LAYER[:HEAD,HEAD,...]"),
     ("inference --src_text Oui. --align --align_with 3", "no layer 3: the decoder has 1 to 2"),
+    ("inference --src_text Oui. --align --align_with 0", "no layer 0: the decoder has 1 to 2"),
     ("inference --src_text Oui. --align --align_with 2:0", "no head 0: the decoder has 1 to 2"),
     ("test --align_dev 9", "--align_dev 9 is for --align: add it"),
     ("test --align none.talp --align_text {tmp}/nowhere", "nowhere.fr: cannot be read"),
