@@ -9,6 +9,7 @@ with its weights in model.safetensors. Imports torch where a checkpoint is read.
 
 import contextlib
 import itertools
+import logging
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,6 +18,8 @@ from pathlib import Path
 from utils.errors import UserError
 from utils.files import write_errors
 from utils.hub import is_hub_name
+
+logger = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"  # of an exported run
 FORMAT = 1  # of a checkpoint's keys; raised when an older program could not read it
@@ -101,28 +104,38 @@ def read_progress(path: Path) -> Mapping[str, int] | None:
 
 
 def create_run(runs_dir: str | Path, name: str) -> Run:
-    """A new folder `<runs_dir>/<name>_<YYYYMMDD_HHMMSS>` with subfolders. Raises UserError."""
-    stamp = datetime.now().strftime("%Y%m%d_%H%M%S")
-    run = Run(Path(runs_dir) / f"{name}_{stamp}")
-    for number in itertools.count(2):
+    """A new folder `<runs_dir>/<name>_<YYYYMMDD_HHMMSS>` with subfolders. Raises UserError.
+
+    It is the newest there, by its name, wherever the clock may have gone: of the stamp of the
+    newest one before it, where that is as late, it takes the next number, as in `..._2`.
+    """
+    now = datetime.now().strftime("%Y%m%d_%H%M%S")
+    latest, taken, last = max(map(begun, Path(runs_dir).glob("*")), default=("", 0, ""))
+    if latest > now:
+        said = "%s was begun later than now by the clock: the new run takes its time and a number"
+        logger.warning(said, Path(runs_dir) / last)
+    stamp = max(latest, now)
+    for number in itertools.count(taken + 1 if stamp == latest else 1):
+        run = Run(Path(runs_dir) / f"{name}_{stamp}{f'_{number}' * (number > 1)}")
         with write_errors(run.path), contextlib.suppress(FileExistsError):
             run.path.mkdir(parents=True)
             break
-        run = Run(Path(runs_dir) / f"{name}_{stamp}_{number}")
     run.checkpoints.mkdir()
     run.logs.mkdir()
     return run
 
 
+def begun(run: Path) -> tuple[str, int, str]:
+    """Stamp, number and name, by which runs are ranked: a copy must not be newer."""
+    stamps = re.findall(r"(\d{8}_\d{6})(?:_(\d{1,9})$)?", run.name)
+    stamp, number = stamps[-1] if stamps else ("", "")
+    return stamp, int(number or 1), run.name
+
+
 def newest_first(runs_dir: str | Path) -> list[Run]:
     """The runs under runs_dir that have a checkpoint; the one that was begun last comes first."""
-
-    def begun(run: Run) -> tuple[str, str]:  # by the name: copying a run must not make it newer
-        stamps = re.findall(r"\d{8}_\d{6}", run.path.name)
-        return stamps[-1] if stamps else "", run.path.name
-
     runs = [run for run in map(Run, Path(runs_dir).glob("*")) if run.files(BEST, REGULAR, STEP)]
-    return sorted(runs, key=begun, reverse=True)
+    return sorted(runs, key=lambda run: begun(run.path), reverse=True)
 
 
 def newest_run(runs_dir: str | Path) -> Run:

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import runpy
 import traceback
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from configs.serialize import apply_overrides, from_dict
 from utils.errors import ConfigError, closest_first
 from utils.files import write_text
 
+CRC = "crc32"  # of what else stands in a config.json
 CONFIGS_DIR = Path(__file__).resolve().parent
 
 
@@ -63,21 +65,32 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def write_config_json(config: Config, path: str | Path) -> None:
-    """Write the whole config as JSON, in one step."""
-    write_text(Path(path), json.dumps(to_dict(config), indent=2, ensure_ascii=False) + "\n")
+    """Write the whole config as JSON with a checksum, in one step."""
+    data = to_dict(config)
+    data[CRC] = _checksum(data)
+    write_text(Path(path), json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_config_json(path: str | Path) -> Config:
     """What `write_config_json` wrote; nothing is executed. Raises ConfigError naming the file."""
     path = Path(path)
     try:
-        return from_dict(json.loads(path.read_text("utf-8")))
+        data = json.loads(path.read_text("utf-8"))
+        crc = data.pop(CRC, None) if isinstance(data, dict) else None
+        if crc not in (None, _checksum(data)):  # earlier releases wrote none
+            rule = f"damaged, or changed by hand; to use it as it is, remove its {CRC!r}"
+            raise ConfigError(f"wrong checksum: {rule}")
+        return from_dict(data)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:  # also bad UTF-8, endless digits and brackets
         raise ConfigError(f"{path}: not valid JSON: {error}") from None
+
+
+def _checksum(data: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 
 def config_of(path: str | Path) -> Config | None:

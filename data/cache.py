@@ -27,7 +27,7 @@ from configs.schema import DataConfig
 from data.corpora.base import CorpusReader, ParallelText
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError
-from utils.files import sync
+from utils.files import crc32, sync
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ def _open(folder: Path) -> TokenizedSplit | None:
         arrays = {}
         for name in ARRAYS:
             path = folder / f"{name}.npy"
-            if _checksum(path) != manifest["crc32"][name]:
+            if crc32(path) != manifest["crc32"][name]:
                 raise ValueError(f"{name}: wrong checksum")
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
         return TokenizedSplit(**arrays, n_skipped=manifest["n_skipped"])
@@ -255,11 +255,6 @@ def _write(split: TokenizedSplit, folder: Path) -> None:
     )
     sync(folder / MANIFEST)
     sync(folder)
-
-
-def _checksum(path: Path) -> int:
-    """CRC-32 of a whole file, read through a map so that a large one is never held in memory."""
-    return zlib.crc32(np.memmap(path, np.uint8, mode="r").data)
 
 
 def _publish(partial: Path, final: Path) -> None:

@@ -2,6 +2,8 @@
 
 import fcntl
 import hashlib
+import json
+import logging
 import math
 import re
 import shutil
@@ -19,7 +21,11 @@ from models.decoding.hypothesis import Hypothesis, Limits, length_penalty, never
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError, one_line
-from utils.files import atomic_path, write_errors
+from utils.files import atomic_path, crc32, write_errors
+
+logger = logging.getLogger(__name__)
+
+CHECKSUMS = "crc32.json"  # of the other files of an export
 
 # Tells CTranslate2 not to end with the first hypothesis that nothing can overtake without a length
 # penalty, and leaves every score as it is: length ** 1e-30 is 1.
@@ -43,22 +49,24 @@ def export_once(
 ) -> Path:
     """The folder of the checkpoint's CTranslate2 model, in float32: RUN/ctranslate2/STEM-HASH.
 
-    It is made where there is none of this checkpoint by this converter, and the checkpoint's
-    earlier ones are removed. Two processes at once make one. UserError: see `convert`; the package
-    is not installed; or the run's folder cannot be written.
+    It is made where there is no whole one of this checkpoint by this converter, and the
+    checkpoint's earlier ones are removed. Two processes at once make one. UserError: see `convert`;
+    the package is not installed; or the run's folder cannot be written.
     """
     ctranslate2.require_ctranslate2()
     converter = Path(ctranslate2.__file__).read_bytes()
     key = hashlib.sha256(checksum.encode() + converter).hexdigest()[:16]
     home = run.path / "ctranslate2"
     folder = home / f"{checkpoint.stem}-{key}"
-    if folder.is_dir():
+    if _is_whole(folder):
         return folder
     with write_errors(folder):
         home.mkdir(exist_ok=True)
         with (home / ".lock").open("w") as lock:  # a killed process gives it back
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():
+            if not _is_whole(folder):
+                if (folder / CHECKSUMS).exists():
+                    logger.warning("%s is damaged; it is made anew", folder)
                 ours = rf"\.?{re.escape(checkpoint.stem)}-[0-9a-f]{{16}}(\.[0-9a-f]+\.tmp)?"
                 for stale in home.iterdir():
                     if re.fullmatch(ours, stale.name):
@@ -66,7 +74,19 @@ def export_once(
                 with atomic_path(folder) as aside:
                     aside.mkdir()
                     ctranslate2.convert(model, config, tokenizer, aside, rule_out=False)
+                    (aside / CHECKSUMS).write_text(json.dumps(_checksums(aside)), "utf-8")
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return json.loads((folder / CHECKSUMS).read_text("utf-8")) == _checksums(folder)
+    except (OSError, ValueError):
+        return False
+
+
+def _checksums(folder: Path) -> dict[str, int]:
+    return {path.name: crc32(path) for path in folder.iterdir() if path.name != CHECKSUMS}
 
 
 class CTranslate2:

@@ -29,7 +29,7 @@ from translation.metrics import (
 )
 from translation.translator import Translator
 from utils.errors import UserError
-from utils.files import write_text
+from utils.files import crc32, write_text
 from utils.machine import provenance
 
 
@@ -123,8 +123,10 @@ class EvaluationSet:
         results, identity = self.loaded.run.results, self.identity()
         try:
             record = json.loads((results / f"{self.name}_scores.json").read_text("utf-8"))
-            lines = (results / f"{self.name}.hyp.txt").read_text("utf-8").split("\n")[:-1]
+            file = results / f"{self.name}.hyp.txt"
+            lines = file.read_text("utf-8").split("\n")[:-1]
             same = all(record[key] == value for key, value in identity.items())
+            same = same and record["hyp_crc32"] == crc32(file)
             return lines if same and len(lines) == record["scores"]["n"] else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -170,7 +172,9 @@ class Result:
         start = f"{loaded.run.results / pairs.name}"
         columns = {"src": pairs.sources, "ref": pairs.references, "hyp": self.hypotheses}
         for suffix, lines in columns.items():
-            write_text(Path(f"{start}.{suffix}.txt"), "".join(f"{line}\n" for line in lines))
+            file = Path(f"{start}.{suffix}.txt")
+            write_text(file, "".join(f"{line}\n" for line in lines))
+            record[f"{suffix}_crc32"] = crc32(file)
         # Last: where it stands, the rest is whole.
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
         return write_text(Path(f"{start}_scores.json"), text)

@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import socket
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,15 @@ def write_bytes(path: Path, content: bytes) -> Path:
 def write_text(path: Path, text: str) -> Path:
     r"""As write_bytes, in UTF-8 with "\n"."""
     return write_bytes(path, text.encode())
+
+
+def crc32(path: Path) -> int:
+    """CRC-32 of a whole file, read in pieces."""
+    crc = 0
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            crc = zlib.crc32(piece, crc)
+    return crc
 
 
 def sync(path: Path) -> None:

@@ -1,10 +1,11 @@
 """What a run leaves behind: its folder, its checkpoints, its logs."""
 
-import json
 import math
 import re
 import resource
+from datetime import datetime, timedelta
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from toy_runs import content, log_of, run_here, toy_config, validation_loss
 
 from checkpoints.content import checkpoint_config, read_checkpoint, write_checkpoint
-from checkpoints.run import BEST, REGULAR, Run, create_run, newest_run
+from checkpoints.run import BEST, REGULAR, Run, create_run, newest_first, newest_run
+from configs.load import read_config_json
 from configs.schema import Config
-from configs.serialize import apply_overrides, to_dict
+from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
 from training.log import RunLog
 from utils.errors import UserError
@@ -35,7 +37,7 @@ def test_the_folder_of_a_run(config: Config, run: Run) -> None:
     assert re.fullmatch(r"toy_\d{8}_\d{6}", run.path.name)
     inside = ".lock checkpoints config.json logs tokenizer".split()
     assert sorted(p.name for p in run.path.iterdir()) == inside
-    assert json.loads(run.config_file.read_text("utf-8")) == to_dict(config)
+    assert read_config_json(run.config_file) == config
     assert not list(run.path.rglob("*.tmp"))
 
 
@@ -115,6 +117,23 @@ def test_the_newest_run_is_the_one_begun_last_that_has_a_checkpoint(tmp_path: Pa
 
 def test_two_runs_begun_in_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
     assert len({create_run(tmp_path, "run").path for _ in range(3)}) == 3
+
+
+def test_a_clock_that_goes_backwards_makes_no_new_run_older(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, made = datetime(2026, 10, 25, 2, 59, 59), []
+    for name, minutes in (("z", 0), ("a", 0), ("b", -60), *[("m", -59)] * 9, ("k", 1)):
+        with mock.patch("checkpoints.run.datetime") as clock:
+            clock.now.return_value = now + timedelta(minutes=minutes)
+            made.append(create_run(tmp_path, name))
+        (made[-1].checkpoints / "regular_checkpoint_1.pt").touch()
+    assert [run.path for run in newest_first(tmp_path)] == [run.path for run in made[::-1]]
+    names = [run.path.name for run in made]
+    assert names[:3] == ["z_20261025_025959", "a_20261025_025959_2", "b_20261025_025959_3"]
+    assert names[-2:] == ["m_20261025_025959_12", "k_20261025_030059"]
+    assert len(caplog.messages) == 10
+    assert caplog.messages[0].startswith(f"{made[1].path} was begun later than now by the clock")
 
 
 NEWER = {"format": {"version": 99}, "config": {}, "model": {}, "tokenizer": {}}

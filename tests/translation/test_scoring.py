@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +112,17 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     # Other stored lines are taken as they are: nothing has said that they are stale.
     references = (other / "results/test_beam.ref.txt").read_text("utf-8")
     stored.write_text(references, "utf-8")
+    record = record_of(other, "test_beam") | {"hyp_crc32": zlib.crc32(references.encode())}
+    (other / "results/test_beam_scores.json").write_text(json.dumps(record), "utf-8")
     line = score(*against).splitlines()[-1]
     assert line.startswith(f"test_beam: {run.name} ")
     assert f"{other.name} 100.00: second minus first +" in line
     assert float(re.findall(r"p = ([\d.]+)", line)[0]) < 0.01
-    # Another search makes them stale, and so does a missing line: the model translates anew, and is
-    # its own equal again.
+    # Another search makes them stale, and so does a bit turned over: the model translates anew, and
+    # is its own equal again.
     equal = "second minus first +0.00, 95% interval +0.00 to +0.00, p = 1.000"
     assert equal in score(*against, "--set", "decode.beam_size=2").splitlines()[-1]
-    stored.write_text(references.partition("\n")[2], "utf-8")
+    stored.write_text(chr(ord(references[0]) ^ 1) + references[1:], "utf-8")
     assert equal in score(*against).splitlines()[-1]
 
 
