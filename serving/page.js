@@ -66,6 +66,7 @@ async function translate() {
   }
   at("best").classList.add("waiting");
   const search = at("search").value, greedy = search === "greedy";
+  at("count").disabled = greedy; // it finds one
   const body = {
     q, source: chosen().source, target: chosen().target, format: "text", model: at("model").value,
     search, alternatives: greedy ? 0 : Number(at("count").value) - 1, details: true,
@@ -154,6 +155,7 @@ async function start() {
   at("model").addEventListener("change", () => { setModel(); translate(); });
   at("search").addEventListener("change", translate);
   at("count").addEventListener("change", translate);
+  at("copy").hidden = !navigator.clipboard; // of secure addresses and loopback
   at("copy").addEventListener("click", async () => {
     await navigator.clipboard.writeText(at("best").textContent);
     say("copied");

@@ -51,6 +51,7 @@ def test_typing_choosing_and_linking(browser: Chrome, server: Server) -> None:
     greedy = server.translate(q="Le chat dort.", search="greedy").json()["translatedText"]
     until(browser, lambda: text_of(browser, "best") == greedy)
     assert not browser.find_element(By.ID, "ranked-part").is_displayed()
+    assert not browser.find_element(By.ID, "count").is_enabled()
     models = Select(browser.find_element(By.ID, "model"))
     assert len(models.options) == 2
     models.select_by_index(1)
