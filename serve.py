@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -88,12 +87,17 @@ def main(argv: list[str] | None = None) -> None:
         # Beyond this machine it may have any name.
         hosts = ["127.0.0.1", "localhost", "[::1]"] if args.host in LOOPBACK else ["*"]
         app = build_app(models, limits, hosts=hosts, origins=args.cors)
-        config = uvicorn.Config(app, log_level="warning", lifespan="on", server_header=False)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            lifespan="on",
+            server_header=False,
+            timeout_graceful_shutdown=args.timeout,
+        )
         where = f"[{args.host}]" if ":" in args.host else args.host
         port = listening.getsockname()[1]
         print(f"{', '.join(models)}: http://{where}:{port}/  (Ctrl-C ends it)", flush=True)
         uvicorn.Server(config).run(sockets=[listening])
-        print("ended: what was under way has been answered", file=sys.stderr)
 
 
 def unused(name: str, names: Mapping[str, object]) -> str:

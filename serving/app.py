@@ -70,6 +70,7 @@ def build_app(
     routes = [Route(path, service.file) for path in PAGE]
     routes += [
         Route("/translate", service.translate, methods=["POST"]),
+        Route("/detect", service.detect, methods=["POST"]),
         Route("/align", service.align, methods=["POST"]),
         Route("/explore", service.explore),
         Route("/languages", service.languages),
@@ -144,10 +145,15 @@ class Service:
         if not several:
             answer = {key: value[0] for key, value in answer.items()}
         if asked.get("source") == "auto":
-            # A model knows one language, and detects none.
-            detected = {"language": model.src_lang, "confidence": 0}
+            detected = undetected(model.src_lang)
             answer["detectedLanguage"] = [detected] * len(texts) if several else detected
         return JSONResponse(answer)
+
+    async def detect(self, request: Request) -> Response:
+        """q, a text -> the languages of the models, of which none is detected."""
+        as_texts(await self._asked(request), "q")
+        sources = dict.fromkeys(model.src_lang for model in self.models.values())
+        return JSONResponse([undetected(code) for code in sources])
 
     async def align(self, request: Request) -> Response:
         """src and tgt, a sentence and its translation -> the words of each, and linked pairs."""
@@ -224,11 +230,15 @@ class Service:
         """The body, JSON or a form as clients send it. Raises HTTPException."""
         kind, most = request.headers.get("content-type", "").partition(";")[0], self.limits.max_body
         body, n_bytes = b"", 0
-        async for part in request.stream():
-            n_bytes += len(part)
-            body = body + part if n_bytes <= most else b""
-            if n_bytes > MOST_DISCARDED:
-                break
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                async for part in request.stream():
+                    n_bytes += len(part)
+                    body = body + part if n_bytes <= most else b""
+                    if n_bytes > MOST_DISCARDED:
+                        break
+        except TimeoutError:
+            raise HTTPException(408, f"not sent in {self.limits.timeout:g} seconds") from None
         if n_bytes > most:
             raise HTTPException(413, f"at most {most:,} bytes")
         try:
@@ -253,9 +263,9 @@ class Service:
             fits = fits and asked.get("target", model.tgt_lang) == model.tgt_lang
             if fits and name in (None, here):
                 return here
-        pairs = ", ".join(f"{m.src_lang} to {m.tgt_lang}" for m in self.models.values())
+        pairs = dict.fromkeys(f"{m.src_lang} to {m.tgt_lang}" for m in self.models.values())
         said = f"from {source!r} to {asked.get('target')!r}"
-        raise HTTPException(400, f"{said} is not here; there is: {pairs}")
+        raise HTTPException(400, f"{said} is not here; there is: {', '.join(pairs)}")
 
     def _bound(self, texts: Sequence[str], n_lines: int) -> None:
         """Raises HTTPException for more than one request may hold."""
@@ -279,6 +289,11 @@ class Service:
         finally:
             task.cancel()
             gone.cancel()
+
+
+def undetected(code: str) -> dict[str, Any]:
+    """As LibreTranslate writes a language that it only supposes."""
+    return {"language": code, "confidence": 0}
 
 
 def as_texts(asked: Mapping[str, Any], key: str) -> list[str]:

@@ -1,7 +1,7 @@
 """What a served model is asked to do: to translate, to align words, to show a sentence."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from explorer.page import page
@@ -57,14 +57,11 @@ class Served:
             return [page([trace(self.loaded, self.translator, text)]) for text in items]
         if task.kind == "align":
             sources, targets = map(list, zip(*items))
-            found = self.translator.align(sources, targets)
-            return [{"src": each.src, "tgt": each.tgt, "pairs": each.links} for each in found]
-        greedy, decode = task.search == "greedy", self.translator.decode
-        n_best = min(task.n_best, decode.beam_size)
-        translator = replace(self.translator, decode=replace(decode, n_best=n_best))
-        stream = translator.translate_stream(
-            items, chunk=len(items), greedy=greedy, beam=not greedy
-        )
-        [translated] = stream
-        ranked = [[each.best] if greedy else each.beam for each in translated]
+            linked = self.translator.align(sources, targets)
+            return [{"src": each.src, "tgt": each.tgt, "pairs": each.links} for each in linked]
+        decode = self.translator.decode
+        # Where all are compared to find the best, as many as the configuration says.
+        n_best = decode.n_best if decode.mbr else min(task.n_best, decode.beam_size)
+        found = self.translator.translate(list(items), search=task.search, n_best=n_best)
+        ranked = (each.hypotheses[: task.n_best] for each in found)
         return [[{"text": h.text, "score": h.score} for h in each] for each in ranked]
