@@ -1,8 +1,11 @@
 """Batches: within budget, little padding, every row once, whatever resumes or shares the work."""
 
 import dataclasses
+import itertools
 import os
 import signal
+from collections.abc import Sequence
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -56,10 +59,18 @@ def same(a: Batch, b: Batch) -> bool:
 
 
 def train_loader(
-    split: TokenizedSplit, *, accumulate: int = 2, seed: int = 0, rank: int = 0, n: int = 1, **data
+    split: TokenizedSplit,
+    *,
+    accumulate: int = 2,
+    seed: int = 0,
+    rank: int = 0,
+    n: int = 1,
+    resampler=None,
+    **data,
 ) -> torch.utils.data.DataLoader:
     config = DataConfig(**{"max_len": 16, "batch_size": 64, **data})
     run = {"accumulate": accumulate, "seed": seed, "rank": rank, "world_size": n}
+    run["resampler"] = resampler
     return make_train_loader(split, config, pad_id=PAD, bos_id=BOS, **run)
 
 
@@ -169,6 +180,41 @@ def test_ranks_share_every_batch_and_agree_on_the_groups() -> None:
         for step, group in enumerate(whole):
             for i, rows in enumerate(group):
                 assert [shard[step][i] for shard in shards] == [rows[r::n] for r in range(n)]
+
+
+@pytest.mark.parametrize("resampled", [False, True])
+def test_an_epoch_taken_up_by_1_4_2_and_1_processes_has_the_batches_of_one_that_was_not(
+    resampled: bool,
+) -> None:
+    split, taken = random_split(150), []
+    drawn = mock.Mock(draw=lambda rows, epoch: rows_of(split, rows)) if resampled else None
+
+    def loaders(n: int, start: int) -> list[torch.utils.data.DataLoader]:
+        made = [train_loader(split, rank=rank, n=n, resampler=drawn) for rank in range(n)]
+        for loader in made:
+            loader.sampler.set_position(1, start)
+        return made
+
+    [one] = loaders(1, 0)
+    whole = list(one)
+    for n, groups in ((1, 3), (4, 2), (2, 4), (1, len(whole))):
+        shares = zip(*loaders(n, len(taken)), strict=True)
+        taken += [list(share) for share in itertools.islice(shares, groups)]
+    assert len(taken) == len(whole) > 10
+    for group, shares in zip(whole, taken):
+        if resampled:  # each process cuts its rows into batches of its own
+            rows = [i for share in shares for part in share for i in part.indices.tolist()]
+            assert sorted(rows) == sorted(i for part in group for i in part.indices.tolist())
+            continue
+        for batch, *parts in zip(group, *shares, strict=True):
+            rows = batch.indices.tolist()
+            for rank, part in enumerate(parts):
+                assert part.indices.tolist() == (rows[rank :: len(parts)] or [-1])
+                assert part.n_group == batch.n_group
+
+
+def rows_of(split: TokenizedSplit, rows: Sequence[int]) -> TokenizedSplit:
+    return split_of([(split.src(row).tolist(), split.tgt(row).tolist()) for row in rows])
 
 
 def test_a_rank_without_a_row_gets_one_that_counts_for_nothing() -> None:

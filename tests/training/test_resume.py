@@ -4,15 +4,19 @@ import logging
 import multiprocessing
 import os
 import platform
+import random
 import re
 import shutil
 import signal
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
+import torch
 from toy_runs import (
     assert_same,
     assert_same_logs,
@@ -28,6 +32,8 @@ import train as script
 from checkpoints.run import STEP, Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
+from data.batching import Batch, Group, _Groups
+from training.log import RunLog
 from training.start import run_to_resume
 from utils.cli import run_main
 from utils.errors import UserError
@@ -87,25 +93,71 @@ def test_going_on_repeats_the_rest_bit_for_bit(
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
-def test_any_number_of_loader_workers_gives_the_same_run(folder: Path) -> None:
+def test_any_number_of_loader_workers_gives_the_same_run_whatever_they_draw(folder: Path) -> None:
     config = toy_config(folder, "tokenizer.sampling=0.2 optim.accumulate=3 train.max_epochs=2")
-    first, *others = [
-        run_here(apply_overrides(config, [f"data.num_workers={workers}"])).run
-        for workers in (0, 1, 3)
-    ]
+    first = run_here(apply_overrides(config, ["data.num_workers=0"])).run
+    read = _Groups.__getitem__
+
+    def drawing(groups: _Groups, group: Group) -> list[Batch]:
+        """As any code in a loader might: from the generators that all of a process share."""
+        torch.rand(3), np.random.rand(), random.random()
+        return read(groups, group)
+
+    with mock.patch.object(_Groups, "__getitem__", drawing):
+        others = [
+            run_here(apply_overrides(config, [f"data.num_workers={workers}"])).run
+            for workers in (0, 1, 3)
+        ]
     assert not multiprocessing.active_children()  # else the program never ends
     for run in others:
         assert log_of(run) == log_of(first)
         assert_same(first, run, "regular_checkpoint_2.pt")
 
 
-def test_a_stop_within_an_epoch_leaves_a_checkpoint_of_that_update(whole: Runs) -> None:
+def test_three_stops_within_an_epoch_leave_a_checkpoint_of_their_update(whole: Runs) -> None:
     config, run = whole["epoch_decay"]
-    stopped = run_here(apply_overrides(config, ["train.max_steps=17"])).run
-    assert stopped.newest() == stopped.checkpoints / "step_checkpoint_17.pt"
-    run_here(config, resume=stopped.path)
+    stopped, path = Run(Path()), None
+    for step in (12, 13, 17):
+        stopped = run_here(apply_overrides(config, [f"train.max_steps={step}"]), path).run
+        assert stopped.newest() == stopped.checkpoints / f"step_checkpoint_{step}.pt"
+        path = stopped.path
+    run_here(config, resume=path)
     assert log_of(stopped) == log_of(run)
     assert_same(run, stopped, "regular_checkpoint_3.pt")
+
+
+def test_what_dies_between_an_update_its_log_and_its_checkpoint_is_done_again(
+    whole: Runs, folder: Path
+) -> None:
+    config, run = whole["cosine"]
+    log, runs = RunLog.scalars, folder / "runs"
+
+    def dying(self: RunLog, kind: str, values: Any, *, step: int, epoch: int) -> None:
+        log(self, kind, values, step=step, epoch=epoch)
+        if step == 14:
+            raise InterruptedError
+
+    def die(*_: object) -> None:
+        raise InterruptedError
+
+    before = set(runs.iterdir())
+    with pytest.raises(InterruptedError):  # updated, and not logged
+        run_here(config, hook=at_update(17, die))
+    [first] = set(runs.iterdir()) - before
+    with pytest.raises(InterruptedError), mock.patch.object(RunLog, "scalars", dying):  # not saved
+        run_here(config)
+    [second] = set(runs.iterdir()) - before - {first}
+    for path, logged, saved in (
+        (first, 16, "step_checkpoint_14"),
+        (second, 14, "regular_checkpoint_1"),
+    ):
+        assert max(log_of(path)) == logged
+        newest = Run(path).newest()
+        assert newest is not None
+        assert newest.stem == saved
+        run_here(config, resume=path)
+        assert_same_logs(path, run)
+        assert_same(path, run, "regular_checkpoint_3.pt")
 
 
 def test_a_step_checkpoint_due_at_an_epochs_end_waits_for_the_epochs_work(folder: Path) -> None:
