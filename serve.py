@@ -22,6 +22,9 @@ from utils.errors import UserError
 if TYPE_CHECKING:
     from serving.tasks import Served
 
+# oneDNN and torch keep what they prepare for each shape of a product, by default for 1,024 shapes:
+# some hundreds of MB, which a server that meets all lengths in all batch sizes would fill.
+SHAPES_KEPT = "256"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -65,6 +68,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     change = config_change(None, None, args.overrides)
     require_runs(args)
+    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(cache, SHAPES_KEPT)  # read when torch is imported
     with listen(args.host, args.port) as listening:
         models: dict[str, Served] = {}
         import uvicorn
