@@ -182,7 +182,9 @@ def _fill_rotary(spec: Any, position: Rotary, kind: Kind, head_dim: int) -> None
     scaled = position.frequencies(head_dim, exact, cpu)
     spec.rotary_scaling_short_factor = _tensor(plain / scaled)  # for short inputs
     spec.rotary_scaling_long_factor = _tensor(plain / scaled)
-    spec.queries_scale = position.logit_scale(head_dim) * float(position.scaling.magnitude) ** 2
+    anywhere = Places(torch.arange(1), torch.arange(1))
+    scale = position.logit_scale(head_dim, anywhere)
+    spec.queries_scale = scale * float(position.scaling.magnitude) ** 2
 
 
 def _fill_bias(spec: Any, position: AttentionPosition, kind: Kind, head_dim: int) -> None:
@@ -197,7 +199,7 @@ def _fill_bias(spec: Any, position: AttentionPosition, kind: Kind, head_dim: int
     table = torch.cat(sides[:1] if kind == "decoder" else sides, dim=1)
     spec.relative_attention_bias = _tensor(table.T)
     spec.relative_attention_max_distance = np.int32(2 * n)
-    spec.queries_scale = position.logit_scale(head_dim)
+    spec.queries_scale = position.logit_scale(head_dim, places)
 
 
 def _fill_shaw(spec: Any, position: Shaw, kind: Kind, head_dim: int) -> None:

@@ -303,10 +303,20 @@ class Combined(PositionSection, kind="combined"):
             self._fail("attention.encoder", rule)
 
 
+Scheme = NoPosition | InputScheme | InsideAttention | Combined
+
+
+class Ssmax(PositionSection, kind="ssmax"):
+    """Any scheme, with logits times s ln n where a query sees n keys (Nakanishi 2025)."""
+
+    scheme: Scheme = Rope()
+    start: float = positive(0.43)  # of s, which every head of every layer trains
+
+
 class Randomized(PositionSection, kind="randomized"):
     """Increasing positions drawn from 0 .. spread-1, fed to any scheme (Ruoss et al. 2023)."""
 
-    scheme: NoPosition | InputScheme | InsideAttention | Combined = Rope()
+    scheme: Scheme | Ssmax = Rope()
     spread: int = number(1024, gt=1, ge="max_positions", le=MOST)
     max_positions: int = count(256)  # the longest sequence; outside training one draw of it
 
@@ -315,7 +325,8 @@ class Randomized(PositionSection, kind="randomized"):
         if inner is not None and inner < self.spread:
             rule = f"{self.scheme.kind} knows {inner} positions: make its max_positions as large"
             self._fail("spread", rule)
-        if NoPosition() in (self.scheme, getattr(self.scheme, "encoder", None)):
+        scheme = self.scheme.scheme if isinstance(self.scheme, Ssmax) else self.scheme
+        if NoPosition() in (scheme, getattr(scheme, "encoder", None)):
             rule = f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does"
             self._fail("scheme", rule)
 
@@ -323,7 +334,7 @@ class Randomized(PositionSection, kind="randomized"):
         return Bound("max_positions", self.max_positions)
 
 
-Position = NoPosition | InputScheme | InsideAttention | Combined | Randomized
+Position = Scheme | Ssmax | Randomized
 
 # Names for `--position` and the experiments. A name that is also a kind stands for its defaults.
 POSITIONS: dict[str, Position] = {
@@ -355,6 +366,7 @@ POSITIONS: dict[str, Position] = {
     "deberta_log": Deberta(max_distance=128, log_buckets=32),
     "cope": Cope(),
     "fox": Fox(),
+    "ssmax": Ssmax(),
     "randomized_rope": Randomized(),
     "sinusoidal_t5": Combined(),
 }

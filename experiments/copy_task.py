@@ -70,7 +70,7 @@ FAMILIES = {
     "none, added to the embeddings": (config.NoPosition, config.Sinusoidal, config.Learnable),
     "rotation": (config.Rope,),
     "relative terms with content": (config.Shaw, config.TransformerXl, config.Deberta),
-    "combined, randomized": (config.Combined, config.Randomized),
+    "made of other schemes": (config.Combined, config.Ssmax, config.Randomized),
 }
 FAST_SCHEMES = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "alibi_1_head")
 FAST_TASK = Task(steps=500)

@@ -30,6 +30,7 @@ from models.positional_encodings.rope_scaling import (
 from models.positional_encodings.sandwich import Sandwich
 from models.positional_encodings.shaw import Shaw
 from models.positional_encodings.sinusoidal import SinusoidalScheme
+from models.positional_encodings.ssmax import SsmaxScheme
 from models.positional_encodings.t5 import T5Bias
 from models.positional_encodings.transformer_xl import (
     HeadBiases,
@@ -189,6 +190,9 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     ),
     config.Combined: lambda p, m: CombinedScheme(
         on_input=_build(p.input, m), inside=_build(p.attention, m)
+    ),
+    config.Ssmax: lambda p, m: SsmaxScheme(
+        _build(p.scheme, m), n_layers=_n_layers(m), n_heads=m.n_heads, start=p.start
     ),
     config.Randomized: lambda p, m: RandomizedScheme(
         _build(p.scheme, m), spread=p.spread, max_positions=p.max_positions

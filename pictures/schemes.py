@@ -150,9 +150,10 @@ class Scheme:
         q = module.rotate(ones, positions, "query")[:, :, -1:]
         k = module.rotate(ones, positions, "key")
         logits = q @ k.mT
-        term = module.logit_term(q, k, Places(positions[-1:], positions, causal=True), None)
+        places = Places(positions[-1:], positions, causal=True)
+        term = module.logit_term(q, k, places, None)
         if term is not None:
-            logits = logits + term / module.logit_scale(self.head_dim)
+            logits = logits + term / module.logit_scale(self.head_dim, places)
         return logits[0, 0, 0].flip(0).numpy() / self.head_dim
 
     @torch.inference_mode()

@@ -130,7 +130,7 @@ class TokenGate(AttentionPosition):
 class UnitScale(AttentionPosition):
     """T5's logits: q.k without 1/sqrt(Dh)."""
 
-    def logit_scale(self, head_dim: int) -> float:
+    def logit_scale(self, head_dim: int, places: Places) -> float:
         return 1.0
 
 
@@ -212,6 +212,12 @@ POSITIONS: dict[str, Position] = {
     "cope_t5": schema.Cope(n_positions=3, encoder=BUCKETS),
     "fox": schema.Fox(),
     "fox_learnable": schema.Fox(encoder=TABLE),
+    "ssmax": schema.Ssmax(),
+    "ssmax_alibi": schema.Ssmax(scheme=schema.Alibi()),
+    "ssmax_learnable_shaw": schema.Ssmax(
+        scheme=schema.Combined(input=TABLE, attention=schema.Shaw(clip=2))
+    ),
+    "ssmax_fox": schema.Ssmax(scheme=schema.Fox()),
     "randomized_rope": schema.Randomized(spread=48, max_positions=24),
     "randomized_t5": schema.Randomized(
         scheme=schema.T5(n_buckets=8, max_distance=24), spread=48, max_positions=24

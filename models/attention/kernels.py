@@ -93,7 +93,7 @@ def attend(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     is_causal: bool = False,
-    scale: float,
+    scale: float | Tensor,
     dropout_p: float = 0.0,
     need_weights: bool = False,
     value_term: Callable[[Tensor], Tensor] | None = None,
@@ -103,8 +103,8 @@ def attend(
     q [B,H,Tq,Dh]; k, v [B,H,Tk,Dh]; mask bool, True = may attend, and bias float, added to the
     scaled logits, both broadcast to [B,H,Tq,Tk]. is_causal stands for the lower triangle and needs
     Tq == Tk (torch aligns it to the top left: a single query would see key 0 alone). Every query
-    must be allowed at least one key. value_term maps the weights after dropout to a term
-    [B,H,Tq,Dh] of the output.
+    must be allowed at least one key. scale is a number, or one for each query, broadcast to
+    [B,H,Tq,1]. value_term maps the weights after dropout to a term [B,H,Tq,Dh] of the output.
 
     Returns (out [B,H,Tq,Dh], weights [B,H,Tq,Tk] before dropout if need_weights, else None).
     Raises ValueError for is_causal with Tq != Tk.
@@ -113,6 +113,8 @@ def attend(
         raise ValueError(
             f"is_causal needs as many queries as keys: {q.shape[-2]} against {k.shape[-2]}"
         )
+    if isinstance(scale, Tensor):  # the fused kernel takes a number alone
+        q, scale = (q * scale).to(q.dtype), 1.0
     settings: dict[str, Any] = {"mask": mask, "bias": bias, "is_causal": is_causal}
     settings |= {"scale": scale, "dropout_p": dropout_p}
     if need_weights or value_term is not None or _eager_is_faster(q, k):

@@ -56,7 +56,7 @@ class _MultiHead(nn.Module):
             v,
             bias=additive,
             is_causal=additive is None and places.plainly_causal,
-            scale=position.logit_scale(self.head_dim),
+            scale=position.logit_scale(self.head_dim, places),
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=tap is not None,
             value_term=value_term if position.needs_weights else None,

@@ -88,6 +88,16 @@ class Places:
         causal = causal_attn_mask(self.q_positions, self.k_positions)
         return causal if self.padding is None else self.padding & causal
 
+    @property
+    def n_visible(self) -> Tensor:
+        """How many keys each query may see, integers, broadcast to [B,1,Tq,1]."""
+        return self.once("n_visible", self._count_visible)
+
+    def _count_visible(self) -> Tensor:
+        if self.mask is None:
+            return self.k_positions.new_full((1, 1), len(self.k_positions))
+        return self.mask.sum(-1, keepdim=True)
+
     def masked(self, bias: Tensor) -> Tensor:
         """bias with -inf wherever the mask forbids."""
         return bias if self.mask is None else bias + as_bias(self.mask, bias.dtype)
@@ -124,8 +134,11 @@ class AttentionPosition(nn.Module):
         at = places.q_positions
         return self.rotate(q, at, "query"), self.rotate(k, at, "key"), v
 
-    def logit_scale(self, head_dim: int) -> float:
-        """The factor of q.k; 1/sqrt(Dh) unless the scheme says otherwise."""
+    def logit_scale(self, head_dim: int, places: Places) -> float | Tensor:
+        """The factor of q.k: a number, or one for each query, broadcast to [B,H,Tq,1].
+
+        1/sqrt(Dh) unless the scheme says otherwise.
+        """
         return head_dim**-0.5
 
     def bias(self, places: Places) -> Tensor | None:

@@ -52,7 +52,7 @@ class Cope(AttentionPosition):
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
         # Not places.mask: that of a single query takes for granted that nothing follows it.
         allowed = places.once("cope", lambda: _countable(places))
-        qk_logits = torch.matmul(q, k.transpose(-2, -1)) * self.logit_scale(q.shape[-1])
+        qk_logits = torch.matmul(q, k.transpose(-2, -1)) * self.logit_scale(q.shape[-1], places)
         return cope_logits(q, qk_logits, self.table, allowed)
 
 

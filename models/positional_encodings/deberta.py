@@ -155,7 +155,7 @@ class Deberta(AttentionPosition):
         # A tuple hides the table from the registry: its owner saves it, once.
         self._table = (table,)
 
-    def logit_scale(self, head_dim: int) -> float:
+    def logit_scale(self, head_dim: int, places: Places) -> float:
         n_terms = 1 + (self.w_kr is not None) + (self.w_qr is not None)
         return (n_terms * head_dim) ** -0.5
 
@@ -168,7 +168,7 @@ class Deberta(AttentionPosition):
             rows, index = self._needed(places, "p2c")
             terms.append(p2c_products(k, self._project(self.w_qr, rows), index))
         total = terms[0] if len(terms) == 1 else terms[0] + terms[1]
-        return total * self.logit_scale(q.shape[-1])
+        return total * self.logit_scale(q.shape[-1], places)
 
     def _needed(self, places: Places, term: Literal["c2p", "p2c"]) -> tuple[Tensor, Tensor]:
         """The rows of the table that are asked for, and the index into those."""

@@ -147,7 +147,7 @@ class DynamicNtkRotary(Rotary):
         with torch.autocast(q.device.type, enabled=False):
             term_of = self._by_query if places.causal else self._by_row
             term = term_of(q.to(exact), k.to(exact), places, lengths)
-            return self.logit_scale(q.shape[-1]) * term
+            return self.logit_scale(q.shape[-1], places) * term
 
     def _lengths(self, places: Places) -> Tensor | None:
         """l by query [Tq] if causal, else by row [B or 1]; None where none is past L."""

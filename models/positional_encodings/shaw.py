@@ -72,7 +72,7 @@ class Shaw(AttentionPosition):
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
         logits = shaw_logits(q, self.key_table, places.q_positions, places.k_positions, self.clip)
-        return logits * self.logit_scale(q.shape[-1])
+        return logits * self.logit_scale(q.shape[-1], places)
 
     def value_term(self, weights: Tensor, places: Places) -> Tensor:
         if not self.needs_weights:

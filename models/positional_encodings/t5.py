@@ -89,8 +89,8 @@ class T5Bias(AttentionPosition):
         self.register_buffer("boundaries", torch.tensor(boundaries), persistent=False)
         self.boundaries: Tensor
 
-    def logit_scale(self, head_dim: int) -> float:
-        return super().logit_scale(head_dim) if self.scaled else 1.0
+    def logit_scale(self, head_dim: int, places: Places) -> float | Tensor:
+        return super().logit_scale(head_dim, places) if self.scaled else 1.0
 
     def bias(self, places: Places) -> Tensor:
         def values(distance: Tensor) -> Tensor:

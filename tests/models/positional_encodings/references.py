@@ -109,7 +109,7 @@ def logits_of(position: AttentionPosition, q: Tensor, k: Tensor, places: Places)
 
 def logits_of_cached(position: AttentionPosition, q: Tensor, k: Tensor, places: Places) -> Tensor:
     q = position.rotate(q, places.q_positions, "query")
-    logits = position.logit_scale(q.shape[-1]) * q @ k.mT
+    logits = (position.logit_scale(q.shape[-1], places) * q) @ k.mT
     for term in (position.bias(places), position.logit_term(q, k, places, None)):
         logits = logits if term is None else logits + term
     return logits
@@ -142,7 +142,7 @@ def attention(module: AttentionPosition, q: Tensor, k: Tensor, v: Tensor, places
         v,
         mask=causal_attn_mask(places.q_positions, places.k_positions) if places.causal else None,
         bias=module.logit_term(q, k, places, None),
-        scale=module.logit_scale(q.shape[-1]),
+        scale=module.logit_scale(q.shape[-1], places),
         value_term=(lambda w: module.value_term(w, places)) if module.needs_weights else None,
     )
     return out

@@ -58,8 +58,8 @@ every_stack = pytest.mark.parametrize("kind", KINDS)
 
 # Not a function of the distance alone: absolute, or past a length that it interpolates from.
 ABSOLUTE = {"sinusoidal", "sinusoidal_half", "sinusoidal_t2t", "learnable", "fire"}
-ABSOLUTE |= {"rope_dynamic_ntk", "sinusoidal_t5", "learnable_shaw"}
-SYMMETRIC = {"none", "alibi", "kerple_log", "kerple_power", "sandwich"}
+ABSOLUTE |= {"rope_dynamic_ntk", "sinusoidal_t5", "learnable_shaw", "ssmax_learnable_shaw"}
+SYMMETRIC = {"none", "alibi", "ssmax_alibi", "kerple_log", "kerple_power", "sandwich"}
 
 
 def loud(scheme: PositionScheme) -> PositionScheme:
@@ -229,6 +229,7 @@ def test_terms_are_finite_where_the_mask_forbids(name: str, kind: Kind) -> None:
 COUNTS = dict.fromkeys(POSITIONS, (0, 0)) | {
     "learnable": (512 * 512, 0),
     "rope_learned": (0, 8 * 32),
+    "ssmax": (0, 8),
     "t5": (32 * 8, 0),
     "sinusoidal_t5": (32 * 8, 0),
     "kerple_log": (2 * 8, 0),
@@ -308,6 +309,7 @@ def test_each_parameter_serves_its_stack_or_its_layer_and_is_trained(name: str) 
         ("xlnet", {"encoder.0.own_biases.u", "decoder.1.own_biases.v", "encoder.1.w_kr.weight"}),
         ("deberta", {"encoder_table.weight", "decoder_table.weight", "encoder.1.w_qr.weight"}),
         ("cope", {"decoder.decoder.1.table"}),
+        ("ssmax_alibi", {"encoder.0.s", "decoder.1.s"}),
         ("learnable_shaw", {"on_input.target.table.weight", "inside.encoder.1.value_table"}),
         ("randomized_t5", {"inner.decoder.0.table"}),
     ],
@@ -347,6 +349,7 @@ CHANGES: list[tuple[Any, dict[str, Any], set[str]]] = [
     (config.Cope(), {"encoder": config.Alibi()}, ENCODER),
     (config.Fox(), {"encoder": config.Alibi()}, ENCODER),
     (config.Combined(), {"input": config.Sinusoidal(layout="half"), "attention": T5}, BOTH),
+    (config.Ssmax(), {"scheme": config.Alibi(), "start": 1.0}, BOTH),
     (config.Randomized(), {"scheme": T5, "spread": 900, "max_positions": 100}, BOTH),
 ]
 SCALINGS: list[tuple[Any, dict[str, Any]]] = [
@@ -437,6 +440,9 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (config.Fox, {"encoder": config.Rope(cross=True)}, r"encoder.cross = .*allowed: False"),
     (config.Combined, {"input": config.Rope()}, "input = .*allowed: Sinusoidal, Learnable"),
     (config.Combined, {"attention": FOX_OF_TABLE}, "attention.encoder = .*scheme already"),
+    (config.Ssmax, {"start": 0.0}, "start = 0.0"),
+    (config.Ssmax, {"scheme": config.Ssmax()}, "scheme = .*allowed: .*Combined$"),
+    (config.Randomized, {"scheme": config.Ssmax(scheme=config.NoPosition())}, "ssmax puts the"),
     (config.Randomized, {"spread": 100}, r"spread = 100: .* >= \S+\.max_positions = 256"),
     (config.Randomized, {"scheme": config.Learnable()}, "learnable knows 512 positions"),
     (config.Randomized, {"scheme": config.NoPosition()}, "none puts the drawn positions to no use"),
@@ -613,7 +619,7 @@ def test_the_contracts_default_to_no_position() -> None:
     assert attention.bias(places) is None
     assert attention.token_state(x[0]) is None
     assert attention.logit_term(x, x, places, None) is None
-    assert attention.logit_scale(16) == 0.25
+    assert attention.logit_scale(16, places) == 0.25
     assert attention.needs_weights is False
     assert InputPosition.max_positions is None
     with pytest.raises(TypeError, match="AttentionPosition has no value term"):
