@@ -60,6 +60,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     for flag in ("align_text", "align_dev", "align_with"):
         if args.align is None and (value := getattr(args, flag)) is not None:
             raise UserError(f"--{flag} {value} is for --align: add it")
+    if args.align is not None and not args.align.is_file():
+        raise UserError(f"--align {args.align}: no such file")
     return args
 
 
@@ -101,6 +103,7 @@ def main(argv: list[str] | None = None) -> None:
     from translation.evaluation import EvaluationSet, choose_splits, evaluate
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("ignite").setLevel(logging.CRITICAL)  # it would tell an error a second time
     loaded, translator = load_from_arguments(args, change)
     if args.align is not None:
         report_alignment(args, loaded, translator)

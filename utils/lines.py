@@ -26,9 +26,7 @@ def open_source(path: Path | None) -> tuple[IO[bytes], str]:
         try:
             file: IO[bytes] = path.open("rb")
         except OSError as error:
-            raise UserError(
-                f"{path}: cannot be read: {error.strerror}; give --src_file a text file"
-            ) from None
+            raise UserError(f"{path}: cannot be read: {error.strerror}; give a text file") from None
         if path.suffix == ".gz":
             file = io.BufferedReader(gzip.GzipFile(fileobj=file))
         return file, str(path)

@@ -16,6 +16,7 @@ import torch
 from conftest import ROOT, run_script
 from made_runs import best_of, untrained_run
 
+import fr2en
 from configs.schema import Sampling, Sinusoidal
 from fr2en import Translation, Translator, UserError
 from models.decoding.hypothesis import length_penalty
@@ -229,7 +230,9 @@ print(translator.translate("Le chat dort.", search="greedy").text)
         "Le chat dort.", search="greedy"
     )
     assert done.stdout == f"{expected.text}\n", done.stderr
-    assert (ROOT / "fr2en/py.typed").is_file()
+    shown = {getattr(fr2en, name).__module__.partition(".")[0] for name in fr2en.__all__}
+    for package in {"fr2en", "configs", *shown}:  # else a type checker takes its types for Any
+        assert (ROOT / package / "py.typed").is_file(), package
 
 
 def test_a_model_without_attention_says_so(trained_run: Path, tmp_path: Path) -> None:
