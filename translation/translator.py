@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 import torch
 
-from configs.schema import DecodeConfig, Search
+from configs.schema import DecodeConfig, Sampling, Search
 from configs.section import kinds
 from data.corpora.text import normalize_whitespace
 from models.decoding.hypothesis import Hypothesis as FoundIds
@@ -206,7 +206,9 @@ class Translator:
             changes["search"] = kinds(Search)[search]()
         elif search is not None and not isinstance(search, str):
             changes["search"] = search
-        if isinstance(beam_size := given["beam_size"], int):
+        beam_size = changes.get("beam_size", self.decode.beam_size)
+        samples = isinstance(changes.get("search", self.decode.search), Sampling)
+        if isinstance(beam_size, int) and not samples:
             changes.setdefault("n_best", min(self.decode.n_best, beam_size))
         return replace(self.decode, **changes), search == "greedy"
 

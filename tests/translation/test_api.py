@@ -6,6 +6,7 @@ import random
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,10 @@ def test_a_list_has_its_order_and_the_settings_are_those_of_the_configuration_un
     drawn = [[h.text for h in samples(search=how).hypotheses] for how in ("sample", Sampling())]
     assert drawn[0] == drawn[1]
     assert len(drawn[0]) == 9
+    sampling = replace(translator.decode, search=Sampling(), n_best=9)
+    sampler = replace(translator, decode=sampling)
+    assert len(sampler.translate("Oui.").hypotheses) == 9
+    assert len(sampler.translate("Oui.", search="beam").hypotheses) == sampling.beam_size
     assert translator.translate([]) == []
 
 
