@@ -182,9 +182,9 @@ def test_rows_are_read_tokens_in_self_attention_and_predicted_ones_in_cross_atte
 
 
 def test_the_drawn_weights_are_those_of_the_chosen_layers_and_heads(translator: Translator) -> None:
-    attention = translator.attention("Le chat dort.")
+    attention = translator.attention("Le chat dort.", "The cat sleeps.")
     tokenizer, tap = translator.tokenizer, AttentionTap()
-    target = tokenizer.encode_tgt(attention.text)
+    target = tokenizer.encode_tgt("The cat sleeps.")
     read = torch.tensor([[tokenizer.bos_id, *target[:-1]]])
     translator.searcher.model(torch.tensor([tokenizer.encode_src("Le chat dort.")]), read, tap=tap)
     for kind, maps in attention_maps(attention, layers=[-1], heads=[2, 1]).items():
