@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from translation.arguments import (
     add_decode_arguments,
@@ -18,9 +18,6 @@ from translation.arguments import (
 from translation.settings import config_change
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
-
-if TYPE_CHECKING:
-    from serving.tasks import Served
 
 # oneDNN and torch keep what they prepare for each shape of a product, by default for 1,024 shapes:
 # some hundreds of MB, which a server that meets all lengths in all batch sizes would fill.
@@ -49,6 +46,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     args = parser.parse_args(argv)
     if not 0 <= args.port < 2**16:
         raise UserError(f"--port {args.port}: from 0 to 65535")
+    for origin in args.cors:
+        if not re.fullmatch(r"\*|[\w+.-]+://[^/]+", origin):
+            raise UserError(f"--cors {origin}: scheme and host alone, such as https://example.org")
     return args
 
 
@@ -71,12 +71,12 @@ def main(argv: list[str] | None = None) -> None:
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, SHAPES_KEPT)  # read when torch is imported
     with listen(args.host, args.port) as listening:
-        models: dict[str, Served] = {}
         import uvicorn
 
         from serving.app import Limits, build_app
         from serving.tasks import Served
 
+        models: dict[str, Served] = {}
         for path in args.model_path if isinstance(args.model_path, list) else [args.model_path]:
             one = Namespace(**{**vars(args), "model_path": path})
             loaded, translator = load_from_arguments(one, change)

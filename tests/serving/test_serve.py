@@ -310,5 +310,7 @@ def test_what_it_cannot_serve_is_one_line(
         start("--port", "0", "--runs_dir", tmp_path).error().startswith("no run with a checkpoint")
     )
     assert start("--port", "99999").error() == "--port 99999: from 0 to 65535"
+    said = start("--cors", "https://example.org/").error()
+    assert said == "--cors https://example.org/: scheme and host alone, such as https://example.org"
     args = ("--model_path", trained_run, "--port", "0")
     assert "--host no.such.host" in start(*args, "--host", "no.such.host").error()
