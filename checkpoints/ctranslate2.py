@@ -35,8 +35,8 @@ from tokenizer.base import BaseTokenizer
 from utils.errors import UserError
 
 SUPPORTED = (
-    "none, sinusoidal, learnable, rope (of each head, without cross and dynamic_ntk), alibi, t5, "
-    "kerple, sandwich, shaw"
+    "none, sinusoidal, learnable, rope (of each head, without cross, dynamic_ntk and learned "
+    "frequencies), alibi, t5, kerple, sandwich, shaw, shape"
 )
 
 # Tokens of a sentence that the tables reach, where the scheme itself has no bound.

@@ -82,6 +82,18 @@ class Learnable(PositionSection, kind="learnable"):
         return Bound("max_positions", self.max_positions)
 
 
+class Shape(PositionSection, kind="shape"):
+    """Either of these, and in training a sentence begins anywhere (Kiyono et al. 2021)."""
+
+    inside_attention: ClassVar[bool] = False
+    input: Sinusoidal | Learnable = Sinusoidal()
+    max_shift: int = count(500)  # the latest beginning
+
+    def bound(self, side: Side) -> Bound | None:
+        inner = self.input.bound(side)
+        return None if inner is None else Bound("max_shift", inner.length - self.max_shift)
+
+
 # ---------------------------------------------------------------------------------------- rotations
 
 
@@ -287,7 +299,7 @@ class Fox(_CausalOnly, kind="fox"):
 
 # -------------------------------------------------------------------- schemes made of other schemes
 
-InputScheme = Sinusoidal | Learnable
+InputScheme = Sinusoidal | Learnable | Shape
 InsideAttention = Rope | XPos | TwoSided | Cope | Fox
 
 
@@ -343,6 +355,7 @@ POSITIONS: dict[str, Position] = {
     "sinusoidal_half": Sinusoidal(layout="half"),
     "sinusoidal_t2t": Sinusoidal(layout="t2t"),
     "learnable": Learnable(),
+    "shape": Shape(),
     "rope": Rope(),
     "rope_half": Rope(layout="half"),
     "p_rope": Rope(share=0.75),

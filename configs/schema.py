@@ -50,8 +50,8 @@ class ModelConfig(Section, section="model"):
     def _check_torch(self) -> None:
         torch = 'model.backend = "torch" has'
         if self.position.inside_attention:
-            rule = "no place for positions inside attention; allowed: none, sinusoidal, learnable"
-            self._fail("position", f"{torch} {rule}")
+            rule = "no place for positions inside attention"
+            self._fail("position", f"{torch} {rule}; allowed: none, sinusoidal, learnable, shape")
         if not self.attention_dropout == self.activation_dropout == self.dropout:
             rule = "one dropout: set dropout, attention_dropout and activation_dropout alike"
             self._fail("attention_dropout", f"{torch} {rule}")

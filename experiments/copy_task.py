@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 if not __package__:  # run as a file: imports begin at the root of the repository, not here
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -67,7 +67,7 @@ Result = Mapping[str, Any]  # of one scheme and seed, see train_and_test
 Results = Mapping[str, Sequence[Result]]  # of each scheme, one for each seed
 
 FAMILIES = {
-    "none, added to the embeddings": (config.NoPosition, config.Sinusoidal, config.Learnable),
+    "none, added to the embeddings": (config.NoPosition, *get_args(config.InputScheme)),
     "rotation": (config.Rope,),
     "relative terms with content": (config.Shaw, config.TransformerXl, config.Deberta),
     "made of other schemes": (config.Combined, config.Ssmax, config.Randomized),

@@ -28,6 +28,7 @@ from models.positional_encodings.rope_scaling import (
     yarn_frequencies,
 )
 from models.positional_encodings.sandwich import Sandwich
+from models.positional_encodings.shape import ShapeScheme
 from models.positional_encodings.shaw import Shaw
 from models.positional_encodings.sinusoidal import SinusoidalScheme
 from models.positional_encodings.ssmax import SsmaxScheme
@@ -166,6 +167,7 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.Learnable: lambda p, m: LearnableScheme(
         max_positions=p.max_positions, d_model=m.d_model
     ),
+    config.Shape: lambda p, m: ShapeScheme(_build(p.input, m), p.max_shift),
     config.Rope: _rope,
     config.XPos: _xpos,
     config.Alibi: _alibi,

@@ -181,6 +181,8 @@ POSITIONS: dict[str, Position] = {
     "sinusoidal_half": schema.Sinusoidal(layout="half"),
     "sinusoidal_t2t": schema.Sinusoidal(layout="t2t"),
     "learnable": TABLE,
+    "shape": schema.Shape(max_shift=5),
+    "shape_learnable": schema.Shape(input=schema.Learnable(max_positions=30), max_shift=6),
     "rope": schema.Rope(),
     "rope_complex": schema.Rope(form="complex"),
     "rope_half": schema.Rope(layout="half"),

@@ -109,7 +109,10 @@ class InputPosition(nn.Module):
     max_positions: int | None = None
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [B,T,D] after the multiplication with sqrt(d_model), positions [T] -> [B,T,D]."""
+        """x [B,T,D] after the multiplication with sqrt(d_model), positions [T] -> [B,T,D].
+
+        Positions may also be [B,T], by row.
+        """
         return x
 
 

@@ -18,7 +18,7 @@ def sinusoid_table(
     layout: SinusoidLayout = "interleaved",
     dtype: torch.dtype,
 ) -> Tensor:
-    """The sinusoids of positions [T], which may be negative, as [T, d_model].
+    """The sinusoids of positions [...,T], which may be negative, as [...,T,d_model].
 
     With w_i = base^(-2i/d_model) for i = 0 .. d_model/2 - 1:
 
@@ -35,7 +35,7 @@ def sinusoid_table(
     n, exact = d_model // 2, exact_dtype(dtype)
     steps = n - 1 if layout == "t2t" else n
     exponents = torch.arange(n, device=positions.device, dtype=exact) / steps
-    angles = positions.to(exact)[:, None] * torch.pow(base, -exponents)
+    angles = positions.to(exact)[..., None] * torch.pow(base, -exponents)
     if layout == "interleaved":
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(dtype)
     return torch.cat((angles.sin(), angles.cos()), dim=-1).to(dtype)

@@ -50,8 +50,8 @@ SHAPE |= {"n_encoder_layers": 2, "n_decoder_layers": 2, "position": Sinusoidal()
 LEARNABLE = Learnable(max_positions=64)
 
 EXPORTABLE = (
-    "none sinusoidal sinusoidal_half sinusoidal_t2t learnable rope rope_complex rope_half p_rope "
-    "rope_linear rope_ntk rope_yarn alibi alibi_asymmetric t5 t5_unscaled "
+    "none sinusoidal sinusoidal_half sinusoidal_t2t learnable shape rope rope_complex rope_half "
+    "p_rope rope_linear rope_ntk rope_yarn alibi alibi_asymmetric t5 t5_unscaled "
     "kerple_log kerple_power sandwich shaw shaw_keys"
 ).split()
 CASES: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ REFUSED = {
 }
 ALIKE = (
     "xlnet deberta_log deberta_c2p cope_t5 fox_learnable randomized_t5 learnable_shaw "
-    "ssmax_alibi ssmax_learnable_shaw ssmax_fox"
+    "shape_learnable ssmax_alibi ssmax_learnable_shaw ssmax_fox"
 ).split()
 
 

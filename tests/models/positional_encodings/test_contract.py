@@ -58,6 +58,7 @@ every_stack = pytest.mark.parametrize("kind", KINDS)
 
 # Not a function of the distance alone: absolute, or past a length that it interpolates from.
 ABSOLUTE = {"sinusoidal", "sinusoidal_half", "sinusoidal_t2t", "learnable", "fire"}
+ABSOLUTE |= {"shape", "shape_learnable"}
 ABSOLUTE |= {"rope_dynamic_ntk", "sinusoidal_t5", "learnable_shaw", "ssmax_learnable_shaw"}
 SYMMETRIC = {"none", "alibi", "ssmax_alibi", "kerple_log", "kerple_power", "sandwich"}
 
@@ -330,6 +331,7 @@ LOG = config.Deberta(max_distance=6, log_buckets=4)
 CHANGES: list[tuple[Any, dict[str, Any], set[str]]] = [
     (config.Sinusoidal(), {"base": 50.0, "layout": "half"}, BOTH),
     (config.Learnable(max_positions=24), {"max_positions": 25}, BOTH),
+    (config.Shape(), {"input": config.Sinusoidal(layout="half")}, BOTH),
     (config.Rope(), {"base": 50.0, "layout": "half", "rope_dim": "model"}, BOTH),
     (config.Rope(), {"share": 0.5, "learn_frequencies": True}, BOTH),
     (config.Rope(scaling=YARN), {"base": 50.0, "layout": "half"}, BOTH),
@@ -393,10 +395,12 @@ def test_no_field_is_left_out() -> None:
     tried = {(type(s), field) for s, changes, *_ in [*CHANGES, *SCALINGS] for field in changes}
     classes = [*POSITION_SCHEMES, *get_args(config.Scaling)]
     every = {(cls, field.name) for cls in classes for field in fields(cls)}
-    # How it is computed, the scalings themselves, cross-attention and the bound are below.
+    # How it is computed, the scalings themselves, cross-attention and the bound are below; what is
+    # drawn in training alone, in test_schemes_of_schemes.py.
     tried |= {(config.Rope, name) for name in ("form", "scaling", "cross")} | {
         (config.XPos, "form"),
         (config.Sinusoidal, "max_positions"),
+        (config.Shape, "max_shift"),
     }
     assert every == tried
 
@@ -440,6 +444,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (config.Fox, {"encoder": config.Rope(cross=True)}, r"encoder.cross = .*allowed: False"),
     (config.Combined, {"input": config.Rope()}, "input = .*allowed: Sinusoidal, Learnable"),
     (config.Combined, {"attention": FOX_OF_TABLE}, "attention.encoder = .*scheme already"),
+    (config.Shape, {"input": config.Rope()}, "input = .*allowed: Sinusoidal, Learnable"),
+    (config.Shape, {"max_shift": 0}, "max_shift = 0"),
     (config.Ssmax, {"start": 0.0}, "start = 0.0"),
     (config.Ssmax, {"scheme": config.Ssmax()}, "scheme = .*allowed: .*Combined$"),
     (config.Randomized, {"scheme": config.Ssmax(scheme=config.NoPosition())}, "ssmax puts the"),
@@ -486,6 +492,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
         lengths,
         {"position": config.Fox(encoder=SMALL), "source": 128, "target": 100},
         "encoder.max_positions = 100: .* tokens on the source",
+    ),
+    (
+        lengths,
+        {"position": config.Shape(input=SMALL, max_shift=40), "source": 60, "target": 61},
+        "max_shift = 40: allows for 60 tokens on the target",
     ),
     (
         lengths,

@@ -1,11 +1,13 @@
 """Trained tables, randomized positions, and the schemes that are made of two others."""
 
+from typing import Any
+
 import pytest
 import torch
 from references import normal
 from tiny_models import D_MODEL, POSITIONS as TINY, sources, targets, tiny_config, tiny_model
 
-from configs.schema import Fox, Learnable, Position, Randomized, Rope, Sinusoidal
+from configs.schema import Fox, Learnable, Position, Randomized, Rope, Shape, Sinusoidal
 from models.positional_encodings.base import PositionScheme
 from models.positional_encodings.randomized import draw_positions
 from models.schemes import build_scheme
@@ -90,6 +92,35 @@ def test_in_training_every_length_up_to_the_longest_is_drawn_equally_often() -> 
     torch.manual_seed(0)
     first = [scheme.positions("source", 0, 2, CPU).tolist() == [0, 1] for _ in range(3000)]
     assert sum(first) / 3000 == pytest.approx((1 + 3 + 6) / 18, abs=0.03)
+
+
+# ------------------------------------------------------------------------------ positions shifted
+
+
+@pytest.mark.parametrize("inner", [Sinusoidal(), Learnable(max_positions=9)])
+def test_in_training_every_sentence_begins_anywhere_and_later_at_its_beginning(inner: Any) -> None:
+    """Of 5000 sentences each of 0 .. 3 is the beginning of a quarter, whatever the other side's."""
+    scheme, at = scheme_of(Shape(input=inner, max_shift=3)), torch.arange(4)
+    plain, x, seen = scheme.inner, torch.zeros(5000, 4, D_MODEL), []
+    for side in ("source", "target"):
+        assert torch.equal(scheme.eval().input(side)(x, at), plain.input(side)(x, at))
+        torch.manual_seed(0 if side == "source" else 1)
+        rows = scheme.train().input(side)(x, at)
+        starts = torch.stack([plain.input(side)(x[:1], at + k)[0] for k in range(4)])
+        which = (rows[:, None] == starts).all(-1).all(-1)  # [5000,4]
+        assert (which.sum(1) == 1).all()
+        seen.append(which.float())
+    together = seen[0].T @ seen[1] / 5000
+    assert (together - 1 / 16).abs().max() < 0.015
+    bound = None if inner == Sinusoidal() else 6
+    assert scheme.max_length("source") == Shape(input=inner, max_shift=3).longest() == bound
+
+
+def test_a_shift_reaches_the_model_in_training_alone() -> None:
+    shape, plain = tiny_model(Shape(max_shift=50)), tiny_model(Sinusoidal())
+    batch = sources(6, 4), targets(2, 5)
+    assert torch.equal(shape(*batch), plain(*batch))
+    assert (shape.train()(*batch) - plain.train()(*batch)).abs().max() > 0.01
 
 
 # --------------------------------------------------------------------------------------- two in one

@@ -1,0 +1,47 @@
+"""SHAPE (Kiyono et al. 2021): in training a sentence begins at a random position.
+
+Every sentence draws an offset k from 0 .. K, source and target each their own, and its token t
+stands at t + k. What absolute positions a sentence has then says nothing, and the model learns to
+look at differences. Outside of training k = 0.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from models.positional_encodings.base import InputPosition, PositionScheme, Side
+
+
+def shifted(positions: Tensor, n_rows: int, max_shift: int) -> Tensor:
+    """positions [T] -> [n_rows,T], each row later by a draw of its own from 0 .. max_shift."""
+    return positions + torch.randint(max_shift + 1, (n_rows, 1), device=positions.device)
+
+
+class ShiftedInput(InputPosition):
+    """What `inner` adds, in training at shifted positions."""
+
+    def __init__(self, inner: InputPosition, max_shift: int) -> None:
+        super().__init__()
+        self._inner = (inner,)  # hidden from the registry: its scheme saves it
+        self.max_shift = max_shift
+        if inner.max_positions is not None:
+            self.max_positions = inner.max_positions - max_shift
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        if self.training:
+            positions = shifted(positions, len(x), self.max_shift)
+        return self._inner[0](x, positions)
+
+
+class ShapeScheme(PositionScheme):
+    """A scheme that is added to the embeddings, shifted."""
+
+    def __init__(self, inner: PositionScheme, max_shift: int) -> None:
+        super().__init__()
+        self.inner = inner
+        sides: tuple[Side, Side] = ("source", "target")
+        self.sides = nn.ModuleDict({s: ShiftedInput(inner.input(s), max_shift) for s in sides})
+
+    def input(self, side: Side) -> InputPosition:
+        return cast(InputPosition, self.sides[side])
