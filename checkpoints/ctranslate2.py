@@ -24,6 +24,7 @@ from models.positional_encodings.base import (
     PositionScheme,
     Side,
 )
+from models.positional_encodings.combined import InterleavedScheme
 from models.positional_encodings.kerple import Kerple
 from models.positional_encodings.rope import NO_SCALING, Rotary, inverse_frequencies
 from models.positional_encodings.sandwich import Sandwich
@@ -141,7 +142,9 @@ def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: Model
     """Raises UserError where CTranslate2 has no equal of the scheme."""
     position = scheme.attention(kind, 0)
     first = scheme.positions(side, 0, 2, torch.device("cpu"))
-    if type(scheme.attention("cross", 0)) is not AttentionPosition:
+    if isinstance(scheme, InterleavedScheme):
+        why = "its layers differ"
+    elif type(scheme.attention("cross", 0)) is not AttentionPosition:
         why = "it acts in cross-attention"
     elif type(position) is AttentionPosition:
         return

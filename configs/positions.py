@@ -40,10 +40,13 @@ class PositionSection(Section, section="model.position"):
         bounds = (self.bound("source"), self.bound("target"))
         return min((bound.length for bound in bounds if bound is not None), default=None)
 
-    def check_shape(self, d_model: int, n_heads: int) -> None:
-        """Raises ConfigError where the scheme does not fit a model of this shape."""
+    def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
+        """Raises ConfigError where the scheme does not fit a model of this shape.
+
+        n_layers: of the stack that has fewer.
+        """
         for part in self.parts().values():
-            part.check_shape(d_model, n_heads)
+            part.check_shape(d_model, n_heads, n_layers)
 
 
 class NoPosition(PositionSection, kind="none"):
@@ -67,7 +70,7 @@ class Sinusoidal(PositionSection, kind="sinusoidal"):
     def bound(self, side: Side) -> Bound | None:
         return None if self.max_positions is None else Bound("max_positions", self.max_positions)
 
-    def check_shape(self, d_model: int, n_heads: int) -> None:
+    def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         if self.layout == "t2t" and d_model < 4:
             self._fail("layout", f"needs a d_model of 4 or more; it is {d_model}")
 
@@ -168,7 +171,7 @@ class Rope(PositionSection, kind="rope"):
         if self.cross and isinstance(self.scaling, DynamicNtkScaling):
             self._fail("cross", "dynamic_ntk has a length of its own on each side; allowed: False")
 
-    def check_shape(self, d_model: int, n_heads: int) -> None:
+    def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         _check_head(self.kind, d_model, n_heads)
         if isinstance(self.scaling, (NtkScaling, DynamicNtkScaling)) and d_model // n_heads < 4:
             rule = f"needs a head size of 4 or more; it is {d_model // n_heads}"
@@ -190,7 +193,7 @@ class XPos(PositionSection, kind="xpos"):
         growth = math.log1p(1 / self.gamma) / self.scale_base
         return Bound("scale_base", int(math.log(FLOAT32_MAX / 1e4) / growth))
 
-    def check_shape(self, d_model: int, n_heads: int) -> None:
+    def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         _check_head(self.kind, d_model, n_heads)
 
 
@@ -303,11 +306,29 @@ InputScheme = Sinusoidal | Learnable | Shape
 InsideAttention = Rope | XPos | TwoSided | Cope | Fox
 
 
+class Interleaved(PositionSection, kind="interleaved"):
+    """Two schemes by layer: one in every n-th, another in the others (Yang et al. 2025, RNoPE)."""
+
+    others: NoPosition | InsideAttention = Rope()
+    nth: NoPosition | InsideAttention = NoPosition()
+    every: int = count(2, ge=2, le=1000)
+
+    def _check(self) -> None:
+        for name, part in self.parts().items():
+            if isinstance(getattr(part, "encoder", None), InputScheme):
+                self._fail(f"{name}.encoder", "what is added to embeddings has no layers")
+
+    def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
+        super().check_shape(d_model, n_heads, n_layers)
+        if self.every > n_layers:
+            self._fail("every", f"a stack of {n_layers} layers has no such layer")
+
+
 class Combined(PositionSection, kind="combined"):
     """A scheme added to the embeddings together with one inside attention."""
 
     input: InputScheme = Sinusoidal()
-    attention: InsideAttention = T5()
+    attention: InsideAttention | Interleaved = T5()
 
     def _check(self) -> None:
         if isinstance(getattr(self.attention, "encoder", None), InputScheme):
@@ -315,7 +336,7 @@ class Combined(PositionSection, kind="combined"):
             self._fail("attention.encoder", rule)
 
 
-Scheme = NoPosition | InputScheme | InsideAttention | Combined
+Scheme = NoPosition | InputScheme | InsideAttention | Interleaved | Combined
 
 
 class Ssmax(PositionSection, kind="ssmax"):
@@ -379,6 +400,7 @@ POSITIONS: dict[str, Position] = {
     "deberta_log": Deberta(max_distance=128, log_buckets=32),
     "cope": Cope(),
     "fox": Fox(),
+    "interleaved": Interleaved(),
     "ssmax": Ssmax(),
     "randomized_rope": Randomized(),
     "sinusoidal_t5": Combined(),

@@ -40,7 +40,8 @@ class ModelConfig(Section, section="model"):
     def _check(self) -> None:
         if self.d_model % self.n_heads:
             self._fail("d_model", f"must be a multiple of model.n_heads = {self.n_heads}")
-        self.position.check_shape(self.d_model, self.n_heads)
+        n_layers = min(self.n_encoder_layers, self.n_decoder_layers)
+        self.position.check_shape(self.d_model, self.n_heads, n_layers)
         if self.norm == "deepnorm" and self.init != "xavier":
             rule = 'model.norm = "deepnorm" has an initialisation of its own: leave init = "xavier"'
             self._fail("init", rule)

@@ -70,7 +70,7 @@ FAMILIES = {
     "none, added to the embeddings": (config.NoPosition, *get_args(config.InputScheme)),
     "rotation": (config.Rope,),
     "relative terms with content": (config.Shaw, config.TransformerXl, config.Deberta),
-    "made of other schemes": (config.Combined, config.Ssmax, config.Randomized),
+    "made of other schemes": (config.Combined, config.Interleaved, config.Ssmax, config.Randomized),
 }
 FAST_SCHEMES = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "alibi_1_head")
 FAST_TASK = Task(steps=500)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.linear import unpacked
 from models.masks import padding_attn_mask
-from models.positional_encodings.base import Places, PositionScheme
+from models.positional_encodings.base import AttentionPosition, Places, PositionScheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class DecodeState:
         self.memory_positions = memory.positions
         self.memory_mask = padding_attn_mask(memory.padding) if memory.padding.any() else None
         # Where cross-attention knows no positions, its places are the same at every step.
-        self.plain = all(step.cross_position is scheme.no_attention for step in self.layers)
+        self.plain = all(type(step.cross_position) is AttentionPosition for step in self.layers)
         self._look_at_memory(self.positions)
 
     @property

@@ -1,7 +1,7 @@
 """From a position section of the configuration to the scheme it names."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from configs import positions as config
 from configs.schema import ModelConfig
 from models.positional_encodings.alibi import Alibi
 from models.positional_encodings.base import AttentionPosition, AttentionScheme, PositionScheme
-from models.positional_encodings.combined import CombinedScheme, PairedScheme
+from models.positional_encodings.combined import CombinedScheme, InterleavedScheme, PairedScheme
 from models.positional_encodings.cope import Cope
 from models.positional_encodings.deberta import Deberta, DebertaScheme, table_rows
 from models.positional_encodings.fire import Fire
@@ -158,6 +158,19 @@ def _causal_only(
     return PairedScheme(encoder=encoder, decoder=decoder)
 
 
+def _interleaved(p: config.Interleaved, m: ModelConfig) -> PositionScheme:
+    depths = _n_layers(m)
+    nth = tuple(n // p.every for n in depths)
+    others = tuple(n - own for n, own in zip(depths, nth))
+
+    def build(part: config.Position, own: tuple[int, ...]) -> PositionScheme:
+        return build_scheme(
+            replace(m, position=part, n_encoder_layers=own[0], n_decoder_layers=own[1])
+        )
+
+    return InterleavedScheme(others=build(p.others, others), nth=build(p.nth, nth), every=p.every)
+
+
 # One line for each position section of configs/positions.py.
 POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.NoPosition: lambda p, m: PositionScheme(),
@@ -193,6 +206,7 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.Combined: lambda p, m: CombinedScheme(
         on_input=_build(p.input, m), inside=_build(p.attention, m)
     ),
+    config.Interleaved: _interleaved,
     config.Ssmax: lambda p, m: SsmaxScheme(
         _build(p.scheme, m), n_layers=_n_layers(m), n_heads=m.n_heads, start=p.start
     ),

@@ -214,6 +214,8 @@ POSITIONS: dict[str, Position] = {
     "cope_t5": schema.Cope(n_positions=3, encoder=BUCKETS),
     "fox": schema.Fox(),
     "fox_learnable": schema.Fox(encoder=TABLE),
+    "interleaved": schema.Interleaved(),
+    "interleaved_shaw_t5": schema.Interleaved(others=schema.Shaw(clip=2), nth=BUCKETS),
     "ssmax": schema.Ssmax(),
     "ssmax_alibi": schema.Ssmax(scheme=schema.Alibi()),
     "ssmax_learnable_shaw": schema.Ssmax(

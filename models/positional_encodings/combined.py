@@ -1,4 +1,4 @@
-"""Schemes made of two others: one for the embeddings and one inside, or one for each stack."""
+"""Schemes made of two others: one for embeddings and one inside, or by stack, or by layer."""
 
 from models.positional_encodings.base import (
     AttentionPosition,
@@ -39,3 +39,22 @@ class PairedScheme(PositionScheme):
         if kind == "cross":
             return self.no_attention
         return (self.encoder if kind == "encoder" else self.decoder).attention(kind, layer)
+
+
+class InterleavedScheme(PositionScheme):
+    """By layer: one scheme in every n-th of a stack, and another in the others.
+
+    Each counts its own layers from 0. Yang et al. 2025 (RNoPE), with no positions in every n-th.
+    """
+
+    def __init__(self, *, others: PositionScheme, nth: PositionScheme, every: int) -> None:
+        super().__init__()
+        self.others = others
+        self.nth = nth
+        self.every = every
+
+    def attention(self, kind: Kind, layer: int) -> AttentionPosition:
+        n_nth, rest = divmod(layer + 1, self.every)
+        if rest == 0:
+            return self.nth.attention(kind, n_nth - 1)
+        return self.others.attention(kind, layer - n_nth)

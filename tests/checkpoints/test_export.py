@@ -80,13 +80,14 @@ REFUSED = {
     "deberta": "Deberta in the encoder",
     "cope": "Cope in the decoder",
     "fox": "ForgetGate in the decoder",
+    "interleaved": "its layers differ",
     "ssmax": "Ssmax in the encoder",
     "randomized_rope": "positions are 0, 1, 2, ... there",
     "sinusoidal_t5": "nothing is added to embeddings",
 }
 ALIKE = (
     "xlnet deberta_log deberta_c2p cope_t5 fox_learnable randomized_t5 learnable_shaw "
-    "shape_learnable ssmax_alibi ssmax_learnable_shaw ssmax_fox"
+    "shape_learnable interleaved_shaw_t5 ssmax_alibi ssmax_learnable_shaw ssmax_fox"
 ).split()
 
 

@@ -1,11 +1,14 @@
 """Which scheme becomes which: whole models with the same weights, equal to 1e-12 in float64."""
 
+import itertools
+from typing import Any
+
 import pytest
 import torch
 from references import catches, close, normal, theta_of
-from tiny_models import D_MODEL, N_HEADS, sources, targets, tiny_model
+from tiny_models import D_MODEL, N_HEADS, POSITIONS, sources, targets, tiny_model
 
-from configs.positions import Rope
+from configs.positions import Interleaved, Rope
 from models.positional_encodings.rope import rotate
 from models.transformer import TranslationTransformer
 
@@ -35,6 +38,23 @@ def test_learned_frequencies_that_are_those_of_the_paper_are_rope(share: float) 
         for log_theta in learned.scheme.parameters():
             log_theta.copy_(theta_of(D_MODEL // N_HEADS).log())
     same(learned, rope)
+
+
+@pytest.mark.parametrize(
+    "name", ["none", "rope", "alibi", "t5", "kerple_log", "shaw", "xpos", "fox"]
+)
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_scheme_interleaved_with_itself_is_the_scheme(name: str, every: int) -> None:
+    scheme: Any = POSITIONS[name]
+    layers = {"n_encoder_layers": 3, "n_decoder_layers": 3}
+    plain = tiny_model(scheme, **layers)
+    both = tiny_model(Interleaved(others=scheme, nth=scheme, every=every), **layers)
+    weights = plain.state_dict()
+    both.load_state_dict({k: v for k, v in weights.items() if "scheme" not in k}, strict=False)
+    for kind, layer in itertools.product(("encoder", "decoder"), range(3)):
+        own = [each.scheme.attention(kind, layer) for each in (both, plain)]
+        own[0].load_state_dict(own[1].state_dict())
+    same(both, plain)
 
 
 def test_rotations_of_a_line_by_any_matrix_are_rope_with_frequencies_of_its_own() -> None:

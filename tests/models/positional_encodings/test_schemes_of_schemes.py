@@ -7,7 +7,18 @@ import torch
 from references import normal
 from tiny_models import D_MODEL, POSITIONS as TINY, sources, targets, tiny_config, tiny_model
 
-from configs.schema import Fox, Learnable, Position, Randomized, Rope, Shape, Sinusoidal
+from configs.schema import (
+    Fox,
+    Interleaved,
+    Learnable,
+    Position,
+    Randomized,
+    Rope,
+    Shape,
+    Shaw,
+    Sinusoidal,
+    TransformerXl,
+)
 from models.positional_encodings.base import PositionScheme
 from models.positional_encodings.randomized import draw_positions
 from models.schemes import build_scheme
@@ -137,6 +148,24 @@ def test_a_pair_acts_by_stack_and_on_the_source_alone() -> None:
     assert not torch.equal(scheme.input("source")(tokens, at), tokens)
     assert torch.equal(scheme.input("target")(tokens, at), tokens)
     assert (scheme_of(Fox(encoder=Learnable())).max_length("target")) is None
+
+
+def test_layers_are_counted_from_one_and_each_scheme_has_its_own_alone() -> None:
+    """Seven and five layers, every third: 2 and 5 of the encoder, 2 of the decoder."""
+    position = Interleaved(others=Shaw(), nth=TransformerXl(reading="xlnet"), every=3)
+    scheme = build_scheme(tiny_config(position, n_encoder_layers=7, n_decoder_layers=5))
+    kinds = {"encoder": "SSXSSXS", "decoder": "SSXSS"}
+    for kind, expected in kinds.items():
+        modules = [scheme.attention(kind, i) for i in range(len(expected))]
+        assert "".join(type(module).__name__[0].replace("T", "X") for module in modules) == expected
+        assert len(set(modules)) == len(modules)
+    reached = {
+        p
+        for k, e in kinds.items()
+        for i in range(len(e))
+        for p in scheme.attention(k, i).parameters()
+    }
+    assert reached == set(scheme.parameters())
 
 
 @pytest.mark.parametrize(
