@@ -2,20 +2,21 @@
 
     python tests/training/kill_harness.py --kills 50
     python tests/training/kill_harness.py --kills 40 --auto
+    python tests/training/kill_harness.py --kills 20 --processes 2 --with sampling muon bf16 all
 
-Real processes run train.py's main. They are ended at random moments by SIGKILL, SIGTERM or Ctrl-C,
-or end themselves by SIGKILL at the n-th call of what writes: inside torch.save with half of the
-file written, before or after a sync, a rename or a removal. A run that is dead goes on with
---resume, or begins anew where it had no checkpoint. When it is done its losses, rates, weights and
-files must be those of the run that was never stopped, to the last bit. With --auto each life is the
-same command, which ends with --resume auto, and one run is killed as often as it takes.
-
-The processes are forked from one that has imported torch already: starting Python anew takes
-seconds.
+Real processes run train.py's main (see nursery.py). They are ended at random moments by SIGKILL,
+SIGTERM or Ctrl-C, or end themselves by SIGKILL at the n-th call of what writes: inside torch.save
+with half of the file written, before or after a sync, a rename or a removal. Of several processes
+that is the first, or at a random moment the launcher, one of them, or (by SIGKILL) all at once. A
+run that is dead goes on with --resume, or begins anew where it had no checkpoint. When it is done
+its losses, rates, weights and files must be those of the run that was never stopped, to the last
+bit. With several processes, whose sums may come in another order, losses may differ by 1e-6; how
+many runs did is told. With --auto each life is the same command, which ends with --resume auto, and
+one run is killed as often as it takes. --with: the runs have these settings in turn.
 """
 
 import argparse
-import io
+import contextlib
 import json
 import os
 import random
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ if __name__ == "__main__":  # run as a file: where the imports of the project an
     sys.path[1:1] = [str(Path(__file__).resolve().parents[n]) for n in (2, 1)]
 
 from conftest import ROOT
-from toy_runs import assert_same_logs, assert_same_state
+from toy_runs import assert_same_logs, assert_same_state, log_of
 
 from checkpoints.content import read_checkpoint
 from checkpoints.run import BEST, REGULAR, Run
@@ -48,75 +50,20 @@ SETTINGS = f"""
     data.corpus.n_validation=20 data.corpus.n_test=10 data.max_len=64 data.batch_size=192
     optim.accumulate=3 optim.schedule.warmup_steps=10 evaluate.bleu_every_epochs=0 decode.max_len=24
 """.split()
+# Each of them beside a moving average and accumulation, which all have.
+VARIANTS = {
+    "plain": [],
+    "sampling": ["tokenizer.sampling=0.1"],  # BPE-dropout
+    "muon": ["optim.optimizer=muon"],
+    "bf16": ["train.precision=bf16"],
+    "all": ["tokenizer.sampling=0.1", "optim.optimizer=muon", "train.precision=bf16"],
+}
 # With the highest number that is drawn: a life that goes on from a late checkpoint makes few calls.
 CALLS = {"torch.save": 6, "os.fsync": 24, "os.replace": 12, "os.rename": 2, "os.unlink": 12}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+FATAL = (-signal.SIGKILL, -signal.SIGTERM)
+LEEWAY = 1e-6  # of a loss, with several processes
 KILLS_OF_A_RUN = 5  # then it may come to its end
-
-
-# --------------------------------------------------------------------------------- in the processes
-
-
-def nursery() -> None:
-    """Live each life that is read in a forked process; print its number and, when asked, its end.
-
-    Until it is asked the number is not another process's, so that it may be killed.
-    """
-    import train
-    import training.run  # noqa: F401
-
-    while line := sys.stdin.readline():
-        life = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            live(train, **life)
-        print(pid, flush=True)
-        sys.stdin.readline()
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-
-
-def live(script: Any, arguments: list, said: str, call: str | None, number: int, after: bool):
-    """Run train.py's main with these arguments; die at the call with this number, if any."""
-    from utils.cli import run_main
-
-    out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for stream in (1, 2):
-        os.dup2(out, stream)
-    sys.stdin.close()
-    if call is not None:
-        die_at(call, number, after)
-    sys.argv = ["train.py", *arguments]
-    run_main(script.main)
-    sys.exit()
-
-
-def die_at(call: str, number: int, after: bool) -> None:
-    """Kill this process before or after a call; at torch.save in the middle of the file."""
-    import torch
-
-    owner: Any = torch if call.startswith("torch") else os
-    name = call.partition(".")[2]
-    real, calls = getattr(owner, name), 0
-
-    def deadly(*args: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls < number:
-            return real(*args, **options)
-        if call == "torch.save":
-            payload, file = args
-            whole = io.BytesIO()
-            real(payload, whole)
-            file.write(whole.getvalue()[: len(whole.getvalue()) // 2])
-            file.flush()
-        elif after:
-            real(*args, **options)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    setattr(owner, name, deadly)
-
-
-# ------------------------------------------------------------------------------------- the campaign
 
 
 @dataclass
@@ -126,6 +73,8 @@ class Report:
     ended: Counter[str] = field(default_factory=Counter)  # by what
     fell: Counter[str] = field(default_factory=Counter)  # where
     runs: int = 0
+    alike: int = 0  # of them, to the last bit
+    processes: int = 1
     updates: list[int] = field(default_factory=list)  # last logged before each kill
 
     @property
@@ -135,7 +84,8 @@ class Report:
     def lines(self) -> list[str]:
         steps = sorted(self.updates)
         return [
-            f"{self.kills} kills of {self.runs} runs: each ended as one never stopped, bit for bit",
+            f"{self.kills} kills of {self.runs} runs (processes: {self.processes}): each ended as "
+            f"one never stopped, {self.alike} of them bit for bit",
             "by " + ", ".join(f"{what} {n}" for what, n in sorted(self.ended.items())),
             "fell " + ", ".join(f"{where} {n}" for where, n in sorted(self.fell.items())),
             f"last logged update before the kill: {steps[0]} to {steps[-1]}, "
@@ -144,20 +94,27 @@ class Report:
 
 
 class Campaign:
-    """Lives of runs under `folder`, each lived in a process of its own."""
+    """Lives of runs under `folder`, each lived in processes of its own."""
 
-    def __init__(self, folder: Path, seed: int, auto: bool) -> None:
-        self.folder, self.auto = folder, auto
+    def __init__(
+        self, folder: Path, seed: int, auto: bool, processes: int, variants: Sequence[str]
+    ) -> None:
+        self.folder, self.auto, self.processes = folder, auto, processes
+        self.variants = variants
         self.draw = random.Random(seed)
-        self.report = Report()
-        env, pipe = {**os.environ, "OMP_NUM_THREADS": "1"}, subprocess.PIPE
-        command = [sys.executable, __file__, "--nursery"]
+        self.report = Report(processes=processes)
+        path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", "import nursery; nursery.serve()"]
         self.nursery = subprocess.Popen(
             command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True
         )
-        self.seconds = 0.0
-        self.whole = folder / "whole"
-        assert self.life(self.whole) == 0, self.said(self.whole)
+        self.seconds: dict[str, float] = {}  # of a life that is not cut short
+        for variant in dict.fromkeys(variants):
+            whole = folder / "whole" / variant
+            whole.mkdir(parents=True)
+            assert self.life(whole) == 0, self.said(whole)
 
     def close(self) -> None:
         assert self.nursery.stdin is not None
@@ -175,15 +132,17 @@ class Campaign:
 
     def life(self, subject: Path, number: Any = None, call: str | None = None) -> int:
         """Train the subject on from where it is until its end or the kill; the exit code."""
-        run = self.run_of(subject)
+        run, variant = self.run_of(subject), subject.name
         if run is not None and not self.auto:
             arguments = ["--resume", str(run.path)]
         else:
             places = [f"data.cache_dir={subject}/cache", f"train.runs_dir={subject}/runs"]
-            arguments = [part for setting in [*SETTINGS, *places] for part in ("--set", setting)]
+            settings = [*SETTINGS, *VARIANTS[variant], *places]
+            arguments = [part for text in settings for part in ("--set", text)]
             arguments += ["--resume", "auto"] * self.auto
         life: dict[str, Any] = {
             "arguments": arguments,
+            "processes": self.processes,
             "said": str(subject.with_suffix(".txt")),
             "call": call,
             "number": 0 if call is None else self.draw.randint(1, CALLS[call]),
@@ -195,13 +154,25 @@ class Campaign:
         pid = int(self.nursery.stdout.readline())
         began = time.monotonic()
         if number is not None:
-            time.sleep(self.draw.uniform(0, self.seconds))
-            os.kill(pid, number)
+            time.sleep(self.draw.uniform(0, self.seconds[variant]))
+            self._kill(pid, number)
         print(file=self.nursery.stdin, flush=True)
-        code = int(self.nursery.stdout.readline())
-        # Of the first life, which is not cut short.
-        self.seconds = self.seconds or time.monotonic() - began
-        return code
+        code = self.nursery.stdout.readline().strip()
+        assert code != "hung", self.said(subject)
+        self.seconds.setdefault(variant, time.monotonic() - began)
+        return int(code)
+
+    def _kill(self, pid: int, number: int) -> None:
+        """A run of one process, or of several their launcher, one of them, or all."""
+        ranks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        whom = self.draw.choice([pid, *map(int, ranks), 0]) if self.processes > 1 else pid
+        with contextlib.suppress(ProcessLookupError):  # a process that had just ended
+            if whom:
+                os.kill(whom, number)
+            elif number == signal.SIGKILL:
+                os.killpg(pid, number)
+            else:
+                os.kill(pid, number)
 
     def kill_until_done(self, subject: Path, *, most: int) -> None:
         """One run, killed up to `most` times, and compared."""
@@ -215,7 +186,7 @@ class Campaign:
                     call = self.draw.choice(["torch.save", *CALLS])
             code = self.life(subject, number, call)
             said = self.said(subject)
-            assert "Traceback" not in said or code in (-signal.SIGKILL, -signal.SIGTERM), said
+            assert "Traceback" not in said or code in FATAL, said
             assert "damaged" not in said, said
             finished = "this run is finished" in said  # killed after its last checkpoint
             if code == 0 or finished:
@@ -230,7 +201,7 @@ class Campaign:
     def _count(self, subject: Path, code: int, number: Any, call: str | None, said: str) -> None:
         """Take note of a death, and look at what it left: whatever has its name is whole."""
         if call is not None:
-            assert code == -signal.SIGKILL, (code, said)
+            assert code in (-signal.SIGKILL, 128 + signal.SIGKILL), (code, said)
             self.report.ended[f"SIGKILL at {call}"] += 1
         else:
             assert number is not None
@@ -251,17 +222,30 @@ class Campaign:
 
     def _compare(self, subject: Path, *, tidy: bool) -> None:
         """`tidy`: nothing is left beside what a run leaves that was never stopped."""
-        [whole], again = map(Run, (self.whole / "runs").glob("*")), self.run_of(subject)
+        of_whole = self.folder / "whole" / subject.name / "runs"
+        [whole], again = map(Run, of_whole.glob("*")), self.run_of(subject)
         assert again is not None
-        assert_same_logs(again, whole)
+        for kind in ("train", "validation"):
+            lines, then = log_of(again, kind), log_of(whole, kind)
+            assert lines.keys() == then.keys(), (subject, kind)
+            for step, line in lines.items():
+                assert abs(line["loss"] - then[step]["loss"]) <= LEEWAY, (subject, kind, step)
         # A signal makes a checkpoint after its update; those by epoch are the same.
         names, found = (
             [path.name for p in (BEST, REGULAR) for path in run.files(p)] for run in (whole, again)
         )
         assert found == names or not tidy, (subject, found, names)
-        for name in names if tidy else []:
-            assert_same_state(whole.checkpoints / name, again.checkpoints / name)
-        assert_same_state(whole.by_age()[-1], again.by_age()[-1])
+        try:
+            assert_same_logs(again, whole)
+            for name in names if tidy else []:
+                assert_same_state(whole.checkpoints / name, again.checkpoints / name)
+            assert_same_state(whole.by_age()[-1], again.by_age()[-1])
+            self.report.alike += 1
+        except AssertionError:
+            if self.processes == 1:
+                raise
+        for path in again.by_age():
+            read_checkpoint(path)
         assert not (tidy and list(again.path.rglob("*.tmp"))), subject
 
 
@@ -271,16 +255,26 @@ def logged(run: Run) -> list[int]:
     return [json.loads(line)["step"] for line in lines if line.endswith(b"\n")]
 
 
-def run_campaign(folder: Path, *, kills: int, seed: int, auto: bool = False) -> Report:
+def run_campaign(
+    folder: Path,
+    *,
+    kills: int,
+    seed: int,
+    auto: bool = False,
+    processes: int = 1,
+    variants: Sequence[str] = ("plain",),
+) -> Report:
     """Kill runs until there were so many kills. Raises AssertionError at the first difference."""
-    campaign = Campaign(folder, seed, auto)
+    campaign = Campaign(folder, seed, auto, processes, variants)
     most = kills if auto else KILLS_OF_A_RUN
     try:
         while campaign.report.kills < kills:
             left = kills - campaign.report.kills
-            subject = folder / f"subject_{campaign.report.runs}"
+            variant = variants[campaign.report.runs % len(variants)]
+            subject = folder / f"subject_{campaign.report.runs}" / variant
+            subject.parent.mkdir()
             campaign.kill_until_done(subject, most=min(left, most))
-            shutil.rmtree(subject)
+            shutil.rmtree(subject.parent)
     finally:
         campaign.close()
     return campaign.report
@@ -293,13 +287,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--auto", action="store_true")
-    parser.add_argument("--nursery", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--processes", type=int, default=1, metavar="N")
+    names = {"choices": VARIANTS, "default": ["plain"], "metavar": "NAME"}
+    parser.add_argument("--with", nargs="+", dest="variants", help=", ".join(VARIANTS), **names)
     args = parser.parse_args()
-    if args.nursery:
-        nursery()
-        return
     with tempfile.TemporaryDirectory() as folder:
-        report = run_campaign(Path(folder), kills=args.kills, seed=args.seed, auto=args.auto)
+        report = run_campaign(Path(folder), **vars(args))
         print(*report.lines(), sep="\n")
 
 

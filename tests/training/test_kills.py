@@ -7,10 +7,16 @@ from kill_harness import run_campaign
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kills", "auto"), [(4, False), (2, True)])
+@pytest.mark.parametrize(
+    ("kills", "auto", "processes", "variant"),
+    [(4, False, 1, "all"), (2, True, 1, "plain"), (2, False, 2, "plain")],
+)
 def test_a_run_killed_again_and_again_ends_as_one_never_stopped(
-    tmp_path: Path, kills: int, auto: bool
+    tmp_path: Path, kills: int, auto: bool, processes: int, variant: str
 ) -> None:
-    report = run_campaign(tmp_path, kills=kills, seed=3, auto=auto)
+    report = run_campaign(
+        tmp_path, kills=kills, seed=3, auto=auto, processes=processes, variants=[variant]
+    )
     assert report.kills == kills
+    assert report.alike == report.runs
     assert len(report.ended) > 1  # more than one way to die
