@@ -31,7 +31,7 @@ from training.validation import Validation
 from translation.evaluator import create_evaluator
 from translation.search import BatchSearch
 from translation.translator import Translator
-from utils.files import held
+from utils.files import held, remove_leftovers
 from utils.machine import DTYPES, compute_deterministically, provenance, resolve_precision
 
 logger = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
     with remedies_named(config), contextlib.ExitStack() as stack:
         if idist.get_rank() == 0:
             stack.enter_context(held(run.path))
+            for folder in (run.path, run.checkpoints, run.tokenizer, run.logs):
+                remove_leftovers(folder)
         with start.preparing():
             # Older releases took bfloat16 at every width, and left "auto" in their checkpoints.
             width = config.model.d_model if start.is_new else math.inf

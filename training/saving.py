@@ -21,7 +21,6 @@ from tokenizer.base import BaseTokenizer
 from training.faults import NonFiniteError
 from training.prepare import Learner, TrainingData
 from training.start import MODELS, Progress
-from utils.files import remove_leftovers
 from utils.machine import provenance
 
 logger = logging.getLogger(__name__)
@@ -75,8 +74,6 @@ class AtomicSaver(BaseSaveHandler):
     def __init__(self, folder: Path, before: Callable[[], None]) -> None:
         self.folder, self.before = folder, before
         self._replaced: list[str] = []
-        if idist.get_rank() == 0:
-            remove_leftovers(folder)
 
     def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
         _require_finite(checkpoint)

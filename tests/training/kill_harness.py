@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,16 @@ class Report:
         ]
 
 
+@cache
+def nursery() -> subprocess.Popen[str]:
+    """The process that forks lives, one for all campaigns; it ends with this one."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    command = [sys.executable, "-c", "import nursery; nursery.serve()"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True)
+
+
 class Campaign:
     """Lives of runs under `folder`, each lived in processes of its own."""
 
@@ -103,23 +114,12 @@ class Campaign:
         self.variants = variants
         self.draw = random.Random(seed)
         self.report = Report(processes=processes)
-        path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-        pipe = subprocess.PIPE
-        command = [sys.executable, "-c", "import nursery; nursery.serve()"]
-        self.nursery = subprocess.Popen(
-            command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True
-        )
+        self.nursery = nursery()
         self.seconds: dict[str, float] = {}  # of a life that is not cut short
         for variant in dict.fromkeys(variants):
             whole = folder / "whole" / variant
             whole.mkdir(parents=True)
             assert self.life(whole) == 0, self.said(whole)
-
-    def close(self) -> None:
-        assert self.nursery.stdin is not None
-        self.nursery.stdin.close()
-        self.nursery.wait(timeout=60)
 
     def said(self, subject: Path) -> str:
         return subject.with_suffix(".txt").read_text("utf-8")
@@ -267,16 +267,13 @@ def run_campaign(
     """Kill runs until there were so many kills. Raises AssertionError at the first difference."""
     campaign = Campaign(folder, seed, auto, processes, variants)
     most = kills if auto else KILLS_OF_A_RUN
-    try:
-        while campaign.report.kills < kills:
-            left = kills - campaign.report.kills
-            variant = variants[campaign.report.runs % len(variants)]
-            subject = folder / f"subject_{campaign.report.runs}" / variant
-            subject.parent.mkdir()
-            campaign.kill_until_done(subject, most=min(left, most))
-            shutil.rmtree(subject.parent)
-    finally:
-        campaign.close()
+    while campaign.report.kills < kills:
+        left = kills - campaign.report.kills
+        variant = variants[campaign.report.runs % len(variants)]
+        subject = folder / f"subject_{campaign.report.runs}" / variant
+        subject.parent.mkdir()
+        campaign.kill_until_done(subject, most=min(left, most))
+        shutil.rmtree(subject.parent)
     return campaign.report
 
 

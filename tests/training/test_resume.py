@@ -155,7 +155,10 @@ def test_what_dies_between_an_update_its_log_and_its_checkpoint_is_done_again(
         newest = Run(path).newest()
         assert newest is not None
         assert newest.stem == saved
+        for left in ("logs/.metrics.jsonl.12.tmp", ".config.json.34.tmp"):  # of one that was killed
+            (path / left).touch()
         run_here(config, resume=path)
+        assert not list(path.rglob("*.tmp"))
         assert_same_logs(path, run)
         assert_same(path, run, "regular_checkpoint_3.pt")
 
