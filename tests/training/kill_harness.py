@@ -10,8 +10,8 @@ with half of the file written, before or after a sync, a rename or a removal. Of
 that is the first, or at a random moment the launcher, one of them, or (by SIGKILL) all at once. A
 run that is dead goes on with --resume, or begins anew where it had no checkpoint. When it is done
 its losses, rates, weights and files must be those of the run that was never stopped, to the last
-bit. With several processes, whose sums may come in another order, losses may differ by 1e-6; how
-many runs did is told. With --auto each life is the same command, which ends with --resume auto, and
+bit. More than two processes add gradients up in an order that a start may change: there losses may
+differ by 1e-6, and in bfloat16, which rounds what lies that close apart, by 0.01. With --auto each life is the same command, which ends with --resume auto, and
 one run is killed as often as it takes. --with: the runs have these settings in turn.
 """
 
@@ -63,7 +63,6 @@ VARIANTS = {
 CALLS = {"torch.save": 6, "os.fsync": 24, "os.replace": 12, "os.rename": 2, "os.unlink": 12}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 FATAL = (-signal.SIGKILL, -signal.SIGTERM)
-LEEWAY = 1e-6  # of a loss, with several processes
 KILLS_OF_A_RUN = 5  # then it may come to its end
 
 
@@ -75,6 +74,7 @@ class Report:
     fell: Counter[str] = field(default_factory=Counter)  # where
     runs: int = 0
     alike: int = 0  # of them, to the last bit
+    apart: dict[str, float] = field(default_factory=dict)  # most of two losses, by the settings
     processes: int = 1
     updates: list[int] = field(default_factory=list)  # last logged before each kill
 
@@ -87,6 +87,8 @@ class Report:
         return [
             f"{self.kills} kills of {self.runs} runs (processes: {self.processes}): each ended as "
             f"one never stopped, {self.alike} of them bit for bit",
+            "most that a loss differed: "
+            + ", ".join(f"{k} {v:.1e}" for k, v in self.apart.items()),
             "by " + ", ".join(f"{what} {n}" for what, n in sorted(self.ended.items())),
             "fell " + ", ".join(f"{where} {n}" for where, n in sorted(self.fell.items())),
             f"last logged update before the kill: {steps[0]} to {steps[-1]}, "
@@ -225,11 +227,16 @@ class Campaign:
         of_whole = self.folder / "whole" / subject.name / "runs"
         [whole], again = map(Run, of_whole.glob("*")), self.run_of(subject)
         assert again is not None
+        in_bf16 = subject.name in ("bf16", "all")
+        leeway = 0.0 if self.processes <= 2 else 0.01 if in_bf16 else 1e-6
         for kind in ("train", "validation"):
             lines, then = log_of(again, kind), log_of(whole, kind)
             assert lines.keys() == then.keys(), (subject, kind)
             for step, line in lines.items():
-                assert abs(line["loss"] - then[step]["loss"]) <= LEEWAY, (subject, kind, step)
+                apart = abs(line["loss"] - then[step]["loss"])
+                most = self.report.apart.get(subject.name, 0.0)
+                self.report.apart[subject.name] = max(apart, most)
+                assert apart <= leeway, (subject, kind, step, apart)
         # A signal makes a checkpoint after its update; those by epoch are the same.
         names, found = (
             [path.name for p in (BEST, REGULAR) for path in run.files(p)] for run in (whole, again)
@@ -242,7 +249,7 @@ class Campaign:
             assert_same_state(whole.by_age()[-1], again.by_age()[-1])
             self.report.alike += 1
         except AssertionError:
-            if self.processes == 1:
+            if self.processes <= 2:
                 raise
         for path in again.by_age():
             read_checkpoint(path)
