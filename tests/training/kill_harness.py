@@ -11,8 +11,9 @@ that is the first, or at a random moment the launcher, one of them, or (by SIGKI
 run that is dead goes on with --resume, or begins anew where it had no checkpoint. When it is done
 its losses, rates, weights and files must be those of the run that was never stopped, to the last
 bit. More than two processes add gradients up in an order that a start may change: there losses may
-differ by 1e-6, and in bfloat16, which rounds what lies that close apart, by 0.01. With --auto each life is the same command, which ends with --resume auto, and
-one run is killed as often as it takes. --with: the runs have these settings in turn.
+differ by 1e-6, and in bfloat16, which rounds what lies that close apart, by 0.01. With --auto each
+life is the same command, which ends with --resume auto, and one run is killed as often as it takes.
+--with: the runs have these settings in turn.
 """
 
 import argparse
