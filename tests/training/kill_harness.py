@@ -242,7 +242,10 @@ class Campaign:
         names, found = (
             [path.name for p in (BEST, REGULAR) for path in run.files(p)] for run in (whole, again)
         )
-        assert found == names or not tidy, (subject, found, names)
+        alike = found == names
+        if leeway:  # a name has the loss
+            alike = [name[:17] for name in found] == [name[:17] for name in names]
+        assert alike or not tidy, (subject, found, names)
         try:
             assert_same_logs(again, whole)
             for name in names if tidy else []:
