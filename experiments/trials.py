@@ -53,12 +53,11 @@ NEUTRAL = {
 
 CONFIG_FILE = '''"""The config of this trial, as data beside this file."""
 
-import json
 from pathlib import Path
 
-from configs.serialize import from_dict
+from configs.load import read_config_json
 
-config = from_dict(json.loads(Path(__file__).with_name("config.json").read_text("utf-8")))
+config = read_config_json(Path(__file__).with_name("config.json"))
 '''
 
 

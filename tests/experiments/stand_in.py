@@ -10,6 +10,8 @@ import pytest
 from conftest import ROOT
 from toy_runs import toy_command
 
+from configs.load import read_config_json
+from configs.serialize import to_dict
 from experiments import compare_positions, trials
 
 
@@ -56,7 +58,7 @@ class StandIn:
         return folder
 
     def config(self, name: str) -> dict[str, Any]:
-        return json.loads((self.trial_folder(name) / "config.json").read_text("utf-8"))
+        return to_dict(read_config_json(self.trial_folder(name) / "config.json"))
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

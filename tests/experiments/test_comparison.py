@@ -145,7 +145,7 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
         (compare_positions, "--seeds 0,x", "--seeds '0,x'"),
         (compare_positions, "--seeds -1", "--seeds '-1'"),
         (compare_positions, "--set model.d_modell=4", "unknown key 'model.d_modell'"),
-        (compare_positions, "--report_only", "nothing of this is done yet"),
+        (compare_positions, "--positions rope --report_only", "nothing of this is done yet"),
         (compare_positions, "--positions alibi,rope --set model.d_model=18", "rope: model.n_heads"),
         (compare_positions, "--jobs 0", "an integer >= 1"),
         (compare_methods, "--methods plain,r_drop+luck", "no method 'luck': there are plain, "),
