@@ -271,7 +271,17 @@ class Deberta(PositionSection, kind="deberta"):
             self._fail("c2p", "switch on c2p, p2c or both")
 
 
-TwoSided = Alibi | T5 | Kerple | Fire | Sandwich | Shaw | TransformerXl | Deberta
+Bias = Alibi | T5 | Kerple | Fire | Sandwich
+
+
+class Dape(PositionSection, kind="dape"):
+    """A bias that a small network of logits and bias adapts to the text (Zheng et al. 2024)."""
+
+    bias: Bias = Kerple()
+    width: int = count(32)
+
+
+TwoSided = Bias | Shaw | TransformerXl | Deberta | Dape
 # What may stand in an encoder: everything that is defined for keys on both sides of a query.
 EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | TwoSided
 
@@ -398,6 +408,7 @@ POSITIONS: dict[str, Position] = {
     "xlnet": TransformerXl(reading="xlnet"),
     "deberta": Deberta(),
     "deberta_log": Deberta(max_distance=128, log_buckets=32),
+    "dape": Dape(),
     "cope": Cope(),
     "fox": Fox(),
     "interleaved": Interleaved(),

@@ -10,9 +10,15 @@ from torch import nn
 from configs import positions as config
 from configs.schema import ModelConfig
 from models.positional_encodings.alibi import Alibi
-from models.positional_encodings.base import AttentionPosition, AttentionScheme, PositionScheme
+from models.positional_encodings.base import (
+    AttentionPosition,
+    AttentionScheme,
+    Kind,
+    PositionScheme,
+)
 from models.positional_encodings.combined import CombinedScheme, InterleavedScheme, PairedScheme
 from models.positional_encodings.cope import Cope
+from models.positional_encodings.dape import Dape
 from models.positional_encodings.deberta import Deberta, DebertaScheme, table_rows
 from models.positional_encodings.fire import Fire
 from models.positional_encodings.forgetting import ForgetGate
@@ -149,6 +155,18 @@ def _deberta(p: config.Deberta, m: ModelConfig) -> PositionScheme:
     )
 
 
+def _dape(p: config.Dape, m: ModelConfig) -> PositionScheme:
+    def layer(kind: Kind) -> Dape:
+        own = _build(p.bias, m).attention(kind, 0)
+        return Dape(own, n_heads=m.n_heads, width=p.width)
+
+    n_encoder, n_decoder = _n_layers(m)
+    return AttentionScheme(
+        encoder=[layer("encoder") for _ in range(n_encoder)],
+        decoder=[layer("decoder") for _ in range(n_decoder)],
+    )
+
+
 def _causal_only(
     p: config.Cope | config.Fox, m: ModelConfig, make: Callable[[], AttentionPosition]
 ) -> PositionScheme:
@@ -197,6 +215,7 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     ),
     config.TransformerXl: _transformer_xl,
     config.Deberta: _deberta,
+    config.Dape: _dape,
     config.Cope: lambda p, m: _causal_only(
         p, m, lambda: Cope(head_dim=_head_dim(m), n_positions=p.n_positions)
     ),

@@ -1,0 +1,160 @@
+"""DAPE: its equation pair by pair for every bias, decoding, precision, known mistakes."""
+
+import math
+from typing import Any, get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from references import (
+    ANYWHERE,
+    DOUBLE,
+    by_pair,
+    catches,
+    causal_logits,
+    close,
+    logits_of,
+    normal,
+    stepwise_logits,
+)
+from tiny_models import BUCKETS, N_HEADS, POSITIONS, configured
+from torch import Tensor
+
+from configs.positions import Alibi, Bias, Dape, Fire, Kerple, Sandwich
+from models.positional_encodings.base import Places
+from models.positional_encodings.dape import Dape as Layer, dape_term
+
+BIASES: list[Any] = [Alibi(), BUCKETS, Kerple(), Fire(width=4), Sandwich(width=8)]
+T5_UNSCALED: Any = POSITIONS["t5_unscaled"]
+WIDTH, DH = 5, 8
+every_bias = pytest.mark.parametrize("bias", [*BIASES, T5_UNSCALED], ids=lambda b: b.kind)
+
+
+def layer_of(bias: Any, kind: Any = "encoder", cls: Any = None) -> Any:
+    torch.manual_seed(0)
+    layer = configured(Dape(bias=bias, width=WIDTH), kind, cls=cls).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    return layer
+
+
+def by_unit(a: Tensor, b: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
+    """f of one pair, from the logits a [B,H] and the biases b [H], unit by unit: [B,H]."""
+    n_heads, out = len(b), torch.zeros_like(a)
+    for unit in range(len(b1)):
+        x = b1[unit] + sum(w1[unit, h] * a[:, h] + w1[unit, n_heads + h] * b[h] for h in range(2))
+        out += w2[:, unit] * torch.where(x > 0, x, 0.01 * x)[:, None]
+    return out
+
+
+def dape_by_pair(layer: Any, q: Tensor, k: Tensor, places: Places, scale: float) -> Tensor:
+    bias = layer.inner.bias(places)
+    network = layer.hidden.weight, layer.hidden.bias, layer.out.weight
+
+    def entry(i: int, j: int, m: int, n: int) -> Tensor:
+        a, b = (q[:, :, i] * k[:, :, j]).sum(-1) * scale, bias[:, i, j]
+        return a + b + by_unit(a, b, *network)
+
+    return by_pair(places.q_positions, places.k_positions, entry)
+
+
+def check_logits(layer: Any, scale: float = 1 / math.sqrt(DH)) -> None:
+    for where in ANYWHERE.values():
+        q, k = (normal(2, N_HEADS, len(at), DH, seed=len(at)) for at in where)
+        places = Places(*where)
+        close(logits_of(layer, q, k, places), dape_by_pair(layer, q, k, places, scale))
+
+
+def test_every_bias_can_stand_in_it() -> None:
+    assert {type(bias) for bias in BIASES} == set(get_args(Bias))
+
+
+@every_bias
+def test_logits_are_those_of_the_paper(bias: Any) -> None:
+    check_logits(layer_of(bias), 1.0 if bias == T5_UNSCALED else 1 / math.sqrt(DH))
+
+
+@every_bias
+def test_steps_and_chunks_of_a_decoder_are_the_whole(bias: Any) -> None:
+    layer, q = layer_of(bias, "decoder"), normal(2, N_HEADS, 9, DH, seed=1)
+    k = normal(2, N_HEADS, 9, DH, seed=2)
+    for chunks in ([1] * 9, [4, 1, 3, 1]):
+        close(stepwise_logits(layer, q, k, chunks), causal_logits(layer, q, k))
+
+
+def test_the_bias_is_made_once_for_sum_and_network() -> None:
+    layer, at = layer_of(Kerple()), torch.arange(4)
+    places, made = Places(at, at), []
+    inner = layer.inner.bias
+    layer.inner.bias = lambda places: made.append(1) or inner(places)
+    q = normal(1, N_HEADS, 4, DH)
+    layer.logit_term(q, q, places, None)
+    places.once(("bias", id(layer)), lambda: layer.bias(places))  # as an attention asks for it
+    assert len(made) == 1
+
+
+def test_a_network_that_says_nothing_leaves_the_bias() -> None:
+    layer, at, q = layer_of(Kerple()), torch.arange(6), normal(1, N_HEADS, 6, DH)
+    before = logits_of(layer, q, q, Places(at, at))
+    torch.nn.init.zeros_(layer.out.weight)
+    after = logits_of(layer, q, q, Places(at, at))
+    close(after, logits_of(layer.inner, q, q, Places(at, at)), 1e-12)
+    assert (before - after).abs().max() > 0.01
+
+
+def test_the_network_is_computed_in_full_precision() -> None:
+    a, b = (normal(2, N_HEADS, 3, 4, seed=s).bfloat16() for s in (0, 1))
+    weights = [normal(5, 2 * N_HEADS), normal(5), normal(N_HEADS, 5)]
+    exact = dape_term(a.to(DOUBLE), b[0].to(DOUBLE), *weights)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = dape_term(a, b[0], *(w.float() for w in weights))
+    assert got.dtype == torch.float32
+    close(got.double(), exact, 1e-5)
+
+
+# ----------------------------------------------------------------------------------------- mistakes
+
+
+class _Halves(Layer):
+    """W1 reads the bias first."""
+
+    def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Any) -> Tensor:
+        logits = q @ k.mT * self.logit_scale(q.shape[-1], places)
+        w1 = self.hidden.weight.roll(N_HEADS, 1)
+        return dape_term(logits, self.bias(places), w1, self.hidden.bias, self.out.weight)
+
+
+class _Unscaled(Layer):
+    def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Any) -> Tensor:
+        w1, b1, w2 = self.hidden.weight, self.hidden.bias, self.out.weight
+        return dape_term(q @ k.mT, self.bias(places), w1, b1, w2)
+
+
+class _BiasInLogits(Layer):
+    def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Any) -> Tensor:
+        bias = self.bias(places)
+        logits = q @ k.mT * self.logit_scale(q.shape[-1], places) + bias
+        return dape_term(logits, bias, self.hidden.weight, self.hidden.bias, self.out.weight)
+
+
+class _InPlaceOfTheBias(Layer):
+    def bias(self, places: Places) -> Tensor:
+        return torch.zeros_like(super().bias(places))
+
+    def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Any) -> Tensor:
+        logits, bias = q @ k.mT * DH**-0.5, self.inner.bias(places)
+        assert bias is not None
+        return dape_term(logits, bias, self.hidden.weight, self.hidden.bias, self.out.weight)
+
+
+@pytest.mark.parametrize("cls", [_Halves, _Unscaled, _BiasInLogits, _InPlaceOfTheBias])
+def test_a_known_mistake_is_caught(cls: type[Layer]) -> None:
+    check_logits(layer_of(Kerple(), cls=Layer))
+    catches(check_logits, layer_of(Kerple(), cls=cls))
+
+
+@pytest.mark.parametrize("other", [torch.relu, F.gelu])
+def test_another_function_in_the_network_is_caught(other: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(F, "leaky_relu", other)
+    catches(check_logits, layer_of(Kerple()))
