@@ -20,6 +20,7 @@ from configs.positions import POSITIONS
 from configs.schema import Config
 from configs.serialize import parse_override
 from data.corpora.build import build_corpus
+from experiments.store import Sentences
 from experiments.trials import Runner, Trial, say
 from utils.cli import Parser, positive
 from utils.errors import ConfigError, UserError
@@ -154,8 +155,8 @@ def provenance_line(provenances: Sequence[Mapping[str, str]]) -> str:
     return ", ".join(f"{words[key]}{values}" for key, values in found.items() if values)
 
 
-def buckets(edges: Sequence[int], sources: Sequence[str] = ()) -> dict[str, list[int]]:
-    """The rows of the sentences in each bucket of source words (split at white space), by name.
+def buckets(edges: Sequence[int], words: Iterable[int] = ()) -> dict[str, list[int]]:
+    """The rows of the sentences in each bucket by their source words, by the name of the bucket.
 
     `edges` are increasing upper ends, in words; an open bucket follows the last.
     """
@@ -163,44 +164,38 @@ def buckets(edges: Sequence[int], sources: Sequence[str] = ()) -> dict[str, list
     names = [f"{low}–{high}" if low < high else f"{high}" for low, high in zip(lows, edges)]
     names.append(f"≥{lows[-1]}")
     rows: dict[str, list[int]] = {name: [] for name in names}
-    for row, source in enumerate(sources):
-        rows[names[bisect_left(edges, len(source.split()))]].append(row)
+    for row, n_words in enumerate(words):
+        rows[names[bisect_left(edges, n_words)]].append(row)
     return rows
 
 
-def bleu_by_length(trial: Trial, splits: Sequence[str], edges: Sequence[int]) -> list[float | None]:
+def bleu_by_length(splits: Iterable[Sentences], edges: Sequence[int]) -> list[float | None]:
     """sacreBLEU of each bucket over the splits together; None where a bucket has no sentence."""
-    from translation.metrics import sacrebleu_score
+    from translation.metrics import summed_bleu
 
-    sources, references, found = (
-        [line for split in splits for line in trial.lines(split, what)]
-        for what in ("src", "ref", "hyp")
-    )
-    return [
-        sacrebleu_score([found[row] for row in rows], [references[row] for row in rows])
-        if rows
-        else None
-        for rows in buckets(edges, sources).values()
-    ]
+    splits = list(splits)
+    statistics = np.concatenate([each.statistics for each in splits])
+    rows_of = buckets(edges, np.concatenate([each.words for each in splits])).values()
+    return [float(summed_bleu(statistics[rows].sum(0))) if rows else None for rows in rows_of]
 
 
 def length_figure(
     bleu: Mapping[str, Sequence[Sequence[float | None]]],
-    sources: Sequence[str],
+    words: Iterable[int],
     edges: Sequence[int],
     title: str,
 ) -> Figure:
     """sacreBLEU over the length of the sources, a line for each name, the mean over its seeds.
 
-    bleu: for each name the values by bucket, one sequence a seed.
+    bleu: for each name the values by bucket, one sequence a seed. words: of all sources.
     """
     from pictures.panels import Curve, curve_panels
 
-    labels = [f"{name}\n({len(rows):,})" for name, rows in buckets(edges, sources).items()]
+    labels = [f"{name}\n({len(rows):,})" for name, rows in buckets(edges, words).items()]
     means = {name: np.array(seeds, dtype=float).mean(axis=0) for name, seeds in bleu.items()}
     curves = {"": {name: Curve(range(len(labels)), mean) for name, mean in means.items()}}
-    words = "source words (number of sentences)"
-    figure = curve_panels(curves, size=(6.7, 4.2), title=title, x_label=words, y_label="sacreBLEU")
+    label = "source words (number of sentences)"
+    figure = curve_panels(curves, size=(6.7, 4.2), title=title, x_label=label, y_label="sacreBLEU")
     figure.axes[0].set_xticks(range(len(labels)), labels=labels, fontsize=8)
     figure.axes[0].set_xlim(-0.5, len(labels) - 0.5)
     return figure
@@ -259,6 +254,9 @@ class Experiment(ABC):
     def draw(self, rows: Rows) -> None:
         """Write the pictures; some trial is done."""
 
+    def is_done(self, trial: Trial) -> bool:
+        return trial.is_scored()
+
     def run(self, runner: Runner) -> None:
         runner.run(self.trials)
 
@@ -274,7 +272,7 @@ class Experiment(ABC):
         runner = Runner(args.jobs, threads, self.failures)
         if not args.report_only:
             self.run(runner)
-        self.done = [trial for trial in self.trials if trial.is_scored()]
+        self.done = [trial for trial in self.trials if self.is_done(trial)]
         if args.report_only and not self.done:
             raise UserError(f"{folder}: nothing of this is done yet; leave --report_only out")
         rows = self.all_rows()
@@ -307,6 +305,8 @@ class Experiment(ABC):
         config = f"Config {Path(self.args.config).name}"
         config += f" with {', '.join(stated)}" if stated else ""
         seeds = f"seeds {', '.join(map(str, self.args.seeds))}"
-        records = [trial.scores(trial.splits[0]) for trial in self.done]
-        made = [{**record["provenance"], **record.get("trained", {})} for record in records]
-        return config, seeds, provenance_line(made)
+        return config, seeds, provenance_line(list(map(self.provenance, self.done)))
+
+    def provenance(self, trial: Trial) -> Mapping[str, str]:
+        record = trial.scores(trial.splits[0])
+        return {**record["provenance"], **record.get("trained", {})}

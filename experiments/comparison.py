@@ -7,19 +7,27 @@ Each variant is trained with each seed and scored, see experiments/trials.py. Wr
     comparison.csv            a row for each variant, seed and test split
     comparison_bleu.png       sacreBLEU with 95% intervals, by variant
     comparison_lengths.png    sacreBLEU by source length, all test splits together, for chosen ones
+    comparison.jsonl          every training that was scored, unless --store names another file
+
+All others are made from the store alone: a training that is in it is not run again, also where its
+run is gone.
 
 The paired bootstrap compares a variant with the baseline of the same seed, sentence by sentence. It
-tells whether other test sentences would give another winner, not whether another seed would. With
---jobs above 1 the runs disturb each other: compare tokens/s and minutes from --jobs 1 alone.
+tells whether other test sentences would give another winner, not whether another seed would: that
+is asked of several seeds by the ranking, see experiments/ranking.py. With --jobs above 1 the runs
+disturb each other: compare tokens/s and minutes from --jobs 1 alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
+from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from experiments.common import (
     NOTHING,
@@ -28,17 +36,31 @@ from experiments.common import (
     bleu_by_length,
     buckets,
     length_figure,
+    mean_plus_minus,
     means,
     ranked,
     score_figure,
     seeds_table,
 )
-from experiments.trials import Trial
+from experiments.ranking import Standing, standings
+from experiments.store import Record, Sentences, add_record, read_store
+from experiments.trials import Runner, Trial
+from utils.cli import Parser
 from utils.errors import UserError
+from utils.tables import markdown_table
 
 Columns = dict[str, Callable[[Rows], object]]
 LEARNED = {"training_loss": ".3f", "validation_loss": ".3f", "validation_accuracy": ".4f"}
+AGAINST = ("baseline", "difference", "difference_low", "difference_high", "p_value")
 N_CURVES = 6  # variants in the plot by length, where none are named
+
+
+def add_comparison_arguments(parser: Parser, chosen: Callable[[str], list[str]], what: str) -> None:
+    """--curves and --store. chosen: what reads names of variants; what: how they are called."""
+    curves = f"{what} in the plot by length (default: best and baseline)"
+    parser.add_argument("--curves", metavar="NAME,...", type=chosen, help=curves)
+    where = "what was measured is kept there (default: comparison.jsonl in --output_dir)"
+    parser.add_argument("--store", metavar="FILE", type=Path, help=where)
 
 
 @dataclass
@@ -50,10 +72,38 @@ class Comparison(Experiment):
 
     def __post_init__(self) -> None:
         self.tests = self.trials[0].tests
-        self.edges = self.trials[0].config.evaluate.length_buckets
+        evaluate = self.trials[0].config.evaluate
+        self.edges, self.samples = evaluate.length_buckets, evaluate.bootstrap_samples
+        self.store = self.args.store or self.args.output_dir / f"{self.stem}.jsonl"
+
+    @cached_property
+    def records(self) -> dict[str, Record]:
+        return read_store(self.store)
+
+    def is_done(self, trial: Trial) -> bool:
+        """Whether the store has it; what is scored and not in it is added."""
+        if trial.digest not in self.records and trial.is_scored():
+            rows, record = self._measured(trial), trial.scores(self.tests[0])
+            provenance = dict(super().provenance(trial))
+            sentences = {split: Sentences.of(trial, split) for split in self.tests}
+            signature = record["scores"]["signature"]
+            self.records[trial.digest] = Record(rows, provenance, signature, sentences)
+            add_record(self.store, trial, self.records[trial.digest])
+        return trial.digest in self.records
+
+    def run(self, runner: Runner) -> None:
+        runner.run([trial for trial in self.trials if not self.is_done(trial)])
+
+    def provenance(self, trial: Trial) -> dict[str, str]:
+        return self.records[trial.digest].provenance
 
     def rows(self, trial: Trial) -> Rows:
         """One for each test split."""
+        done = {"split": "", "status": "done", "reason": ""}
+        rows = self.records[trial.digest].rows
+        return [done | row | self._against_baseline(trial, row["split"]) for row in rows]
+
+    def _measured(self, trial: Trial) -> Rows:
         training = trial.training()
         learned = {key: training.pop(key) for key in ("parameters", *LEARNED)}
         run = trial.run.relative_to(trial.output_dir).as_posix()
@@ -62,11 +112,11 @@ class Comparison(Experiment):
             record = trial.scores(split)
             scores = record["scores"]
             rows.append(
-                {"split": split, "status": "done", "reason": "", **learned}
+                {"split": split, **learned}
                 | {"test_loss": record["loss"], "token_accuracy": record["accuracy"]}
                 | {"bleu4": scores["bleu4"], "sacrebleu": scores["sacrebleu"]}
                 | dict(zip(("interval_low", "interval_high"), scores["interval"]))
-                | {"chrf": scores["chrf"], **self._against_baseline(trial, split)}
+                | {"chrf": scores["chrf"]}
                 | {**training, "sentences": scores["n"]}
                 | {
                     f"{key} {name} words": bucket[key]
@@ -79,24 +129,39 @@ class Comparison(Experiment):
 
     def _against_baseline(self, trial: Trial, split: str) -> dict[str, Any]:
         """The paired bootstrap, of the same seed; nothing for itself and where that is not done."""
-        keys = ("baseline", "difference", "difference_low", "difference_high", "p_value")
         wanted = (self.baseline, trial.seed)
         base = next((each for each in self.done if (each.variant, each.seed) == wanted), trial)
         if base == trial:
-            return dict.fromkeys(keys)
-        from translation.metrics import paired_bootstrap
+            return dict.fromkeys(AGAINST)
+        from translation.metrics import compare_statistics
 
-        references = trial.lines(split, "ref")
-        if base.lines(split, "ref") != references:
+        theirs, own = (self.records[each.digest].sentences[split] for each in (base, trial))
+        if not theirs.of_one_text(own):
             raise UserError(
-                f"{base.folder} and {trial.folder} were scored on other sentences: delete one to "
-                "run it again"
+                f"{self.store}: {base.title} and {trial.title} were scored on other sentences: "
+                "delete one line to run it again"
             )
-        samples = trial.config.evaluate.bootstrap_samples
-        found = base.lines(split, "hyp"), trial.lines(split, "hyp")
-        paired = paired_bootstrap(*found, references, samples=samples, seed=0)
+        both = theirs.statistics, own.statistics
+        paired = compare_statistics(*both, samples=self.samples, seed=0)
         figures = (self.baseline, paired.difference, *paired.interval, paired.p_value)
-        return dict(zip(keys, figures))
+        return dict(zip(AGAINST, figures))
+
+    def _scored(self, name: str) -> list[list[Sentences]]:
+        """By seed and test split."""
+        of_name = (trial for trial in self.done if trial.variant == name)
+        return [list(self.records[trial.digest].sentences.values()) for trial in of_name]
+
+    @cached_property
+    def standings(self) -> dict[str, Standing]:
+        """Of the variants, best first; none of one seed, nor without the baseline."""
+        if len(self.args.seeds) < 2 or self.baseline not in {trial.variant for trial in self.done}:
+            return {}
+        scored = {name: self._scored(name) for name in dict.fromkeys(t.variant for t in self.done)}
+        statistics = {
+            name: [[split.statistics for split in run] for run in runs]
+            for name, runs in scored.items()
+        }
+        return standings(statistics, self.baseline, self.samples)
 
     def _ranked(self, rows: Rows, split: str) -> dict[str, Rows]:
         of_split = ((row[self.noun], row) for row in rows if row.get("split") == split)
@@ -125,6 +190,8 @@ class Comparison(Experiment):
             f"## Losses and {self.tests[0]}\n\n"
             f"{seeds_table(self.noun, trained | best, reached, {})}",
         ]
+        if self.standings:
+            parts.append(f"## Ranking\n\n{self._ranking()}")
         missing = [row for row in rows if row["status"] == "not run"]
         if missing:
             titles = [f"{row[self.noun]}, seed {row['seed']}" for row in missing]
@@ -134,7 +201,9 @@ class Comparison(Experiment):
         if len(self.args.seeds) > 1:
             averaged, each = ", averaged over the seeds", ", p for each seed"
             spread = " ± is the standard deviation over the seeds; a line with one seed is "
-            spread += "that of the lowest validation loss."
+            spread += "that of the lowest validation loss. The ranking is by the mean of the test "
+            spread += "splits; its intervals and the probability of being the best are by a "
+            spread += "hierarchical bootstrap over seeds and sentences."
         parts.append(
             "BLEU-4 is nltk's on 13a tokens (0 to 1), the rest is sacreBLEU (0 to 100). Intervals "
             f"are 95%, by bootstrap over the sentences{averaged}. Difference and p value: paired "
@@ -147,7 +216,7 @@ class Comparison(Experiment):
 
     def _about(self, rows: Rows) -> str:
         config, seeds, provenance = self.about()
-        signature = self.done[0].scores(self.tests[0])["scores"]["signature"]
+        signature = self.records[self.done[0].digest].signature
         jobs = max(row["jobs"] for row in rows if row["status"] == "done")
         text = f"{config}; {seeds}; {self.args.search} search, sacreBLEU {signature}; {provenance}"
         if jobs > 1:
@@ -155,6 +224,32 @@ class Comparison(Experiment):
                 f"; up to {jobs} runs at once, so tokens/s and minutes are not those of a run alone"
             )
         return f"{text}."
+
+    def _ranking(self) -> str:
+        """The variants over all test splits and seeds."""
+        names = buckets(self.edges, self._words())
+        lengths = {name: self._by_length(name) for name in self.standings}
+        header = [self.noun, "seeds", "sacreBLEU", "95% interval"]
+        header += ["difference", "95% interval", "best with probability"]
+        header += [f"{name} words (n={len(rows)})" for name, rows in names.items()]
+        table = [
+            [name, len(each.seeds), mean_plus_minus(each.seeds, ".2f")]
+            + ["{:.2f} to {:.2f}".format(*each.interval), f"{each.difference[0]:+.2f}"]
+            + ["{:+.2f} to {:+.2f}".format(*each.difference[1:]), f"{each.best:.3f}"]
+            + [mean_plus_minus(bleu, ".1f", spread=False) for bleu in zip(*lengths[name])]
+            for name, each in self.standings.items()
+        ]
+        return markdown_table(header, table)
+
+    def _by_length(self, name: str) -> list[list[float | None]]:
+        """By seed and bucket, of all test splits together."""
+        return [bleu_by_length(splits, self.edges) for splits in self._scored(name)]
+
+    def _words(self) -> np.ndarray:
+        """Of the sources of all test splits."""
+        [first, *_] = self.done
+        splits = self.records[first.digest].sentences.values()
+        return np.concatenate([split.words for split in splits])
 
     def _split_table(self, rows: Rows, split: str) -> str:
         groups = self._ranked(rows, split)
@@ -180,6 +275,12 @@ class Comparison(Experiment):
         folder = self.args.output_dir
         order = list(self._ranked(rows, self.tests[0]))
         panels = {}
+        if self.standings:
+            order = list(self.standings)
+            panels["sacreBLEU, mean of the tests"] = {
+                name: (each.seeds, *([end] for end in each.interval))
+                for name, each in self.standings.items()
+            }
         for split in self.tests:
             groups = self._ranked(rows, split)
             keys = ("sacrebleu", "interval_low", "interval_high")
@@ -192,10 +293,8 @@ class Comparison(Experiment):
         best = dict.fromkeys([*order[: N_CURVES - 1], self.baseline])
         curves = [name for name in self.args.curves or best if name in order]
         if curves:
-            of = partial(bleu_by_length, splits=self.tests, edges=self.edges)
-            bleu = {name: [of(t) for t in self.done if t.variant == name] for name in curves}
-            sources = [line for split in self.tests for line in self.done[0].lines(split, "src")]
-            figure = length_figure(bleu, sources, self.edges, "sacreBLEU by source length")
+            bleu = {name: self._by_length(name) for name in curves}
+            figure = length_figure(bleu, self._words(), self.edges, "sacreBLEU by source length")
             save_figure(figure, folder / "comparison_lengths.png")
 
 

@@ -49,6 +49,7 @@ from experiments.common import (
     ranked,
     seeds_table,
 )
+from experiments.store import Sentences
 from experiments.trials import Runner, Trial
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
@@ -136,9 +137,8 @@ def limited_corpus(args: Namespace) -> Phrasebook | ParallelFiles:
     return write_short_corpus(config, args.max_words, args.output_dir)
 
 
-def length_edges(sources: Sequence[str], max_words: int) -> tuple[int, ...]:
+def length_edges(words: Sequence[int], max_words: int) -> tuple[int, ...]:
     """Upper ends of the buckets: equal steps around the limit, as long as sentences are many."""
-    words = [len(source.split()) for source in sources]
     step = max(1, max_words // 4)
     edges = [edge for edge in (max_words - 2 * step, max_words - step, max_words) if edge >= 1]
     while sum(count > edges[-1] + step for count in words) >= FEWEST:
@@ -192,22 +192,24 @@ def copy_run(source: Trial, trial: Trial) -> None:
 
 @dataclass
 class Extrapolation(Experiment):
-    """sources: of all splits that are scored. pairs: of a trial and of its copy that is scaled."""
+    """words: of the sources that are scored. pairs: of a trial and of its copy that is scaled."""
 
     stem = "extrapolation"
-    sources: list[str]
+    words: list[int]
     edges: tuple[int, ...]  # of buckets of them
     pairs: list[tuple[Trial, Trial]]
 
     @cached_property
     def bleu(self) -> dict[str, list[float | None]]:
         """Of what is done, by title: up to the limit, beyond it, then by bucket."""
-        return {
-            trial.title: [
-                *bleu_by_length(trial, trial.splits, [self.args.max_words]),
-                *bleu_by_length(trial, trial.splits, self.edges),
-            ]
+        scored = {
+            trial.title: [Sentences.of(trial, split) for split in trial.splits]
             for trial in self.done
+        }
+        limit = [self.args.max_words]
+        return {
+            title: [*bleu_by_length(splits, limit), *bleu_by_length(splits, self.edges)]
+            for title, splits in scored.items()
         }
 
     def ranked(self) -> dict[str, list[list[float | None]]]:
@@ -230,7 +232,7 @@ class Extrapolation(Experiment):
     def rows(self, trial: Trial) -> Rows:
         """One for each bucket."""
         lows = [1, *(edge + 1 for edge in self.edges)]
-        counts = map(len, buckets(self.edges, self.sources).values())
+        counts = map(len, buckets(self.edges, self.words).values())
         names = ("from_words", "to_words", "sentences", "beyond", "sacrebleu")
         beyond = [int(low > self.args.max_words) for low in lows]
         columns = zip(lows, [*self.edges, None], counts, beyond, self.bleu[trial.title][2:])
@@ -240,7 +242,7 @@ class Extrapolation(Experiment):
         """BLEU by source length: a row for each scheme, means over the seeds."""
         limit = self.args.max_words
         config, seeds, provenance = self.about()
-        by_length = buckets(self.edges, self.sources)
+        by_length = buckets(self.edges, self.words)
         names = [f"up to {limit} words", f"beyond {limit}"]
         names += [f"{name} words (n={len(rows)})" for name, rows in by_length.items()]
         columns = {"seeds": len, **{name: means(i, ".1f") for i, name in enumerate(names)}}
@@ -260,7 +262,7 @@ class Extrapolation(Experiment):
         limit = self.args.max_words
         bleu = {name: [each[2:] for each in seeds] for name, seeds in self.ranked().items()}
         title = f"Trained up to {limit} words ({self.args.corpus}), tested beyond"
-        figure = length_figure(bleu, self.sources, self.edges, title)
+        figure = length_figure(bleu, self.words, self.edges, title)
         [axes] = figure.axes
         border = self.edges.index(limit) + 0.5
         axes.axvline(border, color="black", linewidth=1.0, linestyle="--")
@@ -282,8 +284,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     trials = make_trials(args, load, args.positions, validation=args.corpus == "phrasebook")
     corpus = build_corpus(trials[0].config.data)
-    sources = [line for split in trials[0].splits for line in corpus.load(split).src]
-    edges = length_edges(sources, args.max_words)
+    sources = (line for split in trials[0].splits for line in corpus.load(split).src)
+    words = [len(line.split()) for line in sources]
+    edges = length_edges(words, args.max_words)
     pairs = [
         (trial, scaled_trial(trial, name, args.max_words))
         for trial in trials
@@ -291,7 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in args.scaled_at_test
     ]
     trials += [scaled for _, scaled in pairs]
-    return Extrapolation(args, trials, "position", sources, edges, pairs).main()
+    return Extrapolation(args, trials, "position", words, edges, pairs).main()
 
 
 if __name__ == "__main__":

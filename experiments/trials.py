@@ -140,6 +140,12 @@ class Trial:
         sections = {name: to_dict(getattr(self.config, name)) for name in ("decode", "evaluate")}
         return {"search": self.search, "splits": list(self.splits), **sections}
 
+    @property
+    def digest(self) -> str:
+        """A hash of all that decides the scores."""
+        decides = [training_digest(self.config), self.scoring()]
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:10]
+
     def is_scored(self) -> bool:
         scored = json.loads(_read(self.folder / "scored.json") or "null")
         if self.finished_run() is None or scored != self.scoring():

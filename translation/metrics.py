@@ -71,11 +71,11 @@ def score_corpus(
     from sacrebleu.metrics import BLEU, CHRF
 
     _check_aligned(hypotheses=hypotheses, references=references, sources=sources)
-    statistics = _sentence_statistics(hypotheses, references)
+    statistics = sentence_statistics(hypotheses, references)
     bleu, chrf = BLEU(), CHRF()
     score = bleu.corpus_score(hypotheses, [references])
     chrf_score = chrf.corpus_score(hypotheses, [references])
-    (resampled,) = _resampled_bleu([statistics], bootstrap_samples, seed=0)
+    (resampled,) = resampled_bleu([statistics], bootstrap_samples, seed=0)
     sides = (hypotheses, references)
     tokens = ([bleu.tokenizer(line.rstrip()).split() for line in lines] for lines in sides)
     return CorpusScores(
@@ -86,7 +86,7 @@ def score_corpus(
         chrf_signature=str(chrf.get_signature()),
         brevity_penalty=score.bp,
         length_ratio=float(score.ratio),
-        interval=_interval(resampled),
+        interval=quantile_interval(resampled),
         buckets=_bucket_scores(statistics, sources, length_buckets),
         char_bleu=_nltk_corpus_bleu(hypotheses, references) if char_bleu else None,
         multi30k_bleu=multi30k_bleu(*sides, multi30k) if multi30k else None,
@@ -114,9 +114,14 @@ def paired_bootstrap(
     The interval is the 2.5% and 97.5% quantiles of d. Raises UserError as score_corpus.
     """
     _check_aligned(hypotheses_a=hypotheses_a, hypotheses_b=hypotheses_b, references=references)
-    statistics = [_sentence_statistics(side, references) for side in (hypotheses_a, hypotheses_b)]
-    bleu_a, bleu_b = (float(_bleu(s.sum(0))) for s in statistics)
-    resampled_a, resampled_b = _resampled_bleu(statistics, samples, seed)
+    a, b = (sentence_statistics(side, references) for side in (hypotheses_a, hypotheses_b))
+    return compare_statistics(a, b, samples=samples, seed=seed)
+
+
+def compare_statistics(a: np.ndarray, b: np.ndarray, *, samples: int, seed: int) -> PairedResult:
+    """As paired_bootstrap, of the `sentence_statistics` of two systems."""
+    bleu_a, bleu_b = (float(summed_bleu(statistics.sum(0))) for statistics in (a, b))
+    resampled_a, resampled_b = resampled_bleu([a, b], samples, seed)
     differences = resampled_b - resampled_a
     rarer_sign = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
     return PairedResult(
@@ -124,8 +129,8 @@ def paired_bootstrap(
         bleu_b=bleu_b,
         difference=bleu_b - bleu_a,
         p_value=min(1.0, 2 * (rarer_sign + 1) / (samples + 1)),
-        interval=_interval(differences),
-        n=len(references),
+        interval=quantile_interval(differences),
+        n=len(a),
     )
 
 
@@ -200,7 +205,7 @@ def _check_aligned(**columns: Sequence[str]) -> None:
         raise UserError(f"nothing to score: {counts}; give one line of each for every sentence")
 
 
-def _sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
     """What BLEU needs of each sentence, [n, 10]: both lengths, 4 matches, 4 totals.
 
     Their sum over any set of sentences gives the corpus BLEU of that set.
@@ -216,7 +221,7 @@ def _sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) -
     return rows
 
 
-def _bleu(statistics: np.ndarray) -> np.ndarray:
+def summed_bleu(statistics: np.ndarray) -> np.ndarray:
     """sacreBLEU, 0..100, of summed statistics [..., 10] -> [...].
 
     Papineni et al. 2002, section 2.3, with NIST's smoothing, which is sacreBLEU's default: the k-th
@@ -232,7 +237,7 @@ def _bleu(statistics: np.ndarray) -> np.ndarray:
     return np.where(defined, 100 * np.exp(log_brevity + log_precision), 0.0)
 
 
-def _resampled_bleu(systems: Sequence[np.ndarray], samples: int, seed: int) -> list[np.ndarray]:
+def resampled_bleu(systems: Sequence[np.ndarray], samples: int, seed: int) -> list[np.ndarray]:
     """BLEU of each system (statistics [n, 10]) on resamples of its sentences, [samples] each.
 
     A resample is the same draw of sentences for every system.
@@ -247,11 +252,12 @@ def _resampled_bleu(systems: Sequence[np.ndarray], samples: int, seed: int) -> l
         # How often each sentence was drawn: one product sums the statistics, exactly (integers).
         times = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
         for score, statistics in zip(scores, systems):
-            score[start : start + size] = _bleu(times @ statistics)
+            score[start : start + size] = summed_bleu(times @ statistics)
     return scores
 
 
-def _interval(values: np.ndarray) -> tuple[float, float]:
+def quantile_interval(values: np.ndarray) -> tuple[float, float]:
+    """The 2.5% and 97.5% quantiles."""
     low, high = np.quantile(values, (0.025, 0.975))
     return float(low), float(high)
 
@@ -264,7 +270,7 @@ def _bucket_scores(
     buckets = []
     for i, (low, high) in enumerate(zip(lows, [*length_buckets, None])):
         inside = statistics[place == i]
-        bleu = float(_bleu(inside.sum(0))) if len(inside) else None
+        bleu = float(summed_bleu(inside.sum(0))) if len(inside) else None
         buckets.append(LengthBucket(low=low, high=high, n=len(inside), bleu=bleu))
     return tuple(buckets)
 

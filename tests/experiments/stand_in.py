@@ -50,6 +50,10 @@ class StandIn:
     def table(self, name: str = "comparison.csv") -> list[dict[str, str]]:
         return read_csv(self.output / name)
 
+    def forget(self) -> None:
+        """Remove the store: what was measured is in the folders of the runs alone."""
+        (self.output / "comparison.jsonl").unlink()
+
     def text(self, name: str = "comparison.md") -> str:
         return (self.output / name).read_text("utf-8")
 

@@ -52,10 +52,10 @@ def test_training_files_hold_no_longer_sentences_and_test_files_all(tmp_path: Pa
 def test_buckets_meet_at_the_limit_and_end_where_sentences_are_few() -> None:
     few = length_extrapolation.FEWEST
     # Beyond 15 words there are just enough, beyond 18 one too few.
-    lines = ["w " * 5] * 100 + ["w " * 17] + ["w " * 40] * (few - 1)
-    assert length_extrapolation.length_edges(lines, 12) == (6, 9, 12, 15)
+    words = [5] * 100 + [17] + [40] * (few - 1)
+    assert length_extrapolation.length_edges(words, 12) == (6, 9, 12, 15)
     assert list(buckets((6, 9, 12))) == ["1–6", "7–9", "10–12", "≥13"]
-    found = buckets((1, 3), ["a", "a b", "a b c", "a b c d"])
+    found = buckets((1, 3), [1, 2, 3, 4])
     assert found == {"1": [0], "2–3": [1, 2], "≥4": [3]}
 
 

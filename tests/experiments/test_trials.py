@@ -59,6 +59,7 @@ def test_a_run_is_found_again_when_the_schema_has_grown(stand_in: StandIn) -> No
     del stored["model"]["bias"]  # as it was before there was such a field
     (folder / "config.json").write_text(json.dumps(stored), "utf-8")
     folder.rename(folder.with_name("sinusoidal_seed0_0123456789"))  # and the digest was another
+    stand_in.forget()
     stand_in.calls()
     assert stand_in.compare("sinusoidal") == 0
     assert stand_in.calls() == []
@@ -93,6 +94,7 @@ def test_a_run_that_was_cut_short_goes_on(stand_in: StandIn) -> None:
     assert minutes == pytest.approx(sum(attempt["seconds"] for attempt in attempts) / 60)
     # where nobody saw the end of one they are not known
     path.write_text(json.dumps([{**attempts[0], "seconds": None, "peak_mb": None}, attempts[1]]))
+    stand_in.forget()
     assert stand_in.compare("rope") == 0
     rope = stand_in.table()[1]
     assert (rope["train_minutes"], float(rope["peak_memory_mb"])) == ("", attempts[1]["peak_mb"])
@@ -154,6 +156,7 @@ def test_a_run_that_another_process_is_at_is_left_alone(stand_in: StandIn) -> No
     stand_in.calls()
     folder = stand_in.trial_folder("rope")
     (folder / "scored.json").unlink()
+    stand_in.forget()
     with (folder / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert stand_in.compare("rope") == 1

@@ -124,7 +124,7 @@ def test_scores_and_signatures_are_sacrebleus_own():
 )
 def test_vectorised_bleu_equals_sacrebleu_with_its_smoothing_on_any_corpus(pairs):
     hypotheses, references = ([" ".join(side) for side in sides] for sides in zip(*pairs))
-    ours = float(metrics._bleu(metrics._sentence_statistics(hypotheses, references).sum(0)))
+    ours = float(metrics.summed_bleu(metrics.sentence_statistics(hypotheses, references).sum(0)))
     assert ours == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [references]).score, abs=1e-9)
 
 
@@ -142,11 +142,11 @@ def test_interval_is_close_to_sacrebleus_own_bootstrap_and_holds_the_score():
 
 def test_resampling_in_chunks_draws_whole_samples_and_the_same_for_every_system(monkeypatch):
     references = make_corpus(40)
-    statistics = metrics._sentence_statistics(damage(references, 0.3, seed=4), references)
+    statistics = metrics.sentence_statistics(damage(references, 0.3, seed=4), references)
     # 7 samples at once: 50 is no multiple.
     monkeypatch.setattr(metrics, "_RESAMPLED_PER_CHUNK", 40 * 7)
-    first, second = metrics._resampled_bleu([statistics, statistics], 50, seed=0)
-    whole = float(metrics._bleu(statistics.sum(0)))
+    first, second = metrics.resampled_bleu([statistics, statistics], 50, seed=0)
+    whole = float(metrics.summed_bleu(statistics.sum(0)))
     assert np.array_equal(first, second)
     assert len(np.unique(first)) > 45
     assert abs(first.mean() - whole) < 3 * first.std()
@@ -208,8 +208,8 @@ def test_paired_p_value_follows_its_formula_both_ways_and_is_one_for_identical_s
         paired_bootstrap(*pair, references, samples=200, seed=3)
         for pair in ((a, b), (b, a), (a, a))
     )
-    statistics = [metrics._sentence_statistics(lines, references) for lines in (a, b)]
-    scores_a, scores_b = metrics._resampled_bleu(statistics, 200, seed=3)
+    statistics = [metrics.sentence_statistics(lines, references) for lines in (a, b)]
+    scores_a, scores_b = metrics.resampled_bleu(statistics, 200, seed=3)
     against = min((scores_b <= scores_a).sum(), (scores_b >= scores_a).sum())
     assert 0 < against < 100
     assert forth.p_value == back.p_value == pytest.approx(2 * (against + 1) / 201)

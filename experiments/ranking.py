@@ -1,0 +1,58 @@
+"""Which variant is best: a hierarchical bootstrap over seeds and sentences."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from translation.metrics import quantile_interval, resampled_bleu, summed_bleu
+
+
+@dataclass(frozen=True)
+class Standing:
+    """sacreBLEU of a variant, the mean over its seeds and the test splits; intervals are 95%."""
+
+    seeds: Sequence[float]  # the mean over the splits, of each seed
+    interval: tuple[float, float]
+    difference: tuple[float, float, float]  # from the baseline, with its interval
+    best: float  # the share of resamples in which no other variant is better
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.seeds))
+
+
+def standings(
+    statistics: Mapping[str, Sequence[Sequence[np.ndarray]]], baseline: str, samples: int
+) -> dict[str, Standing]:
+    """The variants, best mean first. statistics: [n,10] by variant, seed and split.
+
+    Each resample draws sentences of every split, the same for all trainings, and then seeds of
+    every variant with replacement: the same ones for variants with as many. So a difference is
+    paired by both. Few seeds make the intervals of seeds too narrow: n draws of n seeds have
+    (n-1)/n of their variance.
+    """
+    n_splits = len(next(iter(statistics.values()))[0])
+    runs = [run for seeds in statistics.values() for run in seeds]
+    drawn = np.zeros((len(runs), samples))
+    for split in range(n_splits):
+        drawn += resampled_bleu([run[split] for run in runs], samples, seed=split)
+    rows = iter(drawn / n_splits)
+    places = np.random.default_rng(0).random((max(map(len, statistics.values())), samples))
+    resampled, scores = {}, {}
+    for name, seeds in statistics.items():
+        of_seeds = np.stack([next(rows) for _ in seeds])
+        chosen = (places[: len(seeds)] * len(seeds)).astype(int)
+        resampled[name] = np.take_along_axis(of_seeds, chosen, axis=0).mean(0)
+        scores[name] = [float(np.mean([summed_bleu(s.sum(0)) for s in run])) for run in seeds]
+    winners = np.argmax(np.stack(list(resampled.values())), axis=0)
+    found = {}
+    for place, (name, values) in enumerate(resampled.items()):
+        apart = float(np.mean(scores[name]) - np.mean(scores[baseline]))
+        found[name] = Standing(
+            seeds=scores[name],
+            interval=quantile_interval(values),
+            difference=(apart, *quantile_interval(values - resampled[baseline])),
+            best=float((winners == place).mean()),
+        )
+    return dict(sorted(found.items(), key=lambda item: -item[1].mean))

@@ -1,0 +1,113 @@
+"""Finished trainings in one file, a JSON line each: figures, config and what made their BLEU.
+
+Of each test sentence it keeps what corpus BLEU is a sum of, so that every table, bootstrap and
+figure can be made again where run and corpus are gone. Texts and weights are not in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.serialize import from_dict, to_dict
+from experiments.trials import Trial
+from utils.errors import ConfigError, UserError
+from utils.files import write_errors
+
+ORDERS = np.arange(4)  # of n-grams, less one
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """The scored sentences of a split."""
+
+    words: np.ndarray  # [n], of each source, split at white space
+    statistics: np.ndarray  # [n,10], see translation.metrics.sentence_statistics
+
+    def of_one_text(self, other: Sentences) -> bool:
+        """Whether sources and references have the same lengths."""
+        same = np.array_equal(self.words, other.words)
+        return same and np.array_equal(self.statistics[:, 1], other.statistics[:, 1])
+
+    @classmethod
+    def of(cls, trial: Trial, split: str) -> Sentences:
+        """Those of a trial that is scored."""
+        from translation.metrics import sentence_statistics
+
+        source, reference, found = (trial.lines(split, what) for what in ("src", "ref", "hyp"))
+        words = np.array([len(line.split()) for line in source])
+        return cls(words, sentence_statistics(found, reference))
+
+    def pack(self) -> str:
+        """Words, both lengths and the four matches; the totals follow from the length."""
+        columns = np.column_stack([self.words, self.statistics[:, :6]])
+        kind = "<u2" if columns.max() > 255 else "u1"
+        content = zlib.compress(columns.astype(kind).tobytes(), 9)
+        return f"{kind} {base64.b64encode(content).decode()}"
+
+    @classmethod
+    def unpack(cls, packed: str) -> Sentences:
+        kind, content = packed.split()
+        flat = np.frombuffer(zlib.decompress(base64.b64decode(content)), kind)
+        words, *columns = flat.reshape(-1, 7).T.astype(np.int64)
+        totals = np.maximum(columns[0][:, None] - ORDERS, 0)
+        return cls(words, np.column_stack([*columns, totals]).astype(float))
+
+
+@dataclass(frozen=True)
+class Record:
+    """A trial that was done, with what it measured."""
+
+    rows: list[dict[str, Any]]  # of a CSV file: one for each test split
+    provenance: dict[str, str]
+    signature: str  # of sacreBLEU
+    sentences: dict[str, Sentences]  # by test split
+
+
+def read_store(path: Path) -> dict[str, Record]:
+    """The records by the digests of their trials; none where there is no file.
+
+    Raises UserError naming a line that cannot be read.
+    """
+    records: dict[str, Record] = {}
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            data = json.loads(line)
+            config = from_dict(data.pop("config"))
+            splits = tuple(data.pop("splits"))
+            trial = Trial("", config.train.seed, config, path, (), splits, data.pop("search"))
+            packed = data.pop("sentences")
+            sentences = {name: Sentences.unpack(text) for name, text in packed.items()}
+            records[trial.digest] = Record(**data, sentences=sentences)
+        except (ValueError, TypeError, KeyError, zlib.error, ConfigError) as error:
+            raise UserError(
+                f"{path}, line {number}: no record of a training ({error}): delete the line"
+            ) from None
+    return records
+
+
+def add_record(path: Path, trial: Trial, record: Record) -> None:
+    """Append a line to the file, which is made where it is not there."""
+    data = {
+        "rows": record.rows,
+        "provenance": record.provenance,
+        "signature": record.signature,
+        "search": trial.search,
+        "splits": trial.splits,
+        "config": to_dict(trial.config),
+        "sentences": {name: each.pack() for name, each in record.sentences.items()},
+    }
+    line = json.dumps(data, separators=(",", ":"), ensure_ascii=False) + "\n"
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # several experiments may share a store
+            file.write(line.encode())

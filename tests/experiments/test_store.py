@@ -1,0 +1,96 @@
+"""What is kept of a training, and what is said of several seeds."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from stand_in import StandIn
+
+from experiments.ranking import standings
+from experiments.store import Sentences, read_store
+from translation.metrics import quantile_interval, resampled_bleu, summed_bleu
+from utils.errors import UserError
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return StandIn(tmp_path, monkeypatch)
+
+
+def test_a_store_makes_every_file_again_where_the_runs_are_gone(stand_in: StandIn) -> None:
+    assert stand_in.compare("rope", "--seeds", "0,1") == 0
+    names = ("comparison.md", "comparison.csv", "comparison_bleu.png", "comparison_lengths.png")
+    before = {name: (stand_in.output / name).read_bytes() for name in names}
+    [ranking] = [part for part in stand_in.text().split("## ") if part.startswith("Ranking")]
+    assert "| rope | 2 |" in ranking
+    store = stand_in.folder / "kept.jsonl"
+    shutil.move(stand_in.output / "comparison.jsonl", store)
+    shutil.rmtree(stand_in.output)
+    stand_in.calls()
+    assert stand_in.compare("rope", "--seeds", "0,1", "--store", str(store)) == 0
+    assert stand_in.calls() == []
+    assert {name: (stand_in.output / name).read_bytes() for name in names} == before
+    assert not (stand_in.output / "comparison.jsonl").exists()
+    assert str(stand_in.folder / "out") not in store.read_text("utf-8")  # no place of this machine
+
+
+def test_a_record_holds_what_was_scored_and_a_broken_line_is_named(stand_in: StandIn) -> None:
+    assert stand_in.compare("sinusoidal") == 0
+    path = stand_in.output / "comparison.jsonl"
+    [record] = read_store(path).values()
+    [run] = stand_in.trial_folder("sinusoidal").glob("toy_*")
+    sources = (run / "results" / "test_beam.src.txt").read_text("utf-8").splitlines()
+    assert record.sentences["test"].words.tolist() == [len(line.split()) for line in sources]
+    whole = path.read_text("utf-8")
+    for broken in (whole[:-9], whole.replace('"search"', '"seerch"'), json.dumps([1])):
+        path.write_text(whole + broken, "utf-8")
+        with pytest.raises(UserError, match=r"comparison\.jsonl, line 2: no record"):
+            stand_in.compare("sinusoidal")
+
+
+def made(n: int, share: float, seed: int) -> np.ndarray:
+    """Statistics [n,10] of made sentences of 5 to 30 tokens, of which a share is right."""
+    rng = np.random.default_rng(seed)
+    length = rng.integers(5, 30, n)
+    totals = length[:, None] - np.arange(4)
+    matches = rng.binomial(totals, share ** np.arange(1, 5))
+    return np.column_stack([length, length, matches, totals]).astype(float)
+
+
+def test_statistics_come_back_from_their_packing() -> None:
+    statistics = made(50, 0.8, seed=0)
+    statistics[0] = [2, 9, 1, 0, 0, 0, 2, 1, 0, 0]  # shorter than four tokens
+    for longest in (255, 256):
+        words = np.arange(50) + longest - 49
+        back = Sentences.unpack(Sentences(words, statistics).pack())
+        assert np.array_equal(back.words, words)
+        assert np.array_equal(back.statistics, statistics)
+
+
+def test_one_seed_has_the_bootstrap_over_sentences() -> None:
+    weak, strong = made(200, 0.6, seed=1), made(200, 0.8, seed=2)
+    found = standings({"weak": [[weak]], "strong": [[strong]]}, "weak", samples=500)
+    assert list(found) == ["strong", "weak"]
+    low, high = resampled_bleu([weak, strong], 500, seed=0)
+    assert found["strong"].interval == quantile_interval(high)
+    apart = summed_bleu(strong.sum(0)) - summed_bleu(weak.sum(0))
+    assert found["strong"].difference == (apart, *quantile_interval(high - low))
+    assert [each.best for each in found.values()] == [1, 0]
+    assert found["weak"].difference == (0, 0, 0)
+
+
+def test_seeds_are_drawn_with_replacement_the_same_for_all_variants() -> None:
+    # One sentence each: drawing sentences changes nothing, so means of two seeds are left.
+    seeds = [[made(1, share, seed=3)] for share in (0.7, 0.9)]
+    first, second = (float(summed_bleu(run[0].sum(0))) for run in seeds)
+    assert first != second
+    pair = {"a": seeds, "b": seeds, "c": seeds[::-1]}
+    found = standings(pair, "a", samples=2000)
+    assert found["a"].seeds == [first, second]
+    assert found["a"].interval == (min(first, second), max(first, second))
+    assert found["b"].difference == (0, 0, 0)
+    low, high = found["c"].difference[1:]
+    assert low == -high == -abs(first - second)
+    # c is ahead where the worse seed was drawn twice, else a is (first of equals).
+    assert found["c"].best == pytest.approx(0.25, abs=0.03)
