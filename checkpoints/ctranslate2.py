@@ -165,7 +165,7 @@ def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: Model
 
 
 def _is_plain(position: Rotary) -> bool:
-    return position.scaling is NO_SCALING and position.share == 1
+    return position.scaling is NO_SCALING and (position.share, position.clipped) == (1, 0)
 
 
 def _rotary_options(position: Rotary) -> dict[str, Any]:

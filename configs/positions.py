@@ -145,6 +145,7 @@ class Rope(PositionSection, kind="rope"):
     """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
 
     share < 1 is p-RoPE (Barbero et al. 2024): only the fastest share of the pairs turns.
+    clipped > 0 is clipped RoPE (Li et al. 2026): the slowest share of the pairs fades out to rest.
     learn_frequencies=True trains those of each head and layer, from those of the paper.
 
     rope_dim="model" spreads the frequencies over d_model, as if the rotation came before the head
@@ -158,6 +159,7 @@ class Rope(PositionSection, kind="rope"):
     rope_dim: Literal["head", "model"] = "head"
     cross: bool = False
     share: float = number(1.0, ge=0, le=1)
+    clipped: float = number(0.0, ge=0, le=1)
     learn_frequencies: bool = False
     scaling: Scaling = NoScaling()
 
@@ -390,6 +392,7 @@ POSITIONS: dict[str, Position] = {
     "rope": Rope(),
     "rope_half": Rope(layout="half"),
     "p_rope": Rope(share=0.75),
+    "rope_clipped": Rope(clipped=0.3125),
     "rope_learned": Rope(learn_frequencies=True),
     "rope_linear": Rope(scaling=LinearScaling()),
     "rope_ntk": Rope(scaling=NtkScaling()),

@@ -77,7 +77,7 @@ def _head_dim(m: ModelConfig) -> int:
 
 def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
     rotation: dict[str, Any] = {"base": p.base, "form": p.form, "layout": p.layout}
-    rotation["share"] = p.share
+    rotation |= {"share": p.share, "clipped": p.clipped}
     if p.learn_frequencies:
         heads = {"n_heads": m.n_heads, "head_dim": _head_dim(m)}
         encoder, decoder, cross = (

@@ -189,6 +189,7 @@ POSITIONS: dict[str, Position] = {
     "rope_model": schema.Rope(rope_dim="model"),
     "rope_cross": schema.Rope(cross=True),
     "p_rope": schema.Rope(share=0.75),
+    "rope_clipped": schema.Rope(clipped=0.75),
     "rope_learned": schema.Rope(learn_frequencies=True),
     "rope_linear": schema.Rope(scaling=schema.LinearScaling(factor=2.0)),
     "rope_ntk": schema.Rope(scaling=schema.NtkScaling(factor=2.0)),

@@ -3,6 +3,7 @@
 Su et al. 2021, "RoFormer", equations 14-16 and 34.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -42,6 +43,19 @@ def fastest(theta: Tensor, share: float) -> Tensor:
     n = theta.shape[-1]
     turning = int(share * n)
     return theta if turning == n else F.pad(theta[..., :turning], (0, n - turning))
+
+
+def softly_clipped(theta: Tensor, share: float) -> Tensor:
+    """theta [...,n], fast to slow, with its last c = floor(share n) fading out to 0 (clipped RoPE).
+
+    The j-th of them, j = 0 .. c-1, is multiplied by (1 + cos(pi j / (c-1))) / 2, as in the program
+    of Li et al. 2026, "CoPE: Clipped RoPE as A Scalable Free Lunch for Long Context LLMs", section
+    4.2: the first stays as it is and the last is at rest. One alone stays as it is.
+    """
+    n = theta.shape[-1]
+    fading = int(share * n)
+    steps = torch.linspace(0, math.pi, fading, dtype=theta.dtype, device=theta.device)
+    return theta * F.pad((1 + steps.cos()) / 2, (n - fading, 0), value=1.0)
 
 
 def rotate(
@@ -168,7 +182,7 @@ class Rotary(AttentionPosition):
 
     rope_dim="head": every head has the same wavelengths, as in the paper. rope_dim="model": head h
     has the h-th slice of the frequencies of d_model, as the original project did by rotating before
-    the split. share: see `fastest`; layout and form: see `rotate`.
+    the split. share: see `fastest`; clipped: see `softly_clipped`; layout and form: see `rotate`.
     """
 
     def __init__(
@@ -180,10 +194,12 @@ class Rotary(AttentionPosition):
         layout: Layout = "interleaved",
         scaling: RopeScaling = NO_SCALING,
         share: float = 1.0,
+        clipped: float = 0.0,
     ) -> None:
         super().__init__()
         self.base = base
         self.share = share
+        self.clipped = clipped
         self.rope_dim = rope_dim
         self.layout: Layout = layout
         self.scaling = scaling
@@ -201,10 +217,15 @@ class Rotary(AttentionPosition):
         layout, form = self.layout, self.form
         return rotate(x, positions, by_head, layout=layout, magnitude=magnitude, form=form)
 
+    def clip(self, theta: Tensor) -> Tensor:
+        """theta [...,n], fast to slow, with the slow ones at rest or slower, as is asked for."""
+        theta = fastest(theta, self.share)
+        return softly_clipped(theta, self.clipped) if self.clipped else theta
+
     def frequencies(self, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Those of dim dimensions, [dim/2], 0 where a pair does not turn."""
         theta = self.scaling.frequencies(dim, base=self.base, dtype=dtype, device=device)
-        return fastest(theta, self.share)
+        return self.clip(theta)
 
     def theta(self, x: Tensor) -> Tensor:
         """The frequencies of x [B,H,T,Dh], [dim/2]."""
@@ -254,4 +275,4 @@ class LearnedRotary(Rotary):
     def theta(self, x: Tensor) -> Tensor:
         """The frequencies of x [B,H,T,Dh], head by head: [H*Dh/2]."""
         exact = exact_dtype(x.dtype)
-        return fastest(self.log_theta.to(exact).exp(), self.share).flatten()
+        return self.clip(self.log_theta.to(exact).exp()).flatten()

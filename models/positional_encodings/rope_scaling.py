@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.positional_encodings.base import Places, exact_dtype
-from models.positional_encodings.rope import Rotary, fastest, inverse_frequencies
+from models.positional_encodings.rope import Rotary, inverse_frequencies
 
 
 def linear_frequencies(
@@ -177,7 +177,7 @@ class DynamicNtkRotary(Rotary):
             dtype=x.dtype,
             device=x.device,
         )
-        return fastest(scaled - theta, self.share)
+        return self.clip(scaled - theta)
 
     def _by_row(self, q: Tensor, k: Tensor, places: Places, lengths: Tensor) -> Tensor:
         delta = self._delta(q, lengths)

@@ -51,7 +51,7 @@ LEARNABLE = Learnable(max_positions=64)
 
 EXPORTABLE = (
     "none sinusoidal sinusoidal_half sinusoidal_t2t learnable shape rope rope_complex rope_half "
-    "p_rope rope_linear rope_ntk rope_yarn alibi alibi_asymmetric t5 t5_unscaled "
+    "p_rope rope_clipped rope_linear rope_ntk rope_yarn alibi alibi_asymmetric t5 t5_unscaled "
     "kerple_log kerple_power sandwich shaw shaw_keys"
 ).split()
 CASES: dict[str, dict[str, Any]] = {

@@ -1,0 +1,160 @@
+"""Clipped RoPE: which frequencies fade and by how much, with every rule for them; mistakes."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from references import DOUBLE, catches, causal_logits, close, normal, rotated, theta_of
+from tiny_models import configured
+from torch import Tensor
+
+import configs.positions as config
+from configs.positions import POSITIONS, Rope
+from models.positional_encodings.rope import fastest, softly_clipped
+from models.positional_encodings.rope_scaling import (
+    dynamic_ntk_frequencies,
+    yarn_attention_factor,
+    yarn_frequencies,
+)
+
+AT, DIM = torch.tensor([0, 7, 2, 63]), 16
+Clip = Callable[[Tensor, float], Tensor]
+
+
+def weights(n: int, fading: int) -> Tensor:
+    """Of n frequencies, fast to slow; half a period of a cosine over those that fade."""
+    kept = [1.0] * (n - fading)
+    faded = [0.5 + 0.5 * math.cos(math.pi * j / max(fading - 1, 1)) for j in range(fading)]
+    return torch.tensor([*kept, *faded], dtype=DOUBLE)
+
+
+def check_clip(clip: Clip) -> None:
+    for share, fading in ((0.0, 0), (0.1, 0), (0.2, 1), (0.25, 2), (0.7, 5), (1.0, 8)):
+        theta = theta_of(DIM, 300.0)
+        close(clip(theta, share), theta * weights(8, fading), 1e-15)
+        by_head = normal(2, 3, 8).exp()
+        close(clip(by_head, share), by_head * weights(8, fading), 1e-15)
+
+
+def test_the_slowest_fade_as_in_the_program_of_the_paper() -> None:
+    check_clip(softly_clipped)
+
+
+def test_by_default_as_many_fade_as_in_the_runs_of_the_paper() -> None:
+    """64 pairs, of which the last 20 fade, from the one with number 44 on, which does not yet."""
+    position: Any = configured(POSITIONS["rope_clipped"], d_model=256)
+    theta, before = position.theta(normal(1, 2, 1, 128)), theta_of(128)
+    changed = (theta != before).nonzero().flatten().tolist()
+    assert changed == list(range(45, 64))
+    assert theta[-1] == 0
+    assert (theta.diff() < 0).all()
+
+
+@pytest.mark.parametrize("form", ["real", "complex"])
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_queries_and_keys_turn_by_them(form: Any, layout: Any) -> None:
+    x = normal(2, 2, 4, DIM)
+    for share, fading in ((0.25, 2), (0.7, 5), (1.0, 8)):
+        scheme = Rope(clipped=share, base=300.0, form=form, layout=layout)
+        position, theta = configured(scheme, d_model=2 * DIM), theta_of(DIM, 300.0)
+        for role in ("query", "key"):
+            expected = rotated(x, AT, theta * weights(8, fading), layout)
+            close(position.rotate(x, AT, role), expected, 1e-12)
+
+
+def test_frequencies_of_d_model_fade_where_they_are_slowest() -> None:
+    x, theta = normal(1, 2, 4, DIM), theta_of(2 * DIM) * weights(16, 12)
+    position = configured(Rope(clipped=0.75, rope_dim="model"), d_model=2 * DIM)
+    for head, own in enumerate(theta.split(8)):
+        got = position.rotate(x, AT, "query")[:, head : head + 1]
+        close(got, rotated(x[:, head : head + 1], AT, own), 1e-12)
+
+
+def test_scaled_frequencies_fade_alike() -> None:
+    length, n = 4, 9
+    q, k = normal(1, 2, n, DIM), normal(1, 2, n, DIM, seed=1)
+    yarn = config.YarnScaling(trained_length=length)
+    settings: dict[str, Any] = {"base": 300.0, "dtype": DOUBLE, "trained_length": length}
+    theta = yarn_frequencies(DIM, factor=4.0, **settings) * weights(8, 5)
+    position = configured(Rope(clipped=0.7, base=300.0, scaling=yarn), d_model=2 * DIM)
+    expected = yarn_attention_factor(4.0) * rotated(q, torch.arange(n), theta)
+    close(position.rotate(q, torch.arange(n), "query"), expected, 1e-12)
+
+    dynamic = config.DynamicNtkScaling(trained_length=length)
+    scheme = Rope(clipped=0.7, base=300.0, scaling=dynamic)
+    logits = causal_logits(configured(scheme, "decoder", d_model=2 * DIM), q, k)
+    for i in range(n):
+        at = {"factor": 4.0, "length": max(i + 1, length)}
+        theta = dynamic_ntk_frequencies(DIM, **at, **settings) * weights(8, 5)
+        row = rotated(q, torch.arange(n), theta)[:, :, i : i + 1]
+        keys = rotated(k, torch.arange(n), theta)[:, :, : i + 1]
+        close(logits[:, :, i : i + 1, : i + 1], row @ keys.mT / math.sqrt(DIM))
+
+
+def test_learned_frequencies_fade_alike() -> None:
+    position = configured(Rope(clipped=0.7, learn_frequencies=True), d_model=2 * DIM).double()
+    position.log_theta.data = normal(2, 8, seed=3)
+    x = normal(1, 2, 4, DIM)
+    for head in range(2):
+        theta = position.log_theta[head].exp() * weights(8, 5)
+        got = position.rotate(x, AT, "query")[:, head]
+        close(got, rotated(x[:, head], AT, theta), 1e-12)
+
+
+def test_what_rests_and_what_fades_go_together() -> None:
+    position = configured(Rope(share=0.75, clipped=0.5), d_model=2 * DIM)
+    theta = theta_of(DIM) * weights(8, 4) * (torch.arange(8) < 6)
+    close(position.theta(normal(1, 2, 1, DIM)), theta, 1e-15)
+
+
+def test_without_any_that_fade_it_is_rope() -> None:
+    q, k = normal(1, 2, 4, DIM), normal(1, 2, 4, DIM, seed=1)
+    logits = [
+        causal_logits(configured(scheme, "decoder", d_model=2 * DIM), q, k)
+        for scheme in (Rope(), replace(Rope(), clipped=0.0), Rope(clipped=0.25))
+    ]
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[0], logits[2])
+
+
+# ----------------------------------------------------------------------------------------- mistakes
+
+
+def _fading(weigh: Callable[[Tensor, int], Tensor]) -> Clip:
+    """A clip that multiplies the slowest, [...,c], by weigh(them, c)."""
+
+    def clip(theta: Tensor, share: float) -> Tensor:
+        n, c = theta.shape[-1], int(share * theta.shape[-1])
+        return torch.cat(
+            (theta[..., : n - c], theta[..., n - c :] * weigh(theta[..., n - c :], c)), -1
+        )
+
+    return clip
+
+
+def _by_frequency(theta: Tensor, c: int) -> Tensor:
+    """Even steps of the frequency, not of its number."""
+    span = theta[..., :1] - theta[..., -1:]
+    return 0.5 + 0.5 * (math.pi * (theta[..., :1] - theta) / span.clamp(min=1e-9)).cos()
+
+
+MISTAKES: dict[str, Clip] = {
+    "at rest at once": lambda theta, share: fastest(theta, 1 - share),
+    "the fastest": lambda theta, share: softly_clipped(theta.flip(-1), share).flip(-1),
+    "not quite to rest": _fading(
+        lambda theta, c: 0.5 + 0.5 * (torch.arange(c) * math.pi / max(c, 1)).cos()
+    ),
+    "a line": _fading(lambda theta, c: 1 - torch.arange(c) / max(c - 1, 1)),
+    "a quarter of a period": _fading(
+        lambda theta, c: (torch.arange(c) * math.pi / max(2 * c - 2, 1)).cos()
+    ),
+    "by frequency": _fading(_by_frequency),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_known_mistake_is_caught(mistake: str) -> None:
+    catches(check_clip, MISTAKES[mistake])
