@@ -283,7 +283,17 @@ class Dape(PositionSection, kind="dape"):
     width: int = count(32)
 
 
-TwoSided = Bias | Shaw | TransformerXl | Deberta | Dape
+class Tupe(PositionSection, kind="tupe"):
+    """Positions compared by maps of their own (Ke et al. 2021); with T5's bias it is TUPE-R."""
+
+    max_positions: int = count(512)
+    relative: NoPosition | Bias = NoPosition()
+
+    def bound(self, side: Side) -> Bound | None:
+        return Bound("max_positions", self.max_positions)
+
+
+TwoSided = Bias | Shaw | TransformerXl | Deberta | Tupe | Dape
 # What may stand in an encoder: everything that is defined for keys on both sides of a query.
 EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | TwoSided
 
@@ -411,6 +421,8 @@ POSITIONS: dict[str, Position] = {
     "xlnet": TransformerXl(reading="xlnet"),
     "deberta": Deberta(),
     "deberta_log": Deberta(max_distance=128, log_buckets=32),
+    "tupe": Tupe(),
+    "tupe_r": Tupe(relative=T5()),
     "dape": Dape(),
     "cope": Cope(),
     "fox": Fox(),

@@ -117,7 +117,7 @@ VARIANTS = {**SCHEMES, **CONCATENATED, **ALIBI_VARIANTS}
 def fit_to_task(position: config.Position, task: Task) -> config.Position:
     """The scheme with its lengths set to those of the task, where it has any."""
     match position:
-        case config.Learnable():
+        case config.Learnable() | config.Tupe():
             return replace(position, max_positions=task.length)
         case config.Rope(scaling=config.DynamicNtkScaling() | config.YarnScaling() as scaling):
             return replace(position, scaling=replace(scaling, trained_length=task.length))

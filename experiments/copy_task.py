@@ -84,7 +84,7 @@ def family(variant: Variant) -> str:
     if variant not in SCHEMES.values():
         return "ALiBi and its controls"
     titles = (title for title, kinds in FAMILIES.items() if isinstance(variant.position, kinds))
-    return next(titles, "bias by distance")
+    return next(titles, "bias by positions")
 
 
 def stored_result(

@@ -44,6 +44,7 @@ from models.positional_encodings.transformer_xl import (
     TransformerXl,
     TransformerXlScheme,
 )
+from models.positional_encodings.tupe import Tupe
 from models.positional_encodings.xpos import XPos
 
 
@@ -155,6 +156,14 @@ def _deberta(p: config.Deberta, m: ModelConfig) -> PositionScheme:
     )
 
 
+def _tupe(p: config.Tupe, m: ModelConfig) -> PositionScheme:
+    sizes = {"d_model": m.d_model, "n_heads": m.n_heads, "max_positions": p.max_positions}
+    encoder, decoder = (
+        Tupe(_build(p.relative, m).attention(kind, 0), **sizes) for kind in ("encoder", "decoder")
+    )
+    return AttentionScheme(encoder=[encoder], decoder=[decoder])
+
+
 def _dape(p: config.Dape, m: ModelConfig) -> PositionScheme:
     def layer(kind: Kind) -> Dape:
         own = _build(p.bias, m).attention(kind, 0)
@@ -215,6 +224,7 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     ),
     config.TransformerXl: _transformer_xl,
     config.Deberta: _deberta,
+    config.Tupe: _tupe,
     config.Dape: _dape,
     config.Cope: lambda p, m: _causal_only(
         p, m, lambda: Cope(head_dim=_head_dim(m), n_positions=p.n_positions)

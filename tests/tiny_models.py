@@ -211,6 +211,8 @@ POSITIONS: dict[str, Position] = {
     "deberta": schema.Deberta(max_distance=3),
     "deberta_log": schema.Deberta(max_distance=6, log_buckets=4),
     "deberta_c2p": schema.Deberta(max_distance=3, p2c=False),
+    "tupe": schema.Tupe(max_positions=24),
+    "tupe_r": schema.Tupe(max_positions=24, relative=BUCKETS),
     "dape": schema.Dape(width=6),
     "dape_t5": schema.Dape(bias=BUCKETS, width=6),
     "cope": schema.Cope(n_positions=3),

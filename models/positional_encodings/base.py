@@ -119,10 +119,12 @@ class InputPosition(nn.Module):
 class AttentionPosition(nn.Module):
     """Acts inside one attention: its logits are logit_scale * q.k + bias + logit_term.
 
-    q and k are rotated. `needs_weights` asks for the weights, hence for the eager kernel.
+    q and k are rotated. `needs_weights` asks for the weights, hence for the eager kernel. It knows
+    `max_positions` positions; None where there is no bound.
     """
 
     needs_weights = False
+    max_positions: int | None = None
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
         """q or k [B,H,T,Dh] at positions [T] -> the same shape. Caches keep rotated keys."""
@@ -208,7 +210,9 @@ class PositionScheme(nn.Module):
 
     def max_length(self, side: Side) -> int | None:
         """The longest sequence of this side in tokens; None where there is no bound."""
-        return self.input(side).max_positions
+        inside = self.attention("encoder" if side == "source" else "decoder", 0)
+        bounds = (self.input(side).max_positions, inside.max_positions)
+        return min((bound for bound in bounds if bound is not None), default=None)
 
 
 class AttentionScheme(PositionScheme):

@@ -58,3 +58,7 @@ class InterleavedScheme(PositionScheme):
         if rest == 0:
             return self.nth.attention(kind, n_nth - 1)
         return self.others.attention(kind, layer - n_nth)
+
+    def max_length(self, side: Side) -> int | None:
+        bounds = (self.others.max_length(side), self.nth.max_length(side))
+        return min((bound for bound in bounds if bound is not None), default=None)

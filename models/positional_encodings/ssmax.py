@@ -37,6 +37,7 @@ class Ssmax(AttentionPosition):
         super().__init__()
         self._inner = (inner,)  # hidden from the registry: its scheme saves it, once
         self.needs_weights = inner.needs_weights
+        self.max_positions = inner.max_positions
         self.s = nn.Parameter(torch.full((n_heads,), float(start)))
 
     @property

@@ -78,6 +78,7 @@ REFUSED = {
     "fire": "Fire in the encoder",
     "transformer_xl": "TransformerXl in the encoder",
     "deberta": "Deberta in the encoder",
+    "tupe": "Tupe in the encoder",
     "dape": "Dape in the encoder",
     "cope": "Cope in the decoder",
     "fox": "ForgetGate in the decoder",
@@ -87,8 +88,8 @@ REFUSED = {
     "sinusoidal_t5": "nothing is added to embeddings",
 }
 ALIKE = (
-    "xlnet deberta_log deberta_c2p dape_t5 cope_t5 fox_learnable randomized_t5 learnable_shaw "
-    "shape_learnable interleaved_shaw_t5 ssmax_alibi ssmax_learnable_shaw ssmax_fox"
+    "xlnet deberta_log deberta_c2p tupe_r dape_t5 cope_t5 fox_learnable randomized_t5 "
+    "learnable_shaw shape_learnable interleaved_shaw_t5 ssmax_alibi ssmax_learnable_shaw ssmax_fox"
 ).split()
 
 

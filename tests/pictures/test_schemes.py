@@ -67,7 +67,7 @@ def test_every_scheme_that_is_fixed_by_positions_has_a_picture() -> None:
             assert draw(picture, scheme(position, name), n=5)
             drawn[picture].add(name)
     linear = {"alibi", "alibi_asymmetric", "kerple_log", "kerple_power", "fire", "sandwich"}
-    assert drawn["bias"] == {"t5", "sinusoidal_t5", "dape", *linear}
+    assert drawn["bias"] == {"t5", "sinusoidal_t5", "dape", "tupe", "tupe_r", *linear}
     content = {"transformer_xl", "xlnet", "deberta", "deberta_log"}
     assert set(POSITIONS) - drawn["encoding"] - drawn["bias"] == {"none", *content}
 

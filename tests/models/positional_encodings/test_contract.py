@@ -58,7 +58,7 @@ every_stack = pytest.mark.parametrize("kind", KINDS)
 
 # Not a function of the distance alone: absolute, or past a length that it interpolates from.
 ABSOLUTE = {"sinusoidal", "sinusoidal_half", "sinusoidal_t2t", "learnable", "fire"}
-ABSOLUTE |= {"shape", "shape_learnable"}
+ABSOLUTE |= {"shape", "shape_learnable", "tupe", "tupe_r"}
 ABSOLUTE |= {"rope_dynamic_ntk", "sinusoidal_t5", "learnable_shaw", "ssmax_learnable_shaw"}
 SYMMETRIC = {"none", "alibi", "ssmax_alibi", "kerple_log", "kerple_power", "sandwich", "dape"}
 
@@ -241,6 +241,8 @@ COUNTS = dict.fromkeys(POSITIONS, (0, 0)) | {
     "xlnet": (0, 263_168),
     "deberta": (128 * 512, 2 * 512 * 512),
     "deberta_log": (64 * 512, 2 * 512 * 512),
+    "tupe": (512 * 512 + 2 * 512 + 2 * 512 * 512, 0),
+    "tupe_r": (512 * 512 + 2 * 512 + 2 * 512 * 512 + 32 * 8, 0),
     "dape": (0, 2 * 8 + 32 * (2 * 8 + 1) + 8 * 32),
 }
 DECODER_ALONE = {"cope": 64 * 64, "fox": 512 * 8 + 8}
@@ -314,6 +316,7 @@ def test_each_parameter_serves_its_stack_or_its_layer_and_is_trained(name: str) 
         ("transformer_xl", {"encoder_biases.u", "decoder_biases.v", "decoder.1.w_kr.weight"}),
         ("xlnet", {"encoder.0.own_biases.u", "decoder.1.own_biases.v", "encoder.1.w_kr.weight"}),
         ("deberta", {"encoder_table.weight", "decoder_table.weight", "encoder.1.w_qr.weight"}),
+        ("tupe_r", {"encoder.0.table.weight", "decoder.0.u_k.weight", "encoder.0.relative.table"}),
         ("dape", {"encoder.0.inner.p", "decoder.1.hidden.bias", "encoder.1.out.weight"}),
         ("cope", {"decoder.decoder.1.table"}),
         ("ssmax_alibi", {"encoder.0.s", "decoder.1.s"}),
@@ -353,6 +356,7 @@ CHANGES: list[tuple[Any, dict[str, Any], set[str]]] = [
     (config.TransformerXl(), {"reading": "xlnet", "base": 50.0}, BOTH),
     (DEBERTA, {"max_distance": 5, "log_buckets": 4, "c2p": False, "p2c": False}, BOTH),
     (LOG, {"max_distance": 7, "c2p": False, "p2c": False}, BOTH),
+    (config.Tupe(), {"max_positions": 25, "relative": config.Alibi()}, BOTH),
     (config.Dape(bias=T5, width=4), {"bias": config.Alibi(), "width": 5}, BOTH),
     (config.Cope(n_positions=4), {"n_positions": 3}, DECODER),
     (config.Cope(), {"encoder": config.Alibi()}, ENCODER),
@@ -487,6 +491,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (config.Deberta, {"log_buckets": 5}, "log_buckets = 5: .* a multiple of 2"),
     (config.Deberta, {"max_distance": 8, "log_buckets": 8}, r"8: .* < \S+\.max_distance = 8"),
     (config.Deberta, {"max_distance": 0}, "max_distance = 0"),
+    (config.Tupe, {"max_positions": 0}, "max_positions = 0"),
+    (config.Tupe, {"relative": config.Rope()}, "relative = .*allowed: NoPosition, Alibi, T5"),
     (config.Dape, {"bias": config.Shaw()}, "bias = .*allowed: Alibi, T5, Kerple, Fire, Sandwich"),
     (config.Dape, {"width": 0}, "width = 0"),
     (config.Cope, {"n_positions": 1}, "n_positions = 1"),

@@ -169,7 +169,8 @@ def test_layers_are_counted_from_one_and_each_scheme_has_its_own_alone() -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["learnable", "t5", "kerple_log", "shaw", "transformer_xl", "xlnet", "deberta"]
+    "name",
+    ["learnable", "t5", "kerple_log", "shaw", "transformer_xl", "xlnet", "deberta", "tupe_r"],
 )
 def test_a_partner_in_the_encoder_has_no_parameters_for_the_decoder(name: str) -> None:
     partner = scheme_of(TINY[name])

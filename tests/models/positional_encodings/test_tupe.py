@@ -1,0 +1,204 @@
+"""TUPE: its equation, as an attention over twice the width too; decoding, bounds, mistakes."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from references import (
+    ANYWHERE,
+    by_pair,
+    catches,
+    causal_logits,
+    close,
+    logits_of,
+    normal,
+    stepwise_logits,
+)
+from tiny_models import (
+    BUCKETS,
+    D_MODEL,
+    N_HEADS,
+    N_LAYERS,
+    POSITIONS,
+    configured,
+    sources,
+    targets,
+    tiny_config,
+    tiny_model,
+)
+from torch import Tensor
+
+from configs.positions import Alibi, Combined, Cope, Interleaved, NoPosition, Rope, Ssmax, Tupe
+from models.build import build_scheme
+from models.positional_encodings.base import Places
+from models.positional_encodings.tupe import Tupe as Layer, tupe_products
+from utils.errors import UserError
+
+DH = D_MODEL // N_HEADS
+RELATIVE: list[Any] = [NoPosition(), BUCKETS, Alibi()]
+UNSCALED: Any = POSITIONS["t5_unscaled"]
+every_form = pytest.mark.parametrize("relative", RELATIVE, ids=lambda r: r.kind)
+
+
+def layer_of(relative: Any, kind: Any = "encoder", cls: Any = None) -> Any:
+    torch.manual_seed(0)
+    scheme = Tupe(max_positions=1200, relative=relative)
+    layer = configured(scheme, kind, cls=cls).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    return layer
+
+
+def own_vectors(layer: Any, at: Tensor, projection: str) -> Tensor:
+    """U p of every head at the positions [T], one number after the other: [H,T,Dh]."""
+    rows = []
+    for m in at.tolist():
+        p = layer.table.weight[m]
+        p = (p - p.mean()) / (p.var(unbiased=False) + 1e-5).sqrt()
+        p = layer.norm.weight * p + layer.norm.bias
+        rows.append(torch.stack([row @ p for row in getattr(layer, projection).weight]))
+    return torch.stack(rows).unflatten(-1, (N_HEADS, DH)).transpose(0, 1)
+
+
+def tupe_by_pair(layer: Any, q: Tensor, k: Tensor, places: Places, scale: float) -> Tensor:
+    p_q = own_vectors(layer, places.q_positions, "u_q")
+    p_k = own_vectors(layer, places.k_positions, "u_k")
+    relative = layer.relative.bias(places)
+
+    def entry(i: int, j: int, m: int, n: int) -> Tensor:
+        words, positions = (q[:, :, i] * k[:, :, j]).sum(-1), (p_q[:, i] * p_k[:, j]).sum(-1)
+        own = 0 if relative is None else relative[:, i, j]
+        return scale * words + scale * positions + own
+
+    return by_pair(places.q_positions, places.k_positions, entry)
+
+
+def check_logits(layer: Any, scale: float = 1 / math.sqrt(2 * DH)) -> None:
+    for where in ANYWHERE.values():
+        q, k = (normal(2, N_HEADS, len(at), DH, seed=len(at)) for at in where)
+        places = Places(*where)
+        close(logits_of(layer, q, k, places), tupe_by_pair(layer, q, k, places, scale))
+
+
+@pytest.mark.parametrize("relative", [*RELATIVE, UNSCALED], ids=lambda r: r.kind)
+def test_logits_are_those_of_the_paper(relative: Any) -> None:
+    check_logits(layer_of(relative), math.sqrt(0.5) if relative == UNSCALED else (2 * DH) ** -0.5)
+
+
+def test_it_is_attention_over_words_and_positions_side_by_side() -> None:
+    layer, at = layer_of(NoPosition()), torch.arange(6)
+    q, k, v = (normal(2, N_HEADS, 6, DH, seed=s) for s in range(3))
+    both = (
+        torch.cat((x, own_vectors(layer, at, u).expand_as(x)), dim=-1)
+        for x, u in ((q, "u_q"), (k, "u_k"))
+    )
+    expected = F.scaled_dot_product_attention(*both, v)
+    close(logits_of(layer, q, k, Places(at, at)).softmax(-1) @ v, expected)
+
+
+@every_form
+def test_steps_and_chunks_of_a_decoder_are_the_whole(relative: Any) -> None:
+    layer, q = layer_of(relative, "decoder"), normal(2, N_HEADS, 9, DH, seed=1)
+    k = normal(2, N_HEADS, 9, DH, seed=2)
+    for chunks in ([1] * 9, [4, 1, 3, 1]):
+        close(stepwise_logits(layer, q, k, chunks), causal_logits(layer, q, k))
+
+
+def test_the_layers_of_a_stack_compare_positions_once(monkeypatch: Any) -> None:
+    model, made, bias = tiny_model(POSITIONS["tupe_r"]), [], Layer.bias
+    monkeypatch.setattr(Layer, "bias", lambda self, places: made.append(self) or bias(self, places))
+    model(sources(5, 3), targets(2, 4))
+    assert made == [model.scheme.attention(kind, 0) for kind in ("encoder", "decoder")]
+    assert N_LAYERS > 1
+
+
+def test_positions_are_compared_in_full_precision() -> None:
+    layer, at = layer_of(BUCKETS), torch.arange(7)
+    exact = layer.bias(Places(at, at))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = layer.float().bias(Places(at, at))
+    assert got.dtype == torch.float32
+    close(got.double(), exact, 1e-5)
+
+
+SHORT = Tupe(max_positions=6)
+BOUNDED: list[tuple[Any, int | None, int | None]] = [
+    (SHORT, 6, 6),
+    (Ssmax(scheme=SHORT), 6, 6),
+    (Combined(attention=SHORT), 6, 6),
+    (Interleaved(nth=SHORT), 6, 6),
+    (Interleaved(others=SHORT, nth=Tupe(max_positions=5)), 5, 5),
+    (Cope(encoder=SHORT), 6, None),
+    (Rope(), None, None),
+]
+
+
+@pytest.mark.parametrize(("position", "source", "target"), BOUNDED)
+def test_model_and_configuration_know_where_the_table_ends(position, source, target) -> None:
+    scheme = build_scheme(tiny_config(position))
+    for side, length in (("source", source), ("target", target)):
+        assert scheme.max_length(side) == length
+        bound = position.bound(side)
+        assert (None if bound is None else bound.length) == length
+    model = tiny_model(position)
+    for n_source, n_target in ((7, 2), (2, 7)):
+        allowed = source is None or n_source <= source
+        if allowed and (target is None or n_target <= target):
+            assert model(sources(n_source), targets(1, n_target)).isfinite().all()
+        else:
+            with pytest.raises(UserError, match="7 tokens is longer than the position table of"):
+                model(sources(n_source), targets(1, n_target))
+
+
+# ----------------------------------------------------------------------------------------- mistakes
+
+
+class _WordsAlone(Layer):
+    """The words' logits keep their scale."""
+
+    def logit_scale(self, head_dim: int, places: Places) -> Any:
+        return self.relative.logit_scale(head_dim, places)
+
+    def bias(self, places: Places) -> Tensor:
+        return super().bias(places) * 2**-0.5
+
+
+class _WithoutTheNorm(Layer):
+    def bias(self, places: Places) -> Tensor:
+        rows = (self.table(at) for at in (places.q_positions, places.k_positions))
+        products = tupe_products(*rows, self.u_q.weight, self.u_k.weight, N_HEADS)
+        return products * self.logit_scale(DH, places)
+
+
+class _OneMap(Layer):
+    def bias(self, places: Places) -> Tensor:
+        own, self.u_k = self.u_k, self.u_q
+        bias = super().bias(places)
+        self.u_k = own
+        return bias
+
+
+class _Swapped(Layer):
+    def bias(self, places: Places) -> Tensor:
+        back = Places(places.k_positions, places.q_positions)
+        return super().bias(back).mT
+
+
+class _CountedFromZero(Layer):
+    """Queries of a step stand at 0, 1, ..."""
+
+    def bias(self, places: Places) -> Tensor:
+        at = torch.arange(len(places.q_positions))
+        return super().bias(Places(at, places.k_positions))
+
+
+MISTAKES = [_WordsAlone, _WithoutTheNorm, _OneMap, _Swapped, _CountedFromZero]
+
+
+@pytest.mark.parametrize("cls", MISTAKES)
+def test_a_known_mistake_is_caught(cls: type[Layer]) -> None:
+    check_logits(layer_of(NoPosition(), cls=Layer))
+    catches(check_logits, layer_of(NoPosition(), cls=cls))
