@@ -180,6 +180,12 @@ class Rope(PositionSection, kind="rope"):
             self._fail("scaling.kind", rule)
 
 
+class Pope(PositionSection, kind="pope"):
+    """Content sets magnitudes and position angles (Gopalakrishnan et al. 2025)."""
+
+    base: float = number(10000.0, gt=1, le=HUGE)
+
+
 class XPos(PositionSection, kind="xpos"):
     """Rotation with a decay by distance (Sun et al. 2022) in the decoder; RoPE in the encoder."""
 
@@ -295,7 +301,7 @@ class Tupe(PositionSection, kind="tupe"):
 
 TwoSided = Bias | Shaw | TransformerXl | Deberta | Tupe | Dape
 # What may stand in an encoder: everything that is defined for keys on both sides of a query.
-EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | TwoSided
+EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | Pope | TwoSided
 
 
 class _CausalOnly(PositionSection):
@@ -325,7 +331,7 @@ class Fox(_CausalOnly, kind="fox"):
 # -------------------------------------------------------------------- schemes made of other schemes
 
 InputScheme = Sinusoidal | Learnable | Shape
-InsideAttention = Rope | XPos | TwoSided | Cope | Fox
+InsideAttention = Rope | Pope | XPos | TwoSided | Cope | Fox
 
 
 class Interleaved(PositionSection, kind="interleaved"):
@@ -408,6 +414,7 @@ POSITIONS: dict[str, Position] = {
     "rope_ntk": Rope(scaling=NtkScaling()),
     "rope_dynamic_ntk": Rope(scaling=DynamicNtkScaling()),
     "rope_yarn": Rope(scaling=YarnScaling()),
+    "pope": Pope(),
     "xpos": XPos(),
     "alibi": Alibi(),
     "alibi_asymmetric": Alibi(asymmetry=0.5),

@@ -24,15 +24,16 @@ class Memory:
 
 
 class KeyValueCache:
-    """Keys and values of the tokens decoded so far, of L layers: one buffer [L,2,N,H,max_len,Dh].
+    """Keys and values of the tokens decoded so far, of L layers: one buffer [L,2,N,H,max_len,R].
 
-    `states` [L,N,H,max_len] are there where the scheme keeps a number for each token and head.
+    R is the width of the widest keys; what is narrower leaves the rest unused. `states`
+    [L,N,H,max_len] are there where the scheme keeps a number for each token and head.
     """
 
     def __init__(
-        self, n_rows: int, n_layers: int, n_heads: int, max_len: int, head_dim: int, like: Tensor
+        self, n_rows: int, n_layers: int, n_heads: int, max_len: int, width: int, like: Tensor
     ) -> None:
-        self.held = like.new_empty(n_layers, 2, n_rows, n_heads, max_len, head_dim)
+        self.held = like.new_empty(n_layers, 2, n_rows, n_heads, max_len, width)
         self.spare: Tensor | None = None
         self.states: Tensor | None = None
         self.length = 0
@@ -55,9 +56,13 @@ class KeyValueCache:
     def put(
         self, layer: int, k: Tensor, v: Tensor, state: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Store the newest k, v [N,H,T,Dh] and state [N,H,T], if any; returns all of the layer."""
+        """Store the newest k [N,H,T,<=R], v [N,H,T,Dh] and state [N,H,T], if any.
+
+        Returns all of the layer.
+        """
         n_new, end = k.shape[2], self.length
         keys, values = self.layers[layer]
+        keys, values = fitted(keys, k), fitted(values, v)
         keys.narrow(2, end - n_new, n_new).copy_(k)
         values.narrow(2, end - n_new, n_new).copy_(v)
         if state is not None:
@@ -85,6 +90,12 @@ class KeyValueCache:
         self._view()
         if self.states is not None:
             self.states = self.states[:, rows]
+
+
+def fitted(buffer: Tensor, new: Tensor) -> Tensor:
+    """As much of the buffer [...,R] as `new` is wide."""
+    width = new.shape[-1]
+    return buffer if buffer.shape[-1] == width else buffer[..., :width]
 
 
 class LayerStep:
@@ -180,7 +191,8 @@ class DecodeState:
         n_rows = len(memory.states) * beam_size
         self.layers = [LayerStep(layer, scheme, memory) for layer in layers]
         n_heads, head_dim = self.layers[0].heads
-        sizes = n_rows, len(layers), n_heads, max_len, head_dim
+        width = head_dim * max(step.position.widening for step in self.layers)
+        sizes = n_rows, len(layers), n_heads, max_len, width
         self.cache = KeyValueCache(*sizes, like=memory.states)
         self.scheme, self.beam_size = scheme, beam_size
         # of each sentence in the cache, [B,1]

@@ -24,6 +24,7 @@ from models.positional_encodings.fire import Fire
 from models.positional_encodings.forgetting import ForgetGate
 from models.positional_encodings.kerple import Kerple
 from models.positional_encodings.learnable import LearnableScheme
+from models.positional_encodings.pope import Pope
 from models.positional_encodings.randomized import RandomizedScheme
 from models.positional_encodings.rope import NO_SCALING, LearnedRotary, RopeScaling, Rotary
 from models.positional_encodings.rope_scaling import (
@@ -209,6 +210,9 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     ),
     config.Shape: lambda p, m: ShapeScheme(_build(p.input, m), p.max_shift),
     config.Rope: _rope,
+    config.Pope: lambda p, m: each_layer(
+        m, lambda: Pope(n_heads=m.n_heads, head_dim=_head_dim(m), base=p.base)
+    ),
     config.XPos: _xpos,
     config.Alibi: _alibi,
     config.T5: _t5,

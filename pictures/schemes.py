@@ -126,6 +126,8 @@ class Scheme:
         dimension b. They are ordered by their first dimension, which is from fast to slow.
         """
         module, size = self.attention(stack), self.head_dim
+        if module.widening > 1:  # no turn of planes
+            return np.empty((self.model.n_heads, n, 0))
         basis = torch.eye(size, dtype=torch.float64)[:, None, None, :]
         basis = basis.expand(-1, self.model.n_heads, 1, -1)
         # One position on from 0: no frequency of a RoPE makes this a whole or half turn.

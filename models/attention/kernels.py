@@ -100,10 +100,10 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention by the fastest kernel that can do what is asked.
 
-    q [B,H,Tq,Dh]; k, v [B,H,Tk,Dh]; mask bool, True = may attend, and bias float, added to the
-    scaled logits, both broadcast to [B,H,Tq,Tk]. is_causal stands for the lower triangle and needs
-    Tq == Tk (torch aligns it to the top left: a single query would see key 0 alone). Every query
-    must be allowed at least one key. scale is a number, or one for each query, broadcast to
+    q [B,H,Tq,R]; k [B,H,Tk,R]; v [B,H,Tk,Dh]; mask bool, True = may attend, and bias float, added
+    to the scaled logits, both broadcast to [B,H,Tq,Tk]. is_causal stands for the lower triangle and
+    needs Tq == Tk (torch aligns it to the top left: a single query would see key 0 alone). Every
+    query must be allowed at least one key. scale is a number, or one for each query, broadcast to
     [B,H,Tq,1]. value_term maps the weights after dropout to a term [B,H,Tq,Dh] of the output.
 
     Returns (out [B,H,Tq,Dh], weights [B,H,Tq,Tk] before dropout if need_weights, else None).

@@ -47,7 +47,7 @@ class _MultiHead(nn.Module):
         state: Tensor | None,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """q [B,H,Tq,Dh] (rotated), k, v [B,H,Tk,Dh], state: of `token_state` -> [B,Tq,D]."""
+        """q [B,H,Tq,R], k [B,H,Tk,R] (rotated), v [B,H,Tk,Dh], `token_state` -> [B,Tq,D]."""
         additive = _additive(position, places, q, k, state)
         value_term = partial(position.value_term, places=places)
         out, weights = attend(
@@ -141,7 +141,7 @@ class CrossAttention(_MultiHead):
     def project_memory(
         self, memory: Tensor, *, position: AttentionPosition, k_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """memory [B,S,D] -> keys, rotated where the scheme rotates, and values, [B,H,S,Dh] each."""
+        """memory [B,S,D] -> keys [B,H,S,R], rotated where the scheme rotates, values [B,H,S,Dh]."""
         k, v = (self._split(part) for part in self.kv_proj(memory).chunk(2, dim=-1))
         return position.rotate(k, k_positions, "key"), v
 

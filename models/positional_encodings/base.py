@@ -119,19 +119,21 @@ class InputPosition(nn.Module):
 class AttentionPosition(nn.Module):
     """Acts inside one attention: its logits are logit_scale * q.k + bias + logit_term.
 
-    q and k are rotated. `needs_weights` asks for the weights, hence for the eager kernel. It knows
-    `max_positions` positions; None where there is no bound.
+    q and k are rotated, which makes them `widening` times as wide: R = widening * Dh.
+    `needs_weights` asks for the weights, hence for the eager kernel. It knows `max_positions`
+    positions; None where there is no bound.
     """
 
     needs_weights = False
+    widening = 1
     max_positions: int | None = None
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
-        """q or k [B,H,T,Dh] at positions [T] -> the same shape. Caches keep rotated keys."""
+        """q or k [B,H,T,Dh] at positions [T] -> [B,H,T,R]. Caches keep rotated keys."""
         return x
 
     def rotate_heads(self, qkv: Tensor, places: Places) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v [B,T,3,H,Dh] of tokens at places.q_positions -> [B,H,T,Dh] each.
+        """q, k and v [B,T,3,H,Dh] of tokens at places.q_positions -> [B,H,T,R] twice, [B,H,T,Dh].
 
         q and k are rotated: by `rotate`, or by something faster that does the same.
         """
@@ -142,7 +144,7 @@ class AttentionPosition(nn.Module):
     def logit_scale(self, head_dim: int, places: Places) -> float | Tensor:
         """The factor of q.k: a number, or one for each query, broadcast to [B,H,Tq,1].
 
-        1/sqrt(Dh) unless the scheme says otherwise.
+        1/sqrt(Dh), whatever R is, unless the scheme says otherwise.
         """
         return head_dim**-0.5
 
@@ -160,7 +162,7 @@ class AttentionPosition(nn.Module):
     def logit_term(
         self, q: Tensor, k: Tensor, places: Places, state: Tensor | None
     ) -> Tensor | None:
-        """What q [B,H,Tq,Dh], k [B,H,Tk,Dh] (rotated) or state [B,H,Tk] add to the scaled logits.
+        """What q [B,H,Tq,R], k [B,H,Tk,R] (rotated) or state [B,H,Tk] add to the scaled logits.
 
         Broadcasts to [B,H,Tq,Tk] and is finite everywhere, also where the mask forbids; or None.
         """

@@ -36,7 +36,7 @@ class Ssmax(AttentionPosition):
     def __init__(self, inner: AttentionPosition, *, n_heads: int, start: float) -> None:
         super().__init__()
         self._inner = (inner,)  # hidden from the registry: its scheme saves it, once
-        self.needs_weights = inner.needs_weights
+        self.needs_weights, self.widening = inner.needs_weights, inner.widening
         self.max_positions = inner.max_positions
         self.s = nn.Parameter(torch.full((n_heads,), float(start)))
 

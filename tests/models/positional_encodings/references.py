@@ -108,8 +108,9 @@ def logits_of(position: AttentionPosition, q: Tensor, k: Tensor, places: Places)
 
 
 def logits_of_cached(position: AttentionPosition, q: Tensor, k: Tensor, places: Places) -> Tensor:
+    scale = position.logit_scale(q.shape[-1], places)
     q = position.rotate(q, places.q_positions, "query")
-    logits = (position.logit_scale(q.shape[-1], places) * q) @ k.mT
+    logits = (scale * q) @ k.mT
     for term in (position.bias(places), position.logit_term(q, k, places, None)):
         logits = logits if term is None else logits + term
     return logits
@@ -117,13 +118,14 @@ def logits_of_cached(position: AttentionPosition, q: Tensor, k: Tensor, places: 
 
 def stepwise_logits(position: AttentionPosition, q: Tensor, k: Tensor, chunks: list[int]) -> Tensor:
     """The logits of a decoder's steps over keys that were rotated when they came."""
-    keys, end, steps = k[:, :, :0], 0, []
+    keys: list[Tensor] = []
+    end, steps = 0, []
     for size in chunks:
         start, end = end, end + size
         at = torch.arange(end)
         places = Places(at[start:], at, causal=True, newest=size == 1)
-        keys = torch.cat((keys, position.rotate(k[:, :, start:end], at[start:], "key")), dim=2)
-        logits = logits_of_cached(position, q[:, :, start:end], keys, places)
+        keys.append(position.rotate(k[:, :, start:end], at[start:], "key"))
+        logits = logits_of_cached(position, q[:, :, start:end], torch.cat(keys, dim=2), places)
         steps.append(F.pad(logits, (0, q.shape[2] - end)))
     return torch.cat(steps, dim=2).tril()
 

@@ -143,7 +143,8 @@ def test_cached_steps_and_chunks_are_the_whole(name: str, at: Tensor) -> None:
     position, x = scheme.attention("decoder", 0), scheme.input("target")(X, at)
     expected = run(scheme, "decoder", at=at)
     for size in (1, 2, 4):
-        cache = KeyValueCache(2, 1, N_HEADS, N, D_MODEL // N_HEADS, like=X)
+        width = position.widening * D_MODEL // N_HEADS
+        cache = KeyValueCache(2, 1, N_HEADS, N, width, like=X)
         for start in range(0, N, size):
             end = min(start + size, N)
             places = Places(at[start:end], at[:end], causal=True, newest=size == 1)
@@ -230,6 +231,7 @@ def test_terms_are_finite_where_the_mask_forbids(name: str, kind: Kind) -> None:
 COUNTS = dict.fromkeys(POSITIONS, (0, 0)) | {
     "learnable": (512 * 512, 0),
     "rope_learned": (0, 8 * 32),
+    "pope": (0, 512),
     "ssmax": (0, 8),
     "t5": (32 * 8, 0),
     "sinusoidal_t5": (32 * 8, 0),
@@ -312,6 +314,7 @@ def test_each_parameter_serves_its_stack_or_its_layer_and_is_trained(name: str) 
     [
         ("learnable", {"source.table.weight", "target.table.weight"}),
         ("rope_learned", {"encoder.1.log_theta", "decoder.0.log_theta"}),
+        ("pope", {"encoder.1.delta", "decoder.0.delta"}),
         ("t5", {"encoder.0.table", "decoder.0.table"}),
         ("transformer_xl", {"encoder_biases.u", "decoder_biases.v", "decoder.1.w_kr.weight"}),
         ("xlnet", {"encoder.0.own_biases.u", "decoder.1.own_biases.v", "encoder.1.w_kr.weight"}),
@@ -345,6 +348,7 @@ CHANGES: list[tuple[Any, dict[str, Any], set[str]]] = [
     (config.Rope(), {"share": 0.5, "clipped": 0.75, "learn_frequencies": True}, BOTH),
     (config.Rope(scaling=YARN), {"base": 50.0, "layout": "half"}, BOTH),
     (config.Rope(scaling=DYNAMIC), {"base": 50.0, "layout": "half"}, BOTH),
+    (config.Pope(), {"base": 50.0}, BOTH),
     (config.XPos(), {"base": 50.0}, BOTH),
     (config.XPos(), {"gamma": 0.7, "scale_base": 100.0}, DECODER),
     (config.Alibi(), {"asymmetry": 0.5}, ENCODER),
@@ -496,6 +500,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (config.Dape, {"bias": config.Shaw()}, "bias = .*allowed: Alibi, T5, Kerple, Fire, Sandwich"),
     (config.Dape, {"width": 0}, "width = 0"),
     (config.Cope, {"n_positions": 1}, "n_positions = 1"),
+    (config.Pope, {"base": 1.0}, "base = 1.0"),
     (config.XPos, {"gamma": 0.0}, "gamma = 0.0"),
     (config.XPos, {"scale_base": 0.0}, "scale_base = 0.0"),
     (config.LinearScaling, {"factor": 0.5}, "factor = 0.5"),

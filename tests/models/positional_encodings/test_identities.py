@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from references import catches, close, normal, theta_of
-from tiny_models import D_MODEL, N_HEADS, POSITIONS, sources, targets, tiny_model
+from tiny_models import D_MODEL, N_HEADS, POSITIONS, configured, sources, targets, tiny_model
 
-from configs.positions import Interleaved, Rope
+from configs.positions import Interleaved, Pope, Rope
 from models.positional_encodings.rope import rotate
 from models.transformer import TranslationTransformer
 
@@ -38,6 +39,15 @@ def test_learned_frequencies_that_are_those_of_the_paper_are_rope(share: float) 
         for log_theta in learned.scheme.parameters():
             log_theta.copy_(theta_of(D_MODEL // N_HEADS).log())
     same(learned, rope)
+
+
+def test_pope_without_phases_is_rope_of_magnitudes_on_one_axis_of_each_plane() -> None:
+    q, k, at = normal(1, N_HEADS, 5, 8), normal(1, N_HEADS, 5, 8, seed=1), torch.arange(5)
+    pope = configured(Pope()).double()
+    polar_q, polar_k = (pope.rotate(x, at, role) for x, role in ((q, "query"), (k, "key")))
+    points = (F.pad(F.softplus(x)[..., None], (0, 1)).flatten(-2) for x in (q, k))
+    rope_q, rope_k = (rotate(x, at, theta_of(16)) for x in points)
+    close(polar_q @ polar_k.mT, rope_q @ rope_k.mT, 1e-12)
 
 
 @pytest.mark.parametrize(
