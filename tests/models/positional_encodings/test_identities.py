@@ -9,7 +9,22 @@ import torch.nn.functional as F
 from references import catches, close, normal, theta_of
 from tiny_models import D_MODEL, N_HEADS, POSITIONS, configured, sources, targets, tiny_model
 
-from configs.positions import Interleaved, Pope, Rope
+from configs.positions import (
+    Alibi,
+    DynamicNtkScaling,
+    Fox,
+    Interleaved,
+    Kerple,
+    LinearScaling,
+    NtkScaling,
+    Pope,
+    Randomized,
+    Rope,
+    YarnScaling,
+)
+from models.positional_encodings.alibi import alibi_bias
+from models.positional_encodings.forgetting import fox_bias
+from models.positional_encodings.kerple import kerple_power_bias
 from models.positional_encodings.rope import rotate
 from models.transformer import TranslationTransformer
 
@@ -79,3 +94,92 @@ def test_rotations_of_a_line_by_any_matrix_are_rope_with_frequencies_of_its_own(
     )
     rope_q, rope_k = (rotate(x @ basis, at, theta) for x in (q, k))
     close(rope_q @ rope_k.mT, lie_q @ lie_k.mT, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (LinearScaling(factor=1), LinearScaling(factor=2)),
+        (NtkScaling(factor=1), NtkScaling(factor=2)),
+        (YarnScaling(factor=1, trained_length=4), YarnScaling(factor=2, trained_length=4)),
+        (DynamicNtkScaling(trained_length=8), DynamicNtkScaling(trained_length=7)),
+    ],
+)
+def test_rope_scaled_by_one_or_within_its_length_is_rope(one: Any, other: Any) -> None:
+    rope = tiny_model(Rope())
+    same(tiny_model(Rope(scaling=one)), rope)
+    catches(same, tiny_model(Rope(scaling=other)), rope)
+
+
+def test_randomized_positions_of_a_range_without_gaps_are_the_scheme() -> None:
+    rope = tiny_model(Rope())
+    same(tiny_model(Randomized(scheme=Rope(), spread=8, max_positions=8)), rope)
+    catches(same, tiny_model(Randomized(scheme=Rope(), spread=9, max_positions=8)), rope)
+
+
+def test_kerples_power_form_is_alibi_where_the_power_is_one() -> None:
+    alibi, kerple = tiny_model(Alibi()), tiny_model(Kerple(form="power"))
+    slopes = torch.tensor([0.5, 2**-6])  # KERPLE's begin at 0.01
+    for kind in ("encoder", "decoder"):
+        alibi.scheme.attention(kind, 0).exponents.copy_(slopes.log2())
+        layer = kerple.scheme.attention(kind, 0)
+        with torch.no_grad():
+            layer.a.copy_(slopes)
+            layer.p.fill_(1.0)
+    weights = {k: v for k, v in alibi.state_dict().items() if "scheme" not in k}
+    kerple.load_state_dict(weights, strict=False)
+    same(kerple, alibi)
+    distance = torch.arange(9)[:, None] - torch.arange(9)
+    bent = kerple_power_bias(distance, slopes.double(), torch.full_like(slopes, 0.9).double())
+    catches(close, bent, alibi_bias(distance, slopes.double(), causal=False), 1e-12)
+
+
+def test_cables_bias_is_foxs() -> None:
+    """Veisi et al. 2025: every token between takes softplus(z) off; FoX with the gate of -z."""
+    z = normal(2, N_HEADS, 6)
+    fox = fox_bias(F.logsigmoid(-z), 6)
+    for i, j in itertools.product(range(6), range(6)):
+        taken = torch.log(1 + z[..., j + 1 : i + 1].exp()).sum(-1)  # softplus
+        close(fox[..., i, j], -taken, 1e-12)
+
+
+def test_additive_grape_has_alibi_and_fox_in_it() -> None:
+    """Zhang et al. 2025: q and k get two coordinates more, which a nilpotent generator couples."""
+    d, t = 4, 6
+    q, k, one, zero = normal(t, d), normal(t, d, seed=1), torch.ones(t, 1), torch.zeros(t, 1)
+    q, k = torch.cat([q, one, zero], -1), torch.cat([k, zero, one], -1)
+    generator = torch.zeros(d + 2, d + 2, dtype=q.dtype)
+    generator[d, d + 1] = 1.0
+    assert not (generator @ generator).any()
+
+    def logits(log_gates: Any) -> Any:
+        """The steps of the tokens between, as a product of matrices: FoX where they differ."""
+        found = torch.zeros(t, t, dtype=q.dtype)
+        for i, j in itertools.product(range(t), range(t)):
+            between = torch.eye(d + 2, dtype=q.dtype)
+            for step in log_gates[j + 1 : i + 1]:
+                between = between @ torch.matrix_exp(step * generator)
+            found[i, j] = q[i] @ between @ k[j]
+        return found
+
+    plain = q[:, :d] @ k[:, :d].T
+    gates = F.logsigmoid(normal(t, seed=2))
+    close(logits(gates), plain + fox_bias(gates[None, None], t)[0, 0], 1e-12)
+    slope = torch.tensor([0.25], dtype=q.dtype)
+    causal = torch.arange(t)[:, None] - torch.arange(t)
+    alibi = alibi_bias(causal.clamp(min=0), slope, causal=True)[0]
+    close(logits(-slope.expand(t)), plain + alibi, 1e-12)
+
+
+def test_fox_with_gates_that_see_nothing_is_alibi_in_the_decoder() -> None:
+    fox, alibi = tiny_model(Fox()), tiny_model(Alibi())
+    slopes = alibi.scheme.attention("decoder", 0).exponents.exp2().double()
+    for layer in range(2):
+        gate = fox.scheme.attention("decoder", layer).gate
+        with torch.no_grad():
+            gate.weight.zero_()
+            gate.bias.copy_(-torch.expm1(slopes).log())  # logit of e^-slope
+    weights = {k: v for k, v in alibi.state_dict().items() if "scheme" not in k}
+    fox.load_state_dict(weights, strict=False)
+    memory = alibi.encode(sources(7, 4, 6))
+    close(fox.decode(targets(3, 8), memory), alibi.decode(targets(3, 8), memory), 1e-12)
