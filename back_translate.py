@@ -1,21 +1,36 @@
 """Make training pairs from text in one language.
 
     python back_translate.py --src_file mono.en --output data/bt/train
+    python back_translate.py --distill --model_path RUN_A RUN_B --output data/distilled/train
 
 A model of the reverse direction translates English into French; the pairs of synthetic French and
-real English then help to train French to English (Sennrich et al. 2016). They are written as
-`OUTPUT.fr` and `OUTPUT.en`, for ParallelFiles to read as a part of a mixture.
+real English then help to train French to English (Sennrich et al. 2016). Teachers of the same
+direction translate the French of their own training pairs again: a small model learns from their
+English more easily than from people's (sequence-level knowledge distillation, Kim and Rush 2016).
+
+The pairs are written as `OUTPUT.fr` and `OUTPUT.en`, for ParallelFiles to read as a part of a
+mixture, and what they were made of to `OUTPUT.json`. A call that was cut short goes on where it
+was, one that has made the same pairs before makes nothing.
 """
 
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
 import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from configs.schema import DataConfig
+from data.corpora.build import build_corpus
 from data.corpora.text import normalize_whitespace
 from translation.arguments import (
+    ENSEMBLE,
     add_decode_arguments,
     add_engine_arguments,
     add_model_arguments,
@@ -25,9 +40,13 @@ from translation.arguments import (
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
-from utils.lines import as_line, count_lines, open_source, read_lines, writer
+from utils.files import crc32, write_text
+from utils.lines import as_line, open_source, output_path, read_lines, writer
 
-CHUNK = 512  # lines read, sorted by length and translated at a time
+if TYPE_CHECKING:  # torch is imported when the command line is known to be right
+    from translation.translator import Translator
+
+CHUNK = 512  # lines sorted by length, translated and kept at a time
 # A symbol that no text has: the tokenizer cuts it off as a word, and training on tagged text makes
 # it one piece. A tag such as <BT> would be cut into three.
 TAG = "⟲"
@@ -35,11 +54,16 @@ TAG = "⟲"
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(
-        description="Make synthetic training pairs from monolingual text with a reverse model."
+        description="Make training pairs with synthetic translations: from monolingual text with a "
+        "reverse model, or for a student from its teachers' own training pairs."
     )
     add = parser.add_argument
+    source = parser.add_mutually_exclusive_group(required=True)
     what = "a sentence a line in the model's source language; .gz too"
-    add("--src_file", type=Path, required=True, metavar="FILE", help=what)
+    source.add_argument("--src_file", type=Path, metavar="FILE", help=what)
+    what = "the source side of the pairs that the model was trained on (--set data.corpus.* says "
+    what += "where they lie)"
+    source.add_argument("--distill", action="store_true", help=what)
     what = "write PREFIX.LANGUAGE for both languages"
     add("--output", type=Path, required=True, metavar="PREFIX", help=what)
     what = f"a word before each synthetic sentence, to tell them apart (default WORD: {TAG})"
@@ -48,11 +72,13 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--reverse", action="store_true", help=what)
     add("--search", choices=("greedy", *SEARCHES), default="beam")
     add_decode_arguments(parser)
-    add_model_arguments(parser)
+    add_model_arguments(parser, several=ENSEMBLE)
     add_engine_arguments(parser)
     args = parser.parse_args(argv)
     if args.tag is not None and len(args.tag.split()) != 1:
         raise UserError(f"--tag {args.tag!r}: one word, for example --tag {TAG}")
+    if args.tag is not None and args.distill:
+        raise UserError(f"--tag {args.tag}: the sources of --distill are real; leave it out")
     return args
 
 
@@ -81,48 +107,114 @@ def usable(
             yield text
 
 
+def translations(
+    translator: Translator, texts: list[str], folder: Path, *, chunk: int, greedy: bool
+) -> Iterator[list[str]]:
+    """Of the texts in their order, some at a time; "" for one that is empty or was cut off.
+
+    Each file in `folder` has those from the text on whose number is its name: what an earlier call
+    left there is not translated again.
+    """
+    done = 0
+    with suppress(OSError, ValueError):  # no more of them, or a damaged one
+        while True:
+            known = json.loads((folder / f"{done}.json").read_text("utf-8"))
+            done += len(known)
+            yield known
+    if done:
+        print(f"going on after {done:,} translations in {folder}", file=sys.stderr)
+    for items in translator.translate_stream(
+        texts, chunk=chunk, skip=done, greedy=greedy, beam=not greedy
+    ):
+        best = [item.best for item in items]
+        found = [normalize_whitespace(as_line(b.text)) if b.finished else "" for b in best]
+        write_text(folder / f"{done}.json", json.dumps(found, ensure_ascii=False))
+        done += len(found)
+        yield found
+
+
+def digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What is known of the pairs that are there."""
+    with suppress(OSError, ValueError):
+        record = json.loads(path.read_text("utf-8"))
+        if isinstance(record, dict) and isinstance(record.get("of"), dict):
+            return record
+    return {"of": {}}
+
+
+def checksums(paths: Iterable[Path]) -> list[int | None]:
+    return [crc32(path) if path.is_file() else None for path in paths]
+
+
+def summary(record: dict[str, Any], paths: Iterable[Path]) -> str:
+    counts = ", ".join(f"{why} {count:,}" for why, count in record["dropped"].items() if count)
+    real, synthetic = paths
+    return f"{record['pairs']:,} pairs in {synthetic} and {real} (dropped: {counts or 'none'})"
+
+
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    change = config_change(None, args.search, args.overrides, best_alone=True)
+    overrides = args.overrides
+    change = config_change(None, args.search, overrides, scoring=args.distill, best_alone=True)
     require_runs(args)
-    lines = read_lines(*open_source(args.src_file))
-    total = count_lines(args.src_file)
+    lines = [] if args.distill else list(read_lines(*open_source(args.src_file)))
     from tqdm import tqdm
 
     loaded, translator = load_from_arguments(args, change)
     from models.linear import weights_fixed
+    from translation.evaluation import search_identity
 
     data, greedy = loaded.config.data, args.search == "greedy"
     langs = languages(data, reverse=args.reverse)
-    real, synthetic = (Path(f"{args.output}.{lang}") for lang in langs)
-    tag = "" if args.tag is None else f"{args.tag} "
+    real, synthetic = paths = [Path(f"{args.output}.{lang}") for lang in langs]
+    for path in paths:
+        output_path(path, never=args.src_file)
+    if args.distill:
+        corpus = build_corpus(data)
+        pairs = corpus.load(corpus.train)
+        lines = list(pairs.tgt if args.reverse else pairs.src)
     dropped: Counter[str] = Counter()
-    texts = usable(lines, lambda text: len(translator.encode([text])[0]), data.max_len, dropped)
-    found = translator.translate_stream(
-        texts, chunk=CHUNK * args.workers, greedy=greedy, beam=not greedy
+    texts = list(
+        usable(lines, lambda text: len(translator.encode([text])[0]), data.max_len, dropped)
     )
-    n_written = 0
+    identity = search_identity(loaded, translator, greedy=greedy)
+    identity |= {"text": digest(texts), "languages": list(langs), "tag": args.tag}
+
+    file = Path(f"{args.output}.json")
+    record = read_record(file)
+    if record["of"] == identity and record.get("crc32") == checksums(paths):
+        print(f"{summary(record, paths)}: made before")
+        return
+    if other := [key for key, was in record["of"].items() if identity.get(key) != was]:
+        print(f"{file}: made of other {', '.join(other)}: all is made anew", file=sys.stderr)
+    part = Path(f"{args.output}.{digest(identity)[:10]}.part")
+    found: list[str] = []
     with (
-        writer(real, never=args.src_file) as write_real,
-        writer(synthetic, never=args.src_file) as write_synthetic,
-        tqdm(total=total, unit=" lines", disable=not sys.stderr.isatty(), smoothing=0) as bar,
+        tqdm(total=len(texts), unit=" lines", disable=not sys.stderr.isatty(), smoothing=0) as bar,
         weights_fixed(),
     ):
-        for items in found:
-            kept = [item for item in items if item.best.finished and item.best.text.strip()]
-            dropped["unfinished_or_empty"] += len(items) - len(kept)
-            n_written += len(kept)
-            if kept:
-                made = (normalize_whitespace(as_line(item.best.text)) for item in kept)
-                write_real([item.src for item in kept])
-                write_synthetic([f"{tag}{text}" for text in made])
-            bar.update(len(items))
-        if not n_written:
-            raise UserError(
-                f"{args.src_file}: no sentence could be translated: is the model a trained one?"
-            )
-    counts = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items() if count)
-    print(f"{n_written:,} pairs in {synthetic} and {real} (dropped: {counts or 'none'})")
+        chunk = CHUNK * args.workers
+        for some in translations(translator, texts, part, chunk=chunk, greedy=greedy):
+            found += some
+            bar.update(len(some))
+    made = [(text, best) for text, best in zip(texts, found, strict=True) if best]
+    if not made:
+        shutil.rmtree(part, ignore_errors=True)
+        where = args.src_file or "--distill"
+        raise UserError(f"{where}: no sentence could be translated: is the model a trained one?")
+    tag = "" if args.tag is None else f"{args.tag} "
+    with writer(real) as write_real, writer(synthetic) as write_synthetic:
+        write_real([text for text, _ in made])
+        write_synthetic([f"{tag}{best}" for _, best in made])
+    dropped["unfinished_or_empty"] = len(texts) - len(made)
+    record = {"pairs": len(made), "dropped": dropped, "of": identity, "crc32": checksums(paths)}
+    write_text(file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    shutil.rmtree(part, ignore_errors=True)
+    print(summary(record, paths))
 
 
 if __name__ == "__main__":

@@ -79,16 +79,12 @@ class EvaluationSet:
     def identity(self) -> dict[str, Any]:
         """All that decides the translations, as plain values."""
         config = self.loaded.config
-        first, *partners = map(_checkpoint, self.loaded.members)
         return {
-            **first,
-            **({"partners": partners} if partners else {}),
+            **search_identity(self.loaded, self.translator, greedy=self.greedy),
             "data_fingerprint": self.text.fingerprint(),
             "limit": self.limit,
             "max_len": config.data.max_len,
             "eval_long": config.data.eval_long,
-            "search": _search_settings(config.decode, self.greedy),
-            "precision": self.translator.searcher.precision,
         }
 
     def loss_and_accuracy(self) -> tuple[float, float]:
@@ -220,6 +216,17 @@ def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = 
         multi30k=pairs.loaded.config.data.tgt_lang if multi30k else None,
     )
     return Result(pairs, hypotheses, scores, loss, accuracy, seconds)
+
+
+def search_identity(loaded: LoadedRun, translator: Translator, *, greedy: bool) -> dict[str, Any]:
+    """All that decides what is found for a text, as plain values."""
+    first, *partners = map(_checkpoint, loaded.members)
+    return {
+        **first,
+        **({"partners": partners} if partners else {}),
+        "search": _search_settings(loaded.config.decode, greedy),
+        "precision": translator.searcher.precision,
+    }
 
 
 def _checkpoint(loaded: LoadedRun) -> dict[str, str]:

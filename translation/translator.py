@@ -162,16 +162,17 @@ class Translator:
         lines: Iterable[str],
         *,
         chunk: int,
+        skip: int = 0,
         greedy: bool = False,
         beam: bool = True,
         watch: Callable[[int, int], None] = lambda number, n_tokens: None,
     ) -> Iterator[list[Translated]]:
         """Any number of lines in bounded memory and in their order, a list for each `chunk` lines.
 
-        `watch` is told of each line its number (from 1) and its tokens, before any of the chunk is
-        translated.
+        The first `skip` lines are left out, but counted. `watch` is told of each line its number
+        (from 1) and its tokens, before any of the chunk is translated.
         """
-        rest, done = iter(lines), 0
+        rest, done = itertools.islice(lines, skip, None), skip
         while texts := list(itertools.islice(rest, chunk)):
             sources = self.encode(texts)
             for number, ids in enumerate(sources, start=done + 1):

@@ -100,6 +100,20 @@ def count_lines(path: Path) -> int | None:
     return None
 
 
+def output_path(path: Path, *, never: Path | None = None) -> Path:
+    """The file that `path` leads to, through links; its folder is made.
+
+    Raises UserError where that fails and where `path` is `never`.
+    """
+    if not path.exists() or path.is_file():
+        path = Path(os.path.realpath(path))
+    if never is not None and path.exists() and never.exists() and path.samefile(never):
+        raise UserError(f"--output {path} is the input itself: give another file")
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 @contextmanager
 def writer(
     path: Path | None, *, never: Path | None = None
@@ -107,9 +121,8 @@ def writer(
     r"""A function that writes lines as UTF-8 and "\n", and flushes them; to standard output where
     path is None.
 
-    A file is written aside and takes its name when the block ends without an error; its folder is
-    made. Pipes and devices are written directly. Raises UserError where that fails and where `path`
-    is `never`.
+    A file is written aside and takes its name when the block ends without an error. Pipes and
+    devices are written directly. Raises UserError where that fails, and as `output_path` does.
     """
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
@@ -121,12 +134,8 @@ def writer(
 
         yield show
         return
+    path = output_path(path, never=never)
     special = path.exists() and not path.is_file()
-    path = path if special else Path(os.path.realpath(path))  # through a link
-    if never is not None and path.exists() and never.exists() and path.samefile(never):
-        raise UserError(f"--output {path} is the input itself: give another file")
-    with write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
     with nullcontext(path) if special else atomic_path(path) as to:
 
         def write(lines: list[str]) -> None:

@@ -1,9 +1,11 @@
-"""Back-translation: pairs that training reads, each with its own line."""
+"""Synthetic pairs, of back-translation and of teachers: pairs that training reads."""
 
 import gzip
+import shutil
 from pathlib import Path
 
 import pytest
+from conftest import run_script
 from made_runs import Scripts
 from toy_runs import run_here, toy_config, toy_corpus
 
@@ -94,3 +96,88 @@ def test_a_model_of_both_directions_translates_from_its_target_language(
     written = (tmp_path / "bt.en").read_text("utf-8").splitlines()
     assert set(written) <= {" ".join(line.split()) for line in mono.read_text("utf-8").splitlines()}
     assert len((tmp_path / "bt.fr").read_text("utf-8").splitlines()) == len(written) > 0
+
+
+def test_teachers_translate_the_sources_of_their_own_training_pairs(
+    made: Scripts, folder: Path, reverse: Path, tmp_path: Path
+) -> None:
+    """Those of a model from English to French are English."""
+    others = sorted((reverse / "checkpoints").glob("regular_*"))
+    teachers = (reverse, others[0])
+    args = ("--model_path", *teachers, "--device", "cpu", "--beam_size", "2")
+    assert made("--distill", *args, "--output", tmp_path / "train").code == 0
+    sources = (toy_corpus(folder) / "train.en").read_text("utf-8").splitlines()
+    translator = Translator.load(*teachers, device="cpu")
+    found = zip(sources, translator.translate(sources, beam_size=2))
+    pairs = [(text, best.text) for text, best in found if best.finished and best.text]
+    assert len(pairs) > 100
+    distilled = ParallelFiles(root=str(tmp_path), train="train")
+    read = build_corpus(DataConfig(corpus=distilled, src_lang="en", tgt_lang="fr")).load("train")
+    assert list(zip(read.src, read.tgt)) == pairs
+
+
+KILLED = """
+import os, signal
+import back_translate as script
+
+def write_until(path, text, write=script.write_text):
+    if path.name == "12.json":
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(path, text)
+
+script.CHUNK, script.write_text = 4, write_until
+script.main()
+"""
+
+
+def test_pairs_whose_making_was_killed_are_those_made_at_once(
+    made: Scripts, reverse: Path, mono: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of samples, which are drawn by the numbers of their sentences."""
+    monkeypatch.setattr(script, "CHUNK", 4)
+    args = ["--model_path", str(reverse), "--src_file", str(mono), "--device", "cpu"]
+    args += ["--search", "sample", "--n_best", "1", "--output"]
+    whole, killed = tmp_path / "whole" / "bt", tmp_path / "killed" / "bt"
+    assert made(*args, whole).code == 0
+    assert run_script("-c", KILLED, *args, str(killed)).returncode == -9
+    [part] = killed.parent.iterdir()
+    names = ["0.json", "4.json", "8.json"]
+    assert sorted(path.name for path in part.iterdir()) == names
+    # Another search takes nothing of it, nor does it lose anything by that.
+    other = made(*args, killed, "--seed", "1")
+    assert (other.code, other.err) == (0, "")
+    assert other.out.replace("killed", "whole") != made(*args, whole).out
+    (part / "8.json").write_bytes((part / "8.json").read_bytes()[:-1])
+    ended = made(*args, killed)
+    said = f"{killed}.json: made of other search: all is made anew\n"
+    assert (ended.code, ended.err) == (0, f"{said}going on after 8 translations in {part}\n")
+    files = {path.name: path.read_bytes() for path in whole.parent.iterdir()}
+    assert files.keys() == {"bt.en", "bt.fr", "bt.json"}
+    assert {path.name: path.read_bytes() for path in killed.parent.iterdir()} == files
+
+
+def test_pairs_are_made_again_where_the_model_the_text_or_the_pairs_are_others(
+    made: Scripts, reverse: Path, mono: Path, tmp_path: Path
+) -> None:
+    text, output = Path(shutil.copy(mono, tmp_path)), tmp_path / "bt"
+    args = ("--src_file", text, "--output", output, "--search", "greedy", "--device", "cpu")
+
+    def call(model: Path) -> tuple[str, bool]:
+        """What was said on standard error, and whether the pairs were made before."""
+        ended = made("--model_path", model, *args)
+        assert ended.code == 0, ended
+        return ended.err, ended.out.endswith(": made before\n")
+
+    assert call(reverse) == ("", False)
+    pairs = output.with_suffix(".fr").read_text("utf-8")
+    assert call(reverse) == ("", True)
+    output.with_suffix(".fr").write_text(pairs.upper(), "utf-8")
+    assert call(reverse) == ("", False)
+    assert output.with_suffix(".fr").read_text("utf-8") == pairs
+
+    early = min((reverse / "checkpoints").glob("regular_*"))
+    anew = f"{output}.json: made of other {{}}: all is made anew\n"
+    assert call(early) == (anew.format("checkpoint, checkpoint_sha256"), False)
+    assert output.with_suffix(".fr").read_text("utf-8") != pairs
+    text.write_text(mono.read_text("utf-8") + "the cat\n", "utf-8")
+    assert call(early) == (anew.format("text"), False)

@@ -94,6 +94,8 @@ MISTAKES = [
     (f"{BACK} {{tmp}}/mono --max_len 3", "mono.fr is the input itself"),
     (f"{BACK} {{tmp}}/mono.fr/bt", "mono.fr/bt.fr: File exists"),
     (f"{BACK} {{tmp}}/bt --search greedy --max_len 1", "mono.fr: no sentence could be translated"),
+    ("back_translate --output {tmp}/bt", "one of the arguments --src_file --distill is required"),
+    ("back_translate --distill --tag --output {tmp}/bt", "the sources of --distill are real"),
     ("back_translate --src_file none.fr --output {tmp}/bt", "none.fr: cannot be read"),
     ("back_translate --src_file {tmp}/blank.fr --output {tmp}/bt", "no sentence could be"),
     ("back_translate --src_file {tmp}/cut.gz --output {tmp}/bt --max_len 3", "cut.gz, line"),
