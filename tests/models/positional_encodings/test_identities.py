@@ -20,6 +20,7 @@ from configs.positions import (
     Pope,
     Randomized,
     Rope,
+    Tupe,
     YarnScaling,
 )
 from models.positional_encodings.alibi import alibi_bias
@@ -183,3 +184,17 @@ def test_fox_with_gates_that_see_nothing_is_alibi_in_the_decoder() -> None:
     fox.load_state_dict(weights, strict=False)
     memory = alibi.encode(sources(7, 4, 6))
     close(fox.decode(targets(3, 8), memory), alibi.decode(targets(3, 8), memory), 1e-12)
+
+
+def test_tupe_that_compares_no_positions_is_plain_attention_at_a_lower_scale() -> None:
+    tupe, none = tiny_model(Tupe(max_positions=9)), tiny_model()
+    weights = {k: v for k, v in none.state_dict().items() if "scheme" not in k}
+    tupe.load_state_dict(weights, strict=False)
+    with torch.no_grad():
+        for layer in (*tupe.encoder.layers, *tupe.decoder.layers):
+            for parameter in layer.self_attention.qkv_proj.parameters():
+                parameter[:D_MODEL] *= 2**0.5  # W_q and its bias
+    catches(same, tupe, none)
+    for kind in ("encoder", "decoder"):
+        torch.nn.init.zeros_(tupe.scheme.attention(kind, 0).u_q.weight)
+    same(tupe, none)
