@@ -8,7 +8,7 @@ from argparse import Namespace
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -20,7 +20,7 @@ from configs.positions import POSITIONS
 from configs.schema import Config
 from configs.serialize import parse_override
 from data.corpora.build import build_corpus
-from experiments.store import Sentences
+from experiments.store import Record, Sentences, add_record, read_store
 from experiments.trials import Runner, Trial, say
 from utils.cli import Parser, positive
 from utils.errors import ConfigError, UserError
@@ -83,6 +83,8 @@ def add_trial_arguments(
     add("--jobs", metavar="N", type=positive, default=1, help=at_once)
     threads = "CPU threads of each run (default: cores / jobs)"
     add("--threads", metavar="N", type=positive, help=threads)
+    where = "what was measured is kept there (default: a .jsonl file in --output_dir)"
+    add("--store", metavar="FILE", type=Path, help=where)
     nothing = "table and plots of what is done; nothing is run"
     add("--report_only", action="store_true", help=nothing)
 
@@ -233,7 +235,10 @@ def score_figure(
 
 @dataclass
 class Experiment(ABC):
-    """Trials, what became of them, and the files in --output_dir that tell it."""
+    """Trials, what became of them, and the files in --output_dir that tell it.
+
+    All that is told comes from the store: what is in it is not run again, though the run be gone.
+    """
 
     args: Namespace
     trials: list[Trial]
@@ -254,11 +259,29 @@ class Experiment(ABC):
     def draw(self, rows: Rows) -> None:
         """Write the pictures; some trial is done."""
 
+    @cached_property
+    def records(self) -> dict[str, Record]:
+        """What the store has, by the digests of trials."""
+        return read_store(self.store)
+
+    @property
+    def store(self) -> Path:
+        return self.args.store or self.args.output_dir / f"{self.stem}.jsonl"
+
+    def record(self, trial: Trial) -> Record:
+        """Of a trial that is done."""
+        return self.records[trial.digest]
+
     def is_done(self, trial: Trial) -> bool:
-        return trial.is_scored()
+        """Whether the store has it; what is scored and not in it is added."""
+        if trial.digest not in self.records and trial.is_scored():
+            self.records[trial.digest] = Record.of(trial)
+            add_record(self.store, trial, self.records[trial.digest])
+        return trial.digest in self.records
 
     def run(self, runner: Runner) -> None:
-        runner.run(self.trials)
+        """Run what is not done."""
+        runner.run([trial for trial in self.trials if not self.is_done(trial)])
 
     def main(self) -> int:
         """Run what is not done (nothing with --report_only), write and print.
@@ -305,8 +328,5 @@ class Experiment(ABC):
         config = f"Config {Path(self.args.config).name}"
         config += f" with {', '.join(stated)}" if stated else ""
         seeds = f"seeds {', '.join(map(str, self.args.seeds))}"
-        return config, seeds, provenance_line(list(map(self.provenance, self.done)))
-
-    def provenance(self, trial: Trial) -> Mapping[str, str]:
-        record = trial.scores(trial.splits[0])
-        return {**record["provenance"], **record.get("trained", {})}
+        made = [self.record(trial).provenance for trial in self.done]
+        return config, seeds, provenance_line(made)

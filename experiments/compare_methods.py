@@ -20,7 +20,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 from configs.load import load_config
 from configs.schema import Config
 from experiments.common import add_trial_arguments, between_commas, chosen, make_trials
-from experiments.comparison import Comparison, add_comparison_arguments
+from experiments.comparison import Comparison
 from utils.cli import Parser, run_main
 
 BASELINE = "plain"
@@ -67,7 +67,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         help="methods, separated by commas; A+B: both together (default: each alone). There are "
         + ", ".join(METHODS),
     )
-    add_comparison_arguments(parser, chosen_methods, "methods")
+    curves = "methods in the plot by length (default: best and plain)"
+    parser.add_argument("--curves", metavar="NAME,...", type=chosen_methods, help=curves)
     return parser.parse_args(argv)
 
 

@@ -14,7 +14,7 @@ from configs.load import load_config
 from configs.positions import POSITIONS
 from configs.schema import Config
 from experiments.common import add_trial_arguments, chosen_positions, make_trials
-from experiments.comparison import Comparison, add_comparison_arguments
+from experiments.comparison import Comparison
 from utils.cli import Parser, run_main
 
 
@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="sinusoidal",
         help="what the others are compared with (it is run too)",
     )
-    add_comparison_arguments(parser, chosen_positions, "schemes")
+    curves = "schemes in the plot by length (default: best and baseline)"
+    parser.add_argument("--curves", metavar="NAME,...", type=chosen_positions, help=curves)
     args = parser.parse_args(argv)
 
     def load(name: str, more: list[str]) -> Config:

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -43,9 +42,8 @@ from experiments.common import (
     seeds_table,
 )
 from experiments.ranking import Standing, standings
-from experiments.store import Record, Sentences, add_record, read_store
-from experiments.trials import Runner, Trial
-from utils.cli import Parser
+from experiments.store import Sentences
+from experiments.trials import Trial
 from utils.errors import UserError
 from utils.tables import markdown_table
 
@@ -53,14 +51,6 @@ Columns = dict[str, Callable[[Rows], object]]
 LEARNED = {"training_loss": ".3f", "validation_loss": ".3f", "validation_accuracy": ".4f"}
 AGAINST = ("baseline", "difference", "difference_low", "difference_high", "p_value")
 N_CURVES = 6  # variants in the plot by length, where none are named
-
-
-def add_comparison_arguments(parser: Parser, chosen: Callable[[str], list[str]], what: str) -> None:
-    """--curves and --store. chosen: what reads names of variants; what: how they are called."""
-    curves = f"{what} in the plot by length (default: best and baseline)"
-    parser.add_argument("--curves", metavar="NAME,...", type=chosen, help=curves)
-    where = "what was measured is kept there (default: comparison.jsonl in --output_dir)"
-    parser.add_argument("--store", metavar="FILE", type=Path, help=where)
 
 
 @dataclass
@@ -74,56 +64,29 @@ class Comparison(Experiment):
         self.tests = self.trials[0].tests
         evaluate = self.trials[0].config.evaluate
         self.edges, self.samples = evaluate.length_buckets, evaluate.bootstrap_samples
-        self.store = self.args.store or self.args.output_dir / f"{self.stem}.jsonl"
-
-    @cached_property
-    def records(self) -> dict[str, Record]:
-        return read_store(self.store)
-
-    def is_done(self, trial: Trial) -> bool:
-        """Whether the store has it; what is scored and not in it is added."""
-        if trial.digest not in self.records and trial.is_scored():
-            rows, record = self._measured(trial), trial.scores(self.tests[0])
-            provenance = dict(super().provenance(trial))
-            sentences = {split: Sentences.of(trial, split) for split in self.tests}
-            signature = record["scores"]["signature"]
-            self.records[trial.digest] = Record(rows, provenance, signature, sentences)
-            add_record(self.store, trial, self.records[trial.digest])
-        return trial.digest in self.records
-
-    def run(self, runner: Runner) -> None:
-        runner.run([trial for trial in self.trials if not self.is_done(trial)])
-
-    def provenance(self, trial: Trial) -> dict[str, str]:
-        return self.records[trial.digest].provenance
 
     def rows(self, trial: Trial) -> Rows:
         """One for each test split."""
-        done = {"split": "", "status": "done", "reason": ""}
-        rows = self.records[trial.digest].rows
-        return [done | row | self._against_baseline(trial, row["split"]) for row in rows]
-
-    def _measured(self, trial: Trial) -> Rows:
-        training = trial.training()
-        learned = {key: training.pop(key) for key in ("parameters", *LEARNED)}
-        run = trial.run.relative_to(trial.output_dir).as_posix()
+        done = self.record(trial)
+        learned = {key: done.training[key] for key in ("parameters", *LEARNED)}
+        rest = {key: figure for key, figure in done.training.items() if key not in learned}
         rows = []
         for split in self.tests:
-            record = trial.scores(split)
+            record = done.scores[split]
             scores = record["scores"]
             rows.append(
-                {"split": split, **learned}
+                {"split": split, "status": "done", "reason": "", **learned}
                 | {"test_loss": record["loss"], "token_accuracy": record["accuracy"]}
                 | {"bleu4": scores["bleu4"], "sacrebleu": scores["sacrebleu"]}
                 | dict(zip(("interval_low", "interval_high"), scores["interval"]))
-                | {"chrf": scores["chrf"]}
-                | {**training, "sentences": scores["n"]}
+                | {"chrf": scores["chrf"], **self._against_baseline(trial, split)}
+                | {**rest, "sentences": scores["n"]}
                 | {
                     f"{key} {name} words": bucket[key]
                     for name, bucket in zip(buckets(self.edges), scores["buckets"])
                     for key in ("bleu", "n")
                 }
-                | {"commit": record["provenance"]["commit"], "run": run}
+                | {"commit": record["provenance"]["commit"], "run": done.run}
             )
         return rows
 
@@ -135,7 +98,7 @@ class Comparison(Experiment):
             return dict.fromkeys(AGAINST)
         from translation.metrics import compare_statistics
 
-        theirs, own = (self.records[each.digest].sentences[split] for each in (base, trial))
+        theirs, own = (self.record(each).sentences[split] for each in (base, trial))
         if not theirs.of_one_text(own):
             raise UserError(
                 f"{self.store}: {base.title} and {trial.title} were scored on other sentences: "
@@ -149,7 +112,7 @@ class Comparison(Experiment):
     def _scored(self, name: str) -> list[list[Sentences]]:
         """By seed and test split."""
         of_name = (trial for trial in self.done if trial.variant == name)
-        return [list(self.records[trial.digest].sentences.values()) for trial in of_name]
+        return [list(self.record(trial).sentences.values()) for trial in of_name]
 
     @cached_property
     def standings(self) -> dict[str, Standing]:
@@ -216,7 +179,7 @@ class Comparison(Experiment):
 
     def _about(self, rows: Rows) -> str:
         config, seeds, provenance = self.about()
-        signature = self.records[self.done[0].digest].signature
+        signature = self.record(self.done[0]).scores[self.tests[0]]["scores"]["signature"]
         jobs = max(row["jobs"] for row in rows if row["status"] == "done")
         text = f"{config}; {seeds}; {self.args.search} search, sacreBLEU {signature}; {provenance}"
         if jobs > 1:
@@ -247,8 +210,7 @@ class Comparison(Experiment):
 
     def _words(self) -> np.ndarray:
         """Of the sources of all test splits."""
-        [first, *_] = self.done
-        splits = self.records[first.digest].sentences.values()
+        splits = self.record(self.done[0]).sentences.values()
         return np.concatenate([split.words for split in splits])
 
     def _split_table(self, rows: Rows, split: str) -> str:

@@ -9,7 +9,8 @@ that limit and beyond it. Two corpora:
                   more words on either side are left out, in copies under --output_dir; the test
                   files are scored whole
 
-Written into --output_dir: extrapolation.md, extrapolation.csv, extrapolation.png. How to read it: a
+Written into --output_dir: extrapolation.md, .csv, .png and, of every training, .jsonl (see
+experiments/store.py). How to read it: a
 learned table has rows for the longest test sentence, but those beyond the trained length keep their
 random initial values. The scalings of RoPE named by --scaled_at_test stretch the trained rope run
 for the test alone. Their trained length is put at two tokens a word: in both corpora fewer than one
@@ -49,7 +50,6 @@ from experiments.common import (
     ranked,
     seeds_table,
 )
-from experiments.store import Sentences
 from experiments.trials import Runner, Trial
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
@@ -202,10 +202,7 @@ class Extrapolation(Experiment):
     @cached_property
     def bleu(self) -> dict[str, list[float | None]]:
         """Of what is done, by title: up to the limit, beyond it, then by bucket."""
-        scored = {
-            trial.title: [Sentences.of(trial, split) for split in trial.splits]
-            for trial in self.done
-        }
+        scored = {trial.title: self.record(trial).sentences.values() for trial in self.done}
         limit = [self.args.max_words]
         return {
             title: [*bleu_by_length(splits, limit), *bleu_by_length(splits, self.edges)]
@@ -219,9 +216,11 @@ class Extrapolation(Experiment):
 
     def run(self, runner: Runner) -> None:
         copies = {scaled.title for _, scaled in self.pairs}
-        runner.run([trial for trial in self.trials if trial.title not in copies])
+        missing = [trial for trial in self.trials if not self.is_done(trial)]
+        runner.run([trial for trial in missing if trial.title not in copies])
+        pairs = [(source, scaled) for source, scaled in self.pairs if scaled in missing]
         ready = []
-        for source, scaled in self.pairs if not runner.signals else []:
+        for source, scaled in pairs if not runner.signals else []:
             try:
                 copy_run(source, scaled)
                 ready.append(scaled)

@@ -63,12 +63,31 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Record:
-    """A trial that was done, with what it measured."""
+    """What a trial measured. scores and sentences: of each split that was scored."""
 
-    rows: list[dict[str, Any]]  # of a CSV file: one for each test split
-    provenance: dict[str, str]
-    signature: str  # of sacreBLEU
-    sentences: dict[str, Sentences]  # by test split
+    run: str
+    training: dict[str, Any]  # see Trial.training
+    scores: dict[str, dict[str, Any]]  # as test.py wrote them, without the config
+    sentences: dict[str, Sentences]
+
+    @classmethod
+    def of(cls, trial: Trial) -> Record:
+        """Raises Failed where the trial is not done."""
+        scores = {split: trial.scores(split) for split in trial.splits}
+        for of_split in scores.values():
+            of_split.pop("config", None)  # the trial has it
+        return cls(
+            run=trial.run.relative_to(trial.output_dir).as_posix(),
+            training=trial.training(),
+            scores=scores,
+            sentences={split: Sentences.of(trial, split) for split in trial.splits},
+        )
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Of the scores, and of the training where it was another."""
+        first = next(iter(self.scores.values()))
+        return {**first["provenance"], **first.get("trained", {})}
 
 
 def read_store(path: Path) -> dict[str, Record]:
@@ -97,9 +116,9 @@ def read_store(path: Path) -> dict[str, Record]:
 def add_record(path: Path, trial: Trial, record: Record) -> None:
     """Append a line to the file, which is made where it is not there."""
     data = {
-        "rows": record.rows,
-        "provenance": record.provenance,
-        "signature": record.signature,
+        "run": record.run,
+        "training": record.training,
+        "scores": record.scores,
         "search": trial.search,
         "splits": trial.splits,
         "config": to_dict(trial.config),
