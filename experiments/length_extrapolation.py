@@ -5,15 +5,15 @@ that limit and beyond it. Two corpora:
 
     phrasebook    its own split by length: longer sentences alone in the test split; figures up to
                   the limit are those of the validation split (which also chose the checkpoint)
-    files         real text (configs/multi30k_small_rope.py): training and validation pairs with
-                  more words on either side are left out, in copies under --output_dir; the test
-                  files are scored whole
+    files         real text (configs/multi30k_small_rope.py; a mixture, too): training and
+                  validation pairs with more words on either side are left out, in copies under
+                  --output_dir; the test files are scored whole
 
 Written into --output_dir: extrapolation.md, .csv, .png and, of every training, .jsonl (see
-experiments/store.py). How to read it: a
-learned table has rows for the longest test sentence, but those beyond the trained length keep their
-random initial values. The scalings of RoPE named by --scaled_at_test stretch the trained rope run
-for the test alone. Their trained length is put at two tokens a word: in both corpora fewer than one
+experiments/store.py). How to read it: a learned table has rows for the longest test sentence, but
+those beyond the trained length keep their random initial values. --ssmax trains NAME_ssmax beside
+every scheme NAME. The scalings of RoPE named by --scaled_at_test stretch the trained rope run for
+the test alone. Their trained length is put at two tokens a word: in both corpora fewer than one
 sentence in a hundred of N words has more. A scaling named under --positions is trained, for
 data.max_len tokens.
 """
@@ -27,12 +27,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, cast
 
 if not __package__:  # run as a file: imports begin at the root of the repository, not here
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from configs.load import load_config, write_config_json
-from configs.positions import POSITIONS, DynamicNtkScaling, NoScaling, Rope, YarnScaling
+from configs.positions import (
+    POSITIONS,
+    DynamicNtkScaling,
+    NoScaling,
+    Position,
+    Randomized,
+    Rope,
+    Ssmax,
+    YarnScaling,
+)
 from configs.schema import Config, ParallelFiles, Phrasebook
 from configs.serialize import to_dict
 from data.corpora.base import ParallelText
@@ -52,7 +62,7 @@ from experiments.common import (
 )
 from experiments.trials import Runner, Trial
 from utils.cli import Parser, positive, run_main
-from utils.errors import UserError
+from utils.errors import ConfigError, UserError
 from utils.files import write_text
 
 SCHEMES = "sinusoidal,learnable,rope,alibi,t5,kerple_log,none,randomized_rope"
@@ -67,6 +77,7 @@ SCALINGS = [
 ]
 FEWEST = 25  # sentences beyond the last edge: BLEU of fewer says little
 AT_TEST = "_at_test"
+SSMAX = "_ssmax"
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
@@ -85,6 +96,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         default="rope_linear,rope_ntk,rope_yarn",
         help="scalings of RoPE applied to the trained rope runs; '' for none",
     )
+    add("--ssmax", action="store_true", help="every scheme a second time, with SSMax")
     add_trial_arguments(parser, config=None, output_dir=None, positions=SCHEMES)
     args = parser.parse_args(argv)
     config, max_words = DEFAULTS[args.corpus]
@@ -127,7 +139,7 @@ def limited_corpus(args: Namespace) -> Phrasebook | ParallelFiles:
     """The corpus of the command line, cut at the limit. Raises UserError where it is another."""
     config = load_config(args.config, args.overrides)
     corpus = config.data.corpus
-    if corpus.kind != args.corpus:
+    if isinstance(corpus, Phrasebook) != (args.corpus == "phrasebook"):
         raise UserError(
             f"--corpus {args.corpus}, but {args.config} has the {corpus.kind} corpus: give "
             f"--config, or --set data.corpus={args.corpus}"
@@ -144,6 +156,15 @@ def length_edges(words: Sequence[int], max_words: int) -> tuple[int, ...]:
     while sum(count > edges[-1] + step for count in words) >= FEWEST:
         edges.append(edges[-1] + step)
     return tuple(edges)
+
+
+def with_ssmax(position: Position) -> Position:
+    """The scheme with SSMax inside what draws its positions. Raises ConfigError: it has it."""
+    if isinstance(position, Ssmax):
+        raise ConfigError("--ssmax: this scheme is one with SSMax already; leave it out")
+    if isinstance(position, Randomized):
+        return dataclasses.replace(position, scheme=cast(Any, with_ssmax(position.scheme)))
+    return Ssmax(scheme=position)
 
 
 def scaled_trial(source: Trial, name: str, max_words: int) -> Trial:
@@ -277,11 +298,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     limited = limited_corpus(args)
 
     def load(name: str, more: list[str]) -> Config:
-        config = load_config(args.config, [*args.overrides, *more], name)
+        config = load_config(args.config, [*args.overrides, *more], name.removesuffix(SSMAX))
         data = dataclasses.replace(config.data, corpus=limited)
-        return dataclasses.replace(config, data=data)
+        config = dataclasses.replace(config, data=data)
+        if name.endswith(SSMAX):
+            model = dataclasses.replace(config.model, position=with_ssmax(config.model.position))
+            config = dataclasses.replace(config, name=f"{config.name}{SSMAX}", model=model)
+        return config
 
-    trials = make_trials(args, load, args.positions, validation=args.corpus == "phrasebook")
+    names = [name + end for name in args.positions for end in ("", SSMAX)[: 1 + args.ssmax]]
+    trials = make_trials(args, load, names, validation=args.corpus == "phrasebook")
     corpus = build_corpus(trials[0].config.data)
     sources = (line for split in trials[0].splits for line in corpus.load(split).src)
     words = [len(line.split()) for line in sources]

@@ -154,6 +154,7 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
         (length_extrapolation, "--positions rope,x", "no position scheme 'x'"),
         (length_extrapolation, "--scaled_at_test alibi", "no scaling of RoPE 'alibi'"),
         (length_extrapolation, "--corpus files --max_words 1", "no pair of train is so short"),
+        (length_extrapolation, "--corpus files --positions ssmax --ssmax", "with SSMax already"),
         (copy_task, "--schemes ropee", "no scheme 'ropee': there are none, "),
         (copy_task, "--schemes rope,cope", "no scheme 'cope'"),
         (copy_task, "--schemes ,", "',': name at least one scheme"),

@@ -111,12 +111,15 @@ def test_a_table_curves_and_counts_are_written_and_a_rotation_without_weights_is
 
 def test_the_phrasebook_is_scored_on_both_sides_of_the_limit(stand_in: StandIn) -> None:
     arguments = ["--config", str(ROOT / "configs/demo.py"), "--output_dir", str(stand_in.output)]
-    arguments += ["--positions", "none", "--max_words", "8", "--threads", "1"]
+    arguments += ["--positions", "none", "--ssmax", "--max_words", "8", "--threads", "1"]
     for size in ("n_train=60", "n_validation=30", "n_test=40"):
         arguments += ["--set", f"data.corpus.{size}"]
     assert length_extrapolation.main(arguments) == 0
-    assert stand_in.calls() == ["train none", "test none", "test none"]  # test and validation
-    rows = stand_in.table("extrapolation.csv")
+    calls = ["train none", "test none", "test none"]  # test and validation
+    assert stand_in.calls() == [*calls, *(f"{call}_ssmax" for call in calls)]
+    position = stand_in.config("none_ssmax")["model"]["position"]
+    assert (position["kind"], position["scheme"]) == ("ssmax", {"kind": "none"})
+    rows = [row for row in stand_in.table("extrapolation.csv") if row["position"] == "none"]
     sides = [[int(row["sentences"]) for row in rows if row["beyond"] == side] for side in "01"]
     assert list(map(sum, sides)) == [30, 40]
 
