@@ -197,8 +197,9 @@ class Comparison(Experiment):
         header += [f"{name} words (n={len(rows)})" for name, rows in names.items()]
         table = [
             [name, len(each.seeds), mean_plus_minus(each.seeds, ".2f")]
-            + ["{:.2f} to {:.2f}".format(*each.interval), f"{each.difference[0]:+.2f}"]
-            + ["{:+.2f} to {:+.2f}".format(*each.difference[1:]), f"{each.best:.3f}"]
+            + ["{:.2f} to {:.2f}".format(*each.interval)]
+            + ([NOTHING] * 2 if name == self.baseline else _difference(*each.difference))
+            + [f"{each.best:.3f}"]
             + [mean_plus_minus(bleu, ".1f", spread=False) for bleu in zip(*lengths[name])]
             for name, each in self.standings.items()
         ]
@@ -262,6 +263,10 @@ class Comparison(Experiment):
 
 def known(rows: Rows, key: str) -> list[Any]:
     return [row[key] for row in rows if row[key] is not None]
+
+
+def _difference(mean: float, low: float, high: float) -> list[str]:
+    return [f"{mean:+.2f}", f"{low:+.2f} to {high:+.2f}"]
 
 
 def _agreement(seeds: Rows) -> str:
