@@ -280,8 +280,8 @@ class Runner:
         arguments += ["--search", trial.search, "--device", trial.config.train.device]
         self._say(trial, "scoring")
         (trial.folder / "test.log").unlink(missing_ok=True)
-        others = trial.splits[len(trial.tests) :]
-        for split in ([], *(["--split", name] for name in others)):
+        named = [["--split", name] for name in trial.splits[len(trial.tests) :]]
+        for split in [[], *named] if trial.tests else named:
             self._run(trial, lock, "test", *arguments, *split, measured={})
         write_text(trial.folder / "scored.json", json.dumps(trial.scoring()) + "\n")
         # All other checkpoints go: with optimizer state they are the bulk of a run.

@@ -1,0 +1,236 @@
+"""The time from an empty folder to 50 sacreBLEU on Multi30k: `python experiments/speedrun.py`.
+
+One config is trained by train.py with several seeds, one after the other, each in an empty folder
+without tokenizer and token cache, and scored on the validation split by greedy search. The clock
+runs from the start of train.py to its end. What counts as a record: docs/speedrun.md.
+
+Written into --output_dir: speedrun.md and speedrun.csv, and `runs/` as in experiments/trials.py. A
+seed that is done is not run again; one that was interrupted is begun anew, since a clock cannot be
+resumed. Another measurement of the same config wants another --output_dir.
+"""
+
+import dataclasses
+import json
+import shutil
+import sys
+import textwrap
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+if not __package__:  # run as a file: imports begin at the root of the repository, not here
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from configs.load import add_set_argument, load_config
+from configs.multi30k_small_rope import MULTI30K
+from configs.schema import Config, ParallelFiles, Subword
+from experiments.common import Experiment, Rows, chosen_seeds, mean_plus_minus
+from experiments.trials import Trial, say, training_digest
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
+from utils.files import write_text
+from utils.tables import markdown_table
+
+MARK = 50.0  # sacreBLEU
+N_SEEDS, N_CORES, P_VALUE = 5, 2, 0.01  # at least, at most, below
+ONE_KIND = ("commit", "torch", "device", "hardware", "precision")  # for all seeds
+RECORDS = Path("docs/results/speedrun.jsonl")
+
+
+def parse_args(argv: Sequence[str] | None = None) -> Namespace:
+    parser = Parser(
+        description=f"Time a training to {MARK:g} sacreBLEU on Multi30k's validation split."
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", default="configs/multi30k_small_rope.py")
+    seeds = "one training for each, one after the other (default: 0,1,2,3,4)"
+    add("--seeds", metavar="N,...", type=chosen_seeds, default="0,1,2,3,4", help=seeds)
+    add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config")
+    add("--output_dir", metavar="DIR", type=Path, default=Path("runs/speedrun"))
+    add("--threads", metavar="N", type=positive, help="CPU threads (default: cores)")
+    nothing = "table and entry of what is done; nothing is run"
+    add("--report_only", action="store_true", help=nothing)
+    what = "a record is added to this file, and the table beside it is made again (default: "
+    what += f"{RECORDS})"
+    add("--records", metavar="FILE", type=Path, default=RECORDS, help=what)
+    parser.set_defaults(jobs=1)
+    return parser.parse_args(argv)
+
+
+def require_rules(config: Config) -> None:
+    """Raises UserError where another text is read, or weights that are trained already."""
+    corpus = config.data.corpus
+    if isinstance(corpus, ParallelFiles):
+        corpus = dataclasses.replace(corpus, root=MULTI30K.root)
+    broken = {
+        "data.corpus": corpus != MULTI30K,
+        "data.src_lang": (config.data.src_lang, config.data.tgt_lang) != ("fr", "en"),
+        "tokenizer": not isinstance(config.tokenizer, Subword),
+        "train.init_from": config.train.init_from is not None,
+    }
+    for field in (name for name, is_broken in broken.items() if is_broken):
+        raise UserError(
+            f"{field}: the speedrun begins with Multi30k's own pairs, French to English, and with "
+            "nothing else; see docs/speedrun.md"
+        )
+
+
+class TimedTrial(Trial):
+    """A training from an empty folder, and without a break."""
+
+    def write_config(self) -> None:
+        if self.finished_run() is None:
+            for path in self.folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+        data = dataclasses.replace(self.config.data, cache_dir=str(self.folder / "cache"))
+        config = dataclasses.replace(self.config, data=data)
+        Trial.write_config(dataclasses.replace(self, config=config))
+
+    def finished_run(self) -> Path | None:
+        """None too where nobody saw the end: its time is not known."""
+        timed = [attempt["seconds"] for attempt in self.attempts()]
+        return None if None in timed else super().finished_run()
+
+    def unfinished_run(self) -> None:
+        return None
+
+
+@dataclass
+class Speedrun(Experiment):
+    stem = "speedrun"
+
+    def rows(self, trial: Trial) -> Rows:
+        """One: a seed."""
+        [split] = trial.splits
+        training = trial.training()
+        bleu = trial.scores(split)["scores"]["sacrebleu"]
+        [attempt] = trial.attempts()
+        learned = {key: training[key] for key in ("validation_loss", "parameters")}
+        done = {"status": "done", "reason": ""}
+        return [done | {"seconds": attempt["seconds"], "sacrebleu": bleu} | learned]
+
+    def draw(self, rows: Rows) -> None:
+        """There is no picture."""
+
+    def entry(self) -> dict[str, Any]:
+        """All that a table of records says; some trial is done."""
+        from utils.machine import cores
+
+        rows = [row for trial in self.done for row in self.rows(trial)]
+        first = self.done[0].config
+        same = dataclasses.replace(first, train=dataclasses.replace(first.train, seed=0))
+        bleu, seconds = ([row[key] for row in rows] for key in ("sacrebleu", "seconds"))
+        made = [self.provenance(trial) for trial in self.done]
+        kinds = {key: dict.fromkeys(each[key] for each in made) for key in ONE_KIND}
+        return {
+            "config": self.about()[0].removeprefix("Config "),
+            "digest": training_digest(same),
+            **{key: "; ".join(values) for key, values in kinds.items()},
+            "cores": cores(),
+            "seeds": [trial.seed for trial in self.done],
+            "seconds": [round(each, 1) for each in seconds],
+            "sacrebleu": [round(each, 4) for each in bleu],
+            "p_value": p_value(bleu),
+            "log": [validations(trial) for trial in self.done],
+        }
+
+    def report(self, rows: Rows) -> str:
+        entry = self.entry()
+        header = ["seed", "seconds", "sacreBLEU", "validation loss"]
+        done = [row for row in rows if row["status"] == "done"]
+        cells = {"seconds": ".1f", "sacrebleu": ".2f", "validation_loss": ".3f"}
+        table = [
+            [name, *(mean_plus_minus([row[key] for row in some], cells[key]) for key in cells)]
+            for name, some in [*((row["seed"], [row]) for row in done), ("all", done)]
+        ]
+        failed = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
+        lacking = lacks(entry)
+        verdict = f"No record: {'; '.join(lacking)}." if lacking else "A record by the rules."
+        config, _, provenance = self.about()
+        return (
+            f"# To {MARK:g} sacreBLEU\n\n{config}; greedy search, {self.done[0].splits[0]}; "
+            f"{provenance}.\n\n{markdown_table(header, table)}\n{failed}{verdict}\n"
+        )
+
+    def main(self) -> int:
+        """As Experiment.main; a record is added to the file of records."""
+        code = super().main()
+        entry = self.entry() if len(self.done) == len(self.trials) else {}
+        if entry and not lacks(entry):
+            add_record(self.args.records, entry)
+        return code
+
+
+def validations(trial: Trial) -> list[tuple[int, float]]:
+    """Update and validation loss, of each time that the training looked."""
+    lines = (trial.run / "logs" / "metrics.jsonl").read_text("utf-8").splitlines()
+    found = [line for line in map(json.loads, lines) if line["kind"] == "validation"]
+    return [(line["step"], round(line["loss"], 4)) for line in found]
+
+
+def p_value(bleu: Sequence[float]) -> float | None:
+    """How probable such scores are where the mean is the mark or less: one-sided t-test of them.
+
+    None of one score.
+    """
+    from scipy.stats import ttest_1samp
+
+    return float(ttest_1samp(bleu, MARK, alternative="greater").pvalue) if bleu[1:] else None
+
+
+def lacks(entry: Mapping[str, Any]) -> list[str]:
+    """What an entry lacks to be a record."""
+    seeds, p = entry["seeds"], entry["p_value"]
+    chance = "of one seed" if p is None else f"p = {p:.2g} and not below {P_VALUE}"
+    lacking = {
+        f"seeds 0 to {max(N_SEEDS, len(seeds)) - 1} are wanted, all of them": len(seeds) < N_SEEDS
+        or sorted(seeds) != list(range(len(seeds))),
+        f"{entry['cores']} cores (try `taskset -c 0,1`)": entry["cores"] > N_CORES,
+        f"trained on {entry['device']}": entry["device"] != "cpu",
+        f"changes without a commit ({entry['commit']})": "dirty" in entry["commit"],
+        f"mean {fmean(entry['sacrebleu']):.2f}, {chance}": p is None or not p < P_VALUE,
+    }
+    lacking |= {f"several kinds of {key}: {entry[key]}": "; " in entry[key] for key in ONE_KIND}
+    return [text for text, is_lacking in lacking.items() if is_lacking]
+
+
+def add_record(path: Path, entry: Mapping[str, Any]) -> None:
+    """A line of JSON more, unless it is there; and the table beside it, of all records."""
+    line = json.dumps(entry, ensure_ascii=False)
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    lines += [line] if line not in lines else []
+    write_text(path, "".join(f"{each}\n" for each in lines))
+    header = ["record", "minutes", "sacreBLEU", "p", "seeds", "config", "digest", "commit"]
+    header += ["precision", "hardware"]
+    table = [
+        [n, mean_plus_minus([s / 60 for s in each["seconds"]], ".1f")]
+        + [mean_plus_minus(each["sacrebleu"], ".2f"), f"{each['p_value']:.1g}", len(each["seeds"])]
+        + [each[key] for key in header[5:]]
+        for n, each in enumerate(map(json.loads, lines), 1)
+    ]
+    about = f"Wall time to {MARK:g} sacreBLEU by greedy search on Multi30k's validation split, by "
+    about += f"the [rules](../speedrun.md). Row n is line n of {path.name}, which has each seed's "
+    about += "seconds, score and validation losses."
+    text = f"# Records of the speedrun\n\n{textwrap.fill(about, 100)}\n\n"
+    write_text(path.with_suffix(".md"), text + markdown_table(header, table))
+    say(f"a record: {path}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code, see Experiment.main."""
+    args = parse_args(argv)
+    trials: list[Trial] = []
+    for seed in args.seeds:
+        config = load_config(args.config, [*args.overrides, f"train.seed={seed}"])
+        require_rules(config)
+        splits = (MULTI30K.validation,)
+        trials.append(TimedTrial(config.name, seed, config, args.output_dir, (), splits, "greedy"))
+    return Speedrun(args, trials, "config").main()
+
+
+if __name__ == "__main__":
+    run_main(lambda: sys.exit(main()))
