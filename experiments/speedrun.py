@@ -4,9 +4,10 @@ One config is trained by train.py with several seeds, one after the other, each 
 without tokenizer and token cache, and scored on the validation split by greedy search. The clock
 runs from the start of train.py to its end. What counts as a record: docs/speedrun.md.
 
-Written into --output_dir: speedrun.md and speedrun.csv, and `runs/` as in experiments/trials.py. A
-seed that is done is not run again; one that was interrupted is begun anew, since a clock cannot be
-resumed. Another measurement of the same config wants another --output_dir.
+Written into --output_dir: speedrun.md, .csv and .jsonl (see experiments/store.py), and `runs/` as
+in experiments/trials.py. A seed that is done is not run again; one that was interrupted is begun
+anew, since a clock cannot be resumed. Another measurement of the same config wants another
+--output_dir.
 """
 
 import dataclasses
@@ -56,7 +57,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     what = "a record is added to this file, and the table beside it is made again (default: "
     what += f"{RECORDS})"
     add("--records", metavar="FILE", type=Path, default=RECORDS, help=what)
-    parser.set_defaults(jobs=1)
+    parser.set_defaults(jobs=1, store=None)
     return parser.parse_args(argv)
 
 
@@ -105,13 +106,13 @@ class Speedrun(Experiment):
 
     def rows(self, trial: Trial) -> Rows:
         """One: a seed."""
-        [split] = trial.splits
-        training = trial.training()
-        bleu = trial.scores(split)["scores"]["sacrebleu"]
-        [attempt] = trial.attempts()
-        learned = {key: training[key] for key in ("validation_loss", "parameters")}
-        done = {"status": "done", "reason": ""}
-        return [done | {"seconds": attempt["seconds"], "sacrebleu": bleu} | learned]
+        record, done = self.record(trial), {"status": "done", "reason": ""}
+        [scored] = record.scores.values()
+        row = {"seconds": 60 * record.training["train_minutes"]}
+        row["sacrebleu"] = scored["scores"]["sacrebleu"]
+        return [
+            done | row | {key: record.training[key] for key in ("validation_loss", "parameters")}
+        ]
 
     def draw(self, rows: Rows) -> None:
         """There is no picture."""
@@ -124,7 +125,7 @@ class Speedrun(Experiment):
         first = self.done[0].config
         same = dataclasses.replace(first, train=dataclasses.replace(first.train, seed=0))
         bleu, seconds = ([row[key] for row in rows] for key in ("sacrebleu", "seconds"))
-        made = [self.provenance(trial) for trial in self.done]
+        made = [self.record(trial).provenance for trial in self.done]
         kinds = {key: dict.fromkeys(each[key] for each in made) for key in ONE_KIND}
         return {
             "config": self.about()[0].removeprefix("Config "),
@@ -135,7 +136,7 @@ class Speedrun(Experiment):
             "seconds": [round(each, 1) for each in seconds],
             "sacrebleu": [round(each, 4) for each in bleu],
             "p_value": p_value(bleu),
-            "log": [validations(trial) for trial in self.done],
+            "log": [self.validations(trial) for trial in self.done],
         }
 
     def report(self, rows: Rows) -> str:
@@ -156,6 +157,13 @@ class Speedrun(Experiment):
             f"{provenance}.\n\n{markdown_table(header, table)}\n{failed}{verdict}\n"
         )
 
+    def validations(self, trial: Trial) -> list[tuple[int, float]]:
+        """Update and validation loss, of each time that the training looked; none of a lost run."""
+        log = self.args.output_dir / self.record(trial).run / "logs" / "metrics.jsonl"
+        lines = log.read_text("utf-8").splitlines() if log.exists() else []
+        found = [line for line in map(json.loads, lines) if line["kind"] == "validation"]
+        return [(line["step"], round(line["loss"], 4)) for line in found]
+
     def main(self) -> int:
         """As Experiment.main; a record is added to the file of records."""
         code = super().main()
@@ -163,13 +171,6 @@ class Speedrun(Experiment):
         if entry and not lacks(entry):
             add_record(self.args.records, entry)
         return code
-
-
-def validations(trial: Trial) -> list[tuple[int, float]]:
-    """Update and validation loss, of each time that the training looked."""
-    lines = (trial.run / "logs" / "metrics.jsonl").read_text("utf-8").splitlines()
-    found = [line for line in map(json.loads, lines) if line["kind"] == "validation"]
-    return [(line["step"], round(line["loss"], 4)) for line in found]
 
 
 def p_value(bleu: Sequence[float]) -> float | None:
