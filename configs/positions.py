@@ -180,6 +180,16 @@ class Rope(PositionSection, kind="rope"):
             self._fail("scaling.kind", rule)
 
 
+class SelectiveRope(PositionSection, kind="selective_rope"):
+    """Rotation by running sums of what each token turns (Movahedi et al. 2026)."""
+
+    base: float = number(10000.0, gt=1, le=HUGE)
+    rank: int = count(16)  # of the map from a token to its turns
+
+    def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
+        _check_head(self.kind, d_model, n_heads)
+
+
 class Pope(PositionSection, kind="pope"):
     """Content sets magnitudes and position angles (Gopalakrishnan et al. 2025)."""
 
@@ -301,7 +311,7 @@ class Tupe(PositionSection, kind="tupe"):
 
 TwoSided = Bias | Shaw | TransformerXl | Deberta | Tupe | Dape
 # What may stand in an encoder: everything that is defined for keys on both sides of a query.
-EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | Pope | TwoSided
+EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | SelectiveRope | Pope | TwoSided
 
 
 class _CausalOnly(PositionSection):
@@ -331,7 +341,7 @@ class Fox(_CausalOnly, kind="fox"):
 # -------------------------------------------------------------------- schemes made of other schemes
 
 InputScheme = Sinusoidal | Learnable | Shape
-InsideAttention = Rope | Pope | XPos | TwoSided | Cope | Fox
+InsideAttention = Rope | SelectiveRope | Pope | XPos | TwoSided | Cope | Fox
 
 
 class Interleaved(PositionSection, kind="interleaved"):
@@ -387,7 +397,8 @@ class Randomized(PositionSection, kind="randomized"):
             rule = f"{self.scheme.kind} knows {inner} positions: make its max_positions as large"
             self._fail("spread", rule)
         scheme = self.scheme.scheme if isinstance(self.scheme, Ssmax) else self.scheme
-        if NoPosition() in (scheme, getattr(scheme, "encoder", None)):
+        idle = isinstance(scheme, SelectiveRope)
+        if idle or NoPosition() in (scheme, getattr(scheme, "encoder", None)):
             rule = f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does"
             self._fail("scheme", rule)
 
@@ -414,6 +425,7 @@ POSITIONS: dict[str, Position] = {
     "rope_ntk": Rope(scaling=NtkScaling()),
     "rope_dynamic_ntk": Rope(scaling=DynamicNtkScaling()),
     "rope_yarn": Rope(scaling=YarnScaling()),
+    "selective_rope": SelectiveRope(),
     "pope": Pope(),
     "xpos": XPos(),
     "alibi": Alibi(),

@@ -26,8 +26,8 @@ class Memory:
 class KeyValueCache:
     """Keys and values of the tokens decoded so far, of L layers: one buffer [L,2,N,H,max_len,R].
 
-    R is the width of the widest keys; what is narrower leaves the rest unused. `states`
-    [L,N,H,max_len] are there where the scheme keeps a number for each token and head.
+    R is the width of the widest keys; what is narrower leaves the rest unused. A layer whose scheme
+    keeps something of each token and head has it in `states`, [N,H,max_len,...].
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class KeyValueCache:
     ) -> None:
         self.held = like.new_empty(n_layers, 2, n_rows, n_heads, max_len, width)
         self.spare: Tensor | None = None
-        self.states: Tensor | None = None
+        self.states: dict[int, Tensor] = {}
         self.length = 0
         self._view()
 
@@ -53,24 +53,27 @@ class KeyValueCache:
             raise ValueError(f"token {end} does not fit: the cache has room for {room}")
         self.length = end
 
+    def last_state(self, layer: int, n_new: int) -> Tensor | float:
+        """That of the token before the n_new newest ones [N,H,1,...]; 0 where there is none."""
+        states, start = self.states.get(layer), self.length - n_new
+        return 0.0 if states is None else states[:, :, start - 1 : start]
+
     def put(
         self, layer: int, k: Tensor, v: Tensor, state: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Store the newest k [N,H,T,<=R], v [N,H,T,Dh] and state [N,H,T], if any.
-
-        Returns all of the layer.
-        """
+        """Store the newest k, v and state [N,H,T,...], if any; returns all of the layer."""
         n_new, end = k.shape[2], self.length
         keys, values = self.layers[layer]
-        keys, values = fitted(keys, k), fitted(values, v)
+        if k.shape[-1] + v.shape[-1] < 2 * keys.shape[-1]:
+            keys, values = keys[..., : k.shape[-1]], values[..., : v.shape[-1]]
         keys.narrow(2, end - n_new, n_new).copy_(k)
         values.narrow(2, end - n_new, n_new).copy_(v)
         if state is not None:
-            if self.states is None:
-                self.states = state.new_empty(len(self.held), *self.held.shape[2:5])
-            states = self.states[layer, :, :, :end]
-            states[:, :, end - n_new :] = state
-            state = states
+            if layer not in self.states:
+                sizes = *self.held.shape[2:5], *state.shape[3:]
+                self.states[layer] = state.new_empty(sizes)
+            self.states[layer][:, :, end - n_new : end] = state
+            state = self.states[layer][:, :, :end]
         return keys.narrow(2, 0, end), values.narrow(2, 0, end), state
 
     def take(self, rows: Tensor) -> None:
@@ -88,14 +91,7 @@ class KeyValueCache:
         self.spare = self.held if as_many else None
         self.held = into
         self._view()
-        if self.states is not None:
-            self.states = self.states[:, rows]
-
-
-def fitted(buffer: Tensor, new: Tensor) -> Tensor:
-    """As much of the buffer [...,R] as `new` is wide."""
-    width = new.shape[-1]
-    return buffer if buffer.shape[-1] == width else buffer[..., :width]
+        self.states = {layer: states[rows] for layer, states in self.states.items()}
 
 
 class LayerStep:
@@ -146,10 +142,12 @@ class LayerStep:
     def attend_to_self(self, y: Tensor, state: DecodeState) -> Tensor:
         n_rows, length, _ = y.shape
         qkv = self.qkv(y).view(n_rows, length, 3, *self.heads)
-        q, k, v = self.position.rotate_heads(qkv, state.places)
-        k, v, kept = state.cache.put(self.number, k, v, self.position.token_state(y))
+        position, cache = self.position, state.cache
+        kept = position.token_state(y, cache.last_state(self.number, length))
+        q, k, v = position.rotate_heads(qkv, state.places, kept)
+        k, v, kept = cache.put(self.number, k, v, kept)
         weighed = self.self_attention.attend(
-            q, k, v, position=self.position, places=state.places, state=kept
+            q, k, v, position=position, places=state.places, state=kept
         )
         return self.out(weighed)
 

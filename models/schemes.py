@@ -35,6 +35,7 @@ from models.positional_encodings.rope_scaling import (
     yarn_frequencies,
 )
 from models.positional_encodings.sandwich import Sandwich
+from models.positional_encodings.selective import SelectiveRotary
 from models.positional_encodings.shape import ShapeScheme
 from models.positional_encodings.shaw import Shaw
 from models.positional_encodings.sinusoidal import SinusoidalScheme
@@ -210,6 +211,9 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     ),
     config.Shape: lambda p, m: ShapeScheme(_build(p.input, m), p.max_shift),
     config.Rope: _rope,
+    config.SelectiveRope: lambda p, m: each_layer(
+        m, lambda: SelectiveRotary(d_model=m.d_model, n_heads=m.n_heads, base=p.base, rank=p.rank)
+    ),
     config.Pope: lambda p, m: each_layer(
         m, lambda: Pope(n_heads=m.n_heads, head_dim=_head_dim(m), base=p.base)
     ),

@@ -119,7 +119,7 @@ class TokenGate(AttentionPosition):
         super().__init__()
         self.gate = nn.Linear(D_MODEL, N_HEADS, bias=False)
 
-    def token_state(self, x: Tensor) -> Tensor:
+    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
         return self.gate(x).transpose(1, 2)
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
@@ -195,6 +195,7 @@ POSITIONS: dict[str, Position] = {
     "rope_ntk": schema.Rope(scaling=schema.NtkScaling(factor=2.0)),
     "rope_dynamic_ntk": schema.Rope(scaling=schema.DynamicNtkScaling(factor=2.0, trained_length=3)),
     "rope_yarn": schema.Rope(scaling=schema.YarnScaling(factor=2.0, trained_length=4)),
+    "selective_rope": schema.SelectiveRope(rank=4),
     "pope": schema.Pope(),
     "xpos": schema.XPos(scale_base=8.0),
     "alibi": schema.Alibi(),
@@ -221,6 +222,8 @@ POSITIONS: dict[str, Position] = {
     "fox": schema.Fox(),
     "fox_learnable": schema.Fox(encoder=TABLE),
     "interleaved": schema.Interleaved(),
+    # states of two sizes
+    "interleaved_fox": schema.Interleaved(others=schema.SelectiveRope(rank=2), nth=schema.Fox()),
     "interleaved_pope": schema.Interleaved(others=schema.Pope(), nth=schema.Rope()),
     "interleaved_shaw_t5": schema.Interleaved(others=schema.Shaw(clip=2), nth=BUCKETS),
     "ssmax": schema.Ssmax(),

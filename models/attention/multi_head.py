@@ -121,8 +121,8 @@ class SelfAttention(_MultiHead):
     ) -> Tensor:
         """x [B,T,D] at places.q_positions -> [B,T,D]."""
         qkv = self.qkv_proj(x).unflatten(-1, (3, self.n_heads, self.head_dim))
-        q, k, v = position.rotate_heads(qkv, places)
         state = position.token_state(x)
+        q, k, v = position.rotate_heads(qkv, places, state)
         out = self.attend(q, k, v, position=position, places=places, state=state, tap=tap)
         return self.out_proj(out)
 

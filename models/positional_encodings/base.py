@@ -18,6 +18,7 @@ Side = Literal["source", "target"]
 Kind = Literal["encoder", "decoder", "cross"]
 Role = Literal["query", "key"]
 Span = tuple[int, int]
+Heads = tuple[Tensor, Tensor, Tensor]  # q, k and v of all heads
 T = TypeVar("T")
 
 
@@ -132,10 +133,11 @@ class AttentionPosition(nn.Module):
         """q or k [B,H,T,Dh] at positions [T] -> [B,H,T,R]. Caches keep rotated keys."""
         return x
 
-    def rotate_heads(self, qkv: Tensor, places: Places) -> tuple[Tensor, Tensor, Tensor]:
+    def rotate_heads(self, qkv: Tensor, places: Places, state: Tensor | None = None) -> Heads:
         """q, k and v [B,T,3,H,Dh] of tokens at places.q_positions -> [B,H,T,R] twice, [B,H,T,Dh].
 
-        q and k are rotated: by `rotate`, or by something faster that does the same.
+        q and k are rotated: by `rotate`, by something faster that does the same, or by what
+        `token_state` says of these tokens.
         """
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
         at = places.q_positions
@@ -155,14 +157,17 @@ class AttentionPosition(nn.Module):
         """
         return None
 
-    def token_state(self, x: Tensor) -> Tensor | None:
-        """A number [B,H,T] for each head and token of x [B,T,D], kept beside the keys; or None."""
+    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor | None:
+        """What each head keeps of each token of x [B,T,D] beside its key, [B,H,T,...]; or None.
+
+        It may be a running sum: last [B,H,1,...] is that of the token before x, 0 where x begins.
+        """
         return None
 
     def logit_term(
         self, q: Tensor, k: Tensor, places: Places, state: Tensor | None
     ) -> Tensor | None:
-        """What q [B,H,Tq,R], k [B,H,Tk,R] (rotated) or state [B,H,Tk] add to the scaled logits.
+        """What q [B,H,Tq,R], k [B,H,Tk,R] (rotated) or state [B,H,Tk,...] add to the logits.
 
         Broadcasts to [B,H,Tq,Tk] and is finite everywhere, also where the mask forbids; or None.
         """

@@ -22,10 +22,14 @@ def fox_bias(log_gates: Tensor, n_queries: int) -> Tensor:
     0 where a key lies after its query: such pairs have no meaning and must be masked. Raises
     ValueError for more queries than tokens.
     """
-    n_keys = log_gates.shape[-1]
+    return fox_bias_of_sums(log_gates.to(exact_dtype(log_gates.dtype)).cumsum(-1), n_queries)
+
+
+def fox_bias_of_sums(total: Tensor, n_queries: int) -> Tensor:
+    """`fox_bias` from the running sums of ln f [B,H,Tk]."""
+    n_keys = total.shape[-1]
     if n_queries > n_keys:
         raise ValueError(f"{n_queries} queries cannot be the last of {n_keys} tokens")
-    total = log_gates.to(exact_dtype(log_gates.dtype)).cumsum(-1)
     # Only pairs that a mask forbids are above 0, and there the sums overflow in float16.
     return (total[..., n_keys - n_queries :, None] - total[..., None, :]).clamp(max=0)
 
@@ -43,16 +47,16 @@ class ForgetGate(AttentionPosition):
         nn.init.normal_(self.gate.weight, std=0.02)
         nn.init.constant_(self.gate.bias, 5.0)
 
-    def token_state(self, x: Tensor) -> Tensor:
-        """x [B,T,d_model] -> ln f [B,H,T], in float32 or better also under autocast."""
+    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
+        """x [B,T,d_model] -> sums of ln f [B,H,T], in float32 or better also under autocast."""
         exact = exact_dtype(x.dtype)
         with torch.autocast(x.device.type, enabled=False):
             gates = F.linear(x.to(exact), self.gate.weight.to(exact), self.gate.bias.to(exact))
-        return F.logsigmoid(gates).transpose(-2, -1)
+        return F.logsigmoid(gates).transpose(-2, -1).cumsum(2) + last
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
         if state is None:
             raise ValueError(
                 "forgetting attention serves self-attention only: no state of the keys"
             )
-        return fox_bias(state, q.shape[-2])
+        return fox_bias_of_sums(state, q.shape[-2])

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.positional_encodings.base import AttentionPosition, Places, Role, exact_dtype
+from models.positional_encodings.base import AttentionPosition, Heads, Places, Role, exact_dtype
 
 Layout = Literal["interleaved", "half"]
 Form = Literal["auto", "real", "complex"]
@@ -238,7 +238,7 @@ class Rotary(AttentionPosition):
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
         return self.turn(x, positions, self.theta(x), self.magnitude(x, positions, role))
 
-    def rotate_heads(self, qkv: Tensor, places: Places) -> tuple[Tensor, Tensor, Tensor]:
+    def rotate_heads(self, qkv: Tensor, places: Places, state: Tensor | None = None) -> Heads:
         """In one product, whose factor the layers of a stack share; v turns by no angle."""
 
         if self.layout == "half" and self.form == "auto" and qkv.device.type == "cpu":

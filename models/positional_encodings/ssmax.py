@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from models.positional_encodings.base import (
     AttentionPosition,
+    Heads,
     InputPosition,
     Kind,
     Places,
@@ -50,8 +51,8 @@ class Ssmax(AttentionPosition):
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
         return self.inner.rotate(x, positions, role)
 
-    def rotate_heads(self, qkv: Tensor, places: Places) -> tuple[Tensor, Tensor, Tensor]:
-        return self.inner.rotate_heads(qkv, places)
+    def rotate_heads(self, qkv: Tensor, places: Places, state: Tensor | None = None) -> Heads:
+        return self.inner.rotate_heads(qkv, places, state)
 
     def logit_scale(self, head_dim: int, places: Places) -> Tensor:
         return self.factor(places) * self.inner.logit_scale(head_dim, places)
@@ -61,8 +62,8 @@ class Ssmax(AttentionPosition):
         bias = places.once(("bias", id(inner)), lambda: inner.bias(places))
         return None if bias is None else self.factor(places) * bias
 
-    def token_state(self, x: Tensor) -> Tensor | None:
-        return self.inner.token_state(x)
+    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor | None:
+        return self.inner.token_state(x, last)
 
     def logit_term(
         self, q: Tensor, k: Tensor, places: Places, state: Tensor | None

@@ -68,7 +68,7 @@ def test_every_scheme_that_is_fixed_by_positions_has_a_picture() -> None:
             drawn[picture].add(name)
     linear = {"alibi", "alibi_asymmetric", "kerple_log", "kerple_power", "fire", "sandwich"}
     assert drawn["bias"] == {"t5", "sinusoidal_t5", "dape", "tupe", "tupe_r", *linear}
-    content = {"pope", "transformer_xl", "xlnet", "deberta", "deberta_log"}
+    content = {"selective_rope", "pope", "transformer_xl", "xlnet", "deberta", "deberta_log"}
     assert set(POSITIONS) - drawn["encoding"] - drawn["bias"] == {"none", *content}
 
 

@@ -20,10 +20,12 @@ from configs.positions import (
     Pope,
     Randomized,
     Rope,
+    SelectiveRope,
     Tupe,
     YarnScaling,
 )
 from models.positional_encodings.alibi import alibi_bias
+from models.positional_encodings.base import Places
 from models.positional_encodings.forgetting import fox_bias
 from models.positional_encodings.kerple import kerple_power_bias
 from models.positional_encodings.rope import rotate
@@ -55,6 +57,25 @@ def test_learned_frequencies_that_are_those_of_the_paper_are_rope(share: float) 
         for log_theta in learned.scheme.parameters():
             log_theta.copy_(theta_of(D_MODEL // N_HEADS).log())
     same(learned, rope)
+
+
+def test_selective_rope_by_constant_steps_is_rope_at_their_speed() -> None:
+    selective, rope = tiny_model(SelectiveRope(rank=4)), tiny_model(Rope())
+    selective.load_state_dict(rope.state_dict(), strict=False)
+    catches(same, selective, rope)
+    with torch.no_grad():
+        for name, weight in selective.scheme.named_parameters():
+            if "up" in name:
+                weight.fill_(name.endswith("bias"))
+    same(selective, rope)
+    # Tokens that are all the same, whatever the map.
+    layer, x = configured(SelectiveRope(rank=4)).double(), normal(1, 1, D_MODEL).expand(1, 6, -1)
+    qkv = normal(1, 6, 3, N_HEADS, 8)
+    places = Places(torch.arange(6), torch.arange(6))
+    q, k, _ = layer.rotate_heads(qkv, places, layer.token_state(x))
+    speeds = layer.token_state(x[:, :1])[0] * theta_of(8)  # [H,1,Dh/2]
+    turned = [rotate(x.transpose(1, 2), torch.arange(6), speeds) for x in qkv.unbind(2)]
+    close(q @ k.mT, turned[0] @ turned[1].mT, 1e-12)
 
 
 def test_pope_without_phases_is_rope_of_magnitudes_on_one_axis_of_each_plane() -> None:

@@ -1,0 +1,158 @@
+"""Rotations by the state of tokens: sums and angles one by one, padding, steps, known mistakes."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from references import catches, close, normal
+from tiny_models import D_MODEL, N_HEADS, configured, model_with, sources, targets
+from torch import Tensor
+
+import configs.positions as config
+from models.attention.multi_head import SelfAttention
+from models.positional_encodings.base import Places
+from models.positional_encodings.selective import SelectiveRotary
+
+BASE, DH, T = 100.0, 8, 7
+X, QKV = normal(2, T, D_MODEL, seed=1), normal(2, T, 3, N_HEADS, DH, seed=2)
+AT = torch.arange(T)
+
+
+def module(cls: Any = None) -> Any:
+    torch.manual_seed(0)
+    made = configured(config.SelectiveRope(base=BASE, rank=3), cls=cls).double()
+    with torch.no_grad():
+        made.up.bias.add_(normal(D_MODEL // 2, seed=3))
+    return made
+
+
+def logits_by_pair(qkv: Tensor, angle: Any) -> Tensor:
+    """Planes of q and k by the angles angle(b, h, t, c), before the scale."""
+    batch, length = qkv.shape[:2]
+    logits = torch.zeros(batch, N_HEADS, length, length, dtype=qkv.dtype)
+    for b in range(batch):
+        for h in range(N_HEADS):
+            for i in range(length):
+                for j in range(length):
+                    q, k = (qkv[b, t, n, h].view(-1, 2).tolist() for n, t in ((0, i), (1, j)))
+                    for c, ((qa, qb), (ka, kb)) in enumerate(zip(q, k)):
+                        by = angle(b, h, i, c) - angle(b, h, j, c)
+                        even, odd = qa * ka + qb * kb, qa * kb - qb * ka
+                        logits[b, h, i, j] += even * math.cos(by) + odd * math.sin(by)
+    return logits
+
+
+def logits_of(made: Any, x: Tensor = X, qkv: Tensor = QKV) -> Tensor:
+    at = torch.arange(x.shape[1])
+    q, k, v = made.rotate_heads(qkv, Places(at, at), made.token_state(x))
+    assert torch.equal(v, qkv[:, :, 2].transpose(1, 2))
+    return q @ k.mT
+
+
+def check_selective(made: Any) -> None:
+    weight, bias = made.up.weight @ made.down.weight, made.up.bias
+    steps = (weight @ X[..., None])[..., 0] + bias  # [B,T,d/2]
+
+    def angle(b: int, h: int, t: int, c: int) -> float:
+        turn = sum(steps[b, s, h * DH // 2 + c].item() for s in range(t + 1))
+        return turn * BASE ** (-2 * c / DH)
+
+    close(logits_of(made), logits_by_pair(QKV, angle))
+
+
+def test_pairs_turn_by_sums_of_what_the_tokens_say() -> None:
+    check_selective(module())
+    fresh = configured(config.SelectiveRope())
+    assert torch.equal(fresh.up.bias, torch.ones(D_MODEL // 2))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+@pytest.mark.parametrize(("before", "after"), [(0, 3), (3, 0), (2, 4)])
+def test_padding_on_either_side_turns_nothing(kind: Any, before: int, after: int) -> None:
+    torch.manual_seed(0)
+    sizes = {"d_model": D_MODEL, "n_heads": N_HEADS, "dropout": 0.0, "bias": True}
+    attention = SelfAttention(**sizes, kind=kind, layer=0).double()
+    made, causal = module(), kind == "decoder"
+    whole = attention(X, position=made, places=Places(AT, AT, causal=causal))
+    left, right = normal(2, before, D_MODEL, seed=4), normal(2, after, D_MODEL, seed=5)
+    padded, at = torch.cat((left, X, right), dim=1), torch.arange(before + T + after)
+    real = (at >= before) & (at < before + T)
+    padding = (real | ~real[:, None])[None, None]  # padding sees all, so that no row is empty
+    places = Places(at, at, causal=causal, padding=padding)
+    out = attention(padded, position=made, places=places)
+    close(out[:, before : before + T], whole)
+
+
+def test_sums_go_on_where_a_step_begins() -> None:
+    made = module()
+    whole = made.token_state(X)
+    first = made.token_state(X[:, :4])
+    close(torch.cat((first, made.token_state(X[:, 4:], first[:, :, -1:])), dim=2), whole)
+    close(made.token_state(X[:, :1], torch.zeros_like(first[:, :, :1])), whole[:, :, :1])
+
+
+@pytest.mark.parametrize("name", ["selective_rope", "interleaved_fox", "ssmax_fox"])
+def test_a_search_reorders_the_sums_with_the_keys(name: str) -> None:
+    model, src = model_with(name), sources(6, 4)
+    tokens = targets(4, 5).view(2, 2, 5)
+    state = model.init_state(model.encode(src), beam_size=2, max_len=6)
+    model.decode_step(tokens[..., :3], state)
+    swapped = torch.tensor([[1, 1], [1, 0]])
+    state.reorder(swapped)
+    tokens = tokens.gather(1, swapped[..., None].expand(-1, -1, 5))
+    got = model.decode_step(tokens[..., 3:], state)
+    whole = model(src.repeat_interleave(2, 0), tokens.flatten(0, 1))
+    close(got, whole.view(2, 2, 5, -1)[:, :, 3:])
+
+
+def test_sums_and_angles_keep_their_precision_under_autocast() -> None:
+    torch.manual_seed(0)
+    made, x = configured(config.SelectiveRope()), torch.randn(1, 200, D_MODEL)
+    exact = copy.deepcopy(made).double().token_state(x.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        state = made.token_state(x)
+    assert state.dtype == torch.float32
+    close(state.double(), exact, 1e-5)
+    assert made.bfloat16().token_state(x.bfloat16()).dtype == torch.float32
+
+
+def test_without_a_state_it_refuses() -> None:
+    with pytest.raises(ValueError, match="need the state of the tokens"):
+        module().rotate_heads(QKV, Places(AT, AT))
+
+
+# ----------------------------------------------------------------------------------------- mistakes
+
+
+def with_state(change: Any) -> Any:
+    class Mistaken(SelectiveRotary):
+        def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
+            return change(super().token_state(x, last))
+
+    return Mistaken
+
+
+class _OneTurnForAllPairs(SelectiveRotary):
+    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
+        return super().token_state(x, last)[..., :1]
+
+
+def exclusive(state: Tensor) -> Tensor:
+    return torch.cat((torch.zeros_like(state[:, :, :1]), state[:, :, :-1]), dim=2)
+
+
+MISTAKES = {
+    "no sum": with_state(lambda s: s.diff(dim=2, prepend=torch.zeros_like(s[:, :, :1]))),
+    "summed over heads": with_state(lambda s: s.cumsum(1)),
+    "the step of the key instead of the query": with_state(exclusive),
+    "summed from the end": with_state(lambda s: s[:, :, -1:] - s),
+    "one turn for all pairs": _OneTurnForAllPairs,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_known_mistake_is_caught(mistake: str) -> None:
+    check_selective(module(with_state(lambda s: s)))
+    catches(check_selective, module(MISTAKES[mistake]))
