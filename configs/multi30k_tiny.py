@@ -1,6 +1,7 @@
-"""The student of multi30k_student.py with a third of its parameters, for a few megabytes in int8.
+"""The student of multi30k_student.py with less than half of its parameters: 2 MB in int8.
 
-Not trained in this size yet. Dropout 0.05: a model this small learns little by heart.
+1,834,752 parameters. Not trained in this size yet. Dropout 0.05: a model this small learns little
+by heart.
 """
 
 from dataclasses import replace
