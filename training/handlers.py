@@ -151,7 +151,8 @@ class ProgressBar:
         out, now, step = engine.state.output, time.perf_counter(), engine.state.iteration
         self._tokens = 0.98 * self._tokens + out["n_tokens"]
         self._seconds = 0.98 * self._seconds + now - self._update_began
-        epoch = f"epoch {engine.state.epoch}/{engine.state.max_epochs}"
+        last = min(engine.state.max_epochs, -(-self.total // engine.state.epoch_length))
+        epoch = f"epoch {engine.state.epoch}/{last}"
         figures = (
             f"loss {out['nll'] / max(out['n_tokens'], 1):.3f} | "
             f"{self.tokens_per_second:,.0f} tokens/s | lr {out['lr']:.2e}"

@@ -36,6 +36,7 @@ class TrainingData:
 
     loader: DataLoader[list[Batch]]
     n_pairs: int
+    n_tokens: int  # of the target in training, as it is segmented without sampling
     fingerprint: str
     validation: DataLoader[Batch]
     validation_ids: TokenizedSplit
@@ -93,6 +94,7 @@ def prepare_data(
             resampler=resampler,
         ),
         n_pairs=len(ids),
+        n_tokens=len(ids.tgt_ids),
         fingerprint=text.fingerprint(),
         validation=validation_loader(validation_ids, tokenizer, config.evaluate.batch_on(device)),
         validation_ids=validation_ids,

@@ -12,7 +12,7 @@ from ignite.engine import Engine, Events
 from ignite.handlers import EarlyStopping
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from checkpoints.run import Run
+from checkpoints.run import FinishedError, Run
 from configs.load import write_config_json
 from configs.schema import Config, EpochDecay
 from configs.serialize import apply_overrides, leaves, to_dict
@@ -79,6 +79,9 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             progress = Progress(epoch_length=len(data.loader))
             total_steps = config.train.max_epochs * progress.epoch_length
             total_steps = min(total_steps, config.train.max_steps or total_steps)
+            if config.train.max_tokens is not None:
+                within = config.train.max_tokens * progress.epoch_length / data.n_tokens
+                total_steps = min(total_steps, max(1, round(within)))
             warn_of_warm_up(config, total_steps)
             learner = build_learner(
                 config, tokenizer, device=device, dtype=dtype, total_steps=total_steps
@@ -106,6 +109,11 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
                 engine.logger.setLevel(logging.CRITICAL)  # the script reports errors, once
             parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping, device)
             start.restore(parts)
+            if progress.step >= total_steps:
+                raise FinishedError(
+                    f"{run.path}: this run is finished (updates: {progress.step}). To train on, "
+                    f"raise train.max_tokens = {config.train.max_tokens}"
+                )
             log = stack.enter_context(RunLog(run, first_step=progress.step))
             checkpoints = Checkpoints(run, parts, trainer, config=config.train, before=log.flush)
             checkpoints.resume(progress)

@@ -139,11 +139,18 @@ class Result:
     accuracy: float
     seconds: float  # of the search
 
+    @property
+    def character_loss(self) -> float:
+        """Nats a character of the references, which other tokenizers can be compared by."""
+        n_tokens = self.pairs.ids.tgt_lengths.sum()
+        return float(self.loss * n_tokens / sum(map(len, self.pairs.references)))
+
     def block(self) -> str:
         """The scores for a human reader."""
         return (
             f"=== {self.pairs.name} ===\n{format_scores(self.scores)}\n"
-            f"loss {self.loss:.4f}, token accuracy {self.accuracy:.4f}; "
+            f"loss {self.loss:.4f}, token accuracy {self.accuracy:.4f}, "
+            f"loss a character {self.character_loss:.4f}; "
             f"translated in {self.seconds:.1f} s"
         )
 
@@ -154,6 +161,7 @@ class Result:
             **pairs.identity(),
             "loss": self.loss,
             "accuracy": self.accuracy,
+            "character_loss": self.character_loss,
             "scores": asdict(self.scores),
             "search_seconds": self.seconds,
             "epoch": loaded.epoch,

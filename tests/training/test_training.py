@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from ignite.engine import Engine
+from ignite.engine import Engine, Events
 from torch import Tensor, nn
-from toy_runs import log_of, run_here, toy_config
+from toy_runs import assert_same_logs, log_of, run_here, toy_config
 from updates import CPU, EOS, PAD, VOCAB, batch_of, difference, sentences, small_model, updated
 
 import train as script
+from checkpoints.run import FinishedError
 from configs.schema import InverseSqrt
+from configs.serialize import apply_overrides
 from data.cache import TokenizedSplit
 from models.loss import TokenSums
 from training import engine, run as run_module
@@ -243,6 +245,31 @@ def test_tf32_is_for_the_products_of_float32(
     monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
     run_here(toy_config(tmp_path, "train.max_steps=1"))
     assert chosen == ["high"]
+
+
+def test_a_budget_of_target_tokens_ends_the_run_and_is_what_the_schedule_spans(
+    tmp_path: Path,
+) -> None:
+    cosine = "optim.schedule=cosine optim.schedule.lr=0.003 optim.schedule.warmup_steps=1"
+    config = toy_config(tmp_path, cosine, "optim.accumulate=3 train.max_epochs=1")
+    of_updates: list[int] = []
+
+    def count(trainer: Engine, _: object) -> None:
+        @trainer.on(Events.ITERATION_COMPLETED)
+        def note(engine: Engine) -> None:
+            of_updates.append(engine.state.output["n_tokens"])
+
+    run_here(config, hook=count)
+    assert len(of_updates) == 10
+    budget = round(0.7 * sum(of_updates))
+    by_tokens = apply_overrides(config, [f"train.max_tokens={budget}"])
+    run = run_here(by_tokens).run
+    assert_same_logs(run, run_here(apply_overrides(config, ["train.max_steps=7"])).run)
+    assert max(log_of(run)) == 7
+    with pytest.raises(FinishedError, match=rf"7\)\. .*raise train\.max_tokens = {budget}"):
+        run_here(by_tokens, resume=run.path)
+    epoch = run_here(apply_overrides(config, ["train.max_tokens=1000000000"])).run
+    assert max(log_of(epoch)) == 10  # max_epochs is a limit too
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -13,6 +13,7 @@ from made_runs import Scripts, copy_run
 
 import test as test_script
 import tune
+from tokenizer.build import load_tokenizer
 from translation.metrics import score_corpus
 from translation.tuning import Grid
 
@@ -59,6 +60,12 @@ def test_every_promised_figure_is_printed_and_written(run: Path, printed: str) -
         assert re.search(rf"^{re.escape(label)} +{re.escape(figure)}", printed, re.MULTILINE), label
     assert scores["signature"] in printed
     assert f"loss {record['loss']:.4f}, token accuracy {record['accuracy']:.4f}" in printed
+    tokenizer = load_tokenizer(run / "tokenizer")
+    references = (run / "results" / "test_beam.ref.txt").read_text("utf-8").splitlines()
+    n_tokens = sum(len(tokenizer.encode_tgt(line)) for line in references)
+    by_character = record["loss"] * n_tokens / len("".join(references))
+    assert record["character_loss"] == pytest.approx(by_character)
+    assert f"loss a character {by_character:.4f}; " in printed
     assert sum(bucket["n"] for bucket in scores["buckets"]) == SPLIT
     assert {"commit", "python", "torch", "device", "hardware"} <= record["provenance"].keys()
     trained = record["trained"]  # with precision "auto"
