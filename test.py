@@ -20,7 +20,6 @@ from translation.arguments import (
 from translation.settings import SEARCHES, config_change, require_same_languages
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
-from utils.lines import open_source, read_lines
 
 if TYPE_CHECKING:
     from translation.loading import LoadedRun
@@ -68,16 +67,10 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 def report_alignment(args: Namespace, loaded: LoadedRun, translator: Translator) -> None:
     """Precision, recall and AER of links between words, by layer and for one choice of heads."""
     from translation.alignment import ALL_HEADS
-    from translation.alignment_error import GoldPairs, read_gold
+    from translation.alignment_error import GoldPairs, read_gold_pairs
 
     prefix, data = args.align_text or args.align.parent / "test", loaded.config.data
-    src, tgt = (
-        list(read_lines(*open_source(Path(f"{prefix}.{language}"))))
-        for language in (data.src_lang, data.tgt_lang)
-    )
-    if len(src) != len(tgt) or not src:
-        raise UserError(f"{prefix}: {len(src):,} lines on one side and {len(tgt):,} on the other")
-    gold = read_gold(args.align, src, tgt)
+    src, tgt, gold = read_gold_pairs(args.align, prefix, data.src_lang, data.tgt_lang)
     if (args.align_dev or 0) >= len(src):
         raise UserError(f"--align_dev {args.align_dev}: of {len(src):,} pairs some must be left")
     pairs = GoldPairs(translator.word_attention(src, tgt), gold)

@@ -56,12 +56,15 @@ def chosen(text: str, known: Collection[str], what: str) -> list[str]:
 chosen_positions = partial(chosen, known=POSITIONS, what="position scheme")
 
 
-def chosen_seeds(text: str) -> list[int]:
-    """The seeds in `text`, between commas. Raises UserError for what is no seed, and for none."""
+def chosen_numbers(text: str, flag: str, least: int) -> list[int]:
+    """The integers in `text`, between commas. Raises UserError for what is none, and for none."""
     parts = between_commas(text)
-    if not parts or not all(part.isascii() and part.isdigit() for part in parts):
-        raise UserError(f"--seeds {text!r}: integers >= 0, separated by commas")
+    if not parts or not all(p.isascii() and p.isdigit() and int(p) >= least for p in parts):
+        raise UserError(f"{flag} {text!r}: integers >= {least}, separated by commas")
     return list(map(int, parts))
+
+
+chosen_seeds = partial(chosen_numbers, flag="--seeds", least=0)
 
 
 def add_trial_arguments(

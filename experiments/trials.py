@@ -116,10 +116,7 @@ class Trial:
         write_text(self.folder / "config.py", CONFIG_FILE)
 
     def finished_run(self) -> Path | None:
-        """The run's folder, if the training came to its end: train.py then prints the folder."""
-        printed = _read(self.folder / "train.out").split("\n")[:-1]
-        run = self.folder / Path(printed[-1]).name if printed else None
-        return run if run is not None and any(run.glob(CHECKPOINTS)) else None
+        return finished_run(self.folder)
 
     @property
     def run(self) -> Path:
@@ -188,6 +185,13 @@ class Trial:
             "train_minutes": None if None in seconds else sum(seconds) / 60,
             "jobs": max((each["jobs"] for each in attempts), default=1),  # side by side
         }
+
+
+def finished_run(folder: Path) -> Path | None:
+    """A trial's run, if the training came to its end: train.py then prints the run's folder."""
+    printed = _read(folder / "train.out").split("\n")[:-1]
+    run = folder / Path(printed[-1]).name if printed else None
+    return run if run is not None and any(run.glob(CHECKPOINTS)) else None
 
 
 def _read(path: Path) -> str:

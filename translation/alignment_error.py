@@ -99,6 +99,19 @@ def read_gold(path: Path, src: Sequence[str], tgt: Sequence[str]) -> list[Gold]:
     ]
 
 
+def read_gold_pairs(
+    links: Path, text: Path, src_lang: str, tgt_lang: str
+) -> tuple[list[str], list[str], list[Gold]]:
+    """Sources, translations and gold links of a file and of TEXT.LANGUAGE. Raises UserError."""
+    src, tgt = (
+        list(read_lines(*open_source(Path(f"{text}.{language}"))))
+        for language in (src_lang, tgt_lang)
+    )
+    if len(src) != len(tgt) or not src:
+        raise UserError(f"{text}: {len(src):,} lines on one side and {len(tgt):,} on the other")
+    return src, tgt, read_gold(links, src, tgt)
+
+
 @dataclass(frozen=True, slots=True)
 class GoldPairs:
     """Sentence pairs, all that a model's attention says of their words, and their gold links."""

@@ -1,0 +1,300 @@
+"""What a position scheme does to attention: `python experiments/attention_study.py`.
+
+Measured of every trained model on a split:
+
+    entropy, distance, diagonal   of each head, in bits, keys and as a share (explorer/heads.py):
+                                  the mean over the pairs, with the reference as the target
+    aer                           of links read off the mean of all heads of each decoder layer,
+                                  on the gold links of --gold (translation/alignment_error.py)
+    accuracy                      of the likeliest token after the reference's, by its place
+    sacrebleu, unchanged          with all positions of both sides later by N (0: as trained), and
+                                  the share of translations that are then what they were
+
+Written into --output_dir: attention.csv, a row for each figure of each model; attention.md, means
+over the seeds; attention_layers.png, attention_accuracy.png, attention_shifts.png. Queries, keys
+and places are tokens: compare models of one tokenizer. Late places are those of long sentences.
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if not __package__:  # run as a file: imports begin at the root of the repository, not here
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from configs.positions import POSITIONS
+from configs.schema import Config
+from configs.serialize import to_dict
+from data.batching import make_eval_loader
+from data.corpora.build import build_corpus
+from experiments import common
+from experiments.common import Rows, means, seeds_table
+from experiments.trials import finished_run, say
+from explorer.heads import head_statistics
+from models.positional_encodings import base
+from pictures.panels import Curve, curve_panels, save_figure
+from translation.alignment import HeadChoice
+from translation.alignment_error import GoldPairs, read_gold_pairs
+from translation.evaluation import EvaluationSet, choose_splits
+from translation.forcing import KINDS, attention_weights
+from translation.loading import load_run
+from translation.metrics import sentence_statistics, summed_bleu
+from translation.search import in_batches
+from translation.translator import Translator
+from utils.cli import Parser, positive, run_main
+from utils.errors import UserError
+from utils.files import write_text
+from utils.machine import provenance, resolve_device
+from utils.tables import write_csv
+
+PLACES = (5, 10, 15, 20, 25)  # upper ends of buckets of target tokens, counted from 1
+
+
+class Shifted(base.PositionScheme):
+    """A scheme with every token where the one `shift` places later would stand, on both sides."""
+
+    def __init__(self, inner: base.PositionScheme, shift: int) -> None:
+        super().__init__()
+        self.inner, self.shift = inner, shift
+        self.input, self.attention = inner.input, inner.attention  # type: ignore[method-assign]
+
+    def positions(self, side: base.Side, start: int, end: int, device: torch.device) -> Tensor:
+        return self.inner.positions(side, start + self.shift, end + self.shift, device)
+
+    def span(self, start: int, end: int) -> base.Span | None:
+        return self.inner.span(start + self.shift, end + self.shift)
+
+    def max_length(self, side: base.Side) -> int | None:
+        bound = self.inner.max_length(side)
+        return None if bound is None else max(0, bound - self.shift)
+
+
+def parse_args(argv: Sequence[str] | None = None) -> Namespace:
+    parser = Parser(description="Attention, alignment, accuracy by place and shifts, by scheme.")
+    add = parser.add_argument
+    what = "trained models (default: all finished ones of --compared)"
+    add("--model_path", metavar="RUN", type=Path, nargs="+", action="extend", help=what)
+    what = "an --output_dir of compare_positions.py"
+    add("--compared", metavar="DIR", type=Path, default=Path("runs/compare"), help=what)
+    add("--split", metavar="NAME", help="default: the first test split of a model's corpus")
+    what = "only the first N pairs, of the gold links too"
+    add("--sentences", metavar="N", type=positive, help=what)
+    what = "a folder with gold.talp and test.LANGUAGE: gold links between words (default: no aer)"
+    add("--gold", metavar="DIR", type=Path, help=what)
+    add("--shifts", metavar="N,...", default="1,10,100", help="by how many places all are later")
+    add("--search", choices=("greedy", "beam"), default="greedy", help="of what is shifted")
+    add("--output_dir", metavar="DIR", type=Path, default=Path("runs/attention_study"))
+    args = parser.parse_args(argv)
+    args.shifts = common.chosen_numbers(args.shifts, "--shifts", 1)
+    return args
+
+
+def compared_runs(folder: Path) -> list[Path]:
+    """The finished trainings of a comparison. Raises UserError where there is none."""
+    runs = [run for trial in sorted((folder / "runs").glob("*")) if (run := finished_run(trial))]
+    if not runs:
+        why = "train some with experiments/compare_positions.py, or give --model_path or --compared"
+        raise UserError(f"{folder}: no finished training in {folder / 'runs'}; {why}")
+    return runs
+
+
+def scheme_name(config: Config) -> str:
+    """As --position has it, whatever the size of a table; else the name of the config."""
+
+    def plain(position: Any) -> dict[str, Any]:
+        return {**to_dict(position), "max_positions": None}
+
+    wanted = plain(config.model.position)
+    return next((name for name, p in POSITIONS.items() if plain(p) == wanted), config.name)
+
+
+def measured(measure: str, of: object, value: Any, n: int, **more: Any) -> dict[str, Any]:
+    """A figure of a stack, a layer, a bucket of places or a shift, from n pairs or tokens."""
+    row = {"measure": measure, "of": str(of), "layer": None, "head": None, "n": n, "reason": ""}
+    return {**row, "value": None if value is None else float(value), **more}
+
+
+def head_rows(pairs: EvaluationSet) -> Rows:
+    """Entropy, distance and diagonal of every head."""
+    ids, searcher = pairs.ids, pairs.translator.searcher
+
+    def compute(rows: Sequence[int]) -> list[dict[base.Kind, dict[str, np.ndarray]]]:
+        given = [ids.src(i).tolist() for i in rows], [ids.tgt(i).tolist() for i in rows]
+        found = attention_weights(searcher.model, searcher.tokenizer, searcher.device, *given)
+        return [{k: head_statistics(w.astype(np.float64)) for k, w in e.items()} for e in found]
+
+    lengths = np.maximum(ids.src_lengths, ids.tgt_lengths).tolist()
+    most = pairs.translator.decode.batch_on(searcher.device.type)
+    found = in_batches(lengths, most, compute)
+    return [
+        measured(name, kind, value, len(ids), layer=layer + 1, head=head + 1)
+        for kind in KINDS
+        for name in found[0][kind]
+        for (layer, head), value in np.ndenumerate(np.mean([e[kind][name] for e in found], axis=0))
+    ]
+
+
+def alignment_rows(pairs: EvaluationSet, folder: Path) -> Rows:
+    """The alignment error rate by decoder layer, as `test.py --align` has it."""
+    data, files = pairs.loaded.config.data, (folder / "gold.talp", folder / "test")
+    src, tgt, gold = read_gold_pairs(*files, data.src_lang, data.tgt_lang)
+    n = min(len(src), pairs.limit or len(src))
+    linked = GoldPairs(pairs.translator.word_attention(src[:n], tgt[:n]), gold[:n])
+    layers = range(1, len(linked.attention[0].produced) + 1)
+    errors = [linked.scores(HeadChoice(layer)).aer for layer in layers]
+    return [measured("aer", f"layer {i}", aer, n, layer=i) for i, aer in zip(layers, errors)]
+
+
+@torch.inference_mode()
+def accuracy_rows(pairs: EvaluationSet) -> Rows:
+    """How often the likeliest token is the reference's, after the reference's, by its place."""
+    loaded, device = pairs.loaded, pairs.translator.searcher.device
+    tokenizer, size = loaded.tokenizer, loaded.config.evaluate.batch_on(device.type)
+    special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
+    right, places = list[bool](), list[int]()
+    for padded in make_eval_loader(pairs.ids, batch_size=size, **special):
+        batch = padded.to(device)
+        logits = loaded.model(batch.src, batch.tgt_in, select=batch.flat)
+        right += (logits.argmax(-1) == batch.targets).tolist()
+        places += (batch.flat % batch.tgt_in.shape[1] + 1).tolist()
+    of_place = common.buckets(PLACES, places).items()
+    return [
+        measured("accuracy", name, fmean(right[i] for i in rows) if rows else None, len(rows))
+        for name, rows in of_place
+    ]
+
+
+def shift_rows(pairs: EvaluationSet, shifts: Sequence[int]) -> Rows:
+    """sacreBLEU with shifted positions; a reason where the scheme has no such positions."""
+    model, n, rows = pairs.loaded.model, len(pairs.sources), Rows()
+    scheme, plain = model.scheme, pairs.translate()[0]
+    for shift in (0, *shifts):
+        model.scheme = Shifted(scheme, shift)
+        try:
+            found = pairs.translate()[0] if shift else plain
+        except UserError as error:
+            reason = " ".join(str(error).split())
+            rows.append(measured("sacrebleu", shift, None, n, reason=reason))
+            continue
+        finally:
+            model.scheme = scheme
+        bleu = summed_bleu(sentence_statistics(found, pairs.references).sum(0))
+        rows.append(measured("sacrebleu", shift, bleu, n))
+        if shift:
+            same = fmean(a == b for a, b in zip(found, plain))
+            rows.append(measured("unchanged", shift, same, n))
+    return rows
+
+
+def study(args: Namespace, path: Path) -> tuple[Rows, dict[str, str]]:
+    """All figures of a model, and how it was trained. Raises UserError as test.py does."""
+    loaded = load_run(path, runs_dir="runs")
+    config, translator = loaded.config, Translator.of(loaded, resolve_device("auto"))
+    [split, *_] = choose_splits(build_corpus(config.data), args.split)
+    pairs = EvaluationSet(loaded, translator, split, args.search == "greedy", args.sentences)
+    rows = head_rows(pairs)
+    if args.gold is not None:
+        rows += alignment_rows(pairs, args.gold)
+    rows += [*accuracy_rows(pairs), *shift_rows(pairs, args.shifts)]
+    first = {"scheme": scheme_name(config), "seed": config.train.seed, "split": split}
+    first["run"] = loaded.run.path.name
+    return [{**first, **row} for row in rows], {"precision": loaded.trained["precision"]}
+
+
+def mean_by(rows: Rows, key: str, **where: str) -> dict[Any, float]:
+    """The mean of the values of each kind of row, by a column; of those alone as `where` says."""
+    found: dict[Any, list[float]] = {}
+    for row in rows:
+        if row["value"] is not None and all(row[name] == value for name, value in where.items()):
+            found.setdefault(row[key], []).append(row["value"])
+    return {name: fmean(values) for name, values in found.items()}
+
+
+def by_scheme(of_runs: Sequence[Rows]) -> dict[str, list[Rows]]:
+    """The rows of every seed, the best sacreBLEU first."""
+    named = ((rows[0]["scheme"], rows) for rows in of_runs)
+    return common.ranked(named, lambda rows: mean_by(rows, "of", measure="sacrebleu")["0"])
+
+
+def report(args: Namespace, of_runs: Sequence[Rows], made: Sequence[Mapping[str, str]]) -> str:
+    """Markdown: means over the seeds, of heads also over the layers and heads."""
+    groups, every = by_scheme(of_runs), [row for rows in of_runs for row in rows]
+
+    def table(form: str, *names: str) -> str:
+        wanted = dict.fromkeys((r["measure"], r["of"]) for r in every if r["measure"] in names)
+        known = {
+            name: [{w: mean_by(rows, "of", measure=w[0]).get(w[1]) for w in wanted} for rows in of]
+            for name, of in groups.items()
+        }
+        return seeds_table("scheme", known, {" ".join(w): means(w, form) for w in wanted}, {})
+
+    reasons = [
+        f"- {row['scheme']}, seed {row['seed']}, shift {row['of']}: {row['reason']}\n"
+        for row in every
+        if row["reason"]
+    ]
+    splits, seeds = (dict.fromkeys(str(row[key]) for row in every) for key in ("split", "seed"))
+    n, first = every[0]["n"], of_runs[0]
+    tokens = [f"{row['of']}: {row['n']:,}" for row in first if row["measure"] == "accuracy"]
+    return (
+        f"# What a scheme does to attention\n\n{', '.join(splits)}, {n:,} pairs; seeds "
+        f"{', '.join(seeds)}; {args.search} search; {common.provenance_line(made)}.\n\n## Heads\n\n"
+        f"{table('.3f', 'entropy', 'distance', 'diagonal', 'aer')}\n## Accuracy by place\n\n"
+        f"Tokens: {'; '.join(tokens)}.\n\n{table('.3f', 'accuracy')}\n## Shifted positions\n\n"
+        f"{table('.2f', 'sacrebleu')}\n{table('.3f', 'unchanged')}"
+        + "".join(["\n", *reasons] if reasons else [])
+    )
+
+
+def draw(folder: Path, of_runs: Sequence[Rows]) -> None:
+    """By layer, by place and by shift: a line for each scheme, the mean over its seeds."""
+    groups = {name: sum(seeds, Rows()) for name, seeds in by_scheme(of_runs).items()}
+
+    def lines(key: str, **where: str) -> dict[str, Curve]:
+        found = {name: mean_by(rows, key, **where) for name, rows in groups.items()}
+        return {name: Curve(list(each), list(each.values())) for name, each in found.items()}
+
+    panels = {
+        f"{measure}, {kind}": lines("layer", measure=measure, of=kind)
+        for measure in ("entropy", "distance")
+        for kind in KINDS
+    }
+    title = "Entropy (bits) and distance (keys) of attention, mean of heads"
+    drawn = curve_panels(panels, columns=3, size=(2.5, 2.2), title=title, x_label="layer")
+    for axes in drawn.axes:
+        axes.locator_params(axis="x", integer=True)
+    save_figure(drawn, folder / "attention_layers.png")
+    for name, measure, title, x_label in (
+        ("accuracy", "accuracy", "Right after the reference's tokens", "place of the target token"),
+        ("shifts", "sacrebleu", "sacreBLEU with all positions later", "shift of both sides"),
+    ):
+        labels: Any = {"title": title, "x_label": x_label, "y_label": measure}
+        drawn = curve_panels({"": lines("of", measure=measure)}, size=(5.6, 3.6), **labels)
+        save_figure(drawn, folder / f"attention_{name}.png")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse_args(argv)
+    paths = args.model_path or compared_runs(args.compared)
+    of_runs, made = list[Rows](), [provenance(resolve_device("auto"))]
+    for number, path in enumerate(paths, start=1):
+        rows, trained = study(args, path)
+        of_runs, made = [*of_runs, rows], [*made, trained]
+        say(f"[{number}/{len(paths)}] {rows[0]['scheme']}, seed {rows[0]['seed']}")
+    text, folder = report(args, of_runs, made), args.output_dir
+    write_text(folder / "attention.md", text)
+    write_csv(folder / "attention.csv", [row for rows in of_runs for row in rows])
+    draw(folder, of_runs)
+    print(text, end="")
+    say(f"written: {folder}/attention*")
+
+
+if __name__ == "__main__":
+    run_main(main)

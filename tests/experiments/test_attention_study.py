@@ -1,0 +1,200 @@
+"""The study of attention: heads, alignment, accuracy by place, shifted positions; what is told."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_runs import Scripts, untrained_run
+from stand_in import read_csv
+from tiny_models import BOS, LIMITS, model_with, sources, targets
+
+import test as scoring
+from configs import schema
+from experiments import attention_study
+from experiments.attention_study import Shifted, accuracy_rows, head_rows, shift_rows
+from models.decoding.stepwise import greedy_search
+from translation.evaluation import EvaluationSet
+from translation.loading import load_run
+from translation.translator import Translator
+
+CPU = torch.device("cpu")
+
+
+def pairs_of(run: Path, limit: int = 12) -> EvaluationSet:
+    """The first test pairs, for a model in float64."""
+    loaded = load_run(run, runs_dir="runs")
+    loaded.model.double()
+    return EvaluationSet(loaded, Translator.of(loaded, CPU), "test", True, limit)
+
+
+@pytest.mark.parametrize("name", ["learnable", "sinusoidal", "rope", "t5", "xlnet", "cope", "none"])
+def test_shifted_positions_change_a_model_where_it_knows_more_than_distances(name: str) -> None:
+    model, batch = model_with(name).requires_grad_(False), (sources(6, 9), targets(2, 5))
+    before, scheme = model(*batch), model.scheme
+    model.scheme = Shifted(scheme, 7)
+    apart = float((model(*batch) - before).abs().max())
+    assert apart > 1e-2 if name in ("learnable", "sinusoidal") else apart < 1e-9
+    model.scheme = Shifted(scheme, 0)
+    assert torch.equal(model(*batch), before)
+
+
+@pytest.mark.parametrize("shift", [1, 4])
+def test_a_shift_reads_the_rows_of_a_table_that_far_down_in_a_search_too(shift: int) -> None:
+    shifted, moved, src = model_with("learnable"), model_with("learnable"), sources(6, 9)
+    shifted.scheme = Shifted(shifted.scheme, shift)
+    plain = greedy_search(moved, src, LIMITS)
+    with torch.no_grad():
+        for side in ("source", "target"):
+            table = moved.scheme.input(side).table.weight
+            table.copy_(table.roll(-shift, dims=0))
+    tgt_in = targets(2, 8)
+    assert torch.equal(shifted(src, tgt_in), moved(src, tgt_in))
+    found = [[best.ids for best, *_ in greedy_search(m, src, LIMITS)] for m in (shifted, moved)]
+    assert found[0] == found[1] != [best.ids for best, *_ in plain]
+    state = shifted.init_state(shifted.encode(src), beam_size=1, max_len=8)
+    steps = [shifted.decode_step(ids[:, None], state)[:, 0] for ids in tgt_in.T]
+    torch.testing.assert_close(torch.stack(steps, 1), shifted(src, tgt_in), rtol=0, atol=1e-12)
+    assert int(tgt_in[0, 0]) == BOS
+
+
+def test_bleu_stands_under_a_shift_with_rope_and_falls_with_sinusoids(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    def figures(run: Path, *shifts: int) -> dict[tuple[str, str], float]:
+        pairs = pairs_of(run)
+        for parameter in pairs.loaded.model.parameters():
+            parameter.data.mul_(1.6)  # so that it is no repetition
+        pairs.references = pairs.translate()[0]  # so that BLEU is 100 as it stands
+        return {(row["measure"], row["of"]): row["value"] for row in shift_rows(pairs, shifts)}
+
+    rope = figures(untrained_run(trained_run, tmp_path, tie_embeddings="none"), 1, 100)
+    for shift in ("0", "1", "100"):
+        assert rope["sacrebleu", shift] == pytest.approx(100.0)
+    assert rope["unchanged", "1"] == rope["unchanged", "100"] == 1.0
+    position = schema.Sinusoidal()
+    run = untrained_run(trained_run, tmp_path, position=position, tie_embeddings="none")
+    sinusoidal = figures(run, 100)
+    assert sinusoidal["sacrebleu", "0"] == pytest.approx(100.0)
+    assert sinusoidal["sacrebleu", "100"] < 99.0
+    assert sinusoidal["unchanged", "100"] < 1.0
+
+
+def test_a_table_without_such_positions_gives_a_reason(trained_run: Path, tmp_path: Path) -> None:
+    run = untrained_run(trained_run, tmp_path, position=schema.Learnable(max_positions=96))
+    pairs = pairs_of(run, 4)
+    scheme = pairs.loaded.model.scheme
+    far = shift_rows(pairs, [92])[-1]
+    assert (far["of"], far["value"]) == ("92", None)
+    assert re.match(r"a source of \d+ tokens is longer than the position table of 4", far["reason"])
+    assert pairs.loaded.model.scheme is scheme
+
+
+def test_where_all_keys_are_alike_entropy_is_the_logarithm_of_their_number(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    pairs = pairs_of(untrained_run(trained_run, tmp_path, position=schema.NoPosition()))
+    model, ids = pairs.loaded.model, pairs.ids
+    for name, parameter in model.named_parameters():
+        if "qkv_proj" in name or "q_proj" in name:
+            torch.nn.init.zeros_(parameter)
+    expected = {
+        "encoder": np.log2(ids.src_lengths).mean(),
+        "cross": np.log2(ids.src_lengths).mean(),
+        "decoder": np.mean([np.log2(np.arange(1, n + 1)).mean() for n in ids.tgt_lengths]),
+    }
+    rows = [row for row in head_rows(pairs) if row["measure"] == "entropy"]
+    assert {(row["of"], row["layer"], row["head"]) for row in rows} == {
+        (kind, layer, head) for kind in expected for layer in (1, 2) for head in (1, 2)
+    }
+    for row in rows:
+        assert row["value"] == pytest.approx(expected[row["of"]], abs=1e-6)
+        assert row["n"] == 12
+
+
+def test_accuracy_by_place_is_that_of_sentences_alone_and_adds_up(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    pairs = pairs_of(untrained_run(trained_run, tmp_path))
+    # Every second reference is what the model says itself.
+    own = pairs.translator.searcher.search_ids(
+        [pairs.ids.src(i).tolist() for i in range(12)], pairs.translator.decode, greedy=True
+    )
+    eos = pairs.loaded.tokenizer.eos_id
+    tgt = [pairs.ids.tgt(i) if i % 2 else [*best.ids, eos] for i, [best] in enumerate(own)]
+    offsets = np.cumsum([0, *map(len, tgt)])
+    pairs.ids = replace(pairs.ids, tgt_ids=np.concatenate(tgt), tgt_offsets=offsets)
+    model, bos, hits = pairs.loaded.model, pairs.loaded.tokenizer.bos_id, dict[str, list[bool]]()
+    for i in range(len(pairs.ids)):
+        src, tgt = pairs.ids.src(i).tolist(), pairs.ids.tgt(i).tolist()
+        [logits] = model(torch.tensor([src]), torch.tensor([[bos, *tgt[:-1]]]))
+        for place, (row, wanted) in enumerate(zip(logits, tgt), start=1):
+            name = "1–5" if place <= 5 else "6–10" if place <= 10 else "later"
+            hits.setdefault(name, []).append(int(row.argmax()) == wanted)
+    rows = {row["of"]: row for row in accuracy_rows(pairs)}
+    for name in ("1–5", "6–10"):
+        assert rows[name]["value"] == pytest.approx(np.mean(hits[name]), abs=1e-12)
+        assert rows[name]["n"] == len(hits[name])
+    n = sum(row["n"] for row in rows.values())
+    whole = sum(row["value"] * row["n"] for row in rows.values() if row["n"]) / n
+    assert whole == pytest.approx(pairs.loss_and_accuracy()[1], abs=1e-9)
+    assert 0.2 < whole < 1
+
+
+@pytest.fixture
+def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable:
+    return Scripts(attention_study.main, capsys, monkeypatch)
+
+
+def test_finished_trainings_are_studied_and_told(
+    script: Scripts, trained_run: Path, tmp_path: Path
+) -> None:
+    table = untrained_run(trained_run, tmp_path, position=schema.Learnable(max_positions=96))
+    trials = tmp_path / "compared" / "runs"
+    for name, run in (("rope_seed0_a", trained_run), ("learnable_seed0_b", table)):
+        (trials / name).mkdir(parents=True)
+        (trials / name / run.name).symlink_to(run)
+        (trials / name / "train.out").write_text(f"{run}\n")
+    (trials / "alibi_seed0_c").mkdir()  # not finished
+    gold = tmp_path / "gold"
+    gold.mkdir()
+    lines = {
+        "test.fr": "Le chat dort.\nOui.\nNon.\n",
+        "test.en": "The cat sleeps now.\nYes.\nNo.\n",
+    }
+    lines["gold.talp"] = "1-1 2-2 3-3 4p3\n1-1\n1-1\n"
+    for name, text in lines.items():
+        (gold / name).write_text(text)
+    out = tmp_path / "out"
+    args = ["--compared", tmp_path / "compared", "--gold", gold, "--shifts", "1,95"]
+    ended = script(*args, "--sentences", "5", "--output_dir", out)
+    assert ended.code == 0, ended.err
+    assert ended.out == (out / "attention.md").read_text("utf-8")
+    for name in ("layers", "accuracy", "shifts"):
+        assert (out / f"attention_{name}.png").read_bytes().startswith(b"\x89PNG")
+    rows = read_csv(out / "attention.csv")
+    assert {row["scheme"] for row in rows} == {"rope", "learnable"}
+    assert "| rope |" in ended.out
+    assert re.search(r"- learnable, seed 0, shift 95: a source of \d+ tokens", ended.out)
+    assert re.search(r"^\| learnable \| \d+\.\d\d \| \d+\.\d\d \| – \|$", ended.out, re.MULTILINE)
+    assert "test, 5 pairs; seeds 0" in ended.out
+
+    # What `test.py --align` says of the same pairs, in the column "AER produced".
+    aligned = Scripts(scoring.main, script.capsys, script.monkeypatch)
+    said = aligned(
+        "--align", gold / "gold.talp", "--model_path", trained_run, "--device", "cpu"
+    ).out
+    found = [row for row in rows if (row["scheme"], row["measure"]) == ("rope", "aer")]
+    errors = {row["layer"]: f"{100 * float(row['value']):.1f}" for row in found}
+    told = re.findall(r"^\| (\d) \| \S+ \| \S+ \| (\S+) \|", said, re.MULTILINE)
+    assert errors == dict(told)
+    assert len(errors) == 2
+
+
+def test_mistakes_get_one_line(script: Scripts, tmp_path: Path) -> None:
+    assert "no finished training" in script("--compared", tmp_path).error()
+    for shifts in ("0", "1,x", ""):
+        assert "--shifts" in script("--shifts", shifts).error()
