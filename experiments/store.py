@@ -102,7 +102,8 @@ def read_store(path: Path) -> dict[str, Record]:
             data = json.loads(line)
             config = from_dict(data.pop("config"))
             splits = tuple(data.pop("splits"))
-            trial = Trial("", config.train.seed, config, path, (), splits, data.pop("search"))
+            search, average = data.pop("search"), data.pop("average", 0)
+            trial = Trial("", config.train.seed, config, path, (), splits, search, average)
             packed = data.pop("sentences")
             sentences = {name: Sentences.unpack(text) for name, text in packed.items()}
             records[trial.digest] = Record(**data, sentences=sentences)
@@ -120,6 +121,7 @@ def add_record(path: Path, trial: Trial, record: Record) -> None:
         "training": record.training,
         "scores": record.scores,
         "search": trial.search,
+        "average": trial.average,
         "splits": trial.splits,
         "config": to_dict(trial.config),
         "sentences": {name: each.pack() for name, each in record.sentences.items()},

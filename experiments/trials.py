@@ -34,6 +34,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from checkpoints.run import REGULAR, Run
 from configs.load import read_config_json, write_config_json
 from configs.schema import Config
 from configs.serialize import to_dict
@@ -84,9 +85,10 @@ class Trial:
     seed: int
     config: Config
     output_dir: Path
-    tests: tuple[str, ...]  # the corpus's test splits
+    tests: tuple[str, ...]  # the corpus's test splits; none: they are not read
     splits: tuple[str, ...]  # they, and others that are scored as well
     search: str = "beam"
+    average: int = 0  # last regular checkpoints whose mean is scored; 0: the best one is
 
     @property
     def title(self) -> str:
@@ -135,7 +137,8 @@ class Trial:
     def scoring(self) -> dict[str, Any]:
         """All that decides the scores of a trained model."""
         sections = {name: to_dict(getattr(self.config, name)) for name in ("decode", "evaluate")}
-        return {"search": self.search, "splits": list(self.splits), **sections}
+        averaged = {"average": self.average} if self.average else {}
+        return {"search": self.search, "splits": list(self.splits), **averaged, **sections}
 
     @property
     def digest(self) -> str:
@@ -269,7 +272,7 @@ class Runner:
         source = ["--config", str(trial.folder / "config.py")]
         self._say(trial, f"training ({trial.folder / 'train.log'})")
         if begun:
-            source = ["--resume", str(begun)]
+            source += ["--resume", "auto"]  # not an error where only its last word was cut off
             self._say(trial, f"goes on with {begun}: delete it to begin again")
         attempt: dict[str, Any] = {"seconds": None, "peak_mb": None, "jobs": self.jobs}
         path = trial.folder / "attempts.json"
@@ -280,9 +283,10 @@ class Runner:
             write_text(path, json.dumps([*attempts, attempt]) + "\n")
 
     def _score(self, trial: Trial, lock: int) -> None:
-        arguments = ["--model_path", str(trial.run), "--config", str(trial.folder / "config.py")]
-        arguments += ["--search", trial.search, "--device", trial.config.train.device]
         self._say(trial, "scoring")
+        model, config = averaged(Run(trial.run), trial.average), trial.folder / "config.py"
+        arguments = ["--model_path", str(model), "--config", str(config)]
+        arguments += ["--search", trial.search, "--device", trial.config.train.device]
         (trial.folder / "test.log").unlink(missing_ok=True)
         named = [["--split", name] for name in trial.splits[len(trial.tests) :]]
         for split in [[], *named] if trial.tests else named:
@@ -334,6 +338,25 @@ class Runner:
     def _say(self, trial: Trial, what: str) -> None:
         minutes = (time.monotonic() - self._began) / 60
         say(f"[{self._places[trial.title]}] {minutes:.1f} min | {trial.title}: {what}")
+
+
+def averaged(run: Run, last: int) -> Path:
+    """A checkpoint with the mean of the `last` regular ones' weights; the run where last is 0.
+
+    The mean is of fewer where there are fewer, and the run itself is taken where there is one.
+    Raises Failed where the checkpoints are gone since others were averaged.
+    """
+    if not last:
+        return run.path
+    there = sorted(run.checkpoints.glob("averaged_checkpoint_*.pt"))
+    if there and not there[0].name.startswith(f"averaged_checkpoint_last{last}_"):
+        raise Failed(f"{there[0]} was scored, and other checkpoints are gone: delete {run.path}")
+    regular = run.files(REGULAR)[-last:]
+    if there or len(regular) < 2:
+        return there[0] if there else run.path
+    from checkpoints.average import average_checkpoints, write_average  # imports torch
+
+    return write_average(run, average_checkpoints(regular), how=f"last{last}")
 
 
 def reason(code: int, said: str) -> str:

@@ -1,6 +1,6 @@
 """Writes what test.py writes, in no time: the references as translations but for the first few.
 
-bleu.json may say the BLEU of each seed.
+bleu.json may say the BLEU of each seed, losses.json the loss by character of each variant.
 """
 
 import json
@@ -18,6 +18,10 @@ with Path(__file__).with_name("calls").open("a") as file:
 spoilt = 3 if config.model.position.kind == "sinusoidal" else 1
 said = Path(__file__).with_name("bleu.json")
 bleu = json.loads(said.read_text())[config.train.seed] if said.exists() else 90.0 - spoilt
+said = Path(__file__).with_name("losses.json")
+variant = run.parent.name.split("_seed")[0]
+losses = json.loads(said.read_text()) if said.exists() else {}
+character_loss = losses.get(f"{variant} {config.train.max_tokens}", losses.get(variant, 0.5))
 edges = config.evaluate.length_buckets
 corpus = build_corpus(config.data)
 (run / "results").mkdir(exist_ok=True)
@@ -40,6 +44,7 @@ for split in [arguments["--split"]] if "--split" in arguments else corpus.test:
         },
         "loss": 1.5,
         "accuracy": 0.5,
+        "character_loss": character_loss,
         "checkpoint": "best_checkpoint_1_loss=-1.5000.pt",
         "provenance": {"commit": "abc", "python": "3", "torch": "2", "hardware": "none"},
         "trained": {"precision": "bf16", "hardware": "some, 2 threads", "device": "cpu"},

@@ -10,7 +10,7 @@ from pathlib import Path
 here = Path(__file__).parent
 arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 resume = arguments.get("--resume")
-folder = Path(resume).parent if resume else Path(arguments["--config"]).parent
+folder = Path(arguments["--config"]).parent
 config = json.loads((folder / "config.json").read_text())
 variant = folder.name.split("_seed")[0]
 with (here / "calls").open("a") as file:
@@ -19,7 +19,9 @@ fate = json.loads((here / "fates.json").read_text()).get(variant, "well")
 if fate == "error":
     print("Traceback: much text")
     sys.exit("error: no such luck")
-run = Path(resume) if resume else folder / f"{config['name']}_20260101_000000_{time.monotonic_ns()}"
+run = folder / f"{config['name']}_20260101_000000_{time.monotonic_ns()}"
+if resume:
+    [run] = folder.glob("*_20260101_*")
 for name in ("checkpoints", "logs"):
     (run / name).mkdir(parents=True, exist_ok=True)
 (run / "checkpoints" / "regular_checkpoint_1.pt").write_text("regular")

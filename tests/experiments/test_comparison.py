@@ -15,7 +15,13 @@ from toy_runs import toy_command
 
 from configs.schema import Config, InverseSqrt, RDrop, Subword
 from configs.serialize import diff, from_dict
-from experiments import compare_methods, compare_positions, copy_task, length_extrapolation
+from experiments import (
+    compare_methods,
+    compare_positions,
+    copy_task,
+    find_recipe,
+    length_extrapolation,
+)
 from translation.loading import load_run
 from translation.metrics import human_agreement, paired_bootstrap
 from utils.errors import UserError
@@ -150,6 +156,11 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
         (compare_positions, "--jobs 0", "an integer >= 1"),
         (compare_methods, "--methods plain,r_drop+luck", "no method 'luck': there are plain, "),
         (compare_methods, "--methods ,", "name at least one method"),
+        (find_recipe, "--choice rope,r_drop+luck", "no alternative 'luck': there are plain, "),
+        (find_recipe, "--choice ,", "name at least one alternative"),
+        (find_recipe, "--choice model.dropout=2", "model.dropout=2: model.dropout = 2"),
+        (find_recipe, "--rounds 3,1", "--rounds '3,1': millions of tokens that increase"),
+        (find_recipe, "--report_only", "nothing of this is done yet"),
         (length_extrapolation, "--corpus phrasebook", "has the files corpus"),
         (length_extrapolation, "--positions rope,x", "no position scheme 'x'"),
         (length_extrapolation, "--scaled_at_test alibi", "no scaling of RoPE 'alibi'"),
@@ -177,6 +188,7 @@ def test_a_mistake_gets_one_line_and_runs_nothing(
 
 
 SCRIPTS = ("compare_positions", "compare_methods", "length_extrapolation", "copy_task")
+SCRIPTS += ("find_recipe",)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

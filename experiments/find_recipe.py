@@ -1,0 +1,323 @@
+"""The best of many recipes for a config by successive halving: `python experiments/find_recipe.py`.
+
+A recipe is one alternative of each choice (CHOICES, or --choice). A sample of all there are, drawn
+with a fixed seed, is trained on a small budget of target tokens. The best third by the validation
+split goes on to the next budget, until the last one has a winner (Jamieson and Talwalkar 2016, with
+thirds for halves). Only then are the tests read, for the winner alone, trained with each of
+--seeds; the rounds have the first of these. --variants draws more of the same sample.
+
+Each round trains anew from nothing. What a learning rate does depends on the budget that its
+schedule was made for: the first tokens of a long schedule are not what a short one reaches, nor is
+a short run that was prolonged what a long one is. For the same reason all that counts updates is
+said for the last round and shrinks with the budget: the warm-up, what a moving average of the
+weights remembers, and how many checkpoints are averaged.
+
+Recipes may differ in their tokenizers, so the loss that is compared is not by token: it is the
+negative log-likelihood of the validation references in nats a character. It counts one segmentation
+of each reference, which is hard on a model that was trained on many (unigram sampling,
+BPE-dropout); --choose_by bleu compares translations instead.
+
+Written into --output_dir:
+
+    recipe.md        a table for each round, best first; the winner on the tests
+    recipe.csv       a row for each training
+    recipe.jsonl     every training that was scored, unless --store names another file
+"""
+
+import itertools
+import random
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+if not __package__:  # run as a file: imports begin at the root of the repository, not here
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from configs.load import load_config
+from configs.positions import POSITIONS
+from configs.schema import Config
+from configs.serialize import apply_overrides, parse_override
+from data.corpora.build import build_corpus
+from experiments.common import (
+    NOTHING,
+    PLACES,
+    Experiment,
+    Rows,
+    add_trial_arguments,
+    between_commas,
+    chosen,
+    mean_plus_minus,
+    seeds_table,
+)
+from experiments.compare_methods import BASELINE, INVERSE_SQRT, METHODS, TWICE
+from experiments.trials import Runner, Trial
+from utils.cli import Parser, positive, run_main
+from utils.errors import ConfigError, UserError
+from utils.tables import markdown_table
+
+ALTERNATIVES = {name: METHODS[name] for name in METHODS if name not in (TWICE, INVERSE_SQRT)}
+ALTERNATIVES |= {
+    f"width_{n}": (f"model.d_model={n}", f"model.d_ff={2 * n}") for n in (128, 192, 256)
+}
+ALTERNATIVES["dropout_04"] = ("model.dropout=0.4",)
+CHOICES = (
+    "width_128,width_192,width_256",
+    "dropout_02,dropout_03,dropout_04",
+    "plain,r_drop,unigram_sampling,r_drop+unigram_sampling",
+    "rope,xlnet",
+    "plain,moving_average",
+    "plain,muon",
+)
+EPOCHS = 1_000_000  # more than any budget has
+
+
+def parse_args(argv: Sequence[str] | None = None) -> Namespace:
+    parser = Parser(description="Find the best of many recipes for a config by successive halving.")
+    config, folder = "configs/multi30k_recipe.py", Path("runs/find_recipe")
+    add_trial_arguments(parser, config=config, output_dir=folder)
+    add = parser.add_argument
+    what = "alternatives, one of which is in each recipe, in place of all choices below; repeatable"
+    what += ". A+B: both. There are the position schemes, SECTION.FIELD=VALUE, "
+    what += f"{', '.join(ALTERNATIVES)}. Default: {'; '.join(CHOICES)}"
+    add("--choice", metavar="A,...", action="append", type=chosen_alternatives, help=what)
+    add("--variants", metavar="N", type=positive, default=27, help="recipes of the first round")
+    what = "budget of each round in millions of target tokens"
+    add("--rounds", metavar="M,...", type=chosen_rounds, default="10,30,65", help=what)
+    what = "the last checkpoints that are averaged in the last round, but not beside a moving "
+    what += "average (1: the best one is scored)"
+    add("--average", metavar="N", type=positive, default=10, help=what)
+    what = "what chooses on the validation split"
+    add("--choose_by", choices=("loss", "bleu"), default="loss", help=what)
+    what = "a round goes on without the recipes that failed in it, in place of ending the search"
+    add("--skip_failed", action="store_true", help=what)
+    args = parser.parse_args(argv)
+    args.choice = args.choice or [chosen_alternatives(text) for text in CHOICES]
+    return args
+
+
+def chosen_alternatives(text: str) -> list[str]:
+    """The alternatives in `text`, between commas. Raises UserError for an unknown part."""
+    text = text.replace(" ", "")
+    parts = between_commas(text.replace("+", ","))
+    names = [part for part in parts if "=" not in part]
+    if names or not parts:
+        chosen(",".join(names), ALTERNATIVES | POSITIONS, "alternative")
+    return between_commas(text)
+
+
+def chosen_rounds(text: str) -> list[float]:
+    """Budgets in millions of tokens, between commas. Raises UserError unless they increase."""
+    try:
+        budgets = [float(part) for part in between_commas(text)]
+    except ValueError:
+        budgets = []
+    if not budgets or budgets[0] < 1e-6 or budgets != sorted(set(budgets)):
+        raise UserError(f"--rounds {text!r}: millions of tokens that increase, such as 10,30,65")
+    return budgets
+
+
+def sample(choices: Sequence[Sequence[str]]) -> list[str]:
+    """Every recipe, in an order that is drawn with a fixed seed."""
+    names: dict[str, None] = {}
+    for alternatives in itertools.product(*choices):
+        parts = [part for each in alternatives for part in each.split("+") if part != BASELINE]
+        names["+".join(parts) or BASELINE] = None
+    draw = random.Random(0)
+    return sorted(names, key=lambda _: draw.random())
+
+
+def recipe_changes(args: Namespace, recipe: str) -> tuple[list[str], str | None]:
+    """`--set` texts and the name of the position scheme."""
+    parts = recipe.split("+")
+    position = next((part for part in parts if part in POSITIONS), None)
+    changes = [ALTERNATIVES.get(part, (part,)) for part in parts if part not in POSITIONS]
+    return [*args.overrides, *itertools.chain(*changes)], position
+
+
+def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> Config:
+    """Of a round with so many million tokens. Raises ConfigError naming the recipe."""
+    changes, position = recipe_changes(args, recipe)
+    changes = ["evaluate.bleu_every_epochs=0", *changes]  # in training it chooses nothing
+    changes += [f"train.max_tokens={round(1e6 * millions)}", f"train.max_epochs={EPOCHS}"]
+    changes += [f"train.keep_regular={max(2, args.average)}", f"train.seed={seed}"]
+    share, shrunk = millions / args.rounds[-1], []
+    try:
+        config = load_config(args.config, changes, position)
+    except ConfigError as error:
+        raise ConfigError(f"{recipe}: {error}") from None
+    if (warmup := getattr(config.optim.schedule, "warmup_steps", None)) is not None:
+        shrunk.append(f"optim.schedule.warmup_steps={max(1, round(share * warmup))}")
+    if config.train.ema_decay is not None:
+        decay = round(max(0.5, 1 - (1 - config.train.ema_decay) / share), 6)
+        shrunk.append(f"train.ema_decay={decay}")
+    return apply_overrides(config, shrunk)
+
+
+@dataclass
+class Halving(Experiment):
+    """Rounds of trials, and those of the winner. A stage is known when the one before is done."""
+
+    stem = "recipe"
+    stages: list[list[Trial]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recipes = sample(self.args.choice)[: self.args.variants]
+        self._reach()
+
+    def _reach(self) -> None:
+        self.stages = list(self._stages())
+        self.trials = [trial for stage in self.stages for trial in stage]
+
+    def _stages(self) -> Iterator[list[Trial]]:
+        names = self.recipes
+        for millions in self.args.rounds:
+            trials = [self._trial(name, millions, self.args.seeds[0]) for name in names]
+            yield trials
+            best = sorted(filter(self.is_done, trials), key=self._figure)
+            if not best or not all(self.is_done(each) or self._skipped(each) for each in trials):
+                return
+            names = [trial.variant for trial in best[: -(-len(trials) // 3)]]
+        yield [self._trial(names[0], millions, seed, tests=True) for seed in self.args.seeds]
+
+    def _skipped(self, trial: Trial) -> bool:
+        """Whether a trial that is not done is waited for no longer."""
+        failed = trial.title in self.failures or self.args.report_only
+        return self.args.skip_failed and failed
+
+    def _trial(self, name: str, millions: float, seed: int, *, tests: bool = False) -> Trial:
+        config = recipe_config(self.args, name, millions, seed)
+        corpus, average = build_corpus(config.data), 0
+        if self.args.average > 1 and config.train.ema_decay is None:
+            average = max(2, round(self.args.average * millions / self.args.rounds[-1]))
+        read = corpus.test if tests else ()
+        splits = (*read, corpus.validation)
+        folder, search = self.args.output_dir, self.args.search
+        return Trial(name, seed, config, folder, read, splits, search, average)
+
+    def _figure(self, trial: Trial) -> float:
+        """Lower is better."""
+        found = self.record(trial).scores[trial.splits[-1]]
+        by_loss = self.args.choose_by == "loss"
+        return found["character_loss"] if by_loss else -found["scores"]["sacrebleu"]
+
+    def run(self, runner: Runner) -> None:
+        known = 0
+        while len(self.trials) > known and not runner.signals:
+            known = len(self.trials)
+            untried = (trial for trial in self.trials if trial.title not in self.failures)
+            runner.run([trial for trial in untried if not self.is_done(trial)])
+            self._reach()
+
+    def rows(self, trial: Trial) -> Rows:
+        """One; that of the winner has the tests' scores too."""
+        done = self.record(trial)
+        validation = done.scores[trial.splits[-1]]
+        learned = {key: done.training[key] for key in ("parameters", "training_loss")}
+        taken = {key: done.training[key] for key in ("tokens_per_second", "train_minutes", "jobs")}
+        row = {"status": "done", "reason": "", **learned}
+        row |= {"character_loss": validation["character_loss"], "token_loss": validation["loss"]}
+        row |= {"validation_sacrebleu": validation["scores"]["sacrebleu"], **taken}
+        row |= {"checkpoint": validation["checkpoint"], "run": done.run}
+        row["commit"] = validation["provenance"]["commit"]
+        for split in trial.tests:
+            scores = done.scores[split]["scores"]
+            row |= {f"sacrebleu {split}": scores["sacrebleu"], f"chrf {split}": scores["chrf"]}
+        return [row]
+
+    def all_rows(self) -> Rows:
+        budgets = [*enumerate(self.args.rounds, 1), ("winner", self.args.rounds[-1])]
+        firsts = [
+            {"round": number, "million_tokens": millions}
+            for (number, millions), stage in zip(budgets, self.stages)
+            for _ in stage
+        ]
+        return [first | row for first, row in zip(firsts, super().all_rows(), strict=True)]
+
+    def report(self, rows: Rows) -> str:
+        """Each round, best recipe first; the winner's seeds; how the figures are to be read."""
+        config, _, provenance = self.about()
+        by = "loss a character" if self.args.choose_by == "loss" else "sacreBLEU"
+        text = f"{config}; {len(self.recipes)} recipes of {len(sample(self.args.choice))}, of each "
+        text += f"round the best third by the validation split's {by}; {self.args.search} search; "
+        parts = [f"# The best recipe by successive halving\n\n{text}{provenance}.\n"]
+        going = [{trial.variant for trial in stage} for stage in self.stages[1:]]
+        for number, _ in enumerate(self.stages[: len(self.args.rounds)], 1):
+            of_round = [row for row in rows if row["round"] == number]
+            on = going[number - 1] if number <= len(going) else set()
+            parts.append(self._round(number, of_round, on))
+        finals = [row for row in rows if row["round"] == "winner"]
+        if finals:
+            parts.append(self._winner(finals))
+        parts.append(
+            "Losses are nats a character and nats a token of the validation references, without "
+            "smoothing, of the checkpoint that was scored; those by token compare within one "
+            "tokenizer alone. sacreBLEU is of the validation split where no test is named. The "
+            "tests chose nothing.\n"
+        )
+        return "\n".join(parts)
+
+    def _round(self, number: int, rows: Rows, going: set[str]) -> str:
+        first = rows[0]
+        head = f"## Round {number}: {first['million_tokens']:g} million target tokens, seed "
+        order = [trial for trial in self.stages[number - 1] if trial in self.done]
+        names = [trial.variant for trial in sorted(order, key=self._figure)]
+        of_name = {row["recipe"]: row for row in rows}
+        table = seeds_table(
+            "recipe",
+            {name: of_name[name] for name in names},
+            {
+                "loss a character": lambda row: f"{row['character_loss']:.4f}",
+                "loss a token": lambda row: f"{row['token_loss']:.3f}",
+                "sacreBLEU": lambda row: f"{row['validation_sacrebleu']:.2f}",
+                "training loss": lambda row: mean_plus_minus([row["training_loss"]]),
+                "parameters": lambda row: mean_plus_minus([row["parameters"]], ",.0f"),
+                "tokens/s": lambda row: mean_plus_minus([row["tokens_per_second"]], ",.0f"),
+                "minutes": lambda row: mean_plus_minus([row["train_minutes"]], ".1f"),
+                "goes on": lambda row: "yes" if row["recipe"] in going else NOTHING,
+            },
+            {name: row["reason"] for name, row in of_name.items() if row["status"] == "failed"},
+        )
+        missing = [name for name, row in of_name.items() if row["status"] == "not run"]
+        said = f"\nNot run yet: {'; '.join(missing)}.\n" if missing else ""
+        return f"{head}{first['seed']}\n\n{table}{said}"
+
+    def _winner(self, rows: Rows) -> str:
+        """A line for each seed, and their mean."""
+        changes, position = recipe_changes(self.args, rows[0]["recipe"])
+        stated = dict(map(parse_override, changes))
+        settings = [f"--set {key}={text}" for key, text in stated.items() if key not in PLACES]
+        settings = [f"--position {position}"] * bool(position) + settings
+        settings.append(f"--set train.max_tokens={round(1e6 * rows[0]['million_tokens'])}")
+        columns = {"character_loss": "loss a character", "validation_sacrebleu": "validation"}
+        columns |= {f"sacrebleu {test}": test for test in self.stages[-1][0].tests}
+        forms = [".4f", *[".2f"] * (len(columns) - 1)]
+        lines = []
+        for row in rows:
+            known = [row.get(key) for key in columns]
+            cells = [mean_plus_minus([value], form) for value, form in zip(known, forms)]
+            lines.append([row["seed"], *cells])
+        if len(rows) > 1:
+            of_all = [[row.get(key) for row in rows] for key in columns]
+            lines.append(["mean", *map(mean_plus_minus, of_all, forms)])
+        table = markdown_table(["seed", *columns.values()], lines)
+        failed = [
+            f"Seed {row['seed']} {row['status']}. " for row in rows if row["status"] != "done"
+        ]
+        return (
+            f"## The winner: {rows[0]['recipe']}\n\n{table}\n{''.join(failed)}sacreBLEU; "
+            f"± is the standard deviation over the seeds. The recipe: `{' '.join(settings)}`\n"
+        )
+
+    def draw(self, rows: Rows) -> None:
+        """Nothing: the tables say it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code, see Experiment.main."""
+    return Halving(parse_args(argv), [], "recipe").main()
+
+
+if __name__ == "__main__":
+    run_main(lambda: sys.exit(main()))

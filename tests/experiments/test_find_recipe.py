@@ -1,0 +1,158 @@
+"""The search for a recipe: who goes on, what a budget changes, and when the tests are read."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from stand_in import StandIn
+from toy_runs import content, run_here, toy_config
+
+from checkpoints.run import REGULAR
+from configs.schema import RDrop, Subword, TransformerXl
+from experiments import find_recipe
+from experiments.find_recipe import CHOICES, chosen_alternatives, recipe_config, sample
+from experiments.trials import Failed, averaged
+
+SIX = ("--choice", "rope,alibi", "--choice", "plain,dropout_03,model.dropout=0.4")
+FOUR = ["alibi", "alibi+model.dropout=0.4", "rope+model.dropout=0.4", "alibi+dropout_03"]  # drawn
+ROUNDS = ("--variants", "4", "--rounds", "0.001,0.004")
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    stand_in = StandIn(tmp_path, monkeypatch)
+    losses = {FOUR[0]: 0.3, FOUR[1]: 0.1, FOUR[2]: 0.2, FOUR[3]: 0.4, f"{FOUR[2]} 4000": 0.05}
+    (tmp_path / "losses.json").write_text(json.dumps(losses))
+    return stand_in
+
+
+def find(stand_in: StandIn, *more: str) -> int:
+    return find_recipe.main(stand_in.arguments(*SIX, *ROUNDS, *more))
+
+
+def both(*names: str) -> list[str]:
+    return [f"{script} {name}" for name in names for script in ("train", "test")]
+
+
+WINNER = FOUR[2]
+ROUND_1, ROUND_2 = both(*FOUR), both(FOUR[1], WINNER)
+LAST = [f"test {WINNER}"] * 2  # the tests, and validation once more with them
+
+
+def test_the_best_third_goes_on_and_the_tests_are_read_once_for_the_winner(
+    stand_in: StandIn,
+) -> None:
+    assert find(stand_in, "--seeds", "0,1") == 0
+    assert stand_in.calls() == [*ROUND_1, *ROUND_2, *LAST, f"train {WINNER}", *LAST]
+    tested = stand_in.output.glob("runs/*/toy_*/results/test_beam_scores.json")
+    seeds = {path.parents[2].name.rpartition("_")[0] for path in tested}
+    assert seeds == {f"{WINNER}_seed0", f"{WINNER}_seed1"}
+
+    rows = stand_in.table("recipe.csv")
+    stages = ["1"] * 4 + ["2"] * 2 + ["winner"] * 2
+    assert [(row["round"], row["recipe"]) for row in rows] == list(
+        zip(stages, [*FOUR, FOUR[1], *[WINNER] * 3])
+    )
+    assert [row["character_loss"] for row in rows[:6]] == [
+        "0.3",
+        "0.1",
+        "0.2",
+        "0.4",
+        "0.1",
+        "0.05",
+    ]
+    assert {row["sacrebleu test"] for row in rows[:6]} == {""}
+    text = stand_in.text("recipe.md")
+    order = [line.split(" | ")[0][2:] for line in text.splitlines() if line.startswith("| ")]
+    heads = ["recipe", "---"]
+    first = [FOUR[1], WINNER, FOUR[0], FOUR[3]]
+    assert order == [*heads, *first, *heads, WINNER, FOUR[1], "seed", "---", "0", "1", "mean"]
+    assert text.count("| yes |") == 3
+    assert "| mean | 0.0500 ± 0.0000 | 89.00 ± 0.00 | 89.00 ± 0.00 |" in text
+    assert "The recipe: `--position rope --set" in text
+    assert "--set model.dropout=0.4 " in text
+    assert "--set train.max_tokens=4000`" in text
+    assert str(stand_in.folder) not in text
+
+    # All of it comes from the store, also where the runs are gone.
+    shutil.rmtree(stand_in.output / "runs")
+    for more in ((), ("--report_only",)):
+        assert find(stand_in, "--seeds", "0,1", *more) == 0
+        assert stand_in.text("recipe.md") == text
+    assert stand_in.calls() == []
+    assert find(stand_in, "--variants", "6") == 0  # more of the same sample, and none of it anew
+    new = [call for call in stand_in.calls() if call.startswith("train")]
+    assert len(new) == 2
+    assert not {call.removeprefix("train ") for call in new} & set(FOUR)
+
+
+def test_a_round_that_was_cut_short_goes_on_and_nobody_is_chosen_before(stand_in: StandIn) -> None:
+    stand_in.fates(**{FOUR[1]: "killed"})
+    assert find(stand_in) == 1
+    assert stand_in.calls() == [call for call in ROUND_1 if call != f"test {FOUR[1]}"]
+    status = [(row["round"], row["status"]) for row in stand_in.table("recipe.csv")]
+    assert status == [("1", "done"), ("1", "failed"), ("1", "done"), ("1", "done")]
+    assert f"| {FOUR[1]} | failed: ended by SIGKILL" in stand_in.text("recipe.md")
+    stand_in.fates()
+    assert find(stand_in) == 0
+    assert stand_in.calls() == [f"resume {FOUR[1]}", f"test {FOUR[1]}", *ROUND_2, *LAST]
+
+
+def test_what_failed_may_be_left_behind(stand_in: StandIn) -> None:
+    stand_in.fates(**{FOUR[1]: "error"})
+    assert find(stand_in, "--skip_failed") == 1
+    rows = stand_in.table("recipe.csv")
+    assert [row["recipe"] for row in rows if row["round"] == "2"] == [WINNER, FOUR[0]]
+    assert [row["recipe"] for row in rows if row["round"] == "winner"] == [WINNER]
+    assert stand_in.calls().count(f"train {FOUR[1]}") == 1
+
+
+def test_bleu_may_choose(stand_in: StandIn) -> None:
+    (stand_in.folder / "losses.json").write_text(json.dumps({"sinusoidal": 0.1}))
+    two = stand_in.arguments("--choice", "rope,sinusoidal", "--rounds", "0.001")
+    for by, winner in (("loss", "sinusoidal"), ("bleu", "rope")):
+        assert find_recipe.main([*two, "--choose_by", by]) == 0  # the fake's BLEU prefers rope
+        assert stand_in.table("recipe.csv")[-1]["recipe"] == winner
+
+
+def test_every_recipe_fits_the_default_config_and_what_counts_updates_shrinks() -> None:
+    args = find_recipe.parse_args([])
+    names = sample(args.choice)
+    assert len(names) == 288
+    assert sample([*map(chosen_alternatives, CHOICES)]) == names
+    assert names[0] == "width_128+dropout_03+r_drop+rope"
+    configs = {name: recipe_config(args, name, 65, 1) for name in names[:27]}
+    assert len({repr(config) for config in configs.values()}) == 27
+    name = "width_192+dropout_04+r_drop+unigram_sampling+xlnet+moving_average+muon"
+    assert name in names
+    long, short = (recipe_config(args, name, millions, 1) for millions in (65, 6.5))
+    assert (long.model.d_model, long.model.d_ff, long.model.dropout) == (192, 384, 0.4)
+    assert long.model.position == TransformerXl(reading="xlnet")
+    assert long.optim.objective == RDrop(alpha=5.0)
+    assert long.tokenizer == Subword(algorithm="unigram", vocab_size=10_000, sampling=0.5)
+    assert (long.optim.optimizer, long.train.seed) == ("muon", 1)
+    warmups = [config.optim.schedule.warmup_steps for config in (long, short)]  # type: ignore[union-attr]
+    assert warmups == [2000, 200]
+    assert [config.train.ema_decay for config in (long, short)] == [0.999, 0.99]
+    assert [config.train.max_tokens for config in (long, short)] == [65_000_000, 6_500_000]
+
+
+def test_averages_shrink_with_the_budget_and_a_moving_average_has_none(stand_in: StandIn) -> None:
+    given = stand_in.arguments("--choice", "plain,moving_average", "--average", "12", *ROUNDS)
+    [of_round] = find_recipe.Halving(find_recipe.parse_args(given), [], "recipe").stages
+    assert {trial.variant: trial.average for trial in of_round} == {"plain": 3, "moving_average": 0}
+    assert {trial.config.train.keep_regular for trial in of_round} == {12}
+    assert [trial.tests for trial in of_round] == [(), ()]
+
+
+def test_the_average_is_made_once(tmp_path: Path) -> None:
+    run = run_here(toy_config(tmp_path, "train.keep_regular=3")).run
+    assert averaged(run, 0) == run.path
+    path = averaged(run, 2)
+    assert [entry["epoch"] for entry in content(path)["averaged"]] == [2, 3]
+    for file in run.files(REGULAR):
+        file.unlink()
+    assert averaged(run, 2) == path
+    with pytest.raises(Failed, match="other checkpoints are gone: delete"):
+        averaged(run, 3)
