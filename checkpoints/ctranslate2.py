@@ -140,9 +140,11 @@ def _stack(specs: Any, model: TranslationTransformer, config: ModelConfig, kind:
 
 def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: ModelConfig) -> None:
     """Raises UserError where CTranslate2 has no equal of the scheme."""
-    position = scheme.attention(kind, 0)
+    n_layers = config.n_encoder_layers if kind == "encoder" else config.n_decoder_layers
+    position, *higher = (scheme.attention(kind, i) for i in range(n_layers))
     first = scheme.positions(side, 0, 2, torch.device("cpu"))
-    if isinstance(scheme, InterleavedScheme):
+    unlike = any(type(other) is not type(position) for other in higher)
+    if unlike or isinstance(scheme, InterleavedScheme):
         why = "its layers differ"
     elif type(scheme.attention("cross", 0)) is not AttentionPosition:
         why = "it acts in cross-attention"

@@ -190,6 +190,19 @@ class SelectiveRope(PositionSection, kind="selective_rope"):
         _check_head(self.kind, d_model, n_heads)
 
 
+class Repo(PositionSection, kind="repo"):
+    """RoPE at places that a small network gives the tokens (Li et al. 2025)."""
+
+    base: float = number(10000.0, gt=1, le=HUGE)
+    width: int = count(64)
+    rope_layers: int = count(1, ge=0)  # so many of the lowest layers have plain positions
+
+    def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
+        _check_head(self.kind, d_model, n_heads)
+        if self.rope_layers >= n_layers:
+            self._fail("rope_layers", f"a stack of {n_layers} layers has none above them")
+
+
 class Pope(PositionSection, kind="pope"):
     """Content sets magnitudes and position angles (Gopalakrishnan et al. 2025)."""
 
@@ -366,7 +379,7 @@ class Combined(PositionSection, kind="combined"):
     """A scheme added to the embeddings together with one inside attention."""
 
     input: InputScheme = Sinusoidal()
-    attention: InsideAttention | Interleaved = T5()
+    attention: InsideAttention | Repo | Interleaved = T5()
 
     def _check(self) -> None:
         if isinstance(getattr(self.attention, "encoder", None), InputScheme):
@@ -374,7 +387,7 @@ class Combined(PositionSection, kind="combined"):
             self._fail("attention.encoder", rule)
 
 
-Scheme = NoPosition | InputScheme | InsideAttention | Interleaved | Combined
+Scheme = NoPosition | InputScheme | InsideAttention | Repo | Interleaved | Combined
 
 
 class Ssmax(PositionSection, kind="ssmax"):
@@ -397,7 +410,7 @@ class Randomized(PositionSection, kind="randomized"):
             rule = f"{self.scheme.kind} knows {inner} positions: make its max_positions as large"
             self._fail("spread", rule)
         scheme = self.scheme.scheme if isinstance(self.scheme, Ssmax) else self.scheme
-        idle = isinstance(scheme, SelectiveRope)
+        idle = isinstance(scheme, SelectiveRope) or getattr(scheme, "rope_layers", 1) == 0
         if idle or NoPosition() in (scheme, getattr(scheme, "encoder", None)):
             rule = f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does"
             self._fail("scheme", rule)
@@ -426,6 +439,7 @@ POSITIONS: dict[str, Position] = {
     "rope_dynamic_ntk": Rope(scaling=DynamicNtkScaling()),
     "rope_yarn": Rope(scaling=YarnScaling()),
     "selective_rope": SelectiveRope(),
+    "repo": Repo(),
     "pope": Pope(),
     "xpos": XPos(),
     "alibi": Alibi(),

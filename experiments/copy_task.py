@@ -68,7 +68,7 @@ Results = Mapping[str, Sequence[Result]]  # of each scheme, one for each seed
 
 FAMILIES = {
     "none, added to the embeddings": (config.NoPosition, *get_args(config.InputScheme)),
-    "rotation": (config.Rope, config.SelectiveRope, config.Pope),
+    "rotation": (config.Rope, config.SelectiveRope, config.Repo, config.Pope),
     "relative terms with content": (config.Shaw, config.TransformerXl, config.Deberta, config.Dape),
     "made of other schemes": (config.Combined, config.Interleaved, config.Ssmax, config.Randomized),
 }

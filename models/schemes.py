@@ -26,6 +26,7 @@ from models.positional_encodings.kerple import Kerple
 from models.positional_encodings.learnable import LearnableScheme
 from models.positional_encodings.pope import Pope
 from models.positional_encodings.randomized import RandomizedScheme
+from models.positional_encodings.repo import Repositioned
 from models.positional_encodings.rope import NO_SCALING, LearnedRotary, RopeScaling, Rotary
 from models.positional_encodings.rope_scaling import (
     DynamicNtkRotary,
@@ -109,6 +110,18 @@ def _scaling(s: config.Scaling) -> RopeScaling:
             )
         case _:  # none, or one that is a module of its own
             return NO_SCALING
+
+
+def _repo(p: config.Repo, m: ModelConfig) -> PositionScheme:
+    plain = Rotary(base=p.base, form="auto", rope_dim="head")
+
+    def layer(i: int) -> AttentionPosition:
+        if i < p.rope_layers:
+            return plain
+        return Repositioned(d_model=m.d_model, n_heads=m.n_heads, base=p.base, width=p.width)
+
+    encoder, decoder = ([layer(i) for i in range(n)] for n in _n_layers(m))
+    return AttentionScheme(encoder=encoder, decoder=decoder)
 
 
 def _xpos(p: config.XPos, m: ModelConfig) -> PositionScheme:
@@ -214,6 +227,7 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.SelectiveRope: lambda p, m: each_layer(
         m, lambda: SelectiveRotary(d_model=m.d_model, n_heads=m.n_heads, base=p.base, rank=p.rank)
     ),
+    config.Repo: _repo,
     config.Pope: lambda p, m: each_layer(
         m, lambda: Pope(n_heads=m.n_heads, head_dim=_head_dim(m), base=p.base)
     ),

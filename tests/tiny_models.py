@@ -196,6 +196,8 @@ POSITIONS: dict[str, Position] = {
     "rope_dynamic_ntk": schema.Rope(scaling=schema.DynamicNtkScaling(factor=2.0, trained_length=3)),
     "rope_yarn": schema.Rope(scaling=schema.YarnScaling(factor=2.0, trained_length=4)),
     "selective_rope": schema.SelectiveRope(rank=4),
+    "repo": schema.Repo(width=6),
+    "repo_alone": schema.Repo(width=6, rope_layers=0),
     "pope": schema.Pope(),
     "xpos": schema.XPos(scale_base=8.0),
     "alibi": schema.Alibi(),

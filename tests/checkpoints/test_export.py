@@ -75,6 +75,7 @@ REFUSED = {
     "rope_cross": "cross-attention",
     "rope_learned": "LearnedRotary in the encoder",
     "selective_rope": "SelectiveRotary in the encoder",
+    "repo": "its layers differ",
     "pope": "Pope in the encoder",
     "xpos": "XPos in the decoder",
     "fire": "Fire in the encoder",
@@ -91,8 +92,8 @@ REFUSED = {
 }
 ALIKE = (
     "xlnet deberta_log deberta_c2p tupe_r dape_t5 cope_t5 fox_learnable randomized_t5 "
-    "learnable_shaw shape_learnable interleaved_fox interleaved_pope interleaved_shaw_t5 "
-    "ssmax_alibi ssmax_learnable_shaw ssmax_fox"
+    "learnable_shaw shape_learnable repo_alone interleaved_fox interleaved_pope "
+    "interleaved_shaw_t5 ssmax_alibi ssmax_learnable_shaw ssmax_fox"
 ).split()
 
 

@@ -1,6 +1,7 @@
 """Which scheme becomes which: whole models with the same weights, equal to 1e-12 in float64."""
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ from configs.positions import (
     NtkScaling,
     Pope,
     Randomized,
+    Repo,
     Rope,
     SelectiveRope,
     Tupe,
     YarnScaling,
 )
+from models.attention.multi_head import SelfAttention
 from models.positional_encodings.alibi import alibi_bias
 from models.positional_encodings.base import Places
 from models.positional_encodings.forgetting import fox_bias
@@ -76,6 +79,25 @@ def test_selective_rope_by_constant_steps_is_rope_at_their_speed() -> None:
     speeds = layer.token_state(x[:, :1])[0] * theta_of(8)  # [H,1,Dh/2]
     turned = [rotate(x.transpose(1, 2), torch.arange(6), speeds) for x in qkv.unbind(2)]
     close(q @ k.mT, turned[0] @ turned[1].mT, 1e-12)
+
+
+def test_repo_that_gives_each_token_its_own_position_is_rope() -> None:
+    """Tokens that know where they stand: t in their first number, and 1 in their second."""
+    torch.manual_seed(0)
+    sizes = {"d_model": D_MODEL, "n_heads": N_HEADS, "dropout": 0.0, "bias": True}
+    attention = SelfAttention(**sizes, kind="encoder", layer=0).double()
+    at, x = torch.arange(6), normal(2, 6, D_MODEL)
+    x[..., 0], x[..., 1] = at, 1.0
+    repo, rope = (configured(p).double() for p in (Repo(rope_layers=0), Rope()))
+    outs = [attention(x, position=p, places=Places(at, at)) for p in (repo, rope)]
+    catches(close, *outs)
+    with torch.no_grad():
+        for weight in repo.parameters():
+            weight.zero_()
+        repo.gate.weight[0, 1] = repo.content.weight[0, 0] = 1.0
+        repo.place.weight[:, 0] = 1 + math.exp(-1)  # silu(1) = 1 / (1 + 1/e)
+    close(repo.token_state(x)[..., 0], at.expand(2, N_HEADS, 6).double(), 1e-14)
+    close(attention(x, position=repo, places=Places(at, at)), outs[1], 1e-12)
 
 
 def test_pope_without_phases_is_rope_of_magnitudes_on_one_axis_of_each_plane() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from references import catches, close, normal
 from tiny_models import D_MODEL, N_HEADS, configured, model_with, sources, targets
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 import configs.positions as config
 from models.attention.multi_head import SelfAttention
 from models.positional_encodings.base import Places
+from models.positional_encodings.repo import Repositioned
 from models.positional_encodings.selective import SelectiveRotary
 
 BASE, DH, T = 100.0, 8, 7
@@ -68,9 +70,40 @@ def test_pairs_turn_by_sums_of_what_the_tokens_say() -> None:
     assert torch.equal(fresh.up.bias, torch.ones(D_MODEL // 2))
 
 
+def repositioned(cls: Any = None) -> Any:
+    torch.manual_seed(0)
+    made = configured(config.Repo(base=BASE, width=5, rope_layers=0), cls=cls).double()
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.mul_(4)
+    return made
+
+
+def check_repo(made: Any) -> None:
+    def place(b: int, h: int, t: int) -> float:
+        total = 0.0
+        for w in range(5):
+            gate, content = (
+                (layer.weight[w] @ X[b, t]).item() for layer in (made.gate, made.content)
+            )
+            total += made.place.weight[h, w].item() * content * gate / (1 + math.exp(-gate))
+        return total
+
+    places = {(b, h, t): place(b, h, t) for b in range(2) for h in range(N_HEADS) for t in range(T)}
+    angles = lambda b, h, t, c: places[b, h, t] * BASE ** (-2 * c / DH)  # noqa: E731
+    close(logits_of(made), logits_by_pair(QKV, angles))
+
+
+def test_pairs_turn_by_the_place_that_the_network_gives() -> None:
+    check_repo(repositioned())
+
+
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
+@pytest.mark.parametrize("module", [module, repositioned])
 @pytest.mark.parametrize(("before", "after"), [(0, 3), (3, 0), (2, 4)])
-def test_padding_on_either_side_turns_nothing(kind: Any, before: int, after: int) -> None:
+def test_padding_on_either_side_turns_nothing(
+    kind: Any, module: Any, before: int, after: int
+) -> None:
     torch.manual_seed(0)
     sizes = {"d_model": D_MODEL, "n_heads": N_HEADS, "dropout": 0.0, "bias": True}
     attention = SelfAttention(**sizes, kind=kind, layer=0).double()
@@ -93,7 +126,7 @@ def test_sums_go_on_where_a_step_begins() -> None:
     close(made.token_state(X[:, :1], torch.zeros_like(first[:, :, :1])), whole[:, :, :1])
 
 
-@pytest.mark.parametrize("name", ["selective_rope", "interleaved_fox", "ssmax_fox"])
+@pytest.mark.parametrize("name", ["selective_rope", "repo", "interleaved_fox", "ssmax_fox"])
 def test_a_search_reorders_the_sums_with_the_keys(name: str) -> None:
     model, src = model_with(name), sources(6, 4)
     tokens = targets(4, 5).view(2, 2, 5)
@@ -109,13 +142,14 @@ def test_a_search_reorders_the_sums_with_the_keys(name: str) -> None:
 
 def test_sums_and_angles_keep_their_precision_under_autocast() -> None:
     torch.manual_seed(0)
-    made, x = configured(config.SelectiveRope()), torch.randn(1, 200, D_MODEL)
-    exact = copy.deepcopy(made).double().token_state(x.double())
-    with torch.autocast("cpu", torch.bfloat16):
-        state = made.token_state(x)
-    assert state.dtype == torch.float32
-    close(state.double(), exact, 1e-5)
-    assert made.bfloat16().token_state(x.bfloat16()).dtype == torch.float32
+    for position in (config.SelectiveRope(), config.Repo(rope_layers=0)):
+        made, x = configured(position), torch.randn(1, 200, D_MODEL)
+        exact = copy.deepcopy(made).double().token_state(x.double())
+        with torch.autocast("cpu", torch.bfloat16):
+            state = made.token_state(x)
+        assert state.dtype == torch.float32
+        close(state.double(), exact, 1e-5)
+        assert made.bfloat16().token_state(x.bfloat16()).dtype == torch.float32
 
 
 def test_without_a_state_it_refuses() -> None:
@@ -150,6 +184,27 @@ MISTAKES = {
     "summed from the end": with_state(lambda s: s[:, :, -1:] - s),
     "one turn for all pairs": _OneTurnForAllPairs,
 }
+
+
+class _GatedContent(Repositioned):
+    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
+        places = F.silu(self.content(x)) * self.gate(x)
+        return self.place(places).transpose(1, 2)[..., None]
+
+
+class _OneNetworkForAllHeads(Repositioned):
+    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
+        return super().token_state(x, last).mean(1, keepdim=True)
+
+
+class _Summed(Repositioned):
+    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
+        return super().token_state(x, last).cumsum(2)
+
+
+@pytest.mark.parametrize("cls", [_GatedContent, _OneNetworkForAllHeads, _Summed])
+def test_a_known_mistake_of_the_network_is_caught(cls: Any) -> None:
+    catches(check_repo, repositioned(cls))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
