@@ -26,8 +26,7 @@ class Memory:
 class KeyValueCache:
     """Keys and values of the tokens decoded so far, of L layers: one buffer [L,2,N,H,max_len,R].
 
-    R is the width of the widest keys; what is narrower leaves the rest unused. A layer whose scheme
-    keeps something of each token and head has it in `states`, [N,H,max_len,...].
+    R is the width of the widest keys. `states`: of `token_state`, [N,H,max_len,...] by layer.
     """
 
     def __init__(
@@ -40,8 +39,7 @@ class KeyValueCache:
         self._view()
 
     def _view(self) -> None:
-        numbers = range(len(self.held))
-        self.layers = [(self.held[i, 0], self.held[i, 1]) for i in numbers]
+        self.layers = [(self.held[i, 0], self.held[i, 1]) for i in range(len(self.held))]
 
     def grow(self, n_new: int) -> None:
         """Make room for n_new tokens, which `put` then fills layer by layer.
@@ -70,8 +68,7 @@ class KeyValueCache:
         values.narrow(2, end - n_new, n_new).copy_(v)
         if state is not None:
             if layer not in self.states:
-                sizes = *self.held.shape[2:5], *state.shape[3:]
-                self.states[layer] = state.new_empty(sizes)
+                self.states[layer] = state.new_empty(*self.held.shape[2:5], *state.shape[3:])
             self.states[layer][:, :, end - n_new : end] = state
             state = self.states[layer][:, :, :end]
         return keys.narrow(2, 0, end), values.narrow(2, 0, end), state
@@ -142,13 +139,11 @@ class LayerStep:
     def attend_to_self(self, y: Tensor, state: DecodeState) -> Tensor:
         n_rows, length, _ = y.shape
         qkv = self.qkv(y).view(n_rows, length, 3, *self.heads)
-        position, cache = self.position, state.cache
+        position, places, cache = self.position, state.places, state.cache
         kept = position.token_state(y, cache.last_state(self.number, length))
-        q, k, v = position.rotate_heads(qkv, state.places, kept)
+        q, k, v = position.rotate_heads(qkv, places, kept)
         k, v, kept = cache.put(self.number, k, v, kept)
-        weighed = self.self_attention.attend(
-            q, k, v, position=position, places=state.places, state=kept
-        )
+        weighed = self.self_attention.attend(q, k, v, position=position, places=places, state=kept)
         return self.out(weighed)
 
     def attend_to_memory(self, y: Tensor, state: DecodeState) -> Tensor:
