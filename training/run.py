@@ -12,7 +12,7 @@ from ignite.engine import Engine, Events
 from ignite.handlers import EarlyStopping
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from checkpoints.run import FinishedError, Run
+from checkpoints.run import Run
 from configs.load import write_config_json
 from configs.schema import Config, EpochDecay
 from configs.serialize import apply_overrides, leaves, to_dict
@@ -26,7 +26,7 @@ from training.prepare import build_learner, check_lengths, end_workers, prepare_
 from training.processes import process_device
 from training.saving import Checkpoints, checkpoint_parts, is_due
 from training.schedules import PlateauLR, warn_of_warm_up
-from training.start import Progress, open_run
+from training.start import Progress, count_steps, open_run, require_steps_left
 from training.validation import Validation
 from translation.evaluator import create_evaluator
 from translation.search import BatchSearch
@@ -77,11 +77,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             data = prepare_data(config, corpus, tokenizer, device=device.type)
             stack.callback(end_workers, data.loader)
             progress = Progress(epoch_length=len(data.loader))
-            total_steps = config.train.max_epochs * progress.epoch_length
-            total_steps = min(total_steps, config.train.max_steps or total_steps)
-            if config.train.max_tokens is not None:
-                within = config.train.max_tokens * progress.epoch_length / data.n_tokens
-                total_steps = min(total_steps, max(1, round(within)))
+            total_steps = count_steps(config.train, progress.epoch_length, data.n_tokens)
             warn_of_warm_up(config, total_steps)
             learner = build_learner(
                 config, tokenizer, device=device, dtype=dtype, total_steps=total_steps
@@ -109,11 +105,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
                 engine.logger.setLevel(logging.CRITICAL)  # the script reports errors, once
             parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping, device)
             start.restore(parts)
-            if progress.step >= total_steps:
-                raise FinishedError(
-                    f"{run.path}: this run is finished (updates: {progress.step}). To train on, "
-                    f"raise train.max_tokens = {config.train.max_tokens}"
-                )
+            require_steps_left(config.train, progress, total_steps)
             log = stack.enter_context(RunLog(run, first_step=progress.step))
             checkpoints = Checkpoints(run, parts, trainer, config=config.train, before=log.flush)
             checkpoints.resume(progress)

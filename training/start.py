@@ -15,7 +15,7 @@ from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import LAST_WEIGHTS, DamagedError, FinishedError, Run, create_run, newest_first
 from configs.load import read_config_json
-from configs.schema import Config, Subword
+from configs.schema import Config, Subword, TrainConfig
 from configs.serialize import apply_overrides, diff
 from data.corpora.base import CorpusReader
 from tokenizer.base import BaseTokenizer
@@ -305,4 +305,24 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
         raise FinishedError(
             f"{checkpoint}: this run is finished (epochs: {epochs}, updates: {step}). To train on, "
             f"raise the limit: {remedies}"
+        )
+
+
+def count_steps(config: TrainConfig, epoch_length: int, n_tokens: int) -> int:
+    """The updates of the whole run: `epoch_length`, and `n_tokens` of the target, are an epoch's.
+
+    train.max_tokens is in updates of the mean size.
+    """
+    steps = config.max_epochs * epoch_length
+    if config.max_tokens is not None:
+        steps = min(steps, max(1, round(config.max_tokens * epoch_length / n_tokens)))
+    return min(steps, config.max_steps or steps)
+
+
+def require_steps_left(config: TrainConfig, progress: Progress, total_steps: int) -> None:
+    """Raises FinishedError; what follows from the checkpoint alone, check_resume has found."""
+    if progress.step >= total_steps:
+        raise FinishedError(
+            f"this run is finished (updates: {progress.step}). To train on, raise the limit: --set "
+            f"train.max_tokens={2 * (config.max_tokens or 1)}"
         )
