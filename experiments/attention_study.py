@@ -233,7 +233,8 @@ def report(args: Namespace, of_runs: Sequence[Rows], made: Sequence[Mapping[str,
             name: [{w: mean_by(rows, "of", measure=w[0]).get(w[1]) for w in wanted} for rows in of]
             for name, of in groups.items()
         }
-        return seeds_table("scheme", known, {" ".join(w): means(w, form) for w in wanted}, {})
+        columns = {"seeds": len, **{" ".join(w): means(w, form) for w in wanted}}
+        return seeds_table("scheme", known, columns, {})
 
     reasons = [
         f"- {row['scheme']}, seed {row['seed']}, shift {row['of']}: {row['reason']}\n"

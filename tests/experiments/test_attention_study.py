@@ -179,7 +179,9 @@ def test_finished_trainings_are_studied_and_told(
     assert {row["scheme"] for row in rows} == {"rope", "learnable"}
     assert "| rope |" in ended.out
     assert re.search(r"- learnable, seed 0, shift 95: a source of \d+ tokens", ended.out)
-    assert re.search(r"^\| learnable \| \d+\.\d\d \| \d+\.\d\d \| – \|$", ended.out, re.MULTILINE)
+    assert re.search(
+        r"^\| learnable \| 1 \| \d+\.\d\d \| \d+\.\d\d \| – \|$", ended.out, re.MULTILINE
+    )
     assert "test, 5 pairs; seeds 0" in ended.out
 
     # What `test.py --align` says of the same pairs, in the column "AER produced".
