@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from configs.load import add_set_argument, load_config
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from configs.schema import Config
 from configs.serialize import apply_overrides
 from pictures.distance import decay, ideas, projections, similarity

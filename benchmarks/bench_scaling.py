@@ -29,7 +29,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 from benchmarks import common
 from benchmarks.common import BOS, DTYPES, EOS, SIZES, Report, figure, in_turn, spread, table
 from benchmarks.train_models import Ours, Setup
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from data.batching import Batch
 from models.decoding.hypothesis import Limits
 from models.decoding.stepwise import greedy_search

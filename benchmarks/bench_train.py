@@ -33,7 +33,7 @@ from torch.utils.benchmark import Timer
 from benchmarks import common
 from benchmarks.common import BOS, DTYPES, EOS, PAD, SIZES, Report, Size, figure, ratio, spread
 from benchmarks.train_models import LONGEST, MODELS, Model, Ours, Setup, build_models, n_parameters
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from data.batching import Batch, collate, form_batches, padded_tokens
 from data.cache import TokenizedSplit
 from experiments.common import chosen_positions

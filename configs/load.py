@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.positions import POSITIONS, Position
+from configs.position_names import POSITIONS
+from configs.positions import Position
 from configs.schema import Config
 from configs.section import kinds, to_dict
 from configs.serialize import apply_overrides, from_dict

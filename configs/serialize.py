@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from configs.positions import POSITIONS, choose_position
+from configs.position_names import POSITIONS, choose_position
 from configs.schema import Config, DataConfig, DecodeConfig
 from configs.section import Section, fits, item_hint, join, kinds, to_dict, type_hints
 from utils.errors import ConfigError, closest_first

@@ -29,7 +29,7 @@ from torch import Tensor
 if not __package__:  # run as a file: imports begin at the root of the repository, not here
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from configs.schema import Config
 from configs.serialize import to_dict
 from data.batching import make_eval_loader

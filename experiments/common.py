@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from configs.load import add_set_argument
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from configs.schema import Config
 from configs.serialize import parse_override
 from data.corpora.build import build_corpus

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs import positions as config
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from configs.schema import Cosine, ModelConfig
 from models.attention.tap import AttentionTap
 from models.build import build_scheme

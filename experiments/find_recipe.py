@@ -36,7 +36,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from configs.load import load_config
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from configs.schema import Config
 from configs.serialize import apply_overrides, parse_override
 from data.corpora.build import build_corpus

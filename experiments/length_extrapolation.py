@@ -33,8 +33,8 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from configs.load import load_config, write_config_json
+from configs.position_names import POSITIONS
 from configs.positions import (
-    POSITIONS,
     DynamicNtkScaling,
     NoScaling,
     Position,

@@ -20,7 +20,7 @@ from configs.load import (
     read_config_json,
     write_config_json,
 )
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from configs.schema import Config, DataConfig, ModelConfig, Position, Rope
 from configs.serialize import apply_overrides, diff, from_dict, kinds, parse_override, to_dict
 from models.build import build_scheme

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from made_runs import Scripts
 
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from experiments import copy_task
 from experiments.common import mean_plus_minus
 from experiments.copier import (

@@ -11,7 +11,8 @@ from drawn import assert_legible, curves, images, legend, points, titles
 from matplotlib.figure import Figure
 from tiny_models import RelativeBias, tiny_config, tiny_model
 
-from configs.positions import POSITIONS, Fire, Kerple
+from configs.position_names import POSITIONS
+from configs.positions import Fire, Kerple
 from configs.schema import (
     T5,
     Alibi,

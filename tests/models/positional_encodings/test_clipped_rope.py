@@ -12,7 +12,8 @@ from tiny_models import configured
 from torch import Tensor
 
 import configs.positions as config
-from configs.positions import POSITIONS, Rope
+from configs.position_names import POSITIONS
+from configs.positions import Rope
 from models.positional_encodings.rope import fastest, softly_clipped
 from models.positional_encodings.rope_scaling import (
     dynamic_ntk_frequencies,

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from configs import positions as config
 from configs.load import load_config
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from configs.schema import ModelConfig
 from configs.section import members
 from configs.serialize import apply_overrides, from_dict, to_dict

@@ -14,7 +14,7 @@ from test_contract import ABSOLUTE
 from tiny_models import tiny_config
 from torch import Tensor
 
-from configs.positions import POSITIONS
+from configs.position_names import POSITIONS
 from models.positional_encodings.alibi import alibi_bias, alibi_slopes
 from models.positional_encodings.fire import fire_ratio
 from models.positional_encodings.kerple import kerple_log_bias, kerple_power_bias
