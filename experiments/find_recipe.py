@@ -307,8 +307,8 @@ class Halving(Experiment):
         ]
         return (
             f"## The winner: {rows[0]['recipe']}\n\n{table}\n{''.join(failed)}sacreBLEU; "
-            f"± is the standard deviation over the seeds, of which {rows[0]['seed']} is the one that "
-            f"won the rounds. The recipe: `{' '.join(settings)}`\n"
+            f"± is the standard deviation over the seeds; {rows[0]['seed']} is the seed that won the "
+            f"rounds. The recipe: `{' '.join(settings)}`\n"
         )
 
     def draw(self, rows: Rows) -> None:
