@@ -286,12 +286,15 @@ class Halving(Experiment):
     def _winner(self, rows: Rows) -> str:
         """A line for each seed, and their mean."""
         changes, position = recipe_changes(self.args, rows[0]["recipe"])
+        winner = self.stages[-1][0]
         stated = dict(map(parse_override, changes))
+        for name in ("max_tokens", "max_epochs", "keep_regular"):
+            stated[f"train.{name}"] = str(getattr(winner.config.train, name))
         settings = [f"--set {key}={text}" for key, text in stated.items() if key not in PLACES]
         settings = [f"--position {position}"] * bool(position) + settings
-        settings.append(f"--set train.max_tokens={round(1e6 * rows[0]['million_tokens'])}")
+        scored = f"the last {winner.average} checkpoints averaged" if winner.average else "the best"
         columns = {"character_loss": "loss a character", "validation_sacrebleu": "validation"}
-        columns |= {f"sacrebleu {test}": test for test in self.stages[-1][0].tests}
+        columns |= {f"sacrebleu {test}": test for test in winner.tests}
         forms = [".4f", *[".2f"] * (len(columns) - 1)]
         lines = []
         for row in rows:
@@ -307,8 +310,8 @@ class Halving(Experiment):
         ]
         return (
             f"## The winner: {rows[0]['recipe']}\n\n{table}\n{''.join(failed)}sacreBLEU; "
-            f"± is the standard deviation over the seeds; {rows[0]['seed']} is the seed that won the "
-            f"rounds. The recipe: `{' '.join(settings)}`\n"
+            f"± is the standard deviation over the seeds. Seed {rows[0]['seed']} won the rounds. "
+            f"The recipe, {scored}: `{' '.join(settings)}`\n"
         )
 
     def draw(self, rows: Rows) -> None:

@@ -70,9 +70,9 @@ def test_the_best_third_goes_on_and_the_tests_are_read_once_for_the_winner(
     assert order == [*heads, *first, *heads, WINNER, FOUR[1], "seed", "---", "0", "1", "mean"]
     assert text.count("| yes |") == 3
     assert "| mean | 0.0500 ± 0.0000 | 89.00 ± 0.00 | 89.00 ± 0.00 |" in text
-    assert "The recipe: `--position rope --set" in text
+    assert "The recipe, the last 10 checkpoints averaged: `--position rope --set" in text
     assert "--set model.dropout=0.4 " in text
-    assert "--set train.max_tokens=4000`" in text
+    assert "--set train.max_tokens=4000 --set train.keep_regular=10`" in text
     assert str(stand_in.folder) not in text
 
     # All of it comes from the store, also where the runs are gone.
