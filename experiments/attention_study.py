@@ -273,7 +273,12 @@ def draw(folder: Path, of_runs: Sequence[Rows]) -> None:
         axes.locator_params(axis="x", integer=True)
     save_figure(drawn, folder / "attention_layers.png")
     for name, measure, title, x_label in (
-        ("accuracy", "accuracy", "Right after the reference's tokens", "place of the target token"),
+        (
+            "accuracy",
+            "accuracy",
+            "Accuracy after the reference's tokens",
+            "place of the target token",
+        ),
         ("shifts", "sacrebleu", "sacreBLEU with all positions later", "shift of both sides"),
     ):
         labels: Any = {"title": title, "x_label": x_label, "y_label": measure}
