@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments import ranking
 from experiments.common import (
     NOTHING,
     Experiment,
@@ -41,7 +42,6 @@ from experiments.common import (
     score_figure,
     seeds_table,
 )
-from experiments.ranking import Standing, standings
 from experiments.store import Sentences
 from experiments.trials import Trial
 from utils.errors import UserError
@@ -66,8 +66,15 @@ class Comparison(Experiment):
         self.edges, self.samples = evaluate.length_buckets, evaluate.bootstrap_samples
 
     def rows(self, trial: Trial) -> Rows:
-        """One for each test split."""
+        """One for each test split. Raises UserError for another text than the first trial's."""
         done = self.record(trial)
+        for split in self.tests:
+            texts = (self.record(each).scores[split] for each in (self.done[0], trial))
+            if len({scores["data_fingerprint"] for scores in texts}) > 1:
+                raise UserError(
+                    f"{self.store}: {self.done[0].title} and {trial.title} were scored on other "
+                    f"sentences of {split}: delete the line of one, and its run, to run it again"
+                )
         learned = {key: done.training[key] for key in ("parameters", *LEARNED)}
         rest = {key: figure for key, figure in done.training.items() if key not in learned}
         rows = []
@@ -98,13 +105,7 @@ class Comparison(Experiment):
             return dict.fromkeys(AGAINST)
         from translation.metrics import compare_statistics
 
-        theirs, own = (self.record(each).sentences[split] for each in (base, trial))
-        if not theirs.of_one_text(own):
-            raise UserError(
-                f"{self.store}: {base.title} and {trial.title} were scored on other sentences: "
-                "delete one line to run it again"
-            )
-        both = theirs.statistics, own.statistics
+        both = (self.record(each).sentences[split].statistics for each in (base, trial))
         paired = compare_statistics(*both, samples=self.samples, seed=0)
         figures = (self.baseline, paired.difference, *paired.interval, paired.p_value)
         return dict(zip(AGAINST, figures))
@@ -115,7 +116,7 @@ class Comparison(Experiment):
         return [list(self.record(trial).sentences.values()) for trial in of_name]
 
     @cached_property
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, ranking.Standing]:
         """Of the variants, best first; none of one seed, nor without the baseline."""
         if len(self.args.seeds) < 2 or self.baseline not in {trial.variant for trial in self.done}:
             return {}
@@ -124,7 +125,7 @@ class Comparison(Experiment):
             name: [[split.statistics for split in run] for run in runs]
             for name, runs in scored.items()
         }
-        return standings(statistics, self.baseline, self.samples)
+        return ranking.standings(statistics, self.baseline, self.samples)
 
     def _ranked(self, rows: Rows, split: str) -> dict[str, Rows]:
         of_split = ((row[self.noun], row) for row in rows if row.get("split") == split)

@@ -31,11 +31,6 @@ class Sentences:
     words: np.ndarray  # [n], of each source, split at white space
     statistics: np.ndarray  # [n,10], see translation.metrics.sentence_statistics
 
-    def of_one_text(self, other: Sentences) -> bool:
-        """Whether sources and references have the same lengths."""
-        same = np.array_equal(self.words, other.words)
-        return same and np.array_equal(self.statistics[:, 1], other.statistics[:, 1])
-
     @classmethod
     def of(cls, trial: Trial, split: str) -> Sentences:
         """Those of a trial that is scored."""

@@ -33,6 +33,7 @@ for split in [arguments["--split"]] if "--split" in arguments else corpus.test:
         path = run / "results" / f"{name}.{suffix}.txt"
         path.write_text("".join(f"{line}\n" for line in lines))
     record = {
+        "data_fingerprint": text.fingerprint(),
         "scores": {
             "bleu4": bleu / 100,
             "sacrebleu": bleu,

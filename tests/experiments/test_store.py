@@ -49,6 +49,17 @@ def test_a_record_holds_what_was_scored_and_a_broken_line_is_named(stand_in: Sta
             stand_in.compare("sinusoidal")
 
 
+def test_trainings_that_were_scored_on_other_text_are_not_compared(stand_in: StandIn) -> None:
+    assert stand_in.compare("rope") == 0
+    path = stand_in.output / "comparison.jsonl"
+    first, second = path.read_text("utf-8").splitlines()
+    record = json.loads(second)
+    record["scores"]["test"]["data_fingerprint"] = "another"
+    path.write_text(f"{first}\n{json.dumps(record)}\n", "utf-8")
+    with pytest.raises(UserError, match="sinusoidal, seed 0 and rope, seed 0 were scored on other"):
+        stand_in.compare("rope", "--report_only")
+
+
 def made(n: int, share: float, seed: int) -> np.ndarray:
     """Statistics [n,10] of made sentences of 5 to 30 tokens, of which a share is right."""
     rng = np.random.default_rng(seed)
