@@ -289,7 +289,8 @@ class Experiment(ABC):
     def main(self) -> int:
         """Run what is not done (nothing with --report_only), write and print.
 
-        The exit code: 0, 1 where a trial failed, 128 + the signal that ended the trials.
+        The exit code: 0, 1 where a trial failed, 128 + the signal that ended the trials. Raises
+        UserError where there is no text to train on.
         """
         from utils.machine import cores  # imports torch
 
@@ -297,6 +298,9 @@ class Experiment(ABC):
         threads = args.threads or max(1, cores() // args.jobs)
         runner = Runner(args.jobs, threads, self.failures)
         if not args.report_only:
+            for trial in [trial for trial in self.trials if not self.is_done(trial)][:1]:
+                corpus = build_corpus(trial.config.data)
+                corpus.load(corpus.validation)  # no text: said once, before the first process
             self.run(runner)
         self.done = [trial for trial in self.trials if self.is_done(trial)]
         if args.report_only and not self.done:

@@ -154,6 +154,7 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
         (compare_positions, "--positions rope --report_only", "nothing of this is done yet"),
         (compare_positions, "--positions alibi,rope --set model.d_model=18", "rope: model.n_heads"),
         (compare_positions, "--jobs 0", "an integer >= 1"),
+        (compare_positions, "--positions rope --set data.corpus.root=nowhere", "no such folder"),
         (compare_methods, "--methods plain,r_drop+luck", "no method 'luck': there are plain, "),
         (compare_methods, "--methods ,", "name at least one method"),
         (find_recipe, "--choice rope,r_drop+luck", "no alternative 'luck': there are plain, "),
