@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.linear import unpacked
+from models.linear import side_by_side, unpacked
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import AttentionPosition, Places, PositionScheme
 
@@ -21,6 +21,20 @@ class Memory:
     states: Tensor  # [B,S,D]
     padding: Tensor  # [B,S], True = padding
     positions: Tensor  # [S]
+
+
+def project_memory(
+    layers: Sequence[Any], memory: Memory, *, scheme: PositionScheme
+) -> list[tuple[Tensor, Tensor]]:
+    """The keys and values [B,H,S,Dh] of each layer's cross-attention."""
+    attentions = [layer.cross_attention for layer in layers]
+    projected = side_by_side([attention.kv_proj for attention in attentions], memory.states)
+    return [
+        attention.place_memory(
+            kv, position=scheme.attention("cross", i), k_positions=memory.positions
+        )
+        for i, (attention, kv) in enumerate(zip(attentions, projected))
+    ]
 
 
 class KeyValueCache:
@@ -98,15 +112,16 @@ class LayerStep:
     layer has twenty, takes longer than to multiply a few rows.
     """
 
-    def __init__(self, layer: Any, scheme: PositionScheme, memory: Memory) -> None:
+    def __init__(
+        self, layer: Any, scheme: PositionScheme, memory_kv: tuple[Tensor, Tensor]
+    ) -> None:
         self.number, self.pre_norm = layer.layer, layer.pre_norm
         self.residual_scale = layer.residual_scale
         self.self_attention, self.cross_attention = layer.self_attention, layer.cross_attention
         self.heads = (layer.self_attention.n_heads, layer.self_attention.head_dim)
         self.position = scheme.attention("decoder", layer.layer)
         self.cross_position = scheme.attention("cross", layer.layer)
-        k, v = layer.project_memory(memory, scheme=scheme)
-        self.k, self.v = k.contiguous(), v.contiguous()  # read at every step
+        self.k, self.v = (x.contiguous() for x in memory_kv)  # read at every step
         self.qkv, self.out, self.q, self.cross_out, self.linear1, self.linear2 = (
             unpacked(module)
             for module in (
@@ -182,7 +197,8 @@ class DecodeState:
         max_len: int,
     ) -> None:
         n_rows = len(memory.states) * beam_size
-        self.layers = [LayerStep(layer, scheme, memory) for layer in layers]
+        projected = project_memory(layers, memory, scheme=scheme)
+        self.layers = [LayerStep(layer, scheme, kv) for layer, kv in zip(layers, projected)]
         n_heads, head_dim = self.layers[0].heads
         width = head_dim * max(step.position.widening for step in self.layers)
         sizes = n_rows, len(layers), n_heads, max_len, width

@@ -1,6 +1,6 @@
 """Linear maps, and the same for the few rows of a search step: one weight met again and again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
@@ -107,6 +107,23 @@ class Linear(nn.Linear):
         if not torch.compiler.is_compiling() and id(self) in (cast := _cast.get() or {}):
             return F.linear(input, *cast[id(self)])
         return linear(input, self.weight, self.bias)
+
+
+def side_by_side(maps: Sequence[Linear], x: Tensor) -> Sequence[Tensor]:
+    """x [...,I] by several maps alike in size -> what each makes of it.
+
+    On a GPU by one product, for fewer operations; on a CPU that is slower (benchmarks/README.md).
+    """
+    if not _few_operations(x):
+        return [each(x) for each in maps]
+    cast = {} if torch.compiler.is_compiling() else _cast.get() or {}
+    parts = [cast.get(id(each), [each.weight, each.bias]) for each in maps]
+    weight, *bias = (torch.cat(of_all) for of_all in zip(*parts) if of_all[0] is not None)
+    return F.linear(x, weight, *bias).chunk(len(maps), dim=-1)
+
+
+def _few_operations(x: Tensor) -> bool:
+    return x.device.type == "cuda"
 
 
 def weights_cast(module: nn.Module) -> AbstractContextManager[None]:

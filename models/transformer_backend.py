@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from configs.schema import ModelConfig
 from models.attention.multi_head import CrossAttention, SelfAttention
 from models.attention.tap import AttentionTap
-from models.decode_state import DecodeState, Memory
+from models.decode_state import DecodeState, Memory, project_memory
 from models.dropout import Dropout, JointDropout
 from models.linear import Linear, weights_cast
 from models.masks import padding_attn_mask
@@ -138,8 +138,8 @@ class Encoder(nn.Module):
         span = scheme.span(0, x.shape[1])
         mask = padding_attn_mask(padding)
         places = Places(positions, positions, padding=mask, q_span=span, k_span=span)
-        for layer in self.layers:
-            with weights_cast(layer):
+        with weights_cast(self):
+            for layer in self.layers:
                 x = layer(x, scheme=scheme, places=places, tap=tap)
         return self.norm(x)
 
@@ -155,13 +155,6 @@ class DecoderLayer(Layer):
         self.feed_forward = FeedForward(config)
         self.norm1, self.norm2, self.norm3 = (layer_norm(config) for _ in range(3))
 
-    def project_memory(self, memory: Memory, *, scheme: PositionScheme) -> tuple[Tensor, Tensor]:
-        """This layer's keys and values [B,H,S,Dh]."""
-        position = scheme.attention("cross", self.layer)
-        return self.cross_attention.project_memory(
-            memory.states, position=position, k_positions=memory.positions
-        )
-
     def forward(
         self,
         y: Tensor,
@@ -172,7 +165,7 @@ class DecoderLayer(Layer):
         cross_places: Places,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """y [B,T,D] -> [B,T,D]; memory_kv: see `project_memory`."""
+        """y [B,T,D] -> [B,T,D]; memory_kv: this layer's of `project_memory`."""
         position = scheme.attention("decoder", self.layer)
         attention = partial(self.self_attention, position=position, places=places, tap=tap)
         k, v = memory_kv
@@ -216,9 +209,9 @@ class Decoder(nn.Module):
         mask = padding_attn_mask(memory.padding)
         where = positions, memory.positions
         cross_places = Places(*where, padding=mask, q_span=span, k_span=k_span)
-        for layer in self._layers():
-            with weights_cast(layer):
-                kv = layer.project_memory(memory, scheme=scheme)
+        with weights_cast(self):
+            layers = self._layers()
+            for layer, kv in zip(layers, project_memory(layers, memory, scheme=scheme)):
                 y = layer(y, kv, scheme=scheme, places=places, cross_places=cross_places, tap=tap)
         return self.norm(y)
 

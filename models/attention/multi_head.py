@@ -138,11 +138,14 @@ class CrossAttention(_MultiHead):
         self.q_proj = Linear(d_model, d_model, bias=bias)
         self.kv_proj = Linear(d_model, 2 * d_model, bias=bias)
 
-    def project_memory(
-        self, memory: Tensor, *, position: AttentionPosition, k_positions: Tensor
+    def place_memory(
+        self, kv: Tensor, *, position: AttentionPosition, k_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """memory [B,S,D] -> keys [B,H,S,R], rotated where the scheme rotates, values [B,H,S,Dh]."""
-        k, v = (self._split(part) for part in self.kv_proj(memory).chunk(2, dim=-1))
+        """kv_proj's map of the memory [B,S,2D], its positions [S] -> keys and values of `forward`.
+
+        Keys [B,H,S,R], rotated where the scheme rotates, and values [B,H,S,Dh].
+        """
+        k, v = (self._split(part) for part in kv.chunk(2, dim=-1))
         return position.rotate(k, k_positions, "key"), v
 
     def forward(
@@ -155,7 +158,7 @@ class CrossAttention(_MultiHead):
         places: Places,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """x [B,T,D] at places.q_positions -> [B,T,D]; k, v: see `project_memory`."""
+        """x [B,T,D] at places.q_positions -> [B,T,D]; k, v: see `place_memory`."""
         q = position.rotate(self._split(self.q_proj(x)), places.q_positions, "query")
         out = self.attend(q, k, v, position=position, places=places, state=None, tap=tap)
         return self.out_proj(out)

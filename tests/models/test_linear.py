@@ -1,7 +1,7 @@
 """The linear map of a search step against the plain one, whatever became of the weight."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import models.linear
-from models.linear import Linear, linear, weights_cast, weights_fixed
+from models.linear import Linear, linear, side_by_side, weights_cast, weights_fixed
 from utils.machine import CPU, computes_bf16
 
 
@@ -116,17 +116,36 @@ def test_weights_cast_together_are_those_that_autocast_casts(bias: bool) -> None
     torch.manual_seed(0)
     layer, x = nn.Sequential(Linear(4, 6, bias=bias), Linear(6, 3, bias=bias)), torch.randn(5, 4)
 
-    cast: list[int] = []  # maps, in each scope
+    found: list[int] = []  # maps, in each scope
 
     def results(scope: AbstractContextManager[None]) -> list[torch.Tensor]:
         with torch.autocast("cpu", dtype=torch.bfloat16), scope:
-            cast.append(len(models.linear._cast.get() or ()))
+            found.append(len(models.linear._cast.get() or ()))
             out = layer(x)
         return [out, *torch.autograd.grad(out.float().square().sum(), list(layer.parameters()))]
 
     for ours, autocasts in zip(results(weights_cast(layer)), results(nullcontext()), strict=True):
         assert ours.dtype == autocasts.dtype
         assert torch.equal(ours, autocasts)
-    assert cast == [2, 0]
+    assert found == [2, 0]
     with weights_cast(layer):  # without autocast the weights are as they are
         assert layer(x).dtype == torch.float32
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_maps_side_by_side_are_those_one_after_the_other(
+    bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    maps = nn.ModuleList(Linear(4, 6, bias=bias) for _ in range(3)).double()
+    x = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
+
+    def results() -> list[torch.Tensor]:
+        outs = side_by_side(cast(list[Linear], list(maps)), x)
+        weighed = sum((i + 1) * out.square().sum() for i, out in enumerate(outs))
+        return [*outs, *torch.autograd.grad(weighed, [x, *maps.parameters()])]
+
+    apart = results()
+    monkeypatch.setattr(models.linear, "_few_operations", lambda x: True)
+    for together, alone in zip(results(), apart, strict=True):
+        assert torch.allclose(together, alone, rtol=0, atol=1e-12)

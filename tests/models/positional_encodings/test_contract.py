@@ -591,8 +591,8 @@ def check_cross_attention_has_no_positions(model: TranslationTransformer) -> Non
     places = Places(torch.tensor([4, 5, 6]), torch.arange(5))
     for number, layer in enumerate(model.decoder.layers):
         cross, position = layer.cross_attention, model.scheme.attention("cross", number)
-        keys, values = cross.project_memory(
-            memory, position=position, k_positions=places.k_positions
+        keys, values = cross.place_memory(
+            cross.kv_proj(memory), position=position, k_positions=places.k_positions
         )
         out = cross(x, keys, values, position=position, places=places)
         q, k, v = (
@@ -635,7 +635,8 @@ def test_rope_in_cross_attention_gives_q_and_k_their_own_positions() -> None:
     outs = []
     for shift in (0, 20):
         places = Places(q_at + shift, k_at + shift)
-        k, v = cross.project_memory(memory, position=position, k_positions=places.k_positions)
+        kv = cross.kv_proj(memory)
+        k, v = cross.place_memory(kv, position=position, k_positions=places.k_positions)
         outs.append(cross(x, k, v, position=position, places=places))
     close(*outs)
     assert apart(outs[0][:, 0], outs[0][:, 1]) > 1e-4
