@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.positional_encodings.base import AttentionPosition, Role, exact_dtype
+from models.positional_encodings.kerple import kept_within
 from models.positional_encodings.rope import inverse_frequencies
 
 
@@ -29,7 +30,11 @@ def polar(x: Tensor, angles: Tensor) -> Tensor:
 
 
 class Pope(AttentionPosition):
-    """The phases of one layer, delta [H,Dh], clamped to [-2 pi, 0]. They start at 0."""
+    """The phases of one layer, delta [H,Dh], clamped to [-2 pi, 0]. They start at 0.
+
+    That is at the bound: half of them would be driven past it at once, and held there forever if
+    the clamp gave them no gradient.
+    """
 
     widening = 2
 
@@ -44,5 +49,5 @@ class Pope(AttentionPosition):
         theta = inverse_frequencies(2 * dim, base=self.base, dtype=exact, device=x.device)
         angles = positions[:, None] * theta
         if role == "key":
-            angles = angles + self.delta.to(exact).clamp(-2 * math.pi, 0)[:, None]
+            angles = angles + kept_within(self.delta.to(exact), -2 * math.pi, 0.0)[:, None]
         return polar(x, angles)

@@ -83,6 +83,17 @@ def test_steps_and_chunks_of_a_decoder_are_the_whole() -> None:
         close(stepwise_logits(module(), Q, K, chunks), causal_logits(module(), Q, K))
 
 
+def test_a_phase_past_its_bound_finds_the_way_back() -> None:
+    """The clamp passes gradients whose descent leads inside, and no others."""
+    made = module()
+    past = made.delta.detach().clone() > 0
+    for sign in (1.0, -1.0):
+        rotated = made.rotate(K, torch.arange(9), "key")
+        (grad,) = torch.autograd.grad(sign * rotated.sum(), made.delta)
+        assert (grad[past] > 0).any()
+        assert not (grad[past] < 0).any()
+
+
 def test_it_starts_without_phases_and_a_cache_is_as_wide_as_the_widest_layer() -> None:
     assert not configured(config.Pope()).delta.any()
     for name, width in (("rope", DH), ("pope", 2 * DH), ("interleaved_pope", 2 * DH)):
