@@ -6,6 +6,9 @@ Measured of every trained model on a split:
                                   the mean over the pairs, with the reference as the target
     aer                           of links read off the mean of all heads of each decoder layer,
                                   on the gold links of --gold (translation/alignment_error.py)
+    agreement                     of such links on the split with those of the model of the same
+                                  scheme and seed that translates back (--reversed): 1 less the
+                                  rate by which they err against these
     accuracy                      of the likeliest token after the reference's, by its place
     sacrebleu, unchanged          with all positions of both sides later by N (0: as trained), and
                                   the share of translations that are then what they were
@@ -41,10 +44,10 @@ from explorer.heads import head_statistics
 from models.positional_encodings import base
 from pictures.panels import Curve, curve_panels, save_figure
 from translation.alignment import HeadChoice
-from translation.alignment_error import GoldPairs, read_gold_pairs
+from translation.alignment_error import Gold, GoldPairs, read_gold_pairs
 from translation.evaluation import EvaluationSet, choose_splits
 from translation.forcing import KINDS, attention_weights
-from translation.loading import load_run
+from translation.loading import LoadedRun, load_run
 from translation.metrics import sentence_statistics, summed_bleu
 from translation.search import in_batches
 from translation.translator import Translator
@@ -88,6 +91,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--sentences", metavar="N", type=positive, help=what)
     what = "a folder with gold.talp and test.LANGUAGE: gold links between words (default: no aer)"
     add("--gold", metavar="DIR", type=Path, help=what)
+    what = "trained models of the other direction (default: no agreement)"
+    add("--reversed", metavar="RUN", type=Path, nargs="+", action="extend", default=[], help=what)
     add("--shifts", metavar="N,...", default="1,10,100", help="by how many places all are later")
     add("--search", choices=("greedy", "beam"), default="greedy", help="of what is shifted")
     add("--output_dir", metavar="DIR", type=Path, default=Path("runs/attention_study"))
@@ -152,6 +157,28 @@ def alignment_rows(pairs: EvaluationSet, folder: Path) -> Rows:
     return [measured("aer", f"layer {i}", aer, n, layer=i) for i, aer in zip(layers, errors)]
 
 
+def agreement_rows(pairs: EvaluationSet, back: Translator) -> Rows:
+    """By decoder layer, how far links agree with those of a model that translates back.
+
+    The share of both models' links that both have, 2 |A and B| / (|A| + |B|).
+    """
+    src, tgt = pairs.sources, pairs.references
+    links, other = pairs.translator.word_attention(src, tgt), back.word_attention(tgt, src)
+    rows = Rows()
+    for layer in range(1, min(len(links[0].produced), len(other[0].produced)) + 1):
+        choice = HeadChoice(layer)
+        turned = [frozenset((s, t) for t, s in each.aligned(choice).links) for each in other]
+        apart = GoldPairs(links, [Gold(sure=each, possible=each) for each in turned]).scores(choice)
+        rows.append(measured("agreement", f"layer {layer}", 1 - apart.aer, len(src), layer=layer))
+    return rows
+
+
+def turned_runs(paths: Sequence[Path]) -> dict[tuple[str, int], LoadedRun]:
+    """The models of --reversed by scheme and seed."""
+    loaded = [load_run(path, runs_dir="runs") for path in paths]
+    return {(scheme_name(each.config), each.config.train.seed): each for each in loaded}
+
+
 @torch.inference_mode()
 def accuracy_rows(pairs: EvaluationSet) -> Rows:
     """How often the likeliest token is the reference's, after the reference's, by its place."""
@@ -193,8 +220,13 @@ def shift_rows(pairs: EvaluationSet, shifts: Sequence[int]) -> Rows:
     return rows
 
 
-def study(args: Namespace, path: Path) -> tuple[Rows, dict[str, str]]:
-    """All figures of a model, and how it was trained. Raises UserError as test.py does."""
+def study(
+    args: Namespace, path: Path, turned: dict[tuple[str, int], LoadedRun]
+) -> tuple[Rows, dict[str, str]]:
+    """All figures of a model, and how it was trained. Its partner is taken out of `turned`.
+
+    Raises UserError as test.py does, and for a partner of the same direction.
+    """
     loaded = load_run(path, runs_dir="runs")
     config, translator = loaded.config, Translator.of(loaded, resolve_device("auto"))
     [split, *_] = choose_splits(build_corpus(config.data), args.split)
@@ -203,7 +235,13 @@ def study(args: Namespace, path: Path) -> tuple[Rows, dict[str, str]]:
     if args.gold is not None:
         rows += alignment_rows(pairs, args.gold)
     rows += [*accuracy_rows(pairs), *shift_rows(pairs, args.shifts)]
-    first = {"scheme": scheme_name(config), "seed": config.train.seed, "split": split}
+    scheme, seed = scheme_name(config), config.train.seed
+    if (back := turned.pop((scheme, seed), None)) is not None:
+        if back.config.data.src_lang != config.data.tgt_lang:
+            why = f"{path} too translates from {config.data.src_lang}"
+            raise UserError(f"--reversed {back.run.path}: {why}; give a model that translates back")
+        rows += agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
+    first = {"scheme": scheme, "seed": seed, "split": split}
     first["run"] = loaded.run.path.name
     return [{**first, **row} for row in rows], {"precision": loaded.trained["precision"]}
 
@@ -244,10 +282,11 @@ def report(args: Namespace, of_runs: Sequence[Rows], made: Sequence[Mapping[str,
     splits, seeds = (dict.fromkeys(str(row[key]) for row in every) for key in ("split", "seed"))
     n, first = every[0]["n"], of_runs[0]
     tokens = [f"{row['of']}: {row['n']:,}" for row in first if row["measure"] == "accuracy"]
+    heads = table(".3f", "entropy", "distance", "diagonal", "aer", "agreement")
     return (
         f"# What a scheme does to attention\n\n{', '.join(splits)}, {n:,} pairs; seeds "
         f"{', '.join(seeds)}; {args.search} search; {common.provenance_line(made)}.\n\n## Heads\n\n"
-        f"{table('.3f', 'entropy', 'distance', 'diagonal', 'aer')}\n## Accuracy by place\n\n"
+        f"{heads}\n## Accuracy by place\n\n"
         f"Tokens: {'; '.join(tokens)}.\n\n{table('.3f', 'accuracy')}\n## Shifted positions\n\n"
         f"{table('.2f', 'sacrebleu')}\n{table('.3f', 'unchanged')}"
         + "".join(["\n", *reasons] if reasons else [])
@@ -290,10 +329,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     paths = args.model_path or compared_runs(args.compared)
     of_runs, made = list[Rows](), [provenance(resolve_device("auto"))]
+    turned = turned_runs(args.reversed)
     for number, path in enumerate(paths, start=1):
-        rows, trained = study(args, path)
+        rows, trained = study(args, path, turned)
         of_runs, made = [*of_runs, rows], [*made, trained]
         say(f"[{number}/{len(paths)}] {rows[0]['scheme']}, seed {rows[0]['seed']}")
+    for scheme, seed in turned:
+        say(f"warning: --reversed: no model of {scheme}, seed {seed}, to compare it with")
     text, folder = report(args, of_runs, made), args.output_dir
     write_text(folder / "attention.md", text)
     write_csv(folder / "attention.csv", [row for rows in of_runs for row in rows])

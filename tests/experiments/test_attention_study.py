@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,15 +15,34 @@ from stand_in import read_csv
 from tiny_models import BOS, LIMITS, model_with, sources, targets
 
 import test as scoring
+from checkpoints.content import read_checkpoint
+from checkpoints.run import Run
 from configs import schema
 from experiments import attention_study
-from experiments.attention_study import Shifted, accuracy_rows, head_rows, shift_rows
+from experiments.attention_study import (
+    Shifted,
+    accuracy_rows,
+    agreement_rows,
+    head_rows,
+    shift_rows,
+)
 from models.decoding.stepwise import greedy_search
+from translation.alignment import WordAttention
 from translation.evaluation import EvaluationSet
 from translation.loading import load_run
 from translation.translator import Translator
 
 CPU = torch.device("cpu")
+
+
+def turned_run(run: Path, folder: Path) -> Path:
+    """An untrained run like `run` that translates back."""
+    made = untrained_run(run, folder)
+    [best] = Run(made).checkpoints.iterdir()
+    payload = read_checkpoint(best)
+    payload["config"]["data"] |= {"src_lang": "en", "tgt_lang": "fr"}
+    torch.save(payload, best)
+    return made
 
 
 def pairs_of(run: Path, limit: int = 12) -> EvaluationSet:
@@ -144,6 +165,22 @@ def test_accuracy_by_place_is_that_of_sentences_alone_and_adds_up(
     assert 0.2 < whole < 1
 
 
+def test_agreement_is_the_share_of_the_links_that_both_directions_have() -> None:
+    def made(*of_layers: list[list[int]]) -> SimpleNamespace:
+        produced = np.array(of_layers, float)[:, None]  # one head
+        each = WordAttention(["a", "b", "c"], ["x", "y", "z"], produced, produced)
+        return SimpleNamespace(word_attention=lambda src, tgt: [each])
+
+    one, other = [[1, 0, 0], [0, 1, 0], [0, 1, 0]], [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    there = SimpleNamespace(translator=made(one, one), sources=["a b c"], references=["x y z"])
+    # Links a-x, b-y, b-z; from there x-a, y-b, z-c, and in the second layer x-a, y-b, z-b.
+    rows = agreement_rows(cast(Any, there), cast(Any, made(other, one)))
+    assert [row["of"] for row in rows] == ["layer 1", "layer 2"]
+    assert [row["value"] for row in rows] == pytest.approx([4 / 6, 4 / 6])
+    there.translator = made(other, other)
+    assert agreement_rows(cast(Any, there), cast(Any, made(other)))[0]["value"] == 1
+
+
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable:
     return Scripts(attention_study.main, capsys, monkeypatch)
@@ -170,6 +207,7 @@ def test_finished_trainings_are_studied_and_told(
         (gold / name).write_text(text)
     out = tmp_path / "out"
     args = ["--compared", tmp_path / "compared", "--gold", gold, "--shifts", "1,95"]
+    args += ["--reversed", turned_run(trained_run, tmp_path)]
     ended = script(*args, "--sentences", "5", "--output_dir", out)
     assert ended.code == 0, ended.err
     assert ended.out == (out / "attention.md").read_text("utf-8")
@@ -183,6 +221,8 @@ def test_finished_trainings_are_studied_and_told(
         r"^\| learnable \| 1 \| \d+\.\d\d \| \d+\.\d\d \| – \|$", ended.out, re.MULTILINE
     )
     assert "test, 5 pairs; seeds 0" in ended.out
+    found = [(row["scheme"], row["of"]) for row in rows if row["measure"] == "agreement"]
+    assert found == [("rope", "layer 1"), ("rope", "layer 2")]
 
     # What `test.py --align` says of the same pairs, in the column "AER produced".
     aligned = Scripts(scoring.main, script.capsys, script.monkeypatch)
@@ -196,7 +236,12 @@ def test_finished_trainings_are_studied_and_told(
     assert len(errors) == 2
 
 
-def test_mistakes_get_one_line(script: Scripts, tmp_path: Path) -> None:
+def test_mistakes_get_one_line(script: Scripts, trained_run: Path, tmp_path: Path) -> None:
     assert "no finished training" in script("--compared", tmp_path).error()
     for shifts in ("0", "1,x", ""):
         assert "--shifts" in script("--shifts", shifts).error()
+    models = ["--model_path", trained_run, "--sentences", "2", "--shifts", "1"]
+    models += ["--output_dir", tmp_path]
+    assert "give a model that translates back" in script(*models, "--reversed", trained_run).error()
+    other = untrained_run(trained_run, tmp_path, position=schema.NoPosition())
+    assert "no model of none, seed 0" in script(*models, "--reversed", other).err
