@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -111,7 +111,12 @@ CONCATENATED = {
     f"{name}_concatenated": Variant(position=POSITIONS[name], concatenated=True)
     for name in ("sinusoidal", "learnable")
 }
-VARIANTS = {**SCHEMES, **CONCATENATED, **ALIBI_VARIANTS}
+# Does sharper attention over more keys help beyond the trained length? ("ssmax": RoPE with it)
+WITH_SSMAX = {
+    f"{name}_ssmax": Variant(position=config.Ssmax(scheme=cast(Any, POSITIONS[name])))
+    for name in ("sinusoidal", "alibi", "t5", "transformer_xl")
+}
+VARIANTS = {**SCHEMES, **CONCATENATED, **WITH_SSMAX, **ALIBI_VARIANTS}
 
 
 def fit_to_task(position: config.Position, task: Task) -> config.Position:

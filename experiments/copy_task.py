@@ -36,7 +36,6 @@ from experiments.common import (
 )
 from experiments.copier import (
     ALIBI_VARIANTS,
-    CONCATENATED,
     SCHEMES,
     VARIANTS,
     Copier,
@@ -81,7 +80,7 @@ LOOKS = ("on <copy>", "on the token to repeat")
 
 def family(variant: Variant) -> str:
     """The heading under which a variant's curve is drawn."""
-    if variant not in SCHEMES.values():
+    if variant in ALIBI_VARIANTS.values() and variant not in SCHEMES.values():
         return "ALiBi and its controls"
     titles = (title for title, kinds in FAMILIES.items() if isinstance(variant.position, kinds))
     return next(titles, "bias by positions")
@@ -171,7 +170,7 @@ def table(names: Sequence[str], results: Results, task: Task) -> str:
 def groups(names: Sequence[str]) -> dict[str, list[str]]:
     """The named schemes under the headings of tables and panels, as far as there are any."""
     of_alibi = [name for name in ALIBI_VARIANTS if name in names]
-    found = {"Schemes": [name for name in names if name in SCHEMES or name in CONCATENATED]}
+    found = {"Schemes": [name for name in names if name not in ALIBI_VARIANTS or name in SCHEMES]}
     if set(of_alibi) - set(SCHEMES):
         found["ALiBi: heads, slopes, symmetry, causal mask"] = of_alibi
     return {title: members for title, members in found.items() if members}
