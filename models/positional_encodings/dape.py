@@ -4,7 +4,7 @@ With A = q.k / sqrt(Dh) and a bias B of any other scheme, of a query and a key i
 
     logits = A + B + f(A, B)        f(A, B) = W2 leaky_relu(W1 [A; B] + b1)
 
-W2 has no bias of its own, which the softmax would not see.
+W2 has no bias of its own, which the softmax would not see: the authors' program has one.
 """
 
 import torch
