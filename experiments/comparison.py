@@ -241,8 +241,9 @@ class Comparison(Experiment):
         panels = {}
         if self.standings:
             order = list(self.standings)
-            panels["sacreBLEU, mean of the tests"] = {
-                name: (each.seeds, *([end] for end in each.interval))
+            zero = self.standings[self.baseline].mean
+            panels[f"sacreBLEU above {self.baseline}, all tests"] = {
+                name: ([bleu - zero for bleu in each.seeds], *([x] for x in each.difference[1:]))
                 for name, each in self.standings.items()
             }
         for split in self.tests:
