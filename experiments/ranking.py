@@ -29,8 +29,8 @@ def standings(
 
     Each resample draws sentences of every split, the same for all trainings, and then seeds of
     every variant with replacement: the same ones for variants with as many. So a difference is
-    paired by both. Few seeds make the intervals of seeds too narrow: n draws of n seeds have
-    (n-1)/n of their variance.
+    paired by both. n draws of n seeds have (n-1)/n of their variance: what was drawn lies
+    sqrt(n/(n-1)) times as far from the mean of all. Of one seed nothing is known of others.
     """
     n_splits = len(next(iter(statistics.values()))[0])
     runs = [run for seeds in statistics.values() for run in seeds]
@@ -43,7 +43,9 @@ def standings(
     for name, seeds in statistics.items():
         of_seeds = np.stack([next(rows) for _ in seeds])
         chosen = (places[: len(seeds)] * len(seeds)).astype(int)
-        resampled[name] = np.take_along_axis(of_seeds, chosen, axis=0).mean(0)
+        mean, n = of_seeds.mean(0), len(seeds)
+        apart_from_mean = np.take_along_axis(of_seeds, chosen, axis=0).mean(0) - mean
+        resampled[name] = mean + apart_from_mean * np.sqrt(n / max(n - 1, 1))
         scores[name] = [float(np.mean([summed_bleu(s.sum(0)) for s in run])) for run in seeds]
     winners = np.argmax(np.stack(list(resampled.values())), axis=0)
     found = {}

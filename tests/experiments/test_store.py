@@ -92,16 +92,18 @@ def test_one_seed_has_the_bootstrap_over_sentences() -> None:
 
 
 def test_seeds_are_drawn_with_replacement_the_same_for_all_variants() -> None:
-    # One sentence each: drawing sentences changes nothing, so means of two seeds are left.
+    # One sentence each: drawing sentences changes nothing, so means of two seeds are left, as far
+    # from each other as two seeds of such a variance are.
     seeds = [[made(1, share, seed=3)] for share in (0.7, 0.9)]
     first, second = (float(summed_bleu(run[0].sum(0))) for run in seeds)
     assert first != second
     pair = {"a": seeds, "b": seeds, "c": seeds[::-1]}
     found = standings(pair, "a", samples=2000)
     assert found["a"].seeds == [first, second]
-    assert found["a"].interval == (min(first, second), max(first, second))
+    middle, away = (first + second) / 2, abs(first - second) / 2**0.5
+    assert found["a"].interval == pytest.approx((middle - away, middle + away))
     assert found["b"].difference == (0, 0, 0)
     low, high = found["c"].difference[1:]
-    assert low == -high == -abs(first - second)
+    assert (low, high) == pytest.approx((-2 * away, 2 * away))
     # c is ahead where the worse seed was drawn twice, else a is (first of equals).
     assert found["c"].best == pytest.approx(0.25, abs=0.03)
