@@ -14,13 +14,15 @@ Measured of every trained model on a split:
                                   the share of translations that are then what they were
 
 Written into --output_dir: attention.csv, a row for each figure of each model; attention.md, means
-over the seeds; attention_layers.png, attention_accuracy.png, attention_shifts.png. Queries, keys
-and places are tokens: compare models of one tokenizer. Late places are those of long sentences.
+over the seeds; attention_layers.png, attention_accuracy.png, attention_shifts.png. --store keeps
+the rows of all models elsewhere too: what is in it is not measured again, and tables and figures
+are made of it alone where the models are gone (--report_only). Queries, keys and places are tokens:
+compare models of one tokenizer. Late places are those of long sentences.
 """
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -55,7 +57,7 @@ from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.files import write_text
 from utils.machine import provenance, resolve_device
-from utils.tables import write_csv
+from utils.tables import read_csv, write_csv
 
 PLACES = (5, 10, 15, 20, 25)  # upper ends of buckets of target tokens, counted from 1
 
@@ -96,8 +98,14 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--shifts", metavar="N,...", default="1,10,100", help="by how many places all are later")
     add("--search", choices=("greedy", "beam"), default="greedy", help="of what is shifted")
     add("--output_dir", metavar="DIR", type=Path, default=Path("runs/attention_study"))
+    what = "rows of models measured before; new ones are added"
+    add("--store", metavar="FILE.csv", type=Path, help=what)
+    what = "tables and plots of what is in --store; nothing is measured"
+    add("--report_only", action="store_true", help=what)
     args = parser.parse_args(argv)
     args.shifts = common.chosen_numbers(args.shifts, "--shifts", 1)
+    if args.report_only and args.store is None:
+        parser.error("--report_only: give the measured rows by --store")
     return args
 
 
@@ -220,10 +228,22 @@ def shift_rows(pairs: EvaluationSet, shifts: Sequence[int]) -> Rows:
     return rows
 
 
-def study(
-    args: Namespace, path: Path, turned: dict[tuple[str, int], LoadedRun]
-) -> tuple[Rows, dict[str, str]]:
-    """All figures of a model, and how it was trained. Its partner is taken out of `turned`.
+def read_rows(path: Path) -> dict[str, Rows]:
+    """What a store holds, by run; nothing where there is no file. Raises UserError."""
+    kinds = {"seed": int, "layer": int, "head": int, "n": int, "value": float}
+    found: dict[str, Rows] = {}
+    try:
+        for row in read_csv(path) if path.exists() else []:
+            found.setdefault(row["run"], []).append(
+                {k: (kinds[k](v) if v else None) if k in kinds else v for k, v in row.items()}
+            )
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: no rows of this study ({error!r}): name another file") from None
+    return found
+
+
+def study(args: Namespace, path: Path, turned: dict[tuple[str, int], LoadedRun]) -> Rows:
+    """All figures of a model, and how it was trained.
 
     Raises UserError as test.py does, and for a partner of the same direction.
     """
@@ -236,14 +256,14 @@ def study(
         rows += alignment_rows(pairs, args.gold)
     rows += [*accuracy_rows(pairs), *shift_rows(pairs, args.shifts)]
     scheme, seed = scheme_name(config), config.train.seed
-    if (back := turned.pop((scheme, seed), None)) is not None:
+    if (back := turned.get((scheme, seed))) is not None:
         if back.config.data.src_lang != config.data.tgt_lang:
             why = f"{path} too translates from {config.data.src_lang}"
             raise UserError(f"--reversed {back.run.path}: {why}; give a model that translates back")
         rows += agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
-    first = {"scheme": scheme, "seed": seed, "split": split}
-    first["run"] = loaded.run.path.name
-    return [{**first, **row} for row in rows], {"precision": loaded.trained["precision"]}
+    first = {"scheme": scheme, "seed": seed, "split": split, "run": loaded.run.path.name}
+    last = {**provenance(resolve_device("auto")), "precision": loaded.trained["precision"]}
+    return [{**first, **row, "search": args.search, **last} for row in rows]
 
 
 def mean_by(rows: Rows, key: str, **where: str) -> dict[Any, float]:
@@ -261,7 +281,7 @@ def by_scheme(of_runs: Sequence[Rows]) -> dict[str, list[Rows]]:
     return common.ranked(named, lambda rows: mean_by(rows, "of", measure="sacrebleu")["0"])
 
 
-def report(args: Namespace, of_runs: Sequence[Rows], made: Sequence[Mapping[str, str]]) -> str:
+def report(of_runs: Sequence[Rows]) -> str:
     """Markdown: means over the seeds, of heads also over the layers and heads."""
     groups, every = by_scheme(of_runs), [row for rows in of_runs for row in rows]
 
@@ -279,13 +299,16 @@ def report(args: Namespace, of_runs: Sequence[Rows], made: Sequence[Mapping[str,
         for row in every
         if row["reason"]
     ]
-    splits, seeds = (dict.fromkeys(str(row[key]) for row in every) for key in ("split", "seed"))
+    splits, seeds, searches = (
+        ", ".join(dict.fromkeys(str(row[key]) for row in every))
+        for key in ("split", "seed", "search")
+    )
     n, first = every[0]["n"], of_runs[0]
     tokens = [f"{row['of']}: {row['n']:,}" for row in first if row["measure"] == "accuracy"]
     heads = table(".3f", "entropy", "distance", "diagonal", "aer", "agreement")
     return (
-        f"# What a scheme does to attention\n\n{', '.join(splits)}, {n:,} pairs; seeds "
-        f"{', '.join(seeds)}; {args.search} search; {common.provenance_line(made)}.\n\n## Heads\n\n"
+        f"# What a scheme does to attention\n\n{splits}, {n:,} pairs; seeds {seeds}; {searches} "
+        f"search; {common.provenance_line(every)}.\n\n## Heads\n\n"
         f"{heads}\n## Accuracy by place\n\n"
         f"Tokens: {'; '.join(tokens)}.\n\n{table('.3f', 'accuracy')}\n## Shifted positions\n\n"
         f"{table('.2f', 'sacrebleu')}\n{table('.3f', 'unchanged')}"
@@ -327,16 +350,24 @@ def draw(folder: Path, of_runs: Sequence[Rows]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
-    paths = args.model_path or compared_runs(args.compared)
-    of_runs, made = list[Rows](), [provenance(resolve_device("auto"))]
+    known = {} if args.store is None else read_rows(args.store)
+    paths = [] if args.report_only else args.model_path or compared_runs(args.compared)
     turned = turned_runs(args.reversed)
     for number, path in enumerate(paths, start=1):
-        rows, trained = study(args, path, turned)
-        of_runs, made = [*of_runs, rows], [*made, trained]
-        say(f"[{number}/{len(paths)}] {rows[0]['scheme']}, seed {rows[0]['seed']}")
+        measured_before = path.name in known
+        rows = known[path.name] = known.get(path.name) or study(args, path, turned)
+        scheme, seed = rows[0]["scheme"], rows[0]["seed"]
+        turned.pop((scheme, seed), None)
+        how = f", measured before: {args.store}" if measured_before else ""
+        say(f"[{number}/{len(paths)}] {scheme}, seed {seed}{how}")
+        if args.store is not None:
+            write_csv(args.store, [row for of_run in known.values() for row in of_run])
     for scheme, seed in turned:
         say(f"warning: --reversed: no model of {scheme}, seed {seed}, to compare it with")
-    text, folder = report(args, of_runs, made), args.output_dir
+    if not known:
+        raise UserError(f"{args.store}: no such file: nothing to report")
+    of_runs, folder = list(known.values()), args.output_dir
+    text = report(of_runs)
     write_text(folder / "attention.md", text)
     write_csv(folder / "attention.csv", [row for rows in of_runs for row in rows])
     draw(folder, of_runs)

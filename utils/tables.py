@@ -22,3 +22,8 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     writer.writeheader()
     writer.writerows(rows)
     return write_text(path, text.getvalue())
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

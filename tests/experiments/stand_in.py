@@ -1,6 +1,5 @@
 """Scripts that stand in for train.py and test.py: they make the same files in no time."""
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +12,7 @@ from toy_runs import toy_command
 from configs.load import read_config_json
 from configs.serialize import to_dict
 from experiments import compare_positions, trials
+from utils.tables import read_csv
 
 
 class StandIn:
@@ -63,8 +63,3 @@ class StandIn:
 
     def config(self, name: str) -> dict[str, Any]:
         return to_dict(read_config_json(self.trial_folder(name) / "config.json"))
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))

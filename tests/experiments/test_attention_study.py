@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from made_runs import Scripts, untrained_run
-from stand_in import read_csv
 from tiny_models import BOS, LIMITS, model_with, sources, targets
 
 import test as scoring
@@ -31,6 +30,7 @@ from translation.alignment import WordAttention
 from translation.evaluation import EvaluationSet
 from translation.loading import load_run
 from translation.translator import Translator
+from utils.tables import read_csv
 
 CPU = torch.device("cpu")
 
@@ -207,7 +207,7 @@ def test_finished_trainings_are_studied_and_told(
         (gold / name).write_text(text)
     out = tmp_path / "out"
     args = ["--compared", tmp_path / "compared", "--gold", gold, "--shifts", "1,95"]
-    args += ["--reversed", turned_run(trained_run, tmp_path)]
+    args += ["--reversed", turned_run(trained_run, tmp_path), "--store", tmp_path / "kept.csv"]
     ended = script(*args, "--sentences", "5", "--output_dir", out)
     assert ended.code == 0, ended.err
     assert ended.out == (out / "attention.md").read_text("utf-8")
@@ -223,6 +223,14 @@ def test_finished_trainings_are_studied_and_told(
     assert "test, 5 pairs; seeds 0" in ended.out
     found = [(row["scheme"], row["of"]) for row in rows if row["measure"] == "agreement"]
     assert found == [("rope", "layer 1"), ("rope", "layer 2")]
+
+    # The same again from the store alone, and nothing is measured twice.
+    again = script("--store", tmp_path / "kept.csv", "--report_only", "--output_dir", tmp_path)
+    assert (again.out, read_csv(tmp_path / "attention.csv")) == (ended.out, rows)
+    again = script(*args, "--output_dir", tmp_path)
+    assert again.out == ended.out
+    assert again.err.count("kept.csv\n") == 2
+    assert "warning" not in again.err
 
     # What `test.py --align` says of the same pairs, in the column "AER produced".
     aligned = Scripts(scoring.main, script.capsys, script.monkeypatch)
@@ -240,6 +248,11 @@ def test_mistakes_get_one_line(script: Scripts, trained_run: Path, tmp_path: Pat
     assert "no finished training" in script("--compared", tmp_path).error()
     for shifts in ("0", "1,x", ""):
         assert "--shifts" in script("--shifts", shifts).error()
+    assert "give the measured rows" in script("--report_only").error()
+    broken = tmp_path / "broken.csv"
+    assert "nothing to report" in script("--report_only", "--store", broken).error()
+    broken.write_text("run,value\nmine,much\n")
+    assert "no rows of this study" in script("--report_only", "--store", broken).error()
     models = ["--model_path", trained_run, "--sentences", "2", "--shifts", "1"]
     models += ["--output_dir", tmp_path]
     assert "give a model that translates back" in script(*models, "--reversed", trained_run).error()

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 from conftest import run_script
-from stand_in import StandIn, read_csv
+from stand_in import StandIn
 from toy_runs import toy_command
 
 from configs.schema import Config, InverseSqrt, RDrop, Subword
@@ -25,6 +25,7 @@ from experiments import (
 from translation.loading import load_run
 from translation.metrics import human_agreement, paired_bootstrap
 from utils.errors import UserError
+from utils.tables import read_csv
 
 
 @pytest.fixture
