@@ -7,7 +7,6 @@ task and its models: experiments/copier.py.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import sys
@@ -46,6 +45,7 @@ from experiments.copier import (
     train,
     train_and_test,
 )
+from experiments.store import append_line
 from models.attention.tap import AttentionTap
 from pictures.attention import AttentionMaps, attention_grid
 from pictures.panels import Curve, curve_panels, panel_figure, save_figure
@@ -86,51 +86,54 @@ def family(variant: Variant) -> str:
     return next(titles, "bias by positions")
 
 
-def stored_result(
-    name: str, seed: int, task: Task, folder: Path, report_only: bool
-) -> tuple[Result, str] | None:
-    """The result of a run, stored by all that decides it, as a hash; and how it was come by.
-
-    A run that was cut short leaves no file; report_only: None for it. Raises UserError for a broken
-    file.
-    """
-    variant, label = VARIANTS[name], f"{name}_seed{seed}"
+def settings_of(name: str, seed: int, task: Task) -> dict[str, Any]:
+    """All that decides a run, as JSON."""
+    variant = VARIANTS[name]
     settings = {"version": VERSION, "task": asdict(task), "seed": seed}
     settings |= {"n_heads": variant.n_heads, "slopes": variant.slopes, "causal": variant.causal}
     if variant.concatenated:
         settings["concatenated"] = True
-    settings["position"] = to_dict(fit_to_task(variant.position, task))
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    path = folder / f"{label}_{digest}.json"
-    if not path.exists():
-        if report_only:
-            return None
-        result = {**train_and_test(variant, seed, task), "provenance": provenance()}
-        record = {"label": label, "settings": settings, "result": result}
-        write_text(path, json.dumps(record, indent=1) + "\n")
-        return result, f"{result['seconds']} s of CPU time"
-    try:
-        return json.loads(path.read_text("utf-8"))["result"], "done before"
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a result ({error!r}); delete it to run it again") from error
+    return settings | {"position": to_dict(fit_to_task(variant.position, task))}
+
+
+def read_results(store: Path) -> dict[str, Result]:
+    """Those of runs that are done, by their settings. Raises UserError naming a broken line."""
+    found = {}
+    lines = store.read_text("utf-8").splitlines() if store.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            found[json.dumps(record["settings"], sort_keys=True)] = record["result"]
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"not a result ({error!r}); delete it to run it again"
+            raise UserError(f"{store}, line {number}: {why}") from None
+    return found
 
 
 def run_all(
     names: Sequence[str],
     seeds: Sequence[int],
     tasks: Sequence[Task],
-    folder: Path,
+    store: Path,
     report_only: bool = False,
 ) -> dict[Task, Results]:
-    """The results of every scheme; runs that are done are read. Says what it does."""
+    """The results of every scheme; of runs in the store those there. Says what it does.
+
+    report_only: of these alone.
+    """
+    known = read_results(store)
     found: dict[Task, dict[str, list[Result]]] = {task: {n: [] for n in names} for task in tasks}
     # Seed by seed, so that an interrupted experiment has all schemes.
     runs = list(itertools.product(seeds, tasks, names))
     for number, (seed, task, name) in enumerate(runs, start=1):
-        done = stored_result(name, seed, task, folder, report_only)
-        if done is None:
-            continue
-        result, how = done
+        settings, how = settings_of(name, seed, task), "done before"
+        result = known.get(json.dumps(settings, sort_keys=True))
+        if result is None:
+            if report_only:
+                continue
+            result = {**train_and_test(VARIANTS[name], seed, task), "provenance": provenance()}
+            append_line(store, {"scheme": name, "settings": settings, "result": result})
+            how = f"{result['seconds']} s of CPU time"
         found[task][name].append(result)
         exact, token = (result[measure][str(task.length)] for measure in ("exact", "token"))
         place = f"[{number}/{len(runs)}] {name}, seed {seed}"
@@ -362,6 +365,7 @@ def main(argv: list[str] | None = None) -> None:
     nothing = "tables and plots of what is done; nothing is run"
     add("--report_only", action="store_true", help=nothing)
     add("--attention", action="store_true", help=looks)
+    add("--store", type=Path, metavar="FILE", help="default: results.jsonl in --output_dir")
     folders = "default: runs/copy_task; fast: runs/copy_task_fast"
     add("--output_dir", type=Path, metavar="DIR", help=folders)
     args = parser.parse_args(argv)
@@ -373,10 +377,11 @@ def main(argv: list[str] | None = None) -> None:
     folder = args.output_dir or Path("runs/copy_task_fast" if args.fast else "runs/copy_task")
     # A model this small has nothing to share out, and the last bits stay the same.
     torch.set_num_threads(1)
-    found = run_all(names, seeds, tasks, folder / "results", args.report_only)
+    store = args.store or folder / "results.jsonl"
+    found = run_all(names, seeds, tasks, store, args.report_only)
     whole = [task for task, results in found.items() if all(results.values())]
     if not whole:
-        raise UserError(f"{folder}: no size is done for all of {', '.join(names)}")
+        raise UserError(f"{store}: no size is done for all of {', '.join(names)}")
     task, results = whole[-1], found[whole[-1]]
     rows = [
         {"scheme": name, "heads": VARIANTS[name].n_heads, "layers": each.n_layers}

@@ -10,6 +10,7 @@ import base64
 import fcntl
 import json
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,11 @@ def add_record(path: Path, trial: Trial, record: Record) -> None:
         "config": to_dict(trial.config),
         "sentences": {name: each.pack() for name, each in record.sentences.items()},
     }
+    append_line(path, data)
+
+
+def append_line(path: Path, data: Mapping[str, Any]) -> None:
+    """Append data as a line of JSON to the file, which is made where it is not there."""
     line = json.dumps(data, separators=(",", ":"), ensure_ascii=False) + "\n"
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

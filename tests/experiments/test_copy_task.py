@@ -205,7 +205,7 @@ def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
 
     monkeypatch.setattr(copy_task, "train_and_test", interrupted)
     assert script(*arguments).code == 130
-    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]
     last = 1
     first = script(*arguments)
     assert first.code == 0, first
@@ -236,14 +236,15 @@ def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
 ) -> None:
     for steps in ("1", "2", "1"):
         assert script("--schemes", "none", "--seeds", "0", "--steps", steps).code == 0
-    paths = list((tmp_path / "results").iterdir())
-    stored = [json.loads(path.read_text("utf-8")) for path in paths]
+    store = tmp_path / "results.jsonl"
+    stored = [json.loads(line) for line in store.read_text("utf-8").splitlines()]
     assert sorted(record["settings"]["task"]["steps"] for record in stored) == [1, 2]
     assert set(stored[0]["result"]["provenance"]) >= {"commit", "torch", "hardware"}
-    for path in paths:
-        path.write_text("{}")
+    store.write_text('{"settings": 1, "result": 1}\n{}\n')
     error = script("--schemes", "none", "--seeds", "0", "--steps", "1").error()
-    assert error.endswith("not a result (KeyError('result')); delete it to run it again")
+    assert error.endswith(
+        "jsonl, line 2: not a result (KeyError('result')); delete it to run it again"
+    )
 
 
 def test_tables_say_mean_and_spread() -> None:
