@@ -163,7 +163,7 @@ def table(names: Sequence[str], results: Results, task: Task) -> str:
     header = ["scheme", "heads", "position parameters"]
     header += [f"{words[measure]}, {length}" for measure, length in columns]
     rows = [
-        [name, VARIANTS[name].n_heads, f"{results[name][0]['position_parameters']:,}"]
+        [name, VARIANTS[name].n_heads, f"{Copier(VARIANTS[name], task).n_position_parameters:,}"]
         + [mean_plus_minus(values(results[name], *column)) for column in columns]
         for name in names
     ]
