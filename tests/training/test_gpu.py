@@ -1,0 +1,130 @@
+"""A GPU computes what a CPU computes, and is not waited for."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from operations import WAITS, Operations
+from tiny_models import LIMITS, POSITIONS, VOCAB, tiny_model
+from torch import Tensor
+from toy_runs import log_of, run_here, toy_config
+from updates import CPU, VOCABULARY, batch_of, sentences
+
+from configs.schema import Constant, ModelConfig, OptimConfig, Sinusoidal
+from configs.serialize import apply_overrides
+from models.build import build_model
+from models.decoding.beam import beam_search
+from models.decoding.stepwise import greedy_search
+from models.loss import token_sums
+from training.objectives import build_objective
+from training.schedules import build_optimizer
+from utils.machine import autocast, resolve_device
+
+pytestmark = pytest.mark.gpu
+
+GPU = "cuda"
+OPTIM = OptimConfig(schedule=Constant(lr=1e-3), grad_clip=1.0)
+DRAWN = ("randomized", "shape")  # each device draws other positions
+
+
+def losses(name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Of 20 updates of a scheme's model, each a mean over the target tokens."""
+    config = ModelConfig(position=POSITIONS[name], d_model=32, n_heads=2, d_ff=64, dropout=0.0)
+    torch.manual_seed(0)
+    model = build_model(config, VOCABULARY).to(device).train()
+    optimizer = build_optimizer(model.parameters(), OPTIM, config)
+    objective = build_objective(OPTIM.objective)
+    split, found = sentences(24, seed=1), []
+    batches = [batch_of(split, range(i, i + 6)).to(device) for i in range(0, 24, 6)]
+    for batch in batches * 5:
+        with autocast(device, dtype):
+            sums = objective(model, batch, model.output_weight(), 0.1)
+        (sums.objective / batch.n_tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(sums.nll.double() / batch.n_tokens)
+    return torch.stack(found).cpu()
+
+
+@pytest.mark.parametrize("name", [n for n in POSITIONS if not any(d in n for d in DRAWN)])
+def test_updates_lose_what_they_lose_on_a_cpu(name: str) -> None:
+    expected = losses(name, CPU)
+    torch.testing.assert_close(losses(name, resolve_device(GPU)), expected, rtol=1e-3, atol=0)
+    bf16 = losses(name, resolve_device(GPU), torch.bfloat16)
+    torch.testing.assert_close(bf16, expected, rtol=3e-2, atol=0)
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_searches_find_what_they_find_on_a_cpu(name: str) -> None:
+    model = tiny_model(POSITIONS[name])
+    src = torch.randint(2, VOCAB - 1, (7, 6), generator=torch.Generator().manual_seed(3))
+    src[:, -1] = LIMITS.eos_id
+
+    def found(device: torch.device) -> list[list[tuple[int, ...]]]:
+        there, ids = model.to(device), src.to(device)
+        searched = greedy_search(there, ids, LIMITS)
+        searched += beam_search(there, ids, LIMITS, beam_size=3, n_best=3)
+        return [[hypothesis.ids for hypothesis in n_best] for n_best in searched]
+
+    assert found(resolve_device(GPU)) == found(CPU)
+
+
+@pytest.mark.parametrize("vocab_size", [59_514, 53_017])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)]
+)
+def test_the_loss_of_a_vocabulary_of_no_round_size(
+    vocab_size: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    """Loss and gradients in one precision beside float64, relative to the largest."""
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(300, 64), 0.1 * torch.randn(vocab_size, 64)
+    targets = torch.randint(vocab_size, (300,))
+
+    def compute(device: torch.device, dtype: torch.dtype, exact: torch.dtype) -> list[Tensor]:
+        inputs = [x.to(device, exact).requires_grad_() for x in (hidden, weight)]
+        with autocast(device, dtype):
+            sums = token_sums(*inputs, targets.to(device), label_smoothing=0.1)
+        (sums.objective / len(targets)).backward()
+        return [x.detach().cpu().double() for x in (sums.nll, *(x.grad for x in inputs))]
+
+    expected = compute(CPU, torch.float64, torch.float64)
+    for found, exactly in zip(compute(resolve_device(GPU), dtype, torch.float32), expected):
+        assert (found - exactly).abs().max() < tolerance * exactly.abs().max()
+
+
+def test_an_update_waits_for_nothing_on_the_device() -> None:
+    """As tests/training/test_launches.py counts on a CPU; here CUDA itself tells of waits."""
+    device = resolve_device(GPU)
+    config = ModelConfig(position=Sinusoidal(), d_model=32, n_heads=2, d_ff=64)
+    model = build_model(config, VOCABULARY).to(device).train()
+    optimizer = build_optimizer(model.parameters(), OPTIM, config)
+    objective = build_objective(OPTIM.objective)
+    batch = batch_of(sentences(6, seed=1), range(6)).to(device)
+    for mode in ("default", "error"):  # the first update makes what all others use
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            with autocast(device, torch.bfloat16), Operations() as asked:
+                sums = objective(model, batch, model.output_weight(), 0.1)
+            sums.objective.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert not any(asked.counts[wait] for wait in WAITS)
+
+
+@pytest.mark.parametrize("devices", [(GPU, "cpu"), ("cpu", GPU)])
+def test_a_run_goes_on_where_another_device_began_it(
+    tmp_path: Path, devices: tuple[str, str]
+) -> None:
+    config = toy_config(tmp_path, "train.precision=fp32 model.dropout=0 train.max_steps=10")
+    whole = log_of(run_here(apply_overrides(config, ["train.device=cpu"])).run)
+    first, second = (f"train.device={device}" for device in devices)
+    begun = run_here(apply_overrides(config, [first, "train.max_steps=5"])).run
+    gone_on = log_of(run_here(apply_overrides(config, [second]), resume=begun.path).run)
+    assert sorted(gone_on) == sorted(whole)
+    for step, line in whole.items():
+        assert gone_on[step]["loss"] == pytest.approx(line["loss"], rel=1e-3)
