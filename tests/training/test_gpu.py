@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from operations import WAITS, Operations
 from tiny_models import LIMITS, POSITIONS, VOCAB, tiny_model
 from torch import Tensor
 from toy_runs import log_of, run_here, toy_config
-from updates import CPU, VOCABULARY, batch_of, sentences
+from updates import CPU, VOCABULARY, batch_of, plain_update, sentences
 
 from configs.schema import Constant, ModelConfig, OptimConfig, Sinusoidal
 from configs.serialize import apply_overrides
@@ -16,7 +15,6 @@ from models.build import build_model
 from models.decoding.beam import beam_search
 from models.decoding.stepwise import greedy_search
 from models.loss import token_sums
-from training.objectives import build_objective
 from training.schedules import build_optimizer
 from utils.machine import autocast, resolve_device
 
@@ -33,16 +31,10 @@ def losses(name: str, device: torch.device, dtype: torch.dtype = torch.float32) 
     torch.manual_seed(0)
     model = build_model(config, VOCABULARY).to(device).train()
     optimizer = build_optimizer(model.parameters(), OPTIM, config)
-    objective = build_objective(OPTIM.objective)
     split, found = sentences(24, seed=1), []
     batches = [batch_of(split, range(i, i + 6)).to(device) for i in range(0, 24, 6)]
     for batch in batches * 5:
-        with autocast(device, dtype):
-            sums = objective(model, batch, model.output_weight(), 0.1)
-        (sums.objective / batch.n_tokens).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        sums = plain_update(model, optimizer, batch, dtype)
         found.append(sums.nll.double() / batch.n_tokens)
     return torch.stack(found).cpu()
 
@@ -95,25 +87,18 @@ def test_the_loss_of_a_vocabulary_of_no_round_size(
 
 
 def test_an_update_waits_for_nothing_on_the_device() -> None:
-    """As tests/training/test_launches.py counts on a CPU; here CUDA itself tells of waits."""
+    """What test_launches.py counts on a CPU: here CUDA itself raises where it is waited for."""
     device = resolve_device(GPU)
     config = ModelConfig(position=Sinusoidal(), d_model=32, n_heads=2, d_ff=64)
     model = build_model(config, VOCABULARY).to(device).train()
     optimizer = build_optimizer(model.parameters(), OPTIM, config)
-    objective = build_objective(OPTIM.objective)
     batch = batch_of(sentences(6, seed=1), range(6)).to(device)
-    for mode in ("default", "error"):  # the first update makes what all others use
-        torch.cuda.set_sync_debug_mode(mode)
-        try:
-            with autocast(device, torch.bfloat16), Operations() as asked:
-                sums = objective(model, batch, model.output_weight(), 0.1)
-            sums.objective.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    assert not any(asked.counts[wait] for wait in WAITS)
+    plain_update(model, optimizer, batch, torch.bfloat16)  # makes what all others use
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        plain_update(model, optimizer, batch, torch.bfloat16)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("devices", [(GPU, "cpu"), ("cpu", GPU)])

@@ -6,17 +6,14 @@ import pytest
 import torch
 from operations import WAITS, Operations
 from tiny_models import POSITIONS
-from updates import CPU, VOCABULARY, batch_of, sentences
+from updates import VOCABULARY, batch_of, plain_update, sentences
 
 from configs.schema import Constant, ModelConfig, OptimConfig, Position, Rope
 from models import linear
 from models.attention import kernels
 from models.build import build_model
 from models.dropout import Dropout
-from models.loss import TokenSums
-from training.objectives import build_objective
 from training.schedules import build_optimizer
-from utils.machine import autocast
 
 OPTIM = OptimConfig(schedule=Constant(lr=1e-3), grad_clip=1.0)
 
@@ -38,20 +35,10 @@ def operations(
     torch.manual_seed(0)
     model = build_model(config, VOCABULARY).train()
     optimizer = build_optimizer(model.parameters(), OPTIM, config)
-    batch, objective = batch_of(sentences(6, seed=1), range(6)), build_objective(OPTIM.objective)
-
-    def update() -> TokenSums:
-        with autocast(CPU, dtype):
-            sums = objective(model, batch, model.output.weight, 0.1)
-        (sums.objective * 0.1).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        return sums
-
-    update()
+    batch = batch_of(sentences(6, seed=1), range(6))
+    plain_update(model, optimizer, batch, dtype)
     with Operations() as found:
-        update()
+        plain_update(model, optimizer, batch, dtype)
     return found.counts
 
 

@@ -7,14 +7,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from configs.schema import Constant, ModelConfig, OptimConfig
+from configs.schema import Constant, CrossEntropy, ModelConfig, OptimConfig
 from data.batching import Batch, collate
 from data.cache import TokenizedSplit
 from models.build import build_model
+from models.loss import TokenSums
 from training.engine import create_trainer
 from training.faults import BadUpdate, refuse
+from training.objectives import build_objective
 from training.prepare import Learner
 from training.schedules import build_scheduler
+from utils.machine import autocast
 
 CPU = torch.device("cpu")
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 23
@@ -40,6 +43,20 @@ def sentences(n: int, seed: int) -> TokenizedSplit:
 
 def batch_of(split: TokenizedSplit, rows: range) -> Batch:
     return collate(split, list(rows), pad_id=PAD, bos_id=BOS)
+
+
+def plain_update(
+    model: Any, optimizer: torch.optim.Optimizer, batch: Batch, dtype: torch.dtype
+) -> TokenSums:
+    """Forward under autocast in dtype, backward, clipping and the optimizer, without an engine."""
+    objective = build_objective(CrossEntropy())
+    with autocast(batch.src.device, dtype):
+        sums = objective(model, batch, model.output_weight(), 0.1)
+    (sums.objective / batch.n_tokens).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return sums
 
 
 def small_model() -> Any:
