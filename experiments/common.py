@@ -278,8 +278,10 @@ class Experiment(ABC):
     def is_done(self, trial: Trial) -> bool:
         """Whether the store has it; what is scored and not in it is added."""
         if trial.digest not in self.records and trial.is_scored():
-            self.records[trial.digest] = Record.of(trial)
-            add_record(self.store, trial, self.records[trial.digest])
+            self.records.update(read_store(self.store))  # another process may have added it since
+            if trial.digest not in self.records:
+                self.records[trial.digest] = Record.of(trial)
+                add_record(self.store, trial, self.records[trial.digest])
         return trial.digest in self.records
 
     def run(self, runner: Runner) -> None:
@@ -296,7 +298,7 @@ class Experiment(ABC):
 
         args, folder = self.args, self.args.output_dir
         threads = args.threads or max(1, cores() // args.jobs)
-        runner = Runner(args.jobs, threads, self.failures)
+        runner = Runner(args.jobs, threads, self.failures, self.is_done)
         if not args.report_only:
             for trial in [trial for trial in self.trials if not self.is_done(trial)][:1]:
                 corpus = build_corpus(trial.config.data)

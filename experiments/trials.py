@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -214,6 +214,7 @@ class Runner:
     jobs: int  # trials at once
     threads: int  # of each process
     failures: dict[str, str]  # by the titles of trials that failed; the others go on
+    ended: Callable[[Trial], object]  # called with each trial that ran, well or not
     signals: list[int] = field(default_factory=list)  # that ended the trials
     _began: float = field(default_factory=time.monotonic)
     _places: dict[str, str] = field(default_factory=dict)  # by titles: "3/7"
@@ -230,8 +231,10 @@ class Runner:
         try:
             with ThreadPoolExecutor(self.jobs) as pool:
                 try:
-                    for future in as_completed([pool.submit(self._do, each) for each in waiting]):
+                    futures = {pool.submit(self._do, trial): trial for trial in waiting}
+                    for future in as_completed(futures):
                         future.result()
+                        self.ended(futures[future])
                 except BaseException:
                     if not self.signals:
                         self._stop(signal.SIGTERM)

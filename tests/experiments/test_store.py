@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from stand_in import StandIn
 
 from experiments.ranking import standings
 from experiments.store import Sentences, read_store
+from experiments.trials import Runner, Trial
 from translation.metrics import quantile_interval, resampled_bleu, summed_bleu
 from utils.errors import UserError
 
@@ -33,6 +35,27 @@ def test_a_store_makes_every_file_again_where_the_runs_are_gone(stand_in: StandI
     assert {name: (stand_in.output / name).read_bytes() for name in names} == before
     assert not (stand_in.output / "comparison.jsonl").exists()
     assert str(stand_in.folder / "out") not in store.read_text("utf-8")  # no place of this machine
+
+
+def test_a_training_is_kept_when_it_ends_and_once_though_two_look(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stand_in.output / "comparison.jsonl"
+    do, begun = Runner._do, []
+
+    def watched(runner: Runner, trial: Trial) -> None:
+        deadline = time.monotonic() + 30
+        while len(read_store(store)) < len(begun) and time.monotonic() < deadline:
+            time.sleep(0.01)  # the one before is added by another thread
+        begun.append(len(read_store(store)))
+        do(runner, trial)
+        if trial.variant == "rope":  # a second process, before the first adds it
+            stand_in.compare("rope", "--report_only")
+
+    monkeypatch.setattr(Runner, "_do", watched)
+    assert stand_in.compare("rope,alibi") == 0
+    assert begun == [0, 1, 2]
+    assert len(store.read_text("utf-8").splitlines()) == 3
 
 
 def test_a_record_holds_what_was_scored_and_a_broken_line_is_named(stand_in: StandIn) -> None:
