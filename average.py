@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from zlib import crc32
 
 from translation.arguments import require_runs
 from utils.cli import Parser, positive, run_main
@@ -43,7 +44,9 @@ def main(argv: list[str] | None = None) -> None:
         found = [
             resolve_checkpoint(path, runs_dir=args.runs_dir, prefer="best") for path in args.files
         ]
-        paths, run, how = [path for path, _ in found], found[0][1], f"files{len(found)}"
+        paths, run = [path for path, _ in found], found[0][1]
+        which = crc32("\n".join(sorted(str(path.resolve()) for path in paths)).encode())
+        how = f"files{len(paths)}_{which:08x}"  # others of this run do not take its place
     else:
         _, run = resolve_checkpoint(args.model_path, runs_dir=args.runs_dir, prefer="best")
         paths = choose_checkpoints(run, best=args.best, last=args.last)

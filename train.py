@@ -8,7 +8,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from checkpoints.run import FinishedError, require_there
+from checkpoints.run import FinishedError, hub_name, require_there
 from configs.load import add_config_arguments, config_of, load_config
 from configs.schema import Config
 from configs.serialize import apply_overrides, diff
@@ -70,12 +70,12 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
 
 def show_differences(here: Config, other: Path) -> None:
     """A line for each field in which the two differ; None for one that a config has not."""
-    there = config_of(other)
+    there = None if hub_name(other) else config_of(other)
     if there is None:
         from checkpoints.content import checkpoint_config, read_checkpoint
         from checkpoints.resolve import resolve_checkpoint
 
-        checkpoint, _ = resolve_checkpoint(other, runs_dir="runs", prefer="newest")
+        checkpoint, _ = resolve_checkpoint(other, runs_dir="runs", prefer="best")
         there = checkpoint_config(read_checkpoint(checkpoint))
     found = diff(here, there)
     for key, a, b in found:

@@ -8,7 +8,6 @@ weights cast; int8 is CTranslate2's alone. Written into --output_dir: bench_deco
 """
 
 import copy
-import itertools
 import random
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from benchmarks import common, ctranslate2_process
 from benchmarks.common import BOS, DTYPES, EOS, PAD, SIZES, UNK, Report, Vocabulary, ratio, spread
 from benchmarks.train_models import marian_model
 from checkpoints.ctranslate2 import convert, require_ctranslate2
+from checkpoints.transformers_weights import to_theirs
 from configs.schema import Config, ModelConfig, Sinusoidal
 from configs.serialize import to_dict
 from data.corpora.build import build_corpus
@@ -50,24 +50,6 @@ AT_LEAST = 8  # sentences of a round, so that batches of one are not measured by
 SOURCE_TOKENS = (20, 40)  # of a random source, from and to
 NO_RATIO = 999.0  # the length of a source sets no limit
 MARIAN = "post-norm, sinusoids in halves of base 10000, biases, one tied vocabulary"
-# Modules of our layers and of a MarianMTModel's, by stack; several share the rows of one of ours.
-MARIAN_NAMES = {
-    "encoder": {
-        "self_attention.qkv_proj": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
-        "self_attention.out_proj": "self_attn.out_proj",
-        "norm1": "self_attn_layer_norm",
-        "feed_forward.linear1": "fc1",
-        "feed_forward.linear2": "fc2",
-        "norm2": "final_layer_norm",
-    }
-}
-MARIAN_NAMES["decoder"] = MARIAN_NAMES["encoder"] | {
-    "cross_attention.q_proj": "encoder_attn.q_proj",
-    "cross_attention.kv_proj": "encoder_attn.k_proj encoder_attn.v_proj",
-    "cross_attention.out_proj": "encoder_attn.out_proj",
-    "norm2": "encoder_attn_layer_norm",
-    "norm3": "final_layer_norm",
-}
 PEERS = ("transformers", "ctranslate2")
 PRECISIONS = (*DTYPES, "int8")
 
@@ -154,16 +136,8 @@ def to_marian(work: Work) -> Any:
         forced_eos_token_id=None,
         decoder_start_token_id=tokenizer.bos_id,
     )
-    with torch.no_grad():
-        marian.model.shared.weight.copy_(work.model.src_embedding.weight)
-        for stack, names in MARIAN_NAMES.items():
-            layers = getattr(work.model, stack).layers, getattr(marian.model, stack).layers
-            for (own, theirs), (a, b) in itertools.product(names.items(), zip(*layers)):
-                parts = [b.get_submodule(name) for name in theirs.split()]
-                for kind in ("weight", "bias"):
-                    rows = getattr(a.get_submodule(own), kind).chunk(len(parts))
-                    for part, of_part in zip(parts, rows):
-                        getattr(part, kind).copy_(of_part)
+    # The table of sinusoids, made by both, is not among them.
+    marian.load_state_dict(to_theirs(work.model.state_dict(), config), strict=False)
     return marian
 
 

@@ -1,7 +1,7 @@
-"""The server under load: clients at once, with batches and without: `python bench_serve.py`.
+"""`python benchmarks/bench_serve.py`: the server under load, clients at once, with batches or not.
 
 Every client asks for one sentence after the other over a connection that it keeps. Each answer is
-compared with what inference.py gives.
+compared with what inference.py gives, which translates as here.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from benchmarks import common
 from benchmarks.common import Report
 from data.corpora.build import build_corpus
 from translation.loading import load_run
+from translation.translator import Translator
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.lines import open_source, read_lines
@@ -91,18 +91,6 @@ async def load(port: int, texts: Sequence[str], n_clients: int) -> tuple[list[fl
     return [second for client in clients for second in client], taken, answers
 
 
-def expected(run: Path, texts: Sequence[str], threads: int | None) -> list[str]:
-    """What inference.py gives."""
-    with TemporaryDirectory() as folder:
-        source, target = Path(folder) / "source", Path(folder) / "target"
-        source.write_text("".join(f"{text}\n" for text in texts), "utf-8")
-        command = [sys.executable, str(ROOT / "inference.py"), "--model_path", str(run)]
-        command += ["--src_file", str(source), "--output", str(target)]
-        command += [] if threads is None else ["--threads", str(threads)]
-        subprocess.run(command, check=True)
-        return target.read_text("utf-8").splitlines()
-
-
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(prog="bench_serve.py", description="serve.py under load.")
     add = parser.add_argument
@@ -130,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         lines = list(corpus.load(corpus.test[0]).src)
     lines = [line for line in lines if line.strip()]
     texts = (lines * (1 + args.requests // len(lines)))[: args.requests]
-    right = expected(run, texts, args.threads)
+    right = [each.text for each in Translator.of(loaded, device).translate(texts, n_best=1)]
     report = Report("bench_serve", "The server under load", args, device)
     rows = []
     for n_clients in args.clients:

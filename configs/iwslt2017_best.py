@@ -8,8 +8,9 @@
 Each choice is from published work on corpora of this size; here it was started, not trained to its
 end.
 - 6+6 layers, d_model 512, 4 heads and d_ff 1024: what from-scratch work on IWSLT has settled on.
-- pre-norm: trains without a delicate warm-up at this depth. RoPE: the best of the encodings without
-  parameters on Multi30k (report.md), and the length of a talk's sentences has no bound.
+- pre-norm: trains without a delicate warm-up at this depth. RoPE: among the best of the encodings
+  without parameters (docs/results/position_schemes.md), and the length of a talk's sentences has
+  no bound.
 - a joint BPE of 10,000 and one embedding matrix for source, target and output: rare words are split
   where the corpus is too small to learn them whole; 5 million weights replace 15 million.
 - dropout 0.3, label smoothing 0.1, R-Drop with alpha 5: the corpus is seen sixty times, and would

@@ -97,13 +97,15 @@ def _checksum(data: dict[str, Any]) -> int:
 def config_of(path: str | Path) -> Config | None:
     """What a config file, a config.json or a run's folder with one says; None for a checkpoint.
 
+    None too for a model of transformers, whose config.json is of another kind.
     Of a run it is config.json, as the run was begun or went on last. Only a config file is
     executed. Raises ConfigError where `path` is none of them.
     """
     path = Path(path)
     saved = path / "config.json" if path.is_dir() else path
     if saved.suffix == ".json" and saved.is_file():
-        return read_config_json(saved)
+        is_theirs = path.is_dir() and b'"model_type"' in saved.read_bytes()
+        return None if is_theirs else read_config_json(saved)
     if path.suffix == ".py" or not path.exists():
         return load_config(path)
     return None

@@ -8,8 +8,8 @@ r"""The best from Multi30k's own 29,000 pairs: XLNet's encoding and long trainin
 
 What one, two and all three of them score: docs/results/multi30k.md. Why each choice, measured
 there:
-- XLNet's encoding: the best of the twenty-seven encodings, and on a CPU with AVX-512 nearly as
-  fast as RoPE.
+- XLNet's encoding: among the best of 38 (docs/results/position_schemes.md), and on a CPU with
+  AVX-512 nearly as fast as RoPE.
 - twenty-four epochs: the validation loss is lowest in the twenty-second, and moves by 0.003 from
   the nineteenth on; more epochs would want more dropout.
 - several models: they share the tokenizer, which the same text and settings make anew in each run,

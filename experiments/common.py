@@ -258,9 +258,9 @@ class Experiment(ABC):
     def report(self, rows: Rows) -> str:
         """Markdown for a reader, from the rows of the CSV file; some trial is done."""
 
-    @abstractmethod
     def draw(self, rows: Rows) -> None:
-        """Write the pictures; some trial is done."""
+        """Write the pictures, if there are any; some trial is done."""
+        return
 
     @cached_property
     def records(self) -> dict[str, Record]:

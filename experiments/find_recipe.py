@@ -314,9 +314,6 @@ class Halving(Experiment):
             f"The recipe, {scored}: `{' '.join(settings)}`\n"
         )
 
-    def draw(self, rows: Rows) -> None:
-        """Nothing: the tables say it."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code, see Experiment.main."""

@@ -114,9 +114,6 @@ class Speedrun(Experiment):
             done | row | {key: record.training[key] for key in ("validation_loss", "parameters")}
         ]
 
-    def draw(self, rows: Rows) -> None:
-        """There is no picture."""
-
     def entry(self) -> dict[str, Any]:
         """All that a table of records says; some trial is done."""
         from utils.machine import cores

@@ -130,11 +130,6 @@ def _xpos(p: config.XPos, m: ModelConfig) -> PositionScheme:
     return AttentionScheme(encoder=[plain], decoder=[decaying])
 
 
-def _alibi(p: config.Alibi, m: ModelConfig) -> PositionScheme:
-    encoder = Alibi(n_heads=m.n_heads, asymmetry=p.asymmetry)
-    return AttentionScheme(encoder=[encoder], decoder=[Alibi(n_heads=m.n_heads)])
-
-
 def _t5(p: config.T5, m: ModelConfig) -> PositionScheme:
     sizes = {"n_heads": m.n_heads, "n_buckets": p.n_buckets, "max_distance": p.max_distance}
     encoder = T5Bias(**sizes, bidirectional=True, scaled=p.scaled)
@@ -232,7 +227,7 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
         m, lambda: Pope(n_heads=m.n_heads, head_dim=_head_dim(m), base=p.base)
     ),
     config.XPos: _xpos,
-    config.Alibi: _alibi,
+    config.Alibi: lambda p, m: each_stack(lambda: Alibi(n_heads=m.n_heads, asymmetry=p.asymmetry)),
     config.T5: _t5,
     config.Kerple: lambda p, m: each_stack(lambda: Kerple(n_heads=m.n_heads, form=p.form)),
     config.Fire: lambda p, m: each_stack(

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -129,47 +129,22 @@ class BatchSearch:
         `numbers` (default: their places). `progress` and UserError: see `in_batches`.
         """
         self.model.eval()
-        numbers = range(len(sources)) if numbers is None else numbers
+        of_all = range(len(sources)) if numbers is None else numbers
         lengths, most = list(map(len, sources)), decode.batch_on(self.device.type)
-        if self.workers is not None and len(sources) > most:
-            return self._by_workers(
-                self.workers, sources, decode, greedy=greedy, numbers=numbers, progress=progress
-            )
 
-        def compute(rows: Sequence[int]) -> list[list[Hypothesis]]:
-            ids, drawn = [sources[i] for i in rows], [numbers[i] for i in rows]
-            return self._search(ids, decode, drawn, greedy)
+        def job(rows: Sequence[int]) -> dict[str, Any]:
+            of_rows = {"sources": [sources[i] for i in rows], "numbers": [of_all[i] for i in rows]}
+            return of_rows | {"decode": decode, "greedy": greedy}
 
-        return in_batches(lengths, most, compute, progress)
-
-    def _by_workers(
-        self,
-        workers: Workers,
-        sources: Sequence[Sequence[int]],
-        decode: DecodeConfig,
-        *,
-        greedy: bool,
-        numbers: Sequence[int],
-        progress: Callable[[int], object],
-    ) -> list[list[Hypothesis]]:
-        """`search_ids`, a job for each batch."""
-        lengths, most = list(map(len, sources)), decode.batch_on(self.device.type)
+        if self.workers is None or len(sources) <= most:
+            return in_batches(lengths, most, lambda rows: self._search(**job(rows)), progress)
         rest: Sequence[int] = sorted(range(len(sources)), key=lambda i: -lengths[i])
         batches = []
         while rows := next_batch(lengths, rest, most):
             batches.append(rows)
             rest = rest[len(rows) :]
-        jobs = [
-            {
-                "sources": [sources[i] for i in rows],
-                "decode": decode,
-                "numbers": [numbers[i] for i in rows],
-                "greedy": greedy,
-            }
-            for rows in batches
-        ]
         found: list[list[Hypothesis]] = [[] for _ in sources]
-        for place, each in workers.map(replace(self, workers=None), jobs):
+        for place, each in self.workers.map(replace(self, workers=None), list(map(job, batches))):
             for row, hypotheses in zip(batches[place], each):
                 found[row] = hypotheses
             progress(len(each))

@@ -14,19 +14,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from configs.schema import DecodeConfig
 from utils.errors import UserError, one_line
 
 Job = Mapping[str, Any]  # arguments of `search_ids`
 Found = list[list[Any]]  # what it returns
-
-
-class Searcher(Protocol):
-    """A BatchSearch, as far as it matters here."""
-
-    def search_ids(
-        self, sources: Sequence[Sequence[int]], decode: DecodeConfig, *, greedy: bool
-    ) -> Found: ...
+Searcher = Any  # a BatchSearch
 
 
 class Workers(Protocol):

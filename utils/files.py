@@ -109,4 +109,7 @@ def sync(path: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove what processes that were killed while they wrote left in `folder`."""
     for left in folder.glob(".*.tmp"):
-        left.unlink(missing_ok=True)
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)

@@ -6,8 +6,7 @@ Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases", secti
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import Places, exact_dtype
-from models.positional_encodings.relative import FixedBias
+from models.positional_encodings.base import AttentionPosition, Places, exact_dtype
 
 
 def alibi_slopes(
@@ -46,7 +45,7 @@ def alibi_bias(distance: Tensor, slopes: Tensor, *, causal: bool, asymmetry: flo
     return slopes.to(dtype).view(-1, *[1] * distance.dim()) * closeness
 
 
-class Alibi(FixedBias):
+class Alibi(AttentionPosition):
     """Symmetric in an encoder unless asymmetry > 0; towards the past alone behind a causal mask."""
 
     def __init__(self, *, n_heads: int, asymmetry: float = 0.0) -> None:
@@ -56,5 +55,5 @@ class Alibi(FixedBias):
         self.exponents: Tensor
 
     def bias(self, places: Places) -> Tensor:
-        slopes = self.exponents.double().exp2().to(self.dtype)
+        slopes = self.exponents.double().exp2().to(exact_dtype(self.exponents.dtype))
         return alibi_bias(places.distance, slopes, causal=places.causal, asymmetry=self.asymmetry)

@@ -1,11 +1,10 @@
-"""What biases by distance share: one value for each distance, and the type they are computed in."""
+"""What biases by distance share: one value for each distance."""
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
-from models.positional_encodings.base import AttentionPosition, Places, exact_dtype
+from models.positional_encodings.base import Places
 
 
 def by_distance(places: Places, values: Callable[[Tensor], Tensor]) -> Tensor:
@@ -20,17 +19,3 @@ def by_distance(places: Places, values: Callable[[Tensor], Tensor]) -> Tensor:
     distances, index = places.distances()
     # On a CPU its backward pass is much faster than that of values(distances)[:, index].
     return values(distances).index_select(1, index.flatten()).unflatten(1, shape)
-
-
-class FixedBias(AttentionPosition):
-    """A bias without parameters: a buffer that is never saved follows the model's type."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("like", torch.zeros(()), persistent=False)
-        self.like: Tensor
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """float64 after .double(), otherwise float32."""
-        return exact_dtype(self.like.dtype)

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import Places, exact_dtype
-from models.positional_encodings.relative import FixedBias, by_distance
+from models.positional_encodings.base import AttentionPosition, Places, exact_dtype
+from models.positional_encodings.relative import by_distance
 
 
 def sandwich_bias(
@@ -28,7 +28,7 @@ def sandwich_bias(
     return closeness / (8 * heads / n_heads).view(-1, *[1] * distance.dim())
 
 
-class Sandwich(FixedBias):
+class Sandwich(AttentionPosition):
     """The same at both sides of a query; the first head penalises distance most."""
 
     def __init__(self, *, n_heads: int, width: int = 128, base: float = 10000.0) -> None:
@@ -36,11 +36,13 @@ class Sandwich(FixedBias):
         self.n_heads = n_heads
         self.width = width
         self.base = base
+        self.register_buffer("like", torch.zeros(()), persistent=False)  # of the model's type
+        self.like: Tensor
 
     def bias(self, places: Places) -> Tensor:
         def values(distance: Tensor) -> Tensor:
             return sandwich_bias(
-                distance, self.n_heads, width=self.width, base=self.base, dtype=self.dtype
+                distance, self.n_heads, width=self.width, base=self.base, dtype=self.like.dtype
             )
 
         return by_distance(places, values)

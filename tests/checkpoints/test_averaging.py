@@ -86,6 +86,10 @@ def test_a_model_averaged_with_itself_is_itself_and_a_run_never_means_an_average
     twin.write_bytes(best.read_bytes())
     assert averaged(best, twin).code == 0
     [path] = (run / "checkpoints").glob("averaged_checkpoint_files2_*")
+    third = best.with_name("third.pt")
+    third.write_bytes(best.read_bytes())
+    assert averaged(best, third).code == 0 == averaged(twin, best).code
+    assert len([*(run / "checkpoints").glob("averaged_checkpoint_files2_*")]) == 2
     assert same(content(path)["model"], content(best)["model"])
     assert load_run(run, runs_dir=tmp_path).checkpoint == best
     assert path not in Run(run).by_age()

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import run_script
+from huggingface_hub import constants
 from made_runs import Ended, Scripts
+from marian_files import write_marian_model
 
 import train
 from configs.load import write_config_json
@@ -72,6 +74,20 @@ def test_what_is_no_config_gets_one_line(compared: Scripts, mine: Path, tmp_path
     nowhere = compared("--config", mine, "--diff", "nowhere").error()
     assert nowhere.startswith("nowhere: no such config file")
     assert "no checkpoint in" in compared("--config", mine, "--diff", tmp_path).error()
+
+
+def test_a_marian_model_is_compared_too(
+    compared: Scripts,
+    mine: Path,
+    marian_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "home"))
+    model = write_marian_model(marian_folder, tmp_path / "model")
+    ended = compared("--config", mine, "--diff", model)
+    assert ended.code == 0
+    assert "model.d_model: 512 -> 32\n" in ended.out
 
 
 def test_configs_are_compared_and_refused_before_torch_is_imported(
