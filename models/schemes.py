@@ -15,11 +15,12 @@ from models.positional_encodings.base import (
     AttentionScheme,
     Kind,
     PositionScheme,
+    SharedScheme,
 )
 from models.positional_encodings.combined import CombinedScheme, InterleavedScheme, PairedScheme
 from models.positional_encodings.cope import Cope
 from models.positional_encodings.dape import Dape
-from models.positional_encodings.deberta import Deberta, DebertaScheme, table_rows
+from models.positional_encodings.deberta import Deberta, table_rows
 from models.positional_encodings.fire import Fire
 from models.positional_encodings.forgetting import ForgetGate
 from models.positional_encodings.kerple import Kerple
@@ -42,11 +43,7 @@ from models.positional_encodings.shaw import Shaw
 from models.positional_encodings.sinusoidal import SinusoidalScheme
 from models.positional_encodings.ssmax import SsmaxScheme
 from models.positional_encodings.t5 import T5Bias
-from models.positional_encodings.transformer_xl import (
-    HeadBiases,
-    TransformerXl,
-    TransformerXlScheme,
-)
+from models.positional_encodings.transformer_xl import HeadBiases, TransformerXl
 from models.positional_encodings.tupe import Tupe
 from models.positional_encodings.xpos import XPos
 
@@ -141,7 +138,9 @@ def _transformer_xl(p: config.TransformerXl, m: ModelConfig) -> PositionScheme:
     def biases() -> HeadBiases | None:
         return HeadBiases(n_heads=m.n_heads, head_dim=_head_dim(m)) if p.reading == "xl" else None
 
-    return TransformerXlScheme(
+    # In the "xl" reading the layers of a stack share u and v, in "xlnet" each has its own.
+    return SharedScheme(
+        name="biases",
         n_layers=_n_layers(m),
         shared=(biases(), biases()),
         layer=lambda shared: TransformerXl(
@@ -152,9 +151,12 @@ def _transformer_xl(p: config.TransformerXl, m: ModelConfig) -> PositionScheme:
 
 def _deberta(p: config.Deberta, m: ModelConfig) -> PositionScheme:
     rows = table_rows(p.max_distance, p.log_buckets)
-    return DebertaScheme(
+    # The tables start as wide as the normalised states that W_q and W_k see (normal, 1): each term
+    # weighs about as much as the content at first. DeBERTa v2 normalises its table to the same end.
+    return SharedScheme(
+        name="table",
         n_layers=_n_layers(m),
-        tables=(nn.Embedding(rows, m.d_model), nn.Embedding(rows, m.d_model)),
+        shared=(nn.Embedding(rows, m.d_model), nn.Embedding(rows, m.d_model)),
         layer=lambda table: Deberta(
             n_heads=m.n_heads,
             table=table,

@@ -7,7 +7,7 @@ are integer tensors handed in, never inferred from sizes.
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -245,3 +245,29 @@ class AttentionScheme(PositionScheme):
 
     def encoder_only(self) -> None:
         self.decoder, self.cross = nn.ModuleList(), nn.ModuleList()
+
+
+class SharedScheme(AttentionScheme):
+    """Both self-attentions, a layer each, on what the layers of a stack share.
+
+    `n_layers` and `shared` are the encoder's and the decoder's. Each of `shared`, or None, is saved
+    once, as `<stack>_<name>`.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        n_layers: tuple[int, int],
+        shared: tuple[nn.Module | None, nn.Module | None],
+        layer: Callable[[Any], AttentionPosition],
+    ) -> None:
+        encoder, decoder = ([layer(each) for _ in range(n)] for n, each in zip(n_layers, shared))
+        super().__init__(encoder=encoder, decoder=decoder)
+        self.names = (f"encoder_{name}", f"decoder_{name}")
+        for stack, each in zip(self.names, shared):
+            setattr(self, stack, each)
+
+    def encoder_only(self) -> None:
+        super().encoder_only()
+        setattr(self, self.names[1], None)

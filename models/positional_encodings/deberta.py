@@ -18,14 +18,13 @@ stands for |i - j| in delta, with its sign. Bounds are computed in whole numbers
 rounded across one.
 """
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from models.positional_encodings.base import AttentionPosition, AttentionScheme, Places
+from models.positional_encodings.base import AttentionPosition, Places
 
 
 @cache
@@ -184,27 +183,3 @@ class Deberta(AttentionPosition):
 
     def _project(self, projection: nn.Linear, rows: Tensor) -> Tensor:
         return projection(self._table[0](rows)).unflatten(-1, self.head_shape)
-
-
-class DebertaScheme(AttentionScheme):
-    """Both self-attentions, a layer each, on the one table of their stack.
-
-    `n_layers` and `tables` are the encoder's and the decoder's. Tables start as wide as the
-    normalised states that W_q and W_k see (normal, 1), so that each position term weighs about as
-    much as the content at first: DeBERTa v2 normalises its table to the same end.
-    """
-
-    def __init__(
-        self,
-        *,
-        n_layers: tuple[int, int],
-        tables: tuple[nn.Embedding, nn.Embedding],
-        layer: Callable[[nn.Embedding], Deberta],
-    ) -> None:
-        encoder, decoder = ([layer(table) for _ in range(n)] for n, table in zip(n_layers, tables))
-        super().__init__(encoder=encoder, decoder=decoder)
-        self.encoder_table, self.decoder_table = tables
-
-    def encoder_only(self) -> None:
-        super().encoder_only()
-        del self.decoder_table

@@ -9,12 +9,10 @@ R is projected once for each distance that occurs and the products are gathered 
 takes the place of the papers' "relative shift" and holds for any positions.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
-from models.positional_encodings.base import AttentionPosition, AttentionScheme, Places
+from models.positional_encodings.base import AttentionPosition, Places
 from models.positional_encodings.sinusoidal import sinusoid_table
 
 
@@ -115,28 +113,3 @@ class TransformerXl(AttentionPosition):
         projected = self.w_kr(table).unflatten(-1, self.head_shape)
         u, v = self.biases.u, self.biases.v
         return xl_content_logits(k, u) + xl_position_logits(q, v, projected, index)
-
-
-class TransformerXlScheme(AttentionScheme):
-    """Both self-attentions, a layer each; `shared` has the u and v of the two stacks, or None.
-
-    In the "xl" reading the layers of a stack share u and v, in "xlnet" each has its own. Distances
-    are signed in either: the bidirectional encoder tells past from future.
-    """
-
-    def __init__(
-        self,
-        *,
-        n_layers: tuple[int, int],
-        shared: tuple[HeadBiases | None, HeadBiases | None],
-        layer: Callable[[HeadBiases | None], TransformerXl],
-    ) -> None:
-        encoder, decoder = (
-            [layer(biases) for _ in range(n)] for n, biases in zip(n_layers, shared)
-        )
-        super().__init__(encoder=encoder, decoder=decoder)
-        self.encoder_biases, self.decoder_biases = shared
-
-    def encoder_only(self) -> None:
-        super().encoder_only()
-        self.decoder_biases = None
