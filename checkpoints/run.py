@@ -152,11 +152,11 @@ def newest_run(runs_dir: str | Path) -> Run:
 def hub_name(path: str | Path) -> str | None:
     """OWNER/NAME, where a path that is not there can be a name on the hub; else None.
 
-    No path into a folder that exists is one, nor one into runs/, nor a .pt file's.
+    No path into a folder that exists is one, nor one into runs/, nor a .pt or .py file's.
     """
     given = Path(path)
     local = given.exists() or given.parent.is_dir() or str(given.parent) == "runs"
-    local, name = local or given.suffix == ".pt", given.as_posix()
+    local, name = local or given.suffix in (".pt", ".py"), given.as_posix()
     return name if "/" in name and not local and is_hub_name(name) else None
 
 

@@ -73,6 +73,8 @@ def test_a_line_for_each_field(compared: Scripts, mine: Path, tmp_path: Path, ma
 def test_what_is_no_config_gets_one_line(compared: Scripts, mine: Path, tmp_path: Path) -> None:
     nowhere = compared("--config", mine, "--diff", "nowhere").error()
     assert nowhere.startswith("nowhere: no such config file")
+    mistyped = compared("--config", mine, "--diff", "config/demo.py").error()
+    assert mistyped.startswith("config/demo.py: no such config file")  # no name on the hub
     assert "no checkpoint in" in compared("--config", mine, "--diff", tmp_path).error()
 
 
