@@ -1,7 +1,7 @@
 """`python benchmarks/bench_serve.py`: the server under load, clients at once, with batches or not.
 
 Every client asks for one sentence after the other over a connection that it keeps. Each answer is
-compared with what inference.py gives, which translates as here.
+compared with what the model gives by itself, as in inference.py.
 """
 
 import asyncio
