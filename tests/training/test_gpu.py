@@ -1,5 +1,6 @@
 """A GPU computes what a CPU computes, and is not waited for."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,16 @@ from torch import Tensor
 from toy_runs import log_of, run_here, toy_config
 from updates import CPU, VOCABULARY, batch_of, plain_update, sentences
 
-from configs.schema import Constant, ModelConfig, OptimConfig, Sinusoidal
+from configs.schema import Constant, DecodeConfig, ModelConfig, OptimConfig, Sinusoidal
 from configs.serialize import apply_overrides
 from models.build import build_model
 from models.decoding.beam import beam_search
 from models.decoding.stepwise import greedy_search
 from models.loss import token_sums
 from training.schedules import build_optimizer
+from translation.evaluator import create_evaluator
+from translation.search import BatchSearch
+from utils.errors import UserError
 from utils.machine import autocast, resolve_device
 
 pytestmark = pytest.mark.gpu
@@ -113,3 +117,74 @@ def test_a_run_goes_on_where_another_device_began_it(
     assert sorted(gone_on) == sorted(whole)
     for step, line in whole.items():
         assert gone_on[step]["loss"] == pytest.approx(line["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_compiled_run_loses_what_an_eager_one_loses(tmp_path: Path, precision: str) -> None:
+    config = toy_config(
+        tmp_path,
+        f"train.device={GPU} train.precision={precision} model.dropout=0 train.max_steps=20",
+    )
+    eager = log_of(run_here(config).run)
+    try:
+        compiled = log_of(run_here(apply_overrides(config, ["train.compile=true"])).run)
+    finally:
+        torch._dynamo.reset()
+    assert sorted(compiled) == sorted(eager)
+    for step, line in eager.items():
+        assert compiled[step]["loss"] == pytest.approx(line["loss"], rel=3e-2)
+
+
+@pytest.fixture
+def room() -> Iterator[Callable[[int], None]]:
+    """Leaves so many megabytes of the GPU's memory to what comes."""
+
+    def leave(megabytes: int) -> None:
+        torch.cuda.empty_cache()
+        limit = torch.cuda.memory_reserved() + megabytes * 2**20
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(limit / total)
+
+    yield leave
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_a_training_that_does_not_fit_ends_before_its_first_update(
+    tmp_path: Path, room: Callable[[int], None]
+) -> None:
+    room(64)  # the weights take 30, and the optimizer twice as many
+    wide = f"train.device={GPU} model.d_model=512 model.d_ff=2048"
+    with pytest.raises(UserError, match=r"^not enough memory to train \(.*\): use --set"):
+        run_here(toy_config(tmp_path, wide))
+    [log] = tmp_path.glob("runs/*/logs/metrics.jsonl")
+    assert not log.read_text("utf-8")
+
+
+def test_search_and_evaluation_go_on_with_what_fits(
+    room: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    device, config = resolve_device(GPU), ModelConfig(d_model=64, n_heads=2, d_ff=64, dropout=0.0)
+    torch.manual_seed(0)
+    model = build_model(config, VOCABULARY).double().eval().to(device)
+    split = sentences(4000, seed=1)
+    decode = DecodeConfig(batch_size=4000, beam_size=5, max_len=20)
+
+    def found() -> tuple[list[tuple[int, ...]], dict[str, float]]:
+        searcher = BatchSearch(model, VOCABULARY, device)
+        ids = [split.src(i).tolist() for i in range(4000)]
+        hypotheses = searcher.search_ids(ids, decode, greedy=False)
+        evaluator = create_evaluator(
+            model, pad_id=VOCABULARY.pad_id, device=device, dtype=torch.float64
+        )
+        metrics = evaluator.run([batch_of(split, range(4000))]).metrics
+        return [n_best[0].ids for n_best in hypotheses], dict(metrics)
+
+    expected, metrics = found()
+    assert not caplog.messages
+    room(64)
+    fitting, of_parts = found()
+    assert fitting == expected
+    assert of_parts == {name: pytest.approx(value) for name, value in metrics.items()}
+    said = "\n".join(caplog.messages)
+    for part in ("translate", "evaluate"):
+        assert f"not enough memory to {part}" in said
