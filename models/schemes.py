@@ -86,7 +86,7 @@ def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
             for n in (*_n_layers(m), m.n_decoder_layers if p.cross else 0)
         )
         return AttentionScheme(encoder=encoder, decoder=decoder, cross=cross)
-    make: Callable[..., Rotary] = partial(Rotary, scaling=_scaling(p.scaling))
+    make: Callable[..., Rotary] = partial(Rotary, scaling=_scaling(p.scaling, p.base))
     if isinstance(p.scaling, config.DynamicNtkScaling):
         s = p.scaling
         make = partial(DynamicNtkRotary, factor=s.factor, trained_length=s.trained_length)
@@ -94,17 +94,15 @@ def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
     return AttentionScheme(encoder=[rotary], decoder=[rotary], cross=[rotary] if p.cross else [])
 
 
-def _scaling(s: config.Scaling) -> RopeScaling:
+def _scaling(s: config.Scaling, base: float) -> RopeScaling:
     match s:
         case config.LinearScaling():
             return RopeScaling(partial(linear_frequencies, factor=s.factor))
         case config.NtkScaling():
             return RopeScaling(partial(ntk_frequencies, factor=s.factor))
         case config.YarnScaling():
-            settings = asdict(s)
-            return RopeScaling(
-                partial(yarn_frequencies, **settings), yarn_attention_factor(s.factor)
-            )
+            frequencies = partial(yarn_frequencies, base=base, **asdict(s))
+            return RopeScaling(frequencies, yarn_attention_factor(s.factor))
         case _:  # none, or one that is a module of its own
             return NO_SCALING
 

@@ -165,12 +165,12 @@ class _Turned(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Another function in place of `inverse_frequencies`: `rope_scaling.py` has some.
+    """What becomes of the frequencies [dim/2] of the paper: `rope_scaling.py` has some rules.
 
     magnitude multiplies the rotated q and the rotated k, so the logits by its square.
     """
 
-    frequencies: Callable[..., Tensor] = inverse_frequencies
+    frequencies: Callable[[Tensor], Tensor] = lambda theta: theta
     magnitude: float = 1.0
 
 
@@ -224,8 +224,8 @@ class Rotary(AttentionPosition):
 
     def frequencies(self, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Those of dim dimensions, [dim/2], 0 where a pair does not turn."""
-        theta = self.scaling.frequencies(dim, base=self.base, dtype=dtype, device=device)
-        return self.clip(theta)
+        theta = inverse_frequencies(dim, base=self.base, dtype=dtype, device=device)
+        return self.clip(self.scaling.frequencies(theta))
 
     def theta(self, x: Tensor) -> Tensor:
         """The frequencies of x [B,H,T,Dh], [dim/2]."""

@@ -2,7 +2,7 @@
 
 Equations are those of Peng et al. 2023, "YaRN". D is the number of rotated dimensions, b the base,
 theta_i = b^(-2i/D) for i = 0 .. D/2 - 1, s >= 1 the factor by which the trained length L is
-stretched. The functions return frequencies [D/2] and raise ValueError for an odd D.
+stretched. The functions take theta [D/2], and return other frequencies in its place.
 """
 
 import math
@@ -15,73 +15,45 @@ from models.positional_encodings.base import Places, exact_dtype
 from models.positional_encodings.rope import Rotary, inverse_frequencies
 
 
-def linear_frequencies(
-    dim: int,
-    *,
-    base: float = 10000.0,
-    factor: float,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> Tensor:
+def linear_frequencies(theta: Tensor, *, factor: float) -> Tensor:
     """Position interpolation (Chen et al. 2023; equation 10): theta_i / s.
 
     Position s m then turns as m did.
     """
-    theta = inverse_frequencies(dim, base=base, dtype=exact_dtype(dtype), device=device)
-    return (theta / factor).to(dtype)
+    return theta / factor
 
 
-def ntk_frequencies(
-    dim: int,
-    *,
-    base: float = 10000.0,
-    factor: float,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> Tensor:
+def ntk_frequencies(theta: Tensor, *, factor: float) -> Tensor:
     """NTK-aware scaling (equations 14-16): the base becomes b s^(D/(D-2)).
 
     theta_0 stays as it is and the last theta is that of position interpolation.
     """
-    exact = exact_dtype(dtype)
-    theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
-    return (theta * torch.pow(factor, _ntk_exponents(dim, exact, device))).to(dtype)
+    return theta * torch.pow(factor, _ntk_exponents(theta))
 
 
 def dynamic_ntk_frequencies(
-    dim: int,
-    *,
-    base: float = 10000.0,
-    factor: float,
-    trained_length: int,
-    length: int | Tensor,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
+    theta: Tensor, *, factor: float, trained_length: int, length: int | Tensor
 ) -> Tensor:
     """NTK-aware scaling with a base b (s l/L - (s - 1))^(D/(D-2)), l = max(length, L).
 
-    (Public code, after emozilla.) Exactly the unscaled frequencies for length <= L; with length =
-    2L, say, those of `ntk_frequencies` with factor s + 1. length: an int, or integers of any shape
-    [...] on `device` -> [..., dim/2].
+    (Public code, after emozilla.) Exactly theta for length <= L; with length = 2L, say, those of
+    `ntk_frequencies` with factor s + 1. length: an int, or integers of any shape [...] on theta's
+    device -> [...,D/2].
     """
-    exact = exact_dtype(dtype)
-    theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
-    past = (torch.as_tensor(length, device=device) - trained_length).clamp(min=0)
+    past = (torch.as_tensor(length, device=theta.device) - trained_length).clamp(min=0)
     # s l/L - (s - 1), in a form that is exactly 1 up to the trained length
-    growth = 1 + factor * past.to(exact) / trained_length
-    return (theta * growth[..., None].pow(_ntk_exponents(dim, exact, device))).to(dtype)
+    growth = 1 + factor * past.to(theta) / trained_length
+    return theta * growth[..., None].pow(_ntk_exponents(theta))
 
 
 def yarn_frequencies(
-    dim: int,
+    theta: Tensor,
     *,
-    base: float = 10000.0,
+    base: float,
     factor: float,
     trained_length: int,
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
 ) -> Tensor:
     """YaRN: theta_i where a pair turns often within L, theta_i / s where it hardly turns.
 
@@ -91,18 +63,17 @@ def yarn_frequencies(
     between the same ends. r falls exponentially with i, so in between the paper's interpolates
     more. The logits also want `yarn_attention_factor`.
     """
+    dim = 2 * len(theta)
 
     def index_of(turns: float) -> float:
         return dim * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))
 
-    exact = exact_dtype(dtype)
-    theta = inverse_frequencies(dim, base=base, dtype=exact, device=device)
     low = max(math.floor(index_of(beta_fast)), 0)
     # Never a ramp that falls: where no pair turns even beta_slow times, all but pair 0 is 1.
     high = max(min(math.ceil(index_of(beta_slow)), dim - 1), low + 0.001)
-    index = torch.arange(dim // 2, dtype=exact, device=device)
+    index = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
     ramp = ((index - low) / (high - low)).clamp(0, 1)  # 0 keeps theta_i, 1 takes theta_i / s
-    return (theta * (1 - ramp) + theta / factor * ramp).to(dtype)
+    return theta * (1 - ramp) + theta / factor * ramp
 
 
 def yarn_attention_factor(factor: float) -> float:
@@ -110,9 +81,10 @@ def yarn_attention_factor(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0
 
 
-def _ntk_exponents(dim: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+def _ntk_exponents(theta: Tensor) -> Tensor:
     """The exponents of g in (b g^(D/(D-2)))^(-2i/D) = theta_i g^(-2i/(D-2)): 0 to -1 exactly."""
-    return -torch.arange(0, dim, 2, dtype=dtype, device=device) / (dim - 2)
+    dim = 2 * len(theta)
+    return -torch.arange(0, dim, 2, dtype=theta.dtype, device=theta.device) / (dim - 2)
 
 
 class DynamicNtkRotary(Rotary):
@@ -166,16 +138,11 @@ class DynamicNtkRotary(Rotary):
 
     def _delta(self, x: Tensor, length: Tensor) -> Tensor:
         """theta(l) - theta of every length [...], as [..., dim/2]."""
-        dim = self.rotated_dim(x)
-        theta = inverse_frequencies(dim, base=self.base, dtype=x.dtype, device=x.device)
+        theta = inverse_frequencies(
+            self.rotated_dim(x), base=self.base, dtype=x.dtype, device=x.device
+        )
         scaled = dynamic_ntk_frequencies(
-            dim,
-            base=self.base,
-            factor=self.factor,
-            trained_length=self.trained_length,
-            length=length,
-            dtype=x.dtype,
-            device=x.device,
+            theta, factor=self.factor, trained_length=self.trained_length, length=length
         )
         return self.clip(scaled - theta)
 

@@ -78,8 +78,8 @@ def test_scaled_frequencies_fade_alike() -> None:
     length, n = 4, 9
     q, k = normal(1, 2, n, DIM), normal(1, 2, n, DIM, seed=1)
     yarn = config.YarnScaling(trained_length=length)
-    settings: dict[str, Any] = {"base": 300.0, "dtype": DOUBLE, "trained_length": length}
-    theta = yarn_frequencies(DIM, factor=4.0, **settings) * weights(8, 5)
+    plain, settings = theta_of(DIM, 300.0), {"factor": 4.0, "trained_length": length}
+    theta = yarn_frequencies(plain, base=300.0, **settings) * weights(8, 5)
     position = configured(Rope(clipped=0.7, base=300.0, scaling=yarn), d_model=2 * DIM)
     expected = yarn_attention_factor(4.0) * rotated(q, torch.arange(n), theta)
     close(position.rotate(q, torch.arange(n), "query"), expected, 1e-12)
@@ -88,8 +88,7 @@ def test_scaled_frequencies_fade_alike() -> None:
     scheme = Rope(clipped=0.7, base=300.0, scaling=dynamic)
     logits = causal_logits(configured(scheme, "decoder", d_model=2 * DIM), q, k)
     for i in range(n):
-        at = {"factor": 4.0, "length": max(i + 1, length)}
-        theta = dynamic_ntk_frequencies(DIM, **at, **settings) * weights(8, 5)
+        theta = dynamic_ntk_frequencies(plain, length=i + 1, **settings) * weights(8, 5)
         row = rotated(q, torch.arange(n), theta)[:, :, i : i + 1]
         keys = rotated(k, torch.arange(n), theta)[:, :, : i + 1]
         close(logits[:, :, i : i + 1, : i + 1], row @ keys.mT / math.sqrt(DIM))

@@ -43,6 +43,7 @@ from models.positional_encodings.rope_scaling import (
 
 Frequencies = Callable[..., Tensor]
 PLAIN = {"base": 10000.0, "form": "real", "rope_dim": "head"}
+CPU = torch.device("cpu")
 either_mask = pytest.mark.parametrize("causal", [False, True])
 
 
@@ -54,8 +55,7 @@ def frequencies_of(scaling: Any) -> Frequencies:
     """Those of the module that a configuration with the fields of such a scaling asks for."""
 
     def frequencies(dim: int, *, base: float, dtype: torch.dtype, **fields: Any) -> Tensor:
-        module = rotary(base=base, scaling=scaling(**fields))
-        return module.scaling.frequencies(dim, base=module.base, dtype=dtype)
+        return rotary(base=base, scaling=scaling(**fields)).frequencies(dim, dtype, CPU)
 
     return frequencies
 
@@ -75,20 +75,12 @@ def hf(kind: str, dim: int, *, seq_len: int | None = None, **settings: Any):
     return ROPE_INIT_FUNCTIONS[kind](llama(kind, dim, **settings), "cpu", seq_len=seq_len)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        inverse_frequencies,
-        partial(linear_frequencies, factor=4.0),
-        partial(ntk_frequencies, factor=4.0),
-        partial(dynamic_ntk_frequencies, factor=4.0, trained_length=64, length=200),
-        partial(yarn_frequencies, factor=4.0, trained_length=64),
-    ],
-)
-def test_frequencies_come_in_the_type_asked_for_rounded_once(call: Frequencies) -> None:
-    assert call(128, dtype=DOUBLE).dtype == DOUBLE
+def test_frequencies_come_in_the_type_asked_for_rounded_once() -> None:
+    assert inverse_frequencies(128, dtype=DOUBLE).dtype == DOUBLE
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        assert torch.equal(call(128, dtype=dtype), call(128).to(dtype))
+        assert torch.equal(
+            inverse_frequencies(128, dtype=dtype), inverse_frequencies(128).to(dtype)
+        )
 
 
 # -------------------------------------------------------------------------------------- linear, NTK
@@ -114,21 +106,24 @@ def test_linear_scaling_is_position_interpolation() -> None:
     check_linear(frequencies_of(LinearScaling))
     for dim, base, factor in ((64, 10000.0, 4.0), (8, 500.0, 1.5)):
         theirs, magnitude = hf("linear", dim, base=base, factor=factor)
-        close(linear_frequencies(dim, base=base, factor=factor), theirs, 1e-6)
+        close(linear_frequencies(theta_of(dim, base), factor=factor).float(), theirs, 1e-6)
         assert magnitude == 1.0
     freqs, _ = XTransformersRotary(16, interpolation_factor=4.0)(torch.arange(20))
-    close(freqs[0, :, ::2], torch.arange(20)[:, None] * linear_frequencies(16, factor=4.0), 1e-6)
+    ours = torch.arange(20)[:, None] * linear_frequencies(theta_of(16), factor=4.0)
+    close(freqs[0, :, ::2], ours.float(), 1e-6)
 
 
 def test_ntk_scaling_keeps_the_first_frequency_and_interpolates_the_last() -> None:
     check_ntk(frequencies_of(NtkScaling))
     for dim, factor in ((64, 4.0), (8, 1.5)):
         theirs = XTransformersRotary(dim, base_rescale_factor=factor).inv_freq
-        torch.testing.assert_close(ntk_frequencies(dim, factor=factor), theirs, rtol=1e-6, atol=0)
+        ours = ntk_frequencies(theta_of(dim), factor=factor).float()
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
 
 
 # --------------------------------------------------------------------------------------------- YaRN
 
+YARN: Any = {"base": 10000.0, "factor": 3.0, "trained_length": 64}
 # (dim, base, factor, trained length, beta_fast, beta_slow)
 YARN_SETTINGS = [
     (64, 10000.0, 4.0, 256, 32.0, 1.0),
@@ -155,7 +150,7 @@ def check_yarn_logits(turn: Callable[[Tensor, Tensor, str], Tensor]) -> None:
     """The logits are (0.1 ln s + 1)^2 times those of the same frequencies, at every position."""
     q, k = normal(1, 2, 6, 16), normal(1, 2, 6, 16, seed=1)
     positions = torch.tensor([0, 1, 5, 30, 100, 101])
-    theta = yarn_frequencies(16, factor=3.0, trained_length=64, dtype=DOUBLE)
+    theta = yarn_frequencies(theta_of(16), **YARN)
     plain = rotated(q, positions, theta) @ rotated(k, positions, theta).mT
     logits = turn(q, positions, "query") @ turn(k, positions, "key").mT
     close(logits, plain * (0.1 * math.log(3.0) + 1) ** 2)
@@ -164,7 +159,7 @@ def check_yarn_logits(turn: Callable[[Tensor, Tensor, str], Tensor]) -> None:
 def test_yarn_is_that_of_the_public_code() -> None:
     check_yarn(frequencies_of(YarnScaling))
     # Within one turn all but the first pair are interpolated.
-    theta = yarn_frequencies(16, factor=2.0, trained_length=2, dtype=DOUBLE)
+    theta = yarn_frequencies(theta_of(16), base=10000.0, factor=2.0, trained_length=2)
     close(theta, torch.cat((theta_of(16)[:1], theta_of(16)[1:] / 2)))
 
 
@@ -201,9 +196,10 @@ def check_growth(frequencies: Frequencies) -> None:
     """Exactly the unscaled ones up to the trained length, then a base that grows."""
     lengths = torch.tensor([[1, 3, 6], [7, 12, 600]])
     for dim, factor in ((DIM, 2.0), (64, 1.1), (4, 3.3)):
-        of = partial(frequencies, dim, factor=factor, trained_length=6, dtype=DOUBLE)
+        plain = theta_of(dim)
+        of = partial(frequencies, plain, factor=factor, trained_length=6)
         theta = of(length=lengths)
-        assert torch.equal(theta[0], inverse_frequencies(dim, dtype=DOUBLE).expand(3, dim // 2))
+        assert torch.equal(theta[0], plain.expand(3, dim // 2))
         for row, length in zip(theta[1], (7, 12, 600)):
             base = 10000 * (factor * length / 6 - (factor - 1)) ** (dim / (dim - 2))
             close(row, theta_of(dim, base), 1e-12)
@@ -212,12 +208,14 @@ def check_growth(frequencies: Frequencies) -> None:
 
 def test_dynamic_frequencies_are_the_default_up_to_the_trained_length() -> None:
     check_growth(dynamic_ntk_frequencies)
-    twice = dynamic_ntk_frequencies(DIM, factor=3.0, trained_length=10, length=20, dtype=DOUBLE)
-    close(twice, ntk_frequencies(DIM, factor=4.0, dtype=DOUBLE))
+    theta = theta_of(DIM)
+    twice = dynamic_ntk_frequencies(theta, factor=3.0, trained_length=10, length=20)
+    close(twice, ntk_frequencies(theta, factor=4.0))
     for dim, length in ((64, 100), (64, 129), (32, 1000)):
         theirs, _ = hf("dynamic", dim, seq_len=length, length=128, factor=2.5)
-        ours = dynamic_ntk_frequencies(dim, factor=2.5, trained_length=128, length=length)
-        torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=0)
+        theta = theta_of(dim)
+        ours = dynamic_ntk_frequencies(theta, factor=2.5, trained_length=128, length=length)
+        torch.testing.assert_close(ours.float(), theirs, rtol=2e-6, atol=0)
 
 
 def check_steps(position: AttentionPosition) -> None:
@@ -348,9 +346,9 @@ def _stretched(dim, *, base, factor, power, **_) -> Tensor:
     return theta_of(dim, base) * factor**power
 
 
-def _upside_down(dim, *, factor, base, **settings) -> Tensor:
-    right = yarn_frequencies(dim, factor=factor, base=base, **settings)
-    return theta_of(dim, base) * (1 + 1 / factor) - right
+def _upside_down(dim, *, factor, base, dtype, **settings) -> Tensor:
+    theta = theta_of(dim, base)
+    return theta * (1 + 1 / factor) - yarn_frequencies(theta, base=base, factor=factor, **settings)
 
 
 def _equation_18(dim, *, base, factor, trained_length, beta_fast, beta_slow, dtype) -> Tensor:
@@ -366,7 +364,7 @@ def _magnitude_on(
     """YaRN's factor to these powers: on the cosine, on the sine, and on whole keys."""
 
     def turn(x: Tensor, positions: Tensor, role: str) -> Tensor:
-        theta = yarn_frequencies(16, factor=3.0, trained_length=64, dtype=DOUBLE)
+        theta = yarn_frequencies(theta_of(16), **YARN)
         angles, m = positions[:, None] * theta, yarn_attention_factor(3.0)
         cos, sin = angles.cos() * m**cosine, angles.sin() * m**sine
         a, b = x[..., 0::2], x[..., 1::2]
@@ -377,9 +375,10 @@ def _magnitude_on(
 
 
 def _grown_by(growth: Callable[[Tensor, float, int], Tensor]) -> Frequencies:
-    def frequencies(dim, *, factor, trained_length, length, dtype) -> Tensor:
-        base = growth(length.to(dtype), factor, trained_length)[..., None] ** (dim / (dim - 2))
-        return (10000.0 * base) ** (-torch.arange(0, dim, 2, dtype=dtype) / dim)
+    def frequencies(theta, *, factor, trained_length, length) -> Tensor:
+        dim = 2 * len(theta)
+        base = growth(length.to(theta), factor, trained_length)[..., None] ** (dim / (dim - 2))
+        return (10000.0 * base) ** (-torch.arange(0, dim, 2, dtype=DOUBLE) / dim)
 
     return frequencies
 
@@ -415,7 +414,7 @@ MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
     "the base divided": (check_linear, _of_base(lambda b, s, d: b / s)),
     "NTK without an exponent": (check_ntk, _of_base(lambda b, s, d: b * s)),
     "NTK with (D-2)/D": (check_ntk, _of_base(lambda b, s, d: b * s ** ((d - 2) / d))),
-    "linear for NTK": (check_ntk, linear_frequencies),
+    "linear for NTK": (check_ntk, frequencies_of(LinearScaling)),
     "YaRN: the ramp of equation 18": (check_yarn, _equation_18),
     "YaRN: kept and interpolated exchanged": (check_yarn, _upside_down),
     "YaRN: interpolation alone": (check_yarn, partial(_stretched, power=-1)),
@@ -442,6 +441,6 @@ def test_the_made_mistakes_are_the_only_fault() -> None:
     check_yarn_logits(_magnitude_on(1, 1, 1))
     of_length = _grown_by(lambda length, s, n: 1 + s * (length - n).clamp(min=0) / n)
     close(
-        of_length(8, factor=2.0, trained_length=6, length=torch.tensor(12), dtype=DOUBLE),
+        of_length(theta_of(8), factor=2.0, trained_length=6, length=torch.tensor(12)),
         theta_of(8, 10000 * 3 ** (8 / 6)),
     )

@@ -209,7 +209,7 @@ def test_yarns_two_ramps_differ_by_two_thirds() -> None:
     theta = theta_of(64)
     keep = ((256 * theta / (2 * math.pi) - 1) / (32 - 1)).clamp(0, 1)  # equation 18
     paper = keep * theta + (1 - keep) * theta / 4
-    ratio = yarn_frequencies(64, factor=4.0, trained_length=256, dtype=DOUBLE) / paper
+    ratio = yarn_frequencies(theta, base=10000.0, factor=4.0, trained_length=256) / paper
     assert round(100 * (ratio.max().item() - 1)) == 67
     assert ratio.min() > 0.97  # the code rounds the ends of its ramp to whole indices
 
