@@ -44,7 +44,7 @@ from experiments.common import Rows, means, seeds_table
 from experiments.trials import finished_run, say
 from explorer.heads import head_statistics
 from models.positional_encodings import base
-from pictures.panels import Curve, curve_panels, save_figure
+from pictures.panels import dot_panels, save_figure
 from translation.alignment import HeadChoice
 from translation.alignment_error import Gold, GoldPairs, read_gold_pairs
 from translation.evaluation import EvaluationSet, choose_splits
@@ -317,35 +317,36 @@ def report(of_runs: Sequence[Rows]) -> str:
 
 
 def draw(folder: Path, of_runs: Sequence[Rows]) -> None:
-    """By layer, by place and by shift: a line for each scheme, the mean over its seeds."""
+    """By layer, by place and by shift: a row for each scheme, the means over its seeds."""
     groups = {name: sum(seeds, Rows()) for name, seeds in by_scheme(of_runs).items()}
 
-    def lines(key: str, **where: str) -> dict[str, Curve]:
+    def dots(key: str, form: str, **where: str) -> dict[str, dict[str, float]]:
         found = {name: mean_by(rows, key, **where) for name, rows in groups.items()}
-        return {name: Curve(list(each), list(each.values())) for name, each in found.items()}
+        return {n: {form.format(k): v for k, v in each.items()} for n, each in found.items()}
 
-    panels = {
-        f"{measure}, {kind}": lines("layer", measure=measure, of=kind)
+    heads = {
+        f"{measure}, {kind}": dots("layer", "layer {}", measure=measure, of=kind)
         for measure in ("entropy", "distance")
         for kind in KINDS
     }
     title = "Entropy (bits) and distance (keys) of attention, mean of heads"
-    drawn = curve_panels(panels, columns=3, size=(2.5, 2.2), title=title, x_label="layer")
-    for axes in drawn.axes:
-        axes.locator_params(axis="x", integer=True)
-    save_figure(drawn, folder / "attention_layers.png")
-    for name, measure, title, x_label in (
+    save_figure(
+        dot_panels(heads, columns=len(heads), width=2.0, title=title),
+        folder / "attention_layers.png",
+    )
+    for name, title, found in (
         (
             "accuracy",
-            "accuracy",
-            "Accuracy after the reference's tokens",
-            "place of the target token",
+            "Accuracy after the reference's tokens, by place in the sentence",
+            dots("of", "{}", measure="accuracy"),
         ),
-        ("shifts", "sacrebleu", "sacreBLEU with all positions later", "shift of both sides"),
+        (
+            "shifts",
+            "sacreBLEU with the positions of both sides shifted",
+            dots("of", "by {}", measure="sacrebleu"),
+        ),
     ):
-        labels: Any = {"title": title, "x_label": x_label, "y_label": measure}
-        drawn = curve_panels({"": lines("of", measure=measure)}, size=(5.6, 3.6), **labels)
-        save_figure(drawn, folder / f"attention_{name}.png")
+        save_figure(dot_panels({"": found}, title=title), folder / f"attention_{name}.png")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

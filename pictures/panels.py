@@ -79,6 +79,42 @@ def curve_panels(
     return figure
 
 
+def dot_panels(
+    panels: Mapping[str, Mapping[str, Mapping[str, float]]],
+    *,
+    columns: int = 1,
+    width: float = 6.5,
+    **labels: str,
+) -> Figure:
+    """Panels of dots {panel: {row: {name: value}}}: the rows below each other, the values across.
+
+    A name has one colour in all panels, and one legend beside them says which. A panel is `width`
+    inches wide, and as high as its rows need.
+    """
+    from matplotlib import colormaps
+
+    rows = list(dict.fromkeys(itertools.chain(*panels.values())))
+    of_rows = [dots for each in panels.values() for dots in each.values()]
+    names = list(dict.fromkeys(itertools.chain(*of_rows)))
+    size = (width, max(1.6, 0.2 * len(rows) + 0.4))
+    room = 0.7 + max(width_of(name, 10) for name in names)
+    figure, axes = _panels(list(panels), columns, size=size, room=room, sharey=True, **labels)
+    colours = colormaps["viridis"](np.linspace(0, 0.9, len(names))).tolist()
+    areas = np.linspace(50, 12, len(names))  # of equal values all are seen, as rings
+    handles: dict[str, Any] = {}
+    for place, each in zip(axes, panels.values()):
+        for name, colour, area in zip(names, colours, areas):
+            found = {row: dots[name] for row, dots in each.items() if name in dots}
+            heights = [rows.index(row) for row in found]
+            handles[name] = place.scatter(list(found.values()), heights, area, color=[colour])
+        place.set_yticks(range(len(rows)), labels=rows, fontsize=8)
+        place.set_ylim(len(rows) - 0.4, -0.6)
+        place.set_axisbelow(True)
+        place.grid(alpha=0.3)
+    figure.legend(handles.values(), handles, loc="outside right center", frameon=False)
+    return figure
+
+
 def matrix_panels(
     matrices: np.ndarray,
     *,

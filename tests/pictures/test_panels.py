@@ -12,6 +12,7 @@ from matplotlib.text import Text
 from pictures.panels import (
     Curve,
     curve_panels,
+    dot_panels,
     matrix_panels,
     point_panels,
     save_animation,
@@ -77,6 +78,22 @@ def test_curves_have_one_colour_and_a_legend_with_every_name() -> None:
     assert len({str(line.get_color()) for line in (rope, *others)}) == 17
     [band] = panels(figure)[1].collections
     assert {tuple(corner) for corner in band.get_paths()[0].vertices} >= {(5, 4), (5, 6)}
+
+
+def test_dots_stand_in_their_rows_and_equal_ones_show_as_rings() -> None:
+    left = {"rope": {"layer 1": 2.0, "layer 2": 2.0}, "none": {"layer 2": 3.0}}
+    right = {"alibi": {"layer 1": 1.0}, "rope": {"layer 1": 4.0}}
+    figure = dot_panels({"left": left, "right": right}, columns=2, width=2.0, title="t")
+    texts = assert_legible(figure)
+    assert {"left", "right", "layer 1", "layer 2"} <= set(texts)
+    first, second = panels(figure)
+    assert [tick.get_text() for tick in first.get_yticklabels()] == ["rope", "none", "alibi"]
+    assert [c.get_offsets().tolist() for c in first.collections] == [[[2, 0]], [[2, 0], [3, 1]]]
+    assert [c.get_offsets().tolist() for c in second.collections] == [[[1, 2], [4, 0]], []]
+    below, above = first.collections
+    assert below.get_sizes()[0] > above.get_sizes()[0]
+    assert below.get_facecolor()[0].tolist() != above.get_facecolor()[0].tolist()
+    assert first.get_ylim()[0] > first.get_ylim()[1]  # the first row is on top
 
 
 @pytest.mark.parametrize(
