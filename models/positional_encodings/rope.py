@@ -163,6 +163,11 @@ class _Turned(torch.autograd.Function):
         return _Turned.apply(grad, by.mT), None
 
 
+def unscaled(theta: Tensor) -> Tensor:
+    """theta as it is."""
+    return theta
+
+
 @dataclass(frozen=True)
 class RopeScaling:
     """What becomes of the frequencies [dim/2] of the paper: `rope_scaling.py` has some rules.
@@ -170,7 +175,7 @@ class RopeScaling:
     magnitude multiplies the rotated q and the rotated k, so the logits by its square.
     """
 
-    frequencies: Callable[[Tensor], Tensor] = lambda theta: theta
+    frequencies: Callable[[Tensor], Tensor] = unscaled  # no lambda: models are pickled
     magnitude: float = 1.0
 
 
