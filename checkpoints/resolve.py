@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from checkpoints.marian import PICKLED, fetch_marian, is_of_transformers, marian_run
-from checkpoints.run import WEIGHTS, Run, hub_name, newest_run, require_there
+from checkpoints.run import LEFT, WEIGHTS, Run, hub_name, newest_run, require_there
 from utils.errors import UserError
 
 
@@ -25,6 +25,8 @@ def resolve_checkpoint(
             given = given.parent
         if given.is_file():
             folder = given.resolve().parent
+            if folder.name.startswith(LEFT):
+                folder = folder.parent
             return given, Run(folder if given.name == WEIGHTS else folder.parent)
         require_there(given)
         if (name := hub_name(given)) is not None:

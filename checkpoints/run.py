@@ -103,6 +103,9 @@ def read_progress(path: Path) -> Mapping[str, int] | None:
         return None
 
 
+LEFT = "left_after_update_"  # begins the name of a folder of checkpoints that are out of the way
+
+
 def create_run(runs_dir: str | Path, name: str) -> Run:
     """A new folder `<runs_dir>/<name>_<YYYYMMDD_HHMMSS>` with subfolders. Raises UserError.
 
@@ -127,7 +130,7 @@ def create_run(runs_dir: str | Path, name: str) -> Run:
 
 def begun(run: Path) -> tuple[str, int, str]:
     """Stamp, number and name, by which runs are ranked: a copy must not be newer."""
-    stamps = re.findall(r"(\d{8}_\d{6})(?:_(\d{1,9})$)?", run.name)
+    stamps = re.findall(r"(?<!\d)(\d{8}_\d{6})(?!\d)(?:_(\d{1,9})$)?", run.name)
     stamp, number = stamps[-1] if stamps else ("", "")
     return stamp, int(number or 1), run.name
 

@@ -14,7 +14,7 @@ from ignite.handlers import Checkpoint, EarlyStopping, global_step_from_engine
 from ignite.handlers.checkpoint import BaseSaveHandler
 
 from checkpoints.content import write_checkpoint
-from checkpoints.run import BEST, FORMAT, LAST_WEIGHTS, REGULAR, STEP, Run
+from checkpoints.run import BEST, FORMAT, LAST_WEIGHTS, LEFT, REGULAR, STEP, Run
 from configs.schema import Config, TrainConfig
 from configs.serialize import to_dict
 from tokenizer.base import BaseTokenizer
@@ -54,7 +54,9 @@ def checkpoint_parts(
             src_vocab_size=tokenizer.src_vocab_size,
             tgt_vocab_size=tokenizer.tgt_vocab_size,
         ),
-        "data": Constant(fingerprint=data.fingerprint),
+        "data": Constant(
+            fingerprint=data.fingerprint, validation=data.validation_text.fingerprint()
+        ),
         "model": learner.evaluated,
         "optimizer": learner.optimizer,
         "scheduler": learner.scheduler,
@@ -209,7 +211,7 @@ class Checkpoints:
                 self._saver.remove(item.filename)
         if not later or idist.get_rank() > 0:
             return
-        folder = self.run.checkpoints / f"left_after_update_{progress.step}"
+        folder = self.run.checkpoints / f"{LEFT}{progress.step}"
         folder.mkdir(exist_ok=True)
         for path in reversed(self.run.by_age()):
             if path in later:

@@ -154,11 +154,13 @@ class Resumed(Start):
         """The state of every part. Raises UserError where one does not fit, or the data changed."""
         with misfits_reported(self.checkpoint):
             before, now = self.payload["progress"]["epoch_length"], parts["progress"].epoch_length
-            text = parts["data"].state_dict()
-            # The first release did not note the text.
-            if before != now or self.payload.get("data", text) != text:
+            noted = self.payload.get("data", {})  # older releases noted less
+            texts = parts["data"].state_dict().items()
+            other = [which for which, text in texts if noted.get(which, text) != text]
+            if before != now or other:
+                what = "validation" if before == now and other == ["validation"] else "training"
                 raise UserError(
-                    f"{self.checkpoint}: the training data have changed since (an epoch had "
+                    f"{self.checkpoint}: the {what} data have changed since (an epoch had "
                     f"{before} updates, now {now}): start a new run without --resume"
                 )
             for name in parts.keys() & MODELS:

@@ -29,6 +29,7 @@ from toy_runs import (
 )
 
 import train as script
+from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import STEP, Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
@@ -201,14 +202,17 @@ def test_a_change_that_would_not_continue_the_run_is_refused(whole: Runs, change
         run_here(apply_overrides(config, [change, "train.max_epochs=9"]), resume=run.path)
 
 
-def test_changed_training_data_are_refused(whole: Runs, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("split", "words"), [("train", "training"), ("valid", "validation")])
+def test_changed_data_are_refused(
+    whole: Runs, folder: Path, tmp_path: Path, split: str, words: str
+) -> None:
     config, run = whole["cosine"]
     other = Path(shutil.copytree(folder / "corpus", tmp_path / "corpus"))
-    lines = (other / "train.fr").read_text("utf-8").splitlines(keepends=True)
+    lines = (other / f"{split}.fr").read_text("utf-8").splitlines(keepends=True)
     lines[:2] = reversed(lines[:2])  # as many batches as before
-    (other / "train.fr").write_text("".join(lines), "utf-8")
+    (other / f"{split}.fr").write_text("".join(lines), "utf-8")
     changed = apply_overrides(config, [f"data.corpus.root={other}", "train.max_epochs=9"])
-    with pytest.raises(UserError, match="the training data have changed since"):
+    with pytest.raises(UserError, match=f"the {words} data have changed since"):
         run_here(changed, resume=copied(run, tmp_path).path)
 
 
@@ -243,6 +247,8 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
     assert_same(run, again, "regular_checkpoint_3.pt")
     aside = [path.name for path in sorted((again.checkpoints / "left_after_update_28").iterdir())]
     assert aside == sorted([newest.name, last_but_one.name])  # kept, and out of the way
+    kept = again.checkpoints / "left_after_update_28" / newest.name
+    assert resolve_checkpoint(kept, runs_dir="runs", prefer="best")[1].path == again.path
 
 
 def test_a_kill_between_two_checkpoints_of_an_epoch_is_made_up_for(
