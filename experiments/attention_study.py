@@ -59,6 +59,7 @@ from utils.files import write_text
 from utils.machine import provenance, resolve_device
 from utils.tables import read_csv, write_csv
 
+DIGITS = 12  # of the checksum by which a checkpoint is known again
 PLACES = (5, 10, 15, 20, 25)  # upper ends of buckets of target tokens, counted from 1
 
 
@@ -229,12 +230,12 @@ def shift_rows(pairs: EvaluationSet, shifts: Sequence[int]) -> Rows:
 
 
 def read_rows(path: Path) -> dict[str, Rows]:
-    """What a store holds, by run; nothing where there is no file. Raises UserError."""
+    """What a store holds, by checkpoint; nothing where there is no file. Raises UserError."""
     kinds = {"seed": int, "layer": int, "head": int, "n": int, "value": float}
     found: dict[str, Rows] = {}
     try:
         for row in read_csv(path) if path.exists() else []:
-            found.setdefault(row["run"], []).append(
+            found.setdefault(row["checkpoint"], []).append(
                 {k: (kinds[k](v) if v else None) if k in kinds else v for k, v in row.items()}
             )
     except (ValueError, KeyError, TypeError) as error:
@@ -242,12 +243,11 @@ def read_rows(path: Path) -> dict[str, Rows]:
     return found
 
 
-def study(args: Namespace, path: Path, turned: dict[tuple[str, int], LoadedRun]) -> Rows:
+def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], LoadedRun]) -> Rows:
     """All figures of a model, and how it was trained.
 
     Raises UserError as test.py does, and for a partner of the same direction.
     """
-    loaded = load_run(path, runs_dir="runs")
     config, translator = loaded.config, Translator.of(loaded, resolve_device("auto"))
     [split, *_] = choose_splits(build_corpus(config.data), args.split)
     pairs = EvaluationSet(loaded, translator, split, args.search == "greedy", args.sentences)
@@ -258,10 +258,11 @@ def study(args: Namespace, path: Path, turned: dict[tuple[str, int], LoadedRun])
     scheme, seed = scheme_name(config), config.train.seed
     if (back := turned.get((scheme, seed))) is not None:
         if back.config.data.src_lang != config.data.tgt_lang:
-            why = f"{path} too translates from {config.data.src_lang}"
+            why = f"{loaded.run.path} too translates from {config.data.src_lang}"
             raise UserError(f"--reversed {back.run.path}: {why}; give a model that translates back")
         rows += agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
     first = {"scheme": scheme, "seed": seed, "split": split, "run": loaded.run.path.name}
+    first["checkpoint"] = loaded.checksum()[:DIGITS]
     last = {**provenance(resolve_device("auto")), "precision": loaded.trained["precision"]}
     return [{**first, **row, "search": args.search, **last} for row in rows]
 
@@ -355,11 +356,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     paths = [] if args.report_only else args.model_path or compared_runs(args.compared)
     turned = turned_runs(args.reversed)
     for number, path in enumerate(paths, start=1):
-        measured_before = path.name in known
-        rows = known[path.name] = known.get(path.name) or study(args, path, turned)
+        loaded = load_run(path, runs_dir="runs")
+        checkpoint = loaded.checksum()[:DIGITS]
+        measured_before = checkpoint in known
+        rows = known[checkpoint] = known.get(checkpoint) or study(args, loaded, turned)
         scheme, seed = rows[0]["scheme"], rows[0]["seed"]
         turned.pop((scheme, seed), None)
-        how = f", measured before: {args.store}" if measured_before else ""
+        how = ", measured before" if measured_before else ""
         say(f"[{number}/{len(paths)}] {scheme}, seed {seed}{how}")
         if args.store is not None:
             write_csv(args.store, [row for of_run in known.values() for row in of_run])

@@ -145,6 +145,9 @@ def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> C
     share, shrunk = millions / args.rounds[-1], []
     try:
         config = load_config(args.config, changes, position)
+        if config.data.eval_long == "truncate":
+            why = "recipes are compared by the loss of whole references; allowed: 'keep'"
+            raise ConfigError(f"data.eval_long = 'truncate': {why}")
     except ConfigError as error:
         raise ConfigError(f"{recipe}: {error}") from None
     if (warmup := getattr(config.optim.schedule, "warmup_steps", None)) is not None:

@@ -38,6 +38,7 @@ from checkpoints.run import REGULAR, Run
 from configs.load import read_config_json, write_config_json
 from configs.schema import Config
 from configs.serialize import to_dict
+from translation.settings import search_name
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
 
@@ -154,7 +155,8 @@ class Trial:
 
     def result_file(self, split: str, suffix: str) -> Path:
         """What test.py writes: _scores.json, .src.txt, .ref.txt or .hyp.txt."""
-        return self.run / "results" / f"{split.replace(os.sep, '_')}_{self.search}{suffix}"
+        search = search_name(self.search, self.config.decode)
+        return self.run / "results" / f"{split.replace(os.sep, '_')}_{search}{suffix}"
 
     def lines(self, split: str, what: str) -> list[str]:
         return self.result_file(split, f".{what}.txt").read_text("utf-8").split("\n")[:-1]

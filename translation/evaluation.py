@@ -27,6 +27,7 @@ from translation.metrics import (
     paired_bootstrap,
     score_corpus,
 )
+from translation.settings import search_name
 from translation.translator import Translator
 from utils.errors import UserError
 from utils.files import crc32, write_text
@@ -69,8 +70,7 @@ class EvaluationSet:
         """
         decode = self.loaded.config.decode
         part = "" if self.limit is None else f"_first{self.limit}"
-        search = "greedy" if self.greedy else decode.search.kind
-        search += f"_mbr_{decode.mbr}" if decode.mbr is not None and not self.greedy else ""
+        search = search_name("greedy" if self.greedy else decode.search.kind, decode)
         several = f"_ensemble{len(self.loaded.members)}" if self.loaded.partners else ""
         precision = self.translator.searcher.precision
         precision = "" if precision == "float32" else f"_{precision}"
@@ -140,17 +140,24 @@ class Result:
     seconds: float  # of the search
 
     @property
-    def character_loss(self) -> float:
-        """Nats a character of the references, which other tokenizers can be compared by."""
-        n_tokens = self.pairs.ids.tgt_lengths.sum()
-        return float(self.loss * n_tokens / sum(map(len, self.pairs.references)))
+    def character_loss(self) -> float | None:
+        """Nats a character of the references, which other tokenizers can be compared by.
+
+        None where pairs were cut: the loss is then that of a part of the references.
+        """
+        ids = self.pairs.ids
+        if ids.n_skipped.get("truncated"):
+            return None
+        return float(self.loss * ids.tgt_lengths.sum() / sum(map(len, self.pairs.references)))
 
     def block(self) -> str:
         """The scores for a human reader."""
+        of_characters = self.character_loss
+        said = "–" if of_characters is None else f"{of_characters:.4f}"
         return (
             f"=== {self.pairs.name} ===\n{format_scores(self.scores)}\n"
             f"loss {self.loss:.4f}, token accuracy {self.accuracy:.4f}, "
-            f"loss a character {self.character_loss:.4f}; "
+            f"loss a character {said}; "
             f"translated in {self.seconds:.1f} s"
         )
 

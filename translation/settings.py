@@ -81,13 +81,16 @@ def config_change(
     return change
 
 
+def search_name(search: str, decode: DecodeConfig) -> str:
+    """What the files of a search are named by: its kind, and the metric where that ranks."""
+    return search if search == "greedy" or decode.mbr is None else f"{search}_mbr_{decode.mbr}"
+
+
 def require_same_languages(ours: DataConfig, theirs: DataConfig, other: Path) -> None:
     """Raises UserError where the other run translates between other languages."""
     here, there = (f"{data.src_lang} to {data.tgt_lang}" for data in (ours, theirs))
     if here != there:
-        raise UserError(
-            f"{other} translates {there}, not {here}: compare runs of the same languages"
-        )
+        raise UserError(f"{other} translates {there}, not {here}: give runs of the same languages")
 
 
 def _require_room(decode: DecodeConfig, *, greedy: bool, best_alone: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from made_runs import Scripts, untrained_run
+from made_runs import Scripts, best_of, untrained_run
 from tiny_models import BOS, LIMITS, model_with, sources, targets
 
 import test as scoring
@@ -227,10 +227,11 @@ def test_finished_trainings_are_studied_and_told(
     # The same again from the store alone, and nothing is measured twice.
     again = script("--store", tmp_path / "kept.csv", "--report_only", "--output_dir", tmp_path)
     assert (again.out, read_csv(tmp_path / "attention.csv")) == (ended.out, rows)
-    again = script(*args, "--output_dir", tmp_path)
-    assert again.out == ended.out
-    assert again.err.count("kept.csv\n") == 2
-    assert "warning" not in again.err
+    for models in ((), ("--model_path", best_of(trained_run), best_of(table), trained_run)):
+        again = script(*args, *models, "--output_dir", tmp_path)
+        assert again.out == ended.out
+        assert again.err.count("measured before\n") == len(models[1:] or "ab")
+        assert "warning" not in again.err
 
     # What `test.py --align` says of the same pairs, in the column "AER produced".
     aligned = Scripts(scoring.main, script.capsys, script.monkeypatch)

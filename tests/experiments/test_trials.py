@@ -45,6 +45,7 @@ def test_what_changes_the_training_is_another_run_and_what_changes_the_search_an
         ([], [train, test]),
         (["--set", "data.cache_dir=elsewhere", "--set", "train.log_every=7"], []),
         (["--set", "decode.length_penalty=0.9", "--set", "evaluate.batch_size=3"], [test]),
+        (["--set", "decode.mbr=chrf"], [test]),
         (["--search", "greedy"], [test]),
         (["--set", "optim.schedule.lr=0.1"], [train, test]),
     ):

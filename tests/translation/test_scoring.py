@@ -93,6 +93,12 @@ def test_a_part_of_a_split_does_not_pass_for_the_whole(run: Path) -> None:
     assert (whole["scores"]["n"], part["scores"]["n"]) == (SPLIT, 3)
     assert part["search"]["kind"] == "greedy"
     assert part["scores"]["char_bleu"] is None
+    said = score(
+        *args, "--limit", "3", *"--set data.max_len=5 --set data.eval_long=truncate".split()
+    )
+    cut = record_of(run, "validation_first3_greedy")
+    assert (cut["eval_long"], cut["character_loss"]) == ("truncate", None)
+    assert "loss a character –; " in said
     # The loss is the one in the name of the checkpoint.
     assert f"_loss=-{whole['loss']:.4f}.pt" in whole["checkpoint"]
     assert 0 <= whole["accuracy"] <= 1
