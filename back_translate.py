@@ -169,7 +169,8 @@ def main(argv: list[str] | None = None) -> None:
     from translation.evaluation import search_identity
 
     data, greedy = loaded.config.data, args.search == "greedy"
-    langs = languages(data, reverse=args.reverse)
+    for member in loaded.members:
+        langs = languages(member.config.data, reverse=args.reverse)
     real, synthetic = paths = [Path(f"{args.output}.{lang}") for lang in langs]
     for path in paths:
         output_path(path, never=args.src_file)
@@ -204,8 +205,9 @@ def main(argv: list[str] | None = None) -> None:
     made = [(text, best) for text, best in zip(texts, found, strict=True) if best]
     if not made:
         shutil.rmtree(part, ignore_errors=True)
-        where = args.src_file or "--distill"
-        raise UserError(f"{where}: no sentence could be translated: is the model a trained one?")
+        where, untrained = args.src_file or "--distill", "is the model a trained one?"
+        why = f"no sentence could be translated: {untrained}" if texts else "no sentence in it"
+        raise UserError(f"{where}: {why}")
     tag = "" if args.tag is None else f"{args.tag} "
     with writer(real) as write_real, writer(synthetic) as write_synthetic:
         write_real([text for text, _ in made])

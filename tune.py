@@ -5,9 +5,11 @@ from pathlib import Path
 
 from configs.load import add_set_argument
 from configs.schema import MOST_PENALTY, MOST_ROWS
+from configs.serialize import parse_override
 from translation.arguments import ENSEMBLE, add_model_arguments, load_from_arguments, require_runs
 from translation.settings import config_change
 from utils.cli import Parser, at_most, positive, run_main
+from utils.errors import UserError
 from utils.files import write_text
 
 
@@ -35,7 +37,12 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--markdown", type=Path, metavar="FILE", help="write the table there too")
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
     add_model_arguments(parser, several=ENSEMBLE)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    for key, value in map(parse_override, args.overrides):
+        if key.startswith(("decode.search", "decode.mbr", "decode.beam_size", "decode.length_pen")):
+            why = "the search is a plain beam, and --beam and --length_penalty say which"
+            raise UserError(f"--set {key}={value}: {why}")
+    return args
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -69,7 +69,7 @@ def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
     """`averaged_checkpoint_<how>_step<newest>.pt` among the checkpoints of the run; the path."""
     path = run.checkpoints / f"averaged_checkpoint_{how}_step{payload['progress']['step']}.pt"
     if not run.checkpoints.is_dir():
-        raise UserError(f"{run.path}: no checkpoints folder to write into")
+        raise UserError(f"{run.path}: no checkpoints folder to write into; name one of a run first")
     write_checkpoint(path, payload)
     return path
 
@@ -80,7 +80,7 @@ def _require_same(
     different = [
         f"{key} is {a!r} and {b!r}"
         for key, a, b in diff(checkpoint_config(first), checkpoint_config(other))
-        if key.startswith("model.")
+        if key.startswith(("model.", "data.src_lang", "data.tgt_lang"))
     ]
     if different:
         raise UserError(f"{first_path} and {path} are not of one model: {'; '.join(different[:3])}")

@@ -56,6 +56,8 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
     from pictures.schemes import trained_scheme
     from translation.loading import load_run
 
+    if not run.by_age():
+        raise UserError(f"--gif: {run.path} has no checkpoints of a training: give such a run")
     found = {}
     for path in run.by_age():
         loaded = load_run(path, runs_dir=run.path.parent)

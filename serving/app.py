@@ -123,6 +123,7 @@ class Service:
         if asked.get("format", "text") != "text":
             raise HTTPException(400, f"format {asked['format']!r}: text is the only one here")
         n_more = as_integer(asked, "alternatives", 0, MOST_ALTERNATIVES)
+        detailed = as_flag(asked, "details")
         # As in inference.py a line is a sentence; a blank one stays as it is.
         lines = [text.split("\n") for text in texts]
         spoken = [line for each in lines for line in each if line.strip()]
@@ -140,7 +141,7 @@ class Service:
         answer: dict[str, Any] = {"translatedText": [each[0]["text"] for each in ranked]}
         if n_more:
             answer["alternatives"] = [[h["text"] for h in each[1:]] for each in ranked]
-        if asked.get("details"):
+        if detailed:
             answer["hypotheses"] = ranked
         if not several:
             answer = {key: value[0] for key, value in answer.items()}
@@ -307,13 +308,22 @@ def as_texts(asked: Mapping[str, Any], key: str) -> list[str]:
 
 def as_integer(asked: Mapping[str, Any], key: str, least: int, most: int) -> int:
     """A number of a request, `least` where there is none. Raises HTTPException."""
+    given = asked.get(key) or least
     try:
-        value = int(asked.get(key) or least)
-    except (TypeError, ValueError, OverflowError):
+        value = least - 1 if isinstance(given, bool | float) else int(given)
+    except (TypeError, ValueError):
         value = least - 1
     if not least <= value <= most:
         raise HTTPException(400, f"{key} = {asked[key]!r}: an integer from {least} to {most}")
     return value
+
+
+def as_flag(asked: Mapping[str, Any], key: str) -> bool:
+    """Whether something is asked for: in JSON, or as the word in a form. Raises HTTPException."""
+    word = str(asked.get(key) or "false").lower()
+    if word not in ("true", "false", "1", "0"):
+        raise HTTPException(400, f"{key} = {asked[key]!r}: true or false")
+    return word in ("true", "1")
 
 
 def _joined(lines: Sequence[Sequence[Mapping[str, Any]]], n: int) -> list[dict[str, Any]]:

@@ -126,7 +126,7 @@ class WordAttention:
         heads = choice.heads or range(1, n_heads + 1)
         for what, numbers, n in (("layer", (layer,), n_layers), ("head", heads, n_heads)):
             for number in numbers:
-                if not 1 <= abs(number) <= n:
+                if type(number) is not int or not 1 <= abs(number) <= n:
                     raise UserError(f"there is no {what} {number}: the decoder has 1 to {n}")
         of_layer = weights[layer - (layer > 0)]
         mean = of_layer[[head - (head > 0) for head in heads]].mean(axis=0)

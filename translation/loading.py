@@ -18,6 +18,7 @@ from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import load_tokenizer
 from translation.engines import CTranslate2, export_once
+from translation.settings import require_same_languages
 from utils.errors import UserError
 
 
@@ -106,6 +107,7 @@ def load_run(
 
     partners = [load_run(path, runs_dir=runs_dir, change=search_alike) for path in partner_paths]
     for partner in partners:
+        require_same_languages(config.data, partner.config.data, partner.checkpoint)
         if partner.tokenizer.fingerprint() != tokenizer.fingerprint():
             raise UserError(
                 f"{partner.checkpoint} has another tokenizer than {checkpoint}: an ensemble needs "

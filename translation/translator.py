@@ -280,10 +280,11 @@ class Translator:
         tgt=None: what greedy search finds. Raises UserError for an ensemble, and for a model of
         backend "torch", which does not show its attention.
         """
-        for given in (src, "" if tgt is None else tgt):
-            ids = isinstance(given, list) and given and all(isinstance(i, int) for i in given)
-            if not ids and not isinstance(given, str):
-                raise UserError(f"{given!r}: give one text, or its token ids")
+        sizes = self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size
+        for given, n in zip((src, "" if tgt is None else tgt), sizes):
+            ids = isinstance(given, list) and all(type(i) is int and 0 <= i < n for i in given)
+            if not (ids and given) and not isinstance(given, str):
+                raise UserError(f"{given!r}: give one text, or its token ids, each below {n:,}")
         source = self.encode([src])[0] if isinstance(src, str) else src
         if tgt is None:
             [[best]] = self.searcher.search_ids([source], self.decode, greedy=True)
@@ -323,6 +324,8 @@ class Translator:
         Words are what white space divides. tgt=None: what greedy search finds. Raises UserError as
         `attention` does, and for a layer or head that is not there.
         """
+        if not isinstance(heads, HeadChoice):
+            raise UserError(f"heads = {heads!r}: give a fr2en.HeadChoice")
         if tgt is None:
             sources = _texts(src)
             targets = [found.text for found in self.translate(sources, search="greedy")]

@@ -141,6 +141,10 @@ def test_checkpoints_of_different_models_or_tokenizers_are_refused(
     config["model"]["d_ff"] = 48
     torch.save({**payload, "config": config}, other)
     assert "are not of one model: model.d_ff is 32 and 48" in averaged(file, other).error()
+    config = to_dict(checkpoint_config(payload))
+    config["data"].update(src_lang="en", tgt_lang="fr")
+    torch.save({**payload, "config": config}, other)
+    assert "are not of one model: data.src_lang is 'fr' and 'en'" in averaged(file, other).error()
     torch.save({**payload, "tokenizer": {**payload["tokenizer"], "fingerprint": "0"}}, other)
     assert "have different tokenizers" in averaged(file, other).error()
     assert "named one by one" in averaged(file, "--best", "2").error()

@@ -280,3 +280,5 @@ def test_the_animation_lies_beside_the_map(
     assert draw("embedding_map", *args) == said(*paths)
     with Image.open(paths[1]) as image:
         assert image.n_frames == 2
+    with pytest.raises(UserError, match=r"^--gif: .* has no checkpoints of a training"):
+        map_frames(Run(tmp_path))

@@ -120,7 +120,8 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: An
     a, b, c = sentences[:3]
     answer = server.translate(q=[a, f"{b}\n\n{c}"], source="fr", target="en", format="text")
     assert answer.json() == {"translatedText": [best[a], f"{best[b]}\n\n{best[c]}"]}
-    form = urlencode({"q": a, "source": "auto", "target": "en", "search": "greedy"})
+    asked = {"q": a, "source": "auto", "target": "en", "search": "greedy", "details": "false"}
+    form = urlencode(asked)
     nothing_detected = {"language": "fr", "confidence": 0}
     found = server("POST", "/translate", form, FORM).json()
     assert found == {"translatedText": greedy[a], "detectedLanguage": nothing_detected}
@@ -174,6 +175,9 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         ({"q": "a", "search": "breadth"}, 400, "search 'breadth': one of beam, greedy"),
         ({"q": "a", "alternatives": "many"}, 400, "alternatives = 'many': an integer from 0 to 16"),
         ({"q": "a", "alternatives": 1e400}, 400, "alternatives = inf"),
+        ({"q": "a", "alternatives": 1.5}, 400, "alternatives = 1.5: an integer"),
+        ({"q": "a", "alternatives": True}, 400, "alternatives = True: an integer"),
+        ({"q": "a", "details": "many"}, 400, "details = 'many': true or false"),
         ({"q": "\ud800"}, 400, "not valid Unicode"),
         ({"q": "la " * 1000}, 413, "3,000 characters: at most 2,000 in a request"),
         ({"q": "la\n" * 17}, 413, "17 lines: at most 16 in a request"),

@@ -19,7 +19,7 @@ from made_runs import best_of, untrained_run
 
 import fr2en
 from configs.schema import Sampling, Sinusoidal
-from fr2en import Translation, Translator, UserError
+from fr2en import HeadChoice, Translation, Translator, UserError
 from models.decoding.hypothesis import length_penalty
 from tokenizer.marian import FrEnTokenizer
 
@@ -117,6 +117,13 @@ def test_mistakes_in_loading_and_in_pairs_are_named(translator: Translator) -> N
         translator.align("Oui.", ["Yes."])
     with pytest.raises(UserError, match="None: give a text, or a list of texts"):
         translator.translate(["Oui.", None])
+    for ids in ([5, 999_999], [-1], [True], []):
+        with pytest.raises(UserError, match=r"\]: give one text, or its token ids, each below \d"):
+            translator.attention(ids)
+    with pytest.raises(UserError, match="heads = '2:1': give"):
+        translator.align("Oui.", "Yes.", heads="2:1")  # type: ignore[call-overload]
+    with pytest.raises(UserError, match="there is no layer 1"):
+        translator.align("Oui.", "Yes.", heads=HeadChoice(layer=1.5))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="give one text, or its token ids"):
         translator.attention(["Oui."])
 

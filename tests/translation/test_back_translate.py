@@ -5,11 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import run_script
-from made_runs import Scripts
+from made_runs import Scripts, best_of, copy_run
 from toy_runs import run_here, toy_config, toy_corpus
 
 import back_translate as script
+from checkpoints.content import read_checkpoint
 from configs.schema import DataConfig, Mixture, ParallelFiles, Subword, Weighted
 from data.corpora.build import build_corpus
 from tokenizer.subword import SubwordTokenizer
@@ -91,8 +93,15 @@ def test_a_model_of_both_directions_translates_from_its_target_language(
     made: Scripts, folder: Path, mono: Path, tmp_path: Path
 ) -> None:
     both = toy_config(folder, FAST, "data.directions=both train.max_epochs=2")
-    args = ("--model_path", run_here(both).run.path, "--src_file", mono, "--search", "greedy")
-    assert made(*args, "--output", tmp_path / "bt", "--reverse").code == 0
+    run = run_here(both).run
+    args = ("--src_file", mono, "--search", "greedy", "--output", tmp_path / "bt", "--reverse")
+    partner = copy_run(run.path, tmp_path)
+    payload = read_checkpoint(best_of(partner))
+    payload["config"]["data"]["directions"] = "forward"
+    torch.save(payload, best_of(partner))
+    words = "--reverse: this model translates fr to en alone"
+    assert made("--model_path", run.path, best_of(partner), *args).error().startswith(words)
+    assert made("--model_path", run.path, *args).code == 0
     written = (tmp_path / "bt.en").read_text("utf-8").splitlines()
     assert set(written) <= {" ".join(line.split()) for line in mono.read_text("utf-8").splitlines()}
     assert len((tmp_path / "bt.fr").read_text("utf-8").splitlines()) == len(written) > 0

@@ -81,6 +81,7 @@ MISTAKES = [
     ("inference --src_text Oui. --align --align_with 0", "no layer 0: the decoder has 1 to 2"),
     ("inference --src_text Oui. --align --align_with 2:0", "no head 0: the decoder has 1 to 2"),
     ("test --align_dev 9", "--align_dev 9 is for --align: add it"),
+    ("test --align LICENSE --compare runs", "--compare runs compares translations: leave --align"),
     ("test --align none.talp", "--align none.talp: no such file"),
     ("test --align LICENSE --align_text {tmp}/nowhere", "nowhere.fr: cannot be read"),
     ("tune --beam 0", "an integer >= 1"),
@@ -88,6 +89,7 @@ MISTAKES = [
     ("tune --length_penalty -1", "'-1': a number >= 0"),
     ("tune --length_penalty 400", "'400': a number >= 0 and <= 5"),
     ("tune --length_penalty nan", "'nan': a number >= 0"),
+    ("tune --set decode.mbr=chrf", "--set decode.mbr=chrf: the search is a plain beam, and --beam"),
     ("tune --set model.d_ff=4", "model.d_ff was fixed by training"),
     (f"{BACK} {{tmp}}/bt --tag 'two words'", "--tag 'two words': one word"),
     (f"{BACK} {{tmp}}/bt --reverse", "--reverse: this model translates fr to en alone; train one"),
@@ -97,7 +99,7 @@ MISTAKES = [
     ("back_translate --output {tmp}/bt", "one of the arguments --src_file --distill is required"),
     ("back_translate --distill --tag --output {tmp}/bt", "the sources of --distill are real"),
     ("back_translate --src_file none.fr --output {tmp}/bt", "none.fr: cannot be read"),
-    ("back_translate --src_file {tmp}/blank.fr --output {tmp}/bt", "no sentence could be"),
+    ("back_translate --src_file {tmp}/blank.fr --output {tmp}/bt", "blank.fr: no sentence in it"),
     ("back_translate --src_file {tmp}/cut.gz --output {tmp}/bt --max_len 3", "cut.gz, line"),
 ]
 
@@ -210,18 +212,21 @@ def test_a_config_must_describe_the_same_model_and_its_decode_settings_count(
     assert "data.src_lang is 'fr' in the checkpoint and 'en' in the file" in infer(*args).error()
 
 
-def test_runs_of_other_languages_are_not_compared(
+def test_runs_of_other_languages_are_neither_compared_nor_put_together(
     infer: Scripts, trained_run: Path, tmp_path: Path
 ) -> None:
     other = copy_run(trained_run, tmp_path)
     payload = read_checkpoint(best_of(other))
     payload["config"]["data"].update(src_lang="en", tgt_lang="fr")
     torch.save(payload, best_of(other))
-    words = f"{other} translates en to fr, not fr to en: compare runs of the same languages"
+    words = f"{other} translates en to fr, not fr to en: give runs of the same languages"
     for command in ("test", "visualize attention --src_text Oui."):
         name, *args = command.split()
         infer.main = importlib.import_module(name).main
         assert infer(*args, "--model_path", trained_run, "--compare", other).error() == words
+    infer.main = importlib.import_module("inference").main
+    said = infer("--model_path", trained_run, best_of(other), "--src_text", "Oui.").error()
+    assert said == words.replace(str(other), str(best_of(other)))
 
 
 def test_a_sentence_that_is_too_long_is_named_by_its_line(
