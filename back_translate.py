@@ -82,12 +82,12 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     return args
 
 
-def languages(data: DataConfig, *, reverse: bool) -> tuple[str, str]:
+def languages(data: DataConfig, checkpoint: Path, *, reverse: bool) -> tuple[str, str]:
     """Those of the file and of the translations. Raises UserError where they cannot be reversed."""
     src, tgt = data.src_lang, data.tgt_lang
     if reverse and data.directions != "both":
         raise UserError(
-            f"--reverse: this model translates {src} to {tgt} alone; train one with "
+            f"--reverse: {checkpoint} translates {src} to {tgt} alone; train one with "
             f"--set data.src_lang={tgt} --set data.tgt_lang={src}, or with data.directions=both"
         )
     return (tgt, src) if reverse else (src, tgt)
@@ -170,7 +170,7 @@ def main(argv: list[str] | None = None) -> None:
 
     data, greedy = loaded.config.data, args.search == "greedy"
     for member in loaded.members:
-        langs = languages(member.config.data, reverse=args.reverse)
+        langs = languages(member.config.data, member.checkpoint, reverse=args.reverse)
     real, synthetic = paths = [Path(f"{args.output}.{lang}") for lang in langs]
     for path in paths:
         output_path(path, never=args.src_file)
@@ -205,8 +205,9 @@ def main(argv: list[str] | None = None) -> None:
     made = [(text, best) for text, best in zip(texts, found, strict=True) if best]
     if not made:
         shutil.rmtree(part, ignore_errors=True)
-        where, untrained = args.src_file or "--distill", "is the model a trained one?"
-        why = f"no sentence could be translated: {untrained}" if texts else "no sentence in it"
+        where, why = args.src_file or "--distill", f"no sentence of at most {data.max_len} tokens"
+        if texts:
+            why = "no sentence could be translated: is the model a trained one?"
         raise UserError(f"{where}: {why}")
     tag = "" if args.tag is None else f"{args.tag} "
     with writer(real) as write_real, writer(synthetic) as write_synthetic:

@@ -12,6 +12,8 @@ from utils.cli import Parser, at_most, positive, run_main
 from utils.errors import UserError
 from utils.files import write_text
 
+FIXED = tuple(f"decode.{name}" for name in ("beam_size", "length_penalty", "mbr", "n_best"))
+
 
 def penalty(text: str) -> float:
     """A number from 0 to 5 from text; argparse reports the rest."""
@@ -39,9 +41,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add_model_arguments(parser, several=ENSEMBLE)
     args = parser.parse_args(argv)
     for key, value in map(parse_override, args.overrides):
-        if key.startswith(("decode.search", "decode.mbr", "decode.beam_size", "decode.length_pen")):
-            why = "the search is a plain beam, and --beam and --length_penalty say which"
-            raise UserError(f"--set {key}={value}: {why}")
+        if key in FIXED or key.startswith("decode.search"):
+            raise UserError(f"--set {key}={value}: tune.py sets it itself: leave it out")
     return args
 
 

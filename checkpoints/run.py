@@ -25,6 +25,7 @@ WEIGHTS = "model.safetensors"  # of an exported run
 FORMAT = 1  # of a checkpoint's keys; raised when an older program could not read it
 # In a checkpoint whose `model` is a moving average: the weights that training goes on from.
 LAST_WEIGHTS = "last_weights"
+LEFT = "left_after_update_"  # begins the name of a folder of checkpoints that are out of the way
 BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_loss=(?P<score>-?\d+(?:\.\d+)?)\.pt")
 REGULAR = re.compile(r"regular_checkpoint_(?P<epoch>\d+)\.pt")
 STEP = re.compile(r"step_checkpoint_(?P<step>\d+)\.pt")
@@ -101,9 +102,6 @@ def read_progress(path: Path) -> Mapping[str, int] | None:
         return {name: int(progress[name]) for name in ("step", "epoch_length")}
     except Exception:  # torch raises many kinds: zip, pickle, EOF, runtime
         return None
-
-
-LEFT = "left_after_update_"  # begins the name of a folder of checkpoints that are out of the way
 
 
 def create_run(runs_dir: str | Path, name: str) -> Run:

@@ -59,7 +59,6 @@ from utils.files import write_text
 from utils.machine import provenance, resolve_device
 from utils.tables import read_csv, write_csv
 
-DIGITS = 12  # of the checksum by which a checkpoint is known again
 PLACES = (5, 10, 15, 20, 25)  # upper ends of buckets of target tokens, counted from 1
 
 
@@ -235,7 +234,8 @@ def read_rows(path: Path) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
     try:
         for row in read_csv(path) if path.exists() else []:
-            found.setdefault(row["checkpoint"], []).append(
+            # An older store has no checksums, and is not added to.
+            found.setdefault(row.get("checkpoint_sha256") or row["run"], []).append(
                 {k: (kinds[k](v) if v else None) if k in kinds else v for k, v in row.items()}
             )
     except (ValueError, KeyError, TypeError) as error:
@@ -262,9 +262,14 @@ def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], Load
             raise UserError(f"--reversed {back.run.path}: {why}; give a model that translates back")
         rows += agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
     first = {"scheme": scheme, "seed": seed, "split": split, "run": loaded.run.path.name}
-    first["checkpoint"] = loaded.checksum()[:DIGITS]
+    first["checkpoint_sha256"] = loaded.checksum()
     last = {**provenance(resolve_device("auto")), "precision": loaded.trained["precision"]}
     return [{**first, **row, "search": args.search, **last} for row in rows]
+
+
+def training(rows: Rows) -> tuple[Any, ...]:
+    """What tells the trainings of a store apart."""
+    return tuple(rows[0][key] for key in ("scheme", "seed", "run"))
 
 
 def mean_by(rows: Rows, key: str, **where: str) -> dict[Any, float]:
@@ -357,9 +362,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     turned = turned_runs(args.reversed)
     for number, path in enumerate(paths, start=1):
         loaded = load_run(path, runs_dir="runs")
-        checkpoint = loaded.checksum()[:DIGITS]
+        checkpoint = loaded.checksum()
         measured_before = checkpoint in known
-        rows = known[checkpoint] = known.get(checkpoint) or study(args, loaded, turned)
+        rows = known.pop(checkpoint, None) or study(args, loaded, turned)
+        # Another checkpoint of a run is no other seed: the last one stays.
+        others = {sha: of for sha, of in known.items() if training(of) != training(rows)}
+        known = {**others, checkpoint: rows}
         scheme, seed = rows[0]["scheme"], rows[0]["seed"]
         turned.pop((scheme, seed), None)
         how = ", measured before" if measured_before else ""

@@ -146,7 +146,7 @@ def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> C
     try:
         config = load_config(args.config, changes, position)
         if config.data.eval_long == "truncate":
-            why = "recipes are compared by the loss of whole references; allowed: 'keep'"
+            why = "the tables have the loss of whole references; allowed: 'keep'"
             raise ConfigError(f"data.eval_long = 'truncate': {why}")
     except ConfigError as error:
         raise ConfigError(f"{recipe}: {error}") from None

@@ -56,10 +56,10 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
     from pictures.schemes import trained_scheme
     from translation.loading import load_run
 
-    if not run.by_age():
+    if not (paths := run.by_age()):
         raise UserError(f"--gif: {run.path} has no checkpoints of a training: give such a run")
     found = {}
-    for path in run.by_age():
+    for path in paths:
         loaded = load_run(path, runs_dir=run.path.parent)
         scheme = trained_scheme(loaded)
         tables = scheme.tables(scheme.n_positions(n_positions, embedding_map.n_positions))

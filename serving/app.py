@@ -308,22 +308,24 @@ def as_texts(asked: Mapping[str, Any], key: str) -> list[str]:
 
 def as_integer(asked: Mapping[str, Any], key: str, least: int, most: int) -> int:
     """A number of a request, `least` where there is none. Raises HTTPException."""
-    given = asked.get(key) or least
-    try:
-        value = least - 1 if isinstance(given, bool | float) else int(given)
-    except (TypeError, ValueError):
-        value = least - 1
+    given = asked.get(key)
+    text = str(least if given in (None, "") else given)
+    value = int(text) if text.isdecimal() and len(text) < 10 else least - 1
     if not least <= value <= most:
         raise HTTPException(400, f"{key} = {asked[key]!r}: an integer from {least} to {most}")
     return value
 
 
+YES = ("true", "1", "on")  # "on" is what a form's checkbox says
+
+
 def as_flag(asked: Mapping[str, Any], key: str) -> bool:
     """Whether something is asked for: in JSON, or as the word in a form. Raises HTTPException."""
-    word = str(asked.get(key) or "false").lower()
-    if word not in ("true", "false", "1", "0"):
-        raise HTTPException(400, f"{key} = {asked[key]!r}: true or false")
-    return word in ("true", "1")
+    given = asked.get(key)
+    word = "false" if given in (None, "") else str(given).lower()
+    if word not in (*YES, "false", "0", "off"):
+        raise HTTPException(400, f"{key} = {given!r}: true or false")
+    return word in YES
 
 
 def _joined(lines: Sequence[Sequence[Mapping[str, Any]]], n: int) -> list[dict[str, Any]]:

@@ -13,7 +13,15 @@ import ignite.distributed as idist
 
 from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.resolve import resolve_checkpoint
-from checkpoints.run import LAST_WEIGHTS, DamagedError, FinishedError, Run, create_run, newest_first
+from checkpoints.run import (
+    LAST_WEIGHTS,
+    LEFT,
+    DamagedError,
+    FinishedError,
+    Run,
+    create_run,
+    newest_first,
+)
 from configs.load import read_config_json
 from configs.schema import Config, Subword, TrainConfig
 from configs.serialize import apply_overrides, diff
@@ -158,10 +166,11 @@ class Resumed(Start):
             texts = parts["data"].state_dict().items()
             other = [which for which, text in texts if noted.get(which, text) != text]
             if before != now or other:
-                what = "validation" if before == now and other == ["validation"] else "training"
+                what = " and ".join(other or ["training"]).replace("fingerprint", "training")
+                counts = f" (an epoch had {before} updates, now {now})" if before != now else ""
                 raise UserError(
-                    f"{self.checkpoint}: the {what} data have changed since (an epoch had "
-                    f"{before} updates, now {now}): start a new run without --resume"
+                    f"{self.checkpoint}: the {what} data have changed since{counts}: start a new "
+                    "run without --resume"
                 )
             for name in parts.keys() & MODELS:
                 load_weights(parts[name], {"model": self.payload[name]}, self.checkpoint)
@@ -259,6 +268,9 @@ def find_checkpoint(path: Path) -> tuple[Path, Run, Mapping[str, Any]]:
     Raises UserError where there is none, and DamagedError for a damaged one that is named itself.
     """
     checkpoint, run = resolve_checkpoint(path, runs_dir="runs", prefer="newest")
+    if checkpoint.resolve().parent.name.startswith(LEFT):
+        why = "the run has taken another course since: begin a new one with --init_from"
+        raise UserError(f"{checkpoint} was left aside, and {why}")
     if path.is_file():
         return checkpoint, run, read_checkpoint(checkpoint)
     damaged: dict[str, DamagedError] = {}

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 
 from utils.errors import UserError
+
+
+def _is_integer(number: object) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool)
+
 
 Link = tuple[int, int]  # numbers of a source and a target word, from 0
 
@@ -26,6 +33,13 @@ class HeadChoice:
     layer: int | None = None  # from 1, or from -1 for the last; None: see `WordAttention.aligned`
     heads: tuple[int, ...] | None = None  # from 1; None: all
     shift: bool = False
+
+    def __post_init__(self) -> None:
+        heads: Any = () if self.heads is None else self.heads
+        numbers = () if self.layer is None else (self.layer,)
+        if not isinstance(heads, tuple) or not all(map(_is_integer, (*numbers, *heads))):
+            given = f"layer {self.layer!r}, heads {self.heads!r}"
+            raise UserError(f"{given}: give an integer, and a tuple of integers")
 
     @classmethod
     def parse(cls, text: str) -> HeadChoice:
@@ -126,7 +140,7 @@ class WordAttention:
         heads = choice.heads or range(1, n_heads + 1)
         for what, numbers, n in (("layer", (layer,), n_layers), ("head", heads, n_heads)):
             for number in numbers:
-                if type(number) is not int or not 1 <= abs(number) <= n:
+                if not 1 <= abs(number) <= n:
                     raise UserError(f"there is no {what} {number}: the decoder has 1 to {n}")
         of_layer = weights[layer - (layer > 0)]
         mean = of_layer[[head - (head > 0) for head in heads]].mean(axis=0)

@@ -143,10 +143,10 @@ class Result:
     def character_loss(self) -> float | None:
         """Nats a character of the references, which other tokenizers can be compared by.
 
-        None where pairs were cut: the loss is then that of a part of the references.
+        None where one may have been cut: the loss is then that of a part of the references.
         """
-        ids = self.pairs.ids
-        if ids.n_skipped.get("truncated"):
+        ids, data = self.pairs.ids, self.pairs.loaded.config.data
+        if data.eval_long == "truncate" and ids.tgt_lengths.max() >= data.max_len:
             return None
         return float(self.loss * ids.tgt_lengths.sum() / sum(map(len, self.pairs.references)))
 

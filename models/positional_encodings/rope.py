@@ -229,8 +229,9 @@ class Rotary(AttentionPosition):
 
     def frequencies(self, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Those of dim dimensions, [dim/2], 0 where a pair does not turn."""
-        theta = inverse_frequencies(dim, base=self.base, dtype=dtype, device=device)
-        return self.clip(self.scaling.frequencies(theta))
+        exact = exact_dtype(dtype)
+        theta = inverse_frequencies(dim, base=self.base, dtype=exact, device=device)
+        return self.clip(self.scaling.frequencies(theta)).to(dtype)
 
     def theta(self, x: Tensor) -> Tensor:
         """The frequencies of x [B,H,T,Dh], [dim/2]."""

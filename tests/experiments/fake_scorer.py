@@ -27,8 +27,8 @@ corpus = build_corpus(config.data)
 (run / "results").mkdir(exist_ok=True)
 for split in [arguments["--split"]] if "--split" in arguments else corpus.test:
     text = corpus.load(split)
-    name = f"{split}_{arguments['--search']}"
-    name += f"_mbr_{config.decode.mbr}" if config.decode.mbr else ""
+    search, mbr = arguments["--search"], config.decode.mbr
+    name = f"{split}_{search}" + (f"_mbr_{mbr}" if mbr and search != "greedy" else "")
     found = ["nothing of the kind"] * spoilt + list(text.tgt[spoilt:])
     for suffix, lines in (("src", text.src), ("ref", text.tgt), ("hyp", found)):
         path = run / "results" / f"{name}.{suffix}.txt"

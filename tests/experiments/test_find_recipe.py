@@ -13,6 +13,7 @@ from configs.schema import RDrop, Subword, TransformerXl
 from experiments import find_recipe
 from experiments.find_recipe import CHOICES, chosen_alternatives, recipe_config, sample
 from experiments.trials import Failed, averaged
+from utils.errors import ConfigError
 
 SIX = ("--choice", "rope,alibi", "--choice", "plain,dropout_03,model.dropout=0.4")
 FOUR = ["alibi", "alibi+model.dropout=0.4", "rope+model.dropout=0.4", "alibi+dropout_03"]  # drawn
@@ -117,6 +118,9 @@ def test_bleu_may_choose(stand_in: StandIn) -> None:
 
 
 def test_every_recipe_fits_the_default_config_and_what_counts_updates_shrinks() -> None:
+    cut = find_recipe.parse_args(["--set", "data.eval_long=truncate"])
+    with pytest.raises(ConfigError, match=r"rope: data.eval_long = 'truncate': .* 'keep'"):
+        recipe_config(cut, "rope", 65, 1)
     args = find_recipe.parse_args([])
     names = sample(args.choice)
     assert len(names) == 288

@@ -177,6 +177,8 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         ({"q": "a", "alternatives": 1e400}, 400, "alternatives = inf"),
         ({"q": "a", "alternatives": 1.5}, 400, "alternatives = 1.5: an integer"),
         ({"q": "a", "alternatives": True}, 400, "alternatives = True: an integer"),
+        ({"q": "a", "alternatives": "9" * 5000}, 400, "an integer from 0 to 16"),
+        ({"q": "a", "details": []}, 400, "details = []: true or false"),
         ({"q": "a", "details": "many"}, 400, "details = 'many': true or false"),
         ({"q": "\ud800"}, 400, "not valid Unicode"),
         ({"q": "la " * 1000}, 413, "3,000 characters: at most 2,000 in a request"),

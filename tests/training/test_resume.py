@@ -249,6 +249,8 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
     assert aside == sorted([newest.name, last_but_one.name])  # kept, and out of the way
     kept = again.checkpoints / "left_after_update_28" / newest.name
     assert resolve_checkpoint(kept, runs_dir="runs", prefer="best")[1].path == again.path
+    with pytest.raises(UserError, match=r"left aside.* --init_from"):
+        run_here(config, resume=kept)
 
 
 def test_a_kill_between_two_checkpoints_of_an_epoch_is_made_up_for(

@@ -122,8 +122,10 @@ def test_mistakes_in_loading_and_in_pairs_are_named(translator: Translator) -> N
             translator.attention(ids)
     with pytest.raises(UserError, match="heads = '2:1': give"):
         translator.align("Oui.", "Yes.", heads="2:1")  # type: ignore[call-overload]
-    with pytest.raises(UserError, match="there is no layer 1"):
-        translator.align("Oui.", "Yes.", heads=HeadChoice(layer=1.5))  # type: ignore[arg-type]
+    for wrong in ((1.5,), (True,), (1, 3), (1, ("1",))):
+        with pytest.raises(UserError, match="give an integer, and a tuple of integers"):
+            HeadChoice(*wrong)  # type: ignore[arg-type]
+    assert translator.align("Oui.", "Yes.", HeadChoice(np.int64(1))).src == ["Oui."]
     with pytest.raises(UserError, match="give one text, or its token ids"):
         translator.attention(["Oui."])
 

@@ -99,7 +99,7 @@ def test_a_model_of_both_directions_translates_from_its_target_language(
     payload = read_checkpoint(best_of(partner))
     payload["config"]["data"]["directions"] = "forward"
     torch.save(payload, best_of(partner))
-    words = "--reverse: this model translates fr to en alone"
+    words = f"--reverse: {best_of(partner)} translates fr to en alone"
     assert made("--model_path", run.path, best_of(partner), *args).error().startswith(words)
     assert made("--model_path", run.path, *args).code == 0
     written = (tmp_path / "bt.en").read_text("utf-8").splitlines()
