@@ -238,7 +238,7 @@ def read_rows(path: Path) -> dict[str, Rows]:
             found.setdefault(row.get("checkpoint_sha256") or row["run"], []).append(
                 {k: (kinds[k](v) if v else None) if k in kinds else v for k, v in row.items()}
             )
-    except (ValueError, KeyError, TypeError) as error:
+    except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: no rows of this study ({error!r}): name another file") from None
     return found
 

@@ -1,11 +1,12 @@
 """Tables for readers (Markdown) and for programs (CSV)."""
 
 import csv
+import gzip
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from utils.files import write_text
+from utils.files import write_bytes
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -16,14 +17,20 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> s
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
-    """A CSV file of the rows; its columns are the keys of the longest row, which has them all."""
+    """A CSV file of the rows, packed where its name ends in .gz.
+
+    Its columns are the keys of the longest row, which has them all.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, max(map(list, rows), key=len), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return write_text(path, text.getvalue())
+    content = text.getvalue().encode()
+    return write_bytes(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
+    """The rows of a CSV file, plain or .gz."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

@@ -30,7 +30,7 @@ from translation.alignment import WordAttention
 from translation.evaluation import EvaluationSet
 from translation.loading import load_run
 from translation.translator import Translator
-from utils.tables import read_csv
+from utils.tables import read_csv, write_csv
 
 CPU = torch.device("cpu")
 
@@ -225,7 +225,9 @@ def test_finished_trainings_are_studied_and_told(
     assert found == [("rope", "layer 1"), ("rope", "layer 2")]
 
     # The same again from the store alone, and nothing is measured twice.
-    again = script("--store", tmp_path / "kept.csv", "--report_only", "--output_dir", tmp_path)
+    packed = write_csv(tmp_path / "kept.csv.gz", read_csv(tmp_path / "kept.csv"))
+    assert packed.read_bytes()[:2] == b"\x1f\x8b"
+    again = script("--store", packed, "--report_only", "--output_dir", tmp_path)
     assert (again.out, read_csv(tmp_path / "attention.csv")) == (ended.out, rows)
     for models in ((), ("--model_path", best_of(trained_run), best_of(table), trained_run)):
         again = script(*args, *models, "--output_dir", tmp_path)
