@@ -97,6 +97,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--reversed", metavar="RUN", type=Path, nargs="+", action="extend", default=[], help=what)
     add("--shifts", metavar="N,...", default="1,10,100", help="by how many places all are later")
     add("--search", choices=("greedy", "beam"), default="greedy", help="of what is shifted")
+    add("--threads", metavar="N", type=positive, help="CPU threads (1 where others are at work)")
     add("--output_dir", metavar="DIR", type=Path, default=Path("runs/attention_study"))
     what = "rows of models measured before; new ones are added"
     add("--store", metavar="FILE.csv", type=Path, help=what)
@@ -359,6 +360,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     known = {} if args.store is None else read_rows(args.store)
     paths = [] if args.report_only else args.model_path or compared_runs(args.compared)
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
     turned = turned_runs(args.reversed)
     for number, path in enumerate(paths, start=1):
         loaded = load_run(path, runs_dir="runs")

@@ -206,7 +206,16 @@ def test_finished_trainings_are_studied_and_told(
     for name, text in lines.items():
         (gold / name).write_text(text)
     out = tmp_path / "out"
-    args = ["--compared", tmp_path / "compared", "--gold", gold, "--shifts", "1,95"]
+    args = [
+        "--compared",
+        tmp_path / "compared",
+        "--gold",
+        gold,
+        "--shifts",
+        "1,95",
+        "--threads",
+        "1",
+    ]
     args += ["--reversed", turned_run(trained_run, tmp_path), "--store", tmp_path / "kept.csv"]
     ended = script(*args, "--sentences", "5", "--output_dir", out)
     assert ended.code == 0, ended.err
