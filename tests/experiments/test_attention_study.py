@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from made_runs import Scripts, best_of, untrained_run
+from made_runs import Scripts, best_of, copy_run, untrained_run
 from tiny_models import BOS, LIMITS, model_with, sources, targets
 
 import test as scoring
@@ -243,6 +243,15 @@ def test_finished_trainings_are_studied_and_told(
         assert again.out == ended.out
         assert again.err.count("measured before\n") == len(models[1:] or "ab")
         assert "warning" not in again.err
+
+    # Another checkpoint of a run takes the place of the first: it is no second seed.
+    other = copy_run(trained_run, tmp_path)
+    payload = read_checkpoint(best_of(other))
+    payload["progress"]["epoch"] += 1
+    torch.save(payload, best_of(other))
+    again = script(*args, "--model_path", other, "--sentences", "5", "--output_dir", tmp_path)
+    assert "measured before" not in again.err
+    assert re.search(r"^\| rope \| 1 \|", again.out, re.MULTILINE)
 
     # What `test.py --align` says of the same pairs, in the column "AER produced".
     aligned = Scripts(scoring.main, script.capsys, script.monkeypatch)
