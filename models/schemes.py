@@ -13,6 +13,8 @@ from models.positional_encodings.alibi import Alibi
 from models.positional_encodings.base import (
     AttentionPosition,
     AttentionScheme,
+    InputPosition,
+    InputScheme,
     Kind,
     PositionScheme,
     SharedScheme,
@@ -24,7 +26,7 @@ from models.positional_encodings.deberta import Deberta, table_rows
 from models.positional_encodings.fire import Fire
 from models.positional_encodings.forgetting import ForgetGate
 from models.positional_encodings.kerple import Kerple
-from models.positional_encodings.learnable import LearnableScheme
+from models.positional_encodings.learnable import LearnableInput
 from models.positional_encodings.pope import Pope
 from models.positional_encodings.randomized import RandomizedScheme
 from models.positional_encodings.repo import Repositioned
@@ -40,7 +42,7 @@ from models.positional_encodings.sandwich import Sandwich
 from models.positional_encodings.selective import SelectiveRotary
 from models.positional_encodings.shape import ShapeScheme
 from models.positional_encodings.shaw import Shaw
-from models.positional_encodings.sinusoidal import SinusoidalScheme
+from models.positional_encodings.sinusoidal import SinusoidalInput
 from models.positional_encodings.ssmax import SsmaxScheme
 from models.positional_encodings.t5 import T5Bias
 from models.positional_encodings.transformer_xl import HeadBiases, TransformerXl
@@ -55,6 +57,11 @@ def build_scheme(model: ModelConfig) -> PositionScheme:
 
 def _build(position: config.PositionSection, model: ModelConfig) -> PositionScheme:
     return POSITION_SCHEMES[type(position)](position, model)
+
+
+def each_side(make: Callable[[], InputPosition]) -> PositionScheme:
+    """A module of its own for the embeddings of each side."""
+    return InputScheme(source=make(), target=make())
 
 
 def each_stack(make: Callable[[], AttentionPosition]) -> PositionScheme:
@@ -211,11 +218,11 @@ def _interleaved(p: config.Interleaved, m: ModelConfig) -> PositionScheme:
 # One line for each position section of configs/positions.py.
 POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.NoPosition: lambda p, m: PositionScheme(),
-    config.Sinusoidal: lambda p, m: SinusoidalScheme(
-        base=p.base, layout=p.layout, max_positions=p.max_positions
+    config.Sinusoidal: lambda p, m: each_side(
+        lambda: SinusoidalInput(base=p.base, layout=p.layout, max_positions=p.max_positions)
     ),
-    config.Learnable: lambda p, m: LearnableScheme(
-        max_positions=p.max_positions, d_model=m.d_model
+    config.Learnable: lambda p, m: each_side(
+        lambda: LearnableInput(max_positions=p.max_positions, d_model=m.d_model)
     ),
     config.Shape: lambda p, m: ShapeScheme(_build(p.input, m), p.max_shift),
     config.Rope: _rope,

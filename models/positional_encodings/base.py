@@ -222,6 +222,20 @@ class PositionScheme(nn.Module):
         return min((bound for bound in bounds if bound is not None), default=None)
 
 
+class InputScheme(PositionScheme):
+    """Hands out what is added to the embeddings of each side."""
+
+    def __init__(self, *, source: InputPosition, target: InputPosition) -> None:
+        super().__init__()
+        self.source, self.target = source, target
+
+    def input(self, side: Side) -> InputPosition:
+        return self.source if side == "source" else self.target
+
+    def encoder_only(self) -> None:
+        self.target = self.no_input
+
+
 class AttentionScheme(PositionScheme):
     """Hands out given modules: one for each layer of a stack, or a single one for all of them."""
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from models.positional_encodings.base import InputPosition, PositionScheme, Side
+from models.positional_encodings.base import InputPosition
 
 
 class LearnableInput(InputPosition):
@@ -20,16 +20,3 @@ class LearnableInput(InputPosition):
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         return x + self.table(positions)
-
-
-class LearnableScheme(PositionScheme):
-    def __init__(self, *, max_positions: int, d_model: int) -> None:
-        super().__init__()
-        self.source: InputPosition = LearnableInput(max_positions=max_positions, d_model=d_model)
-        self.target: InputPosition = LearnableInput(max_positions=max_positions, d_model=d_model)
-
-    def input(self, side: Side) -> InputPosition:
-        return self.source if side == "source" else self.target
-
-    def encoder_only(self) -> None:
-        self.target = InputPosition()

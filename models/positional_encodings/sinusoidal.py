@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import InputPosition, PositionScheme, Side, exact_dtype
+from models.positional_encodings.base import InputPosition, exact_dtype
 
 SinusoidLayout = Literal["interleaved", "half", "t2t"]
 
@@ -61,18 +61,3 @@ class SinusoidalInput(InputPosition):
         return x + sinusoid_table(
             positions, d_model, base=self.base, layout=self.layout, dtype=x.dtype
         )
-
-
-class SinusoidalScheme(PositionScheme):
-    def __init__(
-        self,
-        *,
-        base: float,
-        layout: SinusoidLayout = "interleaved",
-        max_positions: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.sinusoids = SinusoidalInput(base=base, layout=layout, max_positions=max_positions)
-
-    def input(self, side: Side) -> InputPosition:
-        return self.sinusoids

@@ -14,7 +14,7 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.xlnet.modeling_xlnet import XLNetModel
 
 from configs.schema import Sinusoidal
-from models.positional_encodings.sinusoidal import SinusoidalScheme, sinusoid_table
+from models.positional_encodings.sinusoidal import SinusoidalInput, sinusoid_table
 from models.schemes import build_scheme
 
 Table = Callable[..., Tensor]  # positions [T], d and, but for the paper's, base -> [T,d]
@@ -84,7 +84,7 @@ def test_the_table_of_the_layout_is_added_to_both_sides(layout: Any) -> None:
 
 def test_bfloat16_input_does_not_blur_sinusoids() -> None:
     positions = torch.tensor([2047, 2048])
-    add = SinusoidalScheme(base=10000.0).input("source")
+    add = SinusoidalInput(base=10000.0)
     out = add(torch.zeros(1, 2, 64, dtype=torch.bfloat16), positions)
     assert out.dtype == torch.bfloat16
     assert not torch.equal(out[0, 0], out[0, 1])
