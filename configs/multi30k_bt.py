@@ -19,6 +19,8 @@ from dataclasses import replace
 from configs.multi30k_small_rope import MULTI30K, config as base
 from configs.schema import Mixture, ParallelFiles, Weighted
 
+SYNTHETIC = ParallelFiles(root="data/bt", train="train", test=())
+
 config = replace(
     base,
     name="multi30k_bt",
@@ -27,7 +29,7 @@ config = replace(
         corpus=Mixture(
             parts=(
                 Weighted(name="real", corpus=MULTI30K),
-                Weighted(name="synthetic", corpus=ParallelFiles(root="data/bt", train="train")),
+                Weighted(name="synthetic", corpus=SYNTHETIC),
             )
         ),
     ),

@@ -20,7 +20,7 @@ from dataclasses import replace
 from configs.multi30k_small_rope import MULTI30K, config as base
 from configs.schema import Mixture, ParallelFiles, Weighted
 
-DISTILLED = ParallelFiles(root="data/distilled", train="train")
+DISTILLED = ParallelFiles(root="data/distilled", train="train", test=())
 
 config = replace(
     base,

@@ -108,7 +108,10 @@ class Phrasebook(Section, kind="phrasebook", section="data.corpus"):
 
 
 class ParallelFiles(Section, kind="files", section="data.corpus"):
-    """Line-parallel text: `{root}/{split}.{language}`, plain or .gz. Splits are file stems."""
+    """Line-parallel text: `{root}/{split}.{language}`, plain or .gz. Splits are file stems.
+
+    A part of a mixture that serves training alone has no test splits: test=().
+    """
 
     root: str = "data/parallel"
     train: str = "train"
@@ -116,10 +119,6 @@ class ParallelFiles(Section, kind="files", section="data.corpus"):
     test: tuple[str, ...] = ("test",)
     on_empty: Literal["skip", "error"] = "skip"  # a line that is empty on one or both sides
     on_bad_utf8: Literal["skip", "error"] = "error"  # a line that is not UTF-8
-
-    def _check(self) -> None:
-        if not self.test:
-            self._fail("test", "name at least one split")
 
 
 class Iwslt2017(Section, kind="iwslt2017", section="data.corpus"):
@@ -160,6 +159,11 @@ class Mixture(Section, kind="mixture", section="data.corpus"):
     def names(self) -> tuple[str, ...]:
         return tuple(part.name or str(i) for i, part in enumerate(self.parts))
 
+    @property
+    def evaluated(self) -> str:
+        """The name of the part that has the validation and the bare test splits."""
+        return self.names[0] if self.evaluate is None else self.evaluate
+
     def _check(self) -> None:
         if not self.parts:
             how = "name the corpora in a config file: Mixture(parts=(Weighted(corpus=...), ...))"
@@ -168,6 +172,9 @@ class Mixture(Section, kind="mixture", section="data.corpus"):
             self._fail("parts", "each part needs a name of its own")
         if self.evaluate is not None and self.evaluate not in self.names:
             self._fail("evaluate", f"allowed: {', '.join(self.names)}")
+        main = self.parts[self.names.index(self.evaluated)].corpus
+        if isinstance(main, ParallelFiles) and not main.test:
+            self._fail("evaluate", f"{self.evaluated} has no test split")
 
 
 Corpus = SingleCorpus | Mixture
@@ -219,6 +226,8 @@ class DataConfig(Section, section="data"):
         self._check_name("tgt_lang")
         if self.src_lang == self.tgt_lang:
             self._fail("tgt_lang", "must differ from data.src_lang")
+        if isinstance(self.corpus, ParallelFiles) and not self.corpus.test:
+            self._fail("corpus.test", "name at least one split")
         if self.batch_by == "tokens" and self.batch_size < self.max_len:
             rule = f"a budget of tokens must hold one sentence of data.max_len = {self.max_len}"
             self._fail("batch_size", rule)

@@ -17,8 +17,7 @@ class MixtureCorpus(CorpusReader):
     def __init__(self, config: Mixture, parts: Sequence[CorpusReader]) -> None:
         self.config = config
         self.parts = dict(zip(config.names, parts))
-        self._evaluated = config.evaluate or config.names[0]
-        main = self.parts[self._evaluated]
+        main = self.parts[config.evaluated]
         self.validation = main.validation
         others = [(name, part) for name, part in self.parts.items() if part is not main]
         self.test = (
@@ -31,10 +30,10 @@ class MixtureCorpus(CorpusReader):
         if split == self.train:
             return self._mixed()
         name, _, rest = split.partition(".")
-        own = split in (self.validation, *self.parts[self._evaluated].test)
+        own = split in (self.validation, *self.parts[self.config.evaluated].test)
         if rest and name in self.parts and not own:
             return self._load(name, rest)
-        return self._load(self._evaluated, split)
+        return self._load(self.config.evaluated, split)
 
     def _load(self, name: str, split: str) -> ParallelText:
         """A part's split. UserError: with the part's name, and with keys as they are for a part."""

@@ -86,6 +86,10 @@ def test_evaluation_is_of_one_part_and_the_others_have_their_names(tmp_path: Pat
     other = build_corpus(DataConfig(corpus=mixture(tmp_path, evaluate="large")))
     assert other.test == ("test", "small.test")
     assert other.load("valid").src[0] == "large valid fr 0"
+    [small, large] = mixture(tmp_path).parts
+    alone = replace(large, corpus=replace(large.corpus, test=()))
+    untested = build_corpus(DataConfig(corpus=Mixture(parts=(small, alone))))
+    assert untested.test == ("test",)
 
 
 def test_each_part_is_cleaned_by_itself_and_counted_by_name(tmp_path: Path) -> None:
@@ -152,6 +156,11 @@ def test_what_does_not_fit_together_is_refused() -> None:
         apply_overrides(Config(), ["data.corpus=mixture"])
     with pytest.raises(ConfigError, match="each part needs a name of its own"):
         Mixture(parts=(Weighted(name="1"), Weighted()))
+    untested = ParallelFiles(test=())
+    with pytest.raises(ConfigError, match=r"data\.corpus\.evaluate = None: 0 has no test split"):
+        Mixture(parts=(Weighted(corpus=untested), Weighted()))
+    with pytest.raises(ConfigError, match=r"data\.corpus\.test = \(\): name at least one split"):
+        DataConfig(corpus=untested)
     with pytest.raises(ConfigError, match=r"data\.corpus\.parts\.name = 'a/b'"):
         Weighted(name="a/b")
     words = r"data\.directions = 'both': one vocabulary must segment both languages"
