@@ -13,7 +13,6 @@ from models.positional_encodings.alibi import Alibi
 from models.positional_encodings.base import (
     AttentionPosition,
     AttentionScheme,
-    InputPosition,
     InputScheme,
     Kind,
     PositionScheme,
@@ -57,11 +56,6 @@ def build_scheme(model: ModelConfig) -> PositionScheme:
 
 def _build(position: config.PositionSection, model: ModelConfig) -> PositionScheme:
     return POSITION_SCHEMES[type(position)](position, model)
-
-
-def each_side(make: Callable[[], InputPosition]) -> PositionScheme:
-    """A module of its own for the embeddings of each side."""
-    return InputScheme(source=make(), target=make())
 
 
 def each_stack(make: Callable[[], AttentionPosition]) -> PositionScheme:
@@ -218,11 +212,9 @@ def _interleaved(p: config.Interleaved, m: ModelConfig) -> PositionScheme:
 # One line for each position section of configs/positions.py.
 POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.NoPosition: lambda p, m: PositionScheme(),
-    config.Sinusoidal: lambda p, m: each_side(
-        lambda: SinusoidalInput(base=p.base, layout=p.layout, max_positions=p.max_positions)
-    ),
-    config.Learnable: lambda p, m: each_side(
-        lambda: LearnableInput(max_positions=p.max_positions, d_model=m.d_model)
+    config.Sinusoidal: lambda p, m: InputScheme(*[SinusoidalInput(**vars(p))] * 2),
+    config.Learnable: lambda p, m: InputScheme(
+        *(LearnableInput(d_model=m.d_model, **vars(p)) for _ in range(2))
     ),
     config.Shape: lambda p, m: ShapeScheme(_build(p.input, m), p.max_shift),
     config.Rope: _rope,

@@ -223,9 +223,9 @@ class PositionScheme(nn.Module):
 
 
 class InputScheme(PositionScheme):
-    """Hands out what is added to the embeddings of each side."""
+    """Hands out what is added to the embeddings of each side; both may share one module."""
 
-    def __init__(self, *, source: InputPosition, target: InputPosition) -> None:
+    def __init__(self, source: InputPosition, target: InputPosition) -> None:
         super().__init__()
         self.source, self.target = source, target
 

@@ -5,12 +5,10 @@ stands at t + k. What absolute positions a sentence has then says nothing, and t
 look at differences. Outside of training k = 0.
 """
 
-from typing import cast
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.positional_encodings.base import InputPosition, PositionScheme, Side
+from models.positional_encodings.base import InputPosition, InputScheme, PositionScheme, Side
 
 
 def shifted(positions: Tensor, n_rows: int, max_shift: int) -> Tensor:
@@ -34,14 +32,10 @@ class ShiftedInput(InputPosition):
         return self._inner[0](x, positions)
 
 
-class ShapeScheme(PositionScheme):
+class ShapeScheme(InputScheme):
     """A scheme that is added to the embeddings, shifted."""
 
     def __init__(self, inner: PositionScheme, max_shift: int) -> None:
-        super().__init__()
-        self.inner = inner
         sides: tuple[Side, Side] = ("source", "target")
-        self.sides = nn.ModuleDict({s: ShiftedInput(inner.input(s), max_shift) for s in sides})
-
-    def input(self, side: Side) -> InputPosition:
-        return cast(InputPosition, self.sides[side])
+        super().__init__(*(ShiftedInput(inner.input(side), max_shift) for side in sides))
+        self.inner = inner
