@@ -11,7 +11,7 @@ choice:
 - four encoder layers and two decoder layers: the decoder takes most of the time in search (Kasai et
   al. 2021).
 - RoPE: CTranslate2 has an equal of it.
-- twelve epochs of twice the pairs: as many updates as each of the best teachers had.
+- twelve epochs of twice the pairs: as many updates as the best of the teachers had.
 - validation and tests are those of the first part, the real one.
 """
 

@@ -22,7 +22,7 @@ compare models of one tokenizer. Late places are those of long sentences.
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -231,7 +231,7 @@ def shift_rows(pairs: EvaluationSet, shifts: Sequence[int]) -> Rows:
 
 def read_rows(path: Path) -> dict[str, Rows]:
     """What a store holds, by checkpoint; nothing where there is no file. Raises UserError."""
-    kinds = {"seed": int, "layer": int, "head": int, "n": int, "value": float}
+    kinds = {"seed": int, "sentences": int, "layer": int, "head": int, "n": int, "value": float}
     found: dict[str, Rows] = {}
     try:
         for row in read_csv(path) if path.exists() else []:
@@ -244,13 +244,18 @@ def read_rows(path: Path) -> dict[str, Rows]:
     return found
 
 
+def wanted_split(args: Namespace, loaded: LoadedRun) -> str:
+    """Raises UserError where the corpus does not have it."""
+    return choose_splits(build_corpus(loaded.config.data), args.split)[0]
+
+
 def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], LoadedRun]) -> Rows:
     """All figures of a model, and how it was trained.
 
     Raises UserError as test.py does, and for a partner of the same direction.
     """
     config, translator = loaded.config, Translator.of(loaded, resolve_device("auto"))
-    [split, *_] = choose_splits(build_corpus(config.data), args.split)
+    split = wanted_split(args, loaded)
     pairs = EvaluationSet(loaded, translator, split, args.search == "greedy", args.sentences)
     rows = head_rows(pairs)
     if args.gold is not None:
@@ -264,6 +269,7 @@ def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], Load
         rows += agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
     first = {"scheme": scheme, "seed": seed, "split": split, "run": loaded.run.path.name}
     first["checkpoint_sha256"] = loaded.checksum()
+    first["sentences"] = args.sentences
     last = {**provenance(resolve_device("auto")), "precision": loaded.trained["precision"]}
     return [{**first, **row, "search": args.search, **last} for row in rows]
 
@@ -280,6 +286,36 @@ def mean_by(rows: Rows, key: str, **where: str) -> dict[Any, float]:
         if row["value"] is not None and all(row[name] == value for name, value in where.items()):
             found.setdefault(row[key], []).append(row["value"])
     return {name: fmean(values) for name, values in found.items()}
+
+
+def require_same_flags(
+    args: Namespace, loaded: LoadedRun, rows: Rows, turned: Collection[tuple[str, int]]
+) -> None:
+    """Raises UserError where rows of a store were measured in another way than is asked for."""
+    first, found = rows[0], {(row["measure"], row["of"]) for row in rows}
+    measures = {measure for measure, _ in found}
+    shifts = {of for measure, of in found if measure == "sacrebleu"}
+    wrong = {
+        "--split": first["split"] != wanted_split(args, loaded),
+        "--search": first["search"] != args.search,
+        "--sentences": first.get("sentences") != args.sentences,
+        "--shifts": shifts != {"0", *map(str, args.shifts)},
+        "--gold": args.gold is not None and "aer" not in measures,
+        "--reversed": (first["scheme"], first["seed"]) in turned and "agreement" not in measures,
+    }
+    for flag in (flag for flag, is_wrong in wrong.items() if is_wrong):
+        what = f"{first['run']} was measured with another {flag}"
+        raise UserError(f"{args.store}: {what}; name another file by --store")
+
+
+def require_one_of_each(of_runs: Sequence[Rows]) -> None:
+    """Raises UserError for two runs of one scheme and seed: they are no two seeds."""
+    runs: dict[tuple[str, int], str] = {}
+    for first, *_ in of_runs:
+        other = runs.setdefault((first["scheme"], first["seed"]), first["run"])
+        if other != first["run"]:
+            what = f"{first['scheme']}, seed {first['seed']}"
+            raise UserError(f"{what} is both {other} and {first['run']}: study one at a time")
 
 
 def by_scheme(of_runs: Sequence[Rows]) -> dict[str, list[Rows]]:
@@ -367,6 +403,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         loaded = load_run(path, runs_dir="runs")
         checkpoint = loaded.checksum()
         measured_before = checkpoint in known
+        if measured_before:
+            require_same_flags(args, loaded, known[checkpoint], turned)
         rows = known.pop(checkpoint, None) or study(args, loaded, turned)
         # Another checkpoint of a run is no other seed: the last one stays.
         others = {sha: of for sha, of in known.items() if training(of) != training(rows)}
@@ -382,6 +420,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not known:
         raise UserError(f"{args.store}: no such file: nothing to report")
     of_runs, folder = list(known.values()), args.output_dir
+    require_one_of_each(of_runs)
     text = report(of_runs)
     write_text(folder / "attention.md", text)
     write_csv(folder / "attention.csv", [row for rows in of_runs for row in rows])

@@ -117,14 +117,16 @@ class Comparison(Experiment):
 
     @cached_property
     def standings(self) -> dict[str, ranking.Standing]:
-        """Of the variants, best first; none of one seed, nor without the baseline."""
-        if len(self.args.seeds) < 2 or self.baseline not in {trial.variant for trial in self.done}:
-            return {}
+        """Of variants with all seeds, best first; none of one seed, nor without the baseline."""
         scored = {name: self._scored(name) for name in dict.fromkeys(t.variant for t in self.done)}
+        n_seeds = len(self.args.seeds)
         statistics = {
             name: [[split.statistics for split in run] for run in runs]
             for name, runs in scored.items()
+            if len(runs) == n_seeds > 1
         }
+        if self.baseline not in statistics:
+            return {}
         return ranking.standings(statistics, self.baseline, self.samples)
 
     def _ranked(self, rows: Rows, split: str) -> dict[str, Rows]:
@@ -166,8 +168,8 @@ class Comparison(Experiment):
             averaged, each = ", averaged over the seeds", ", p for each seed"
             spread = " ± is the standard deviation over the seeds; a line with one seed is "
             spread += "that of the lowest validation loss. The ranking is by the mean of the test "
-            spread += "splits; its intervals and the probability of being the best are by a "
-            spread += "hierarchical bootstrap over seeds and sentences."
+            spread += "splits, of what has all seeds; its intervals and the probability of "
+            spread += "being the best are by a hierarchical bootstrap over seeds and sentences."
         parts.append(
             "BLEU-4 is nltk's on 13a tokens (0 to 1), the rest is sacreBLEU (0 to 100). Intervals "
             f"are 95%, by bootstrap over the sentences{averaged}. Difference and p value: paired "

@@ -10,7 +10,7 @@ Each round trains anew from nothing. What a learning rate does depends on the bu
 schedule was made for: the first tokens of a long schedule are not what a short one reaches, nor is
 a short run that was prolonged what a long one is. For the same reason all that counts updates is
 said for the last round and shrinks with the budget: the warm-up, what a moving average of the
-weights remembers, and how many checkpoints are averaged.
+weights remembers, and how many checkpoints, of whole epochs, are averaged.
 
 Recipes may differ in their tokenizers, so the loss that is compared is not by token: it is the
 negative log-likelihood of the validation references in nats a character. It counts one segmentation
@@ -142,6 +142,7 @@ def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> C
     changes = ["evaluate.bleu_every_epochs=0", *changes]  # in training it chooses nothing
     changes += [f"train.max_tokens={round(1e6 * millions)}", f"train.max_epochs={EPOCHS}"]
     changes += [f"train.keep_regular={max(2, args.average)}", f"train.seed={seed}"]
+    changes += ["train.checkpoint_every_epochs=1"]  # which decides what is averaged
     share, shrunk = millions / args.rounds[-1], []
     try:
         config = load_config(args.config, changes, position)

@@ -1,7 +1,7 @@
 """Train on short sentences, test on longer ones: `python experiments/length_extrapolation.py`.
 
-Every scheme is trained on sentences of at most --max_words words and scored by source length, below
-that limit and beyond it. Two corpora:
+Every scheme is trained on sentences of at most --max_words source words and scored by source
+length, below that limit and beyond it. Two corpora:
 
     phrasebook    its own split by length: longer sentences alone in the test split; figures up to
                   the limit are those of the validation split (which also chose the checkpoint)
@@ -60,7 +60,7 @@ from experiments.common import (
     ranked,
     seeds_table,
 )
-from experiments.trials import Runner, Trial
+from experiments.trials import Runner, Trial, training_digest
 from utils.cli import Parser, positive, run_main
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
@@ -145,6 +145,10 @@ def limited_corpus(args: Namespace) -> Phrasebook | ParallelFiles:
             f"--config, or --set data.corpus={args.corpus}"
         )
     if isinstance(corpus, Phrasebook):
+        if config.data.src_lang != "fr":  # whose words its limit counts
+            raise UserError(
+                "--corpus phrasebook: its limit counts French words; leave data.src_lang"
+            )
         return dataclasses.replace(corpus, train_max_words=args.max_words)
     return write_short_corpus(config, args.max_words, args.output_dir)
 
@@ -180,7 +184,9 @@ def scaled_trial(source: Trial, name: str, max_words: int) -> Trial:
     position = dataclasses.replace(trained, scaling=scaling)
     model = dataclasses.replace(source.config.model, position=position)
     config = dataclasses.replace(source.config, model=model)
-    return dataclasses.replace(source, variant=f"{name}{AT_TEST}", config=config)
+    weights_of = training_digest(source.config)
+    variant = f"{name}{AT_TEST}"
+    return dataclasses.replace(source, variant=variant, config=config, weights_of=weights_of)
 
 
 def copy_run(source: Trial, trial: Trial) -> None:

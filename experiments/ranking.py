@@ -27,10 +27,10 @@ def standings(
 ) -> dict[str, Standing]:
     """The variants, best mean first. statistics: [n,10] by variant, seed and split.
 
-    Each resample draws sentences of every split, the same for all trainings, and then seeds of
-    every variant with replacement: the same ones for variants with as many. So a difference is
-    paired by both. n draws of n seeds have (n-1)/n of their variance: what was drawn lies
-    sqrt(n/(n-1)) times as far from the mean of all. Of one seed nothing is known of others.
+    All have the same seeds, in one order. Each resample draws sentences of every split and then
+    seeds with replacement, the same for all: a difference is paired by both. n draws of n seeds
+    have (n-1)/n of their variance: what was drawn lies sqrt(n/(n-1)) times as far from the mean of
+    all. Of one seed nothing is known of others.
     """
     n_splits = len(next(iter(statistics.values()))[0])
     runs = [run for seeds in statistics.values() for run in seeds]
@@ -47,14 +47,14 @@ def standings(
         apart_from_mean = np.take_along_axis(of_seeds, chosen, axis=0).mean(0) - mean
         resampled[name] = mean + apart_from_mean * np.sqrt(n / max(n - 1, 1))
         scores[name] = [float(np.mean([summed_bleu(s.sum(0)) for s in run])) for run in seeds]
-    winners = np.argmax(np.stack(list(resampled.values())), axis=0)
+    highest = np.max(list(resampled.values()), axis=0)
     found = {}
-    for place, (name, values) in enumerate(resampled.items()):
+    for name, values in resampled.items():
         apart = float(np.mean(scores[name]) - np.mean(scores[baseline]))
         found[name] = Standing(
             seeds=scores[name],
             interval=quantile_interval(values),
             difference=(apart, *quantile_interval(values - resampled[baseline])),
-            best=float((winners == place).mean()),
+            best=float((values >= highest).mean()),
         )
     return dict(sorted(found.items(), key=lambda item: -item[1].mean))

@@ -98,8 +98,9 @@ def read_store(path: Path) -> dict[str, Record]:
             data = json.loads(line)
             config = from_dict(data.pop("config"))
             splits = tuple(data.pop("splits"))
-            search, average = data.pop("search"), data.pop("average", 0)
-            trial = Trial("", config.train.seed, config, path, (), splits, search, average)
+            how = {"search": data.pop("search"), "average": data.pop("average", 0)}
+            how["weights_of"] = data.pop("weights_of", "")
+            trial = Trial("", config.train.seed, config, path, (), splits, **how)
             packed = data.pop("sentences")
             sentences = {name: Sentences.unpack(text) for name, text in packed.items()}
             records[trial.digest] = Record(**data, sentences=sentences)
@@ -118,6 +119,7 @@ def add_record(path: Path, trial: Trial, record: Record) -> None:
         "scores": record.scores,
         "search": trial.search,
         "average": trial.average,
+        "weights_of": trial.weights_of,
         "splits": trial.splits,
         "config": to_dict(trial.config),
         "sentences": {name: each.pack() for name, each in record.sentences.items()},

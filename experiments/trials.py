@@ -90,6 +90,7 @@ class Trial:
     splits: tuple[str, ...]  # they, and others that are scored as well
     search: str = "beam"
     average: int = 0  # last regular checkpoints whose mean is scored; 0: the best one is
+    weights_of: str = ""  # training_digest of another trial, where it is not trained itself
 
     @property
     def title(self) -> str:
@@ -138,8 +139,9 @@ class Trial:
     def scoring(self) -> dict[str, Any]:
         """All that decides the scores of a trained model."""
         sections = {name: to_dict(getattr(self.config, name)) for name in ("decode", "evaluate")}
-        averaged = {"average": self.average} if self.average else {}
-        return {"search": self.search, "splits": list(self.splits), **averaged, **sections}
+        rare = {"average": self.average, "weights_of": self.weights_of}
+        rare = {name: value for name, value in rare.items() if value}
+        return {"search": self.search, "splits": list(self.splits), **rare, **sections}
 
     @property
     def digest(self) -> str:
@@ -189,6 +191,7 @@ class Trial:
             "peak_memory_mb": max(filter(None, peaks), default=None),  # of the host, not of a GPU
             "train_minutes": None if None in seconds else sum(seconds) / 60,
             "jobs": max((each["jobs"] for each in attempts), default=1),  # side by side
+            "cores": max((each.get("cores", 0) for each in attempts), default=0),  # 0: not known
         }
 
 
@@ -279,7 +282,9 @@ class Runner:
         if begun:
             source += ["--resume", "auto"]  # not an error where only its last word was cut off
             self._say(trial, f"goes on with {begun}: delete it to begin again")
-        attempt: dict[str, Any] = {"seconds": None, "peak_mb": None, "jobs": self.jobs}
+        from utils.machine import cores  # imports torch
+
+        attempt = {"seconds": None, "peak_mb": None, "jobs": self.jobs, "cores": cores()}
         path = trial.folder / "attempts.json"
         write_text(path, json.dumps([*attempts, attempt]) + "\n")
         try:

@@ -134,11 +134,17 @@ def provenance(device: torch.device = CPU) -> dict[str, str]:
     """Commit, versions, device and hardware of this process, as strings."""
     root = Path(__file__).resolve().parents[1]
     try:
-        command = ["git", "describe", "--always", "--dirty"]
-        done = subprocess.run(
-            command, cwd=root, capture_output=True, text=True, check=True, timeout=10
-        )
-        commit = done.stdout.strip()
+        how: dict[str, Any] = {
+            "cwd": root,
+            "text": True,
+            "timeout": 10,
+            "stderr": subprocess.DEVNULL,
+        }
+        commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], **how).strip()
+        # What describe does not see: a config or a module that is in no commit.
+        command = ["git", "ls-files", "--others", "--exclude-standard", "*.py"]
+        if "dirty" not in commit and subprocess.check_output(command, **how):
+            commit += "-dirty"
     except (OSError, subprocess.SubprocessError):
         commit = "unknown"
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()

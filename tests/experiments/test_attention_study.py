@@ -217,7 +217,8 @@ def test_finished_trainings_are_studied_and_told(
         "1",
     ]
     args += ["--reversed", turned_run(trained_run, tmp_path), "--store", tmp_path / "kept.csv"]
-    ended = script(*args, "--sentences", "5", "--output_dir", out)
+    args += ["--sentences", "5"]
+    ended = script(*args, "--output_dir", out)
     assert ended.code == 0, ended.err
     assert ended.out == (out / "attention.md").read_text("utf-8")
     for name in ("layers", "accuracy", "shifts"):
@@ -244,14 +245,26 @@ def test_finished_trainings_are_studied_and_told(
         assert again.err.count("measured before\n") == len(models[1:] or "ab")
         assert "warning" not in again.err
 
+    # With other flags it is not what was measured.
+    for flags in (("--sentences", "4"), ("--shifts", "1"), ("--search", "beam")):
+        assert f"was measured with another {flags[0]}" in script(*args, *flags).error()
+
     # Another checkpoint of a run takes the place of the first: it is no second seed.
     other = copy_run(trained_run, tmp_path)
     payload = read_checkpoint(best_of(other))
     payload["progress"]["epoch"] += 1
     torch.save(payload, best_of(other))
-    again = script(*args, "--model_path", other, "--sentences", "5", "--output_dir", tmp_path)
+    again = script(*args, "--model_path", other, "--output_dir", tmp_path)
     assert "measured before" not in again.err
     assert re.search(r"^\| rope \| 1 \|", again.out, re.MULTILINE)
+
+    # Nor is another training of the same seed.
+    retrained = other.rename(other.with_name("retrained"))
+    payload["progress"]["epoch"] += 1
+    torch.save(payload, best_of(retrained))
+    words = f"rope, seed 0 is both {trained_run.name} and retrained"
+    ended = script(*args, "--model_path", retrained)
+    assert (ended.code, words in ended.err) == (2, True)
 
     # What `test.py --align` says of the same pairs, in the column "AER produced".
     aligned = Scripts(scoring.main, script.capsys, script.monkeypatch)

@@ -140,6 +140,8 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
     assert [name for name, config in configs.items() if config == configs["plain"]] == ["plain"]
     # the peak and the warm-up of the config
     assert configs["inverse_sqrt"].optim.schedule == InverseSqrt(lr=0.002, warmup_steps=200)
+    args = compare_methods.parse_args(["--set", "train.max_steps=100"])
+    assert compare_methods.method_config(args, "plain_twice", []).train.max_steps == 200
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,9 @@ def test_a_scaled_copy_has_the_trained_weights_and_another_rotation(
     trial = length_extrapolation.scaled_trial(source, "rope_yarn", max_words=10)
     position = dataclasses.replace(config.model.position, scaling=YarnScaling(trained_length=20))
     assert trial.config.model.position == position
+    # One that is trained so is another trial, whatever the config has in common.
+    trained = dataclasses.replace(source, config=trial.config)
+    assert trained.digest != trial.digest
     length_extrapolation.copy_run(source, trial)
     old, new = (load_run(each.run, runs_dir=tmp_path) for each in (source, trial))
     assert new.config.model.position == position
