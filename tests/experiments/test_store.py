@@ -128,6 +128,6 @@ def test_seeds_are_drawn_with_replacement_the_same_for_all_variants() -> None:
     assert found["b"].difference == (0, 0, 0)
     low, high = found["c"].difference[1:]
     assert (low, high) == pytest.approx((-2 * away, 2 * away))
-    # One is behind where the worse of its seeds was drawn twice; else they are alike, or it is ahead.
+    # Each is behind where the worse of its seeds was drawn twice: a quarter of the time.
     assert found["a"].best == found["b"].best == pytest.approx(0.75, abs=0.03)
     assert found["c"].best == pytest.approx(0.75, abs=0.03)
