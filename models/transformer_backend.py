@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -87,22 +87,12 @@ def final_norm(config: ModelConfig) -> nn.Module:
     return layer_norm(config) if config.norm == "pre" else nn.Identity()
 
 
-def attention_sizes(config: ModelConfig) -> dict[str, Any]:
-    """What self-attention and cross-attention have in common."""
-    return {
-        "d_model": config.d_model,
-        "n_heads": config.n_heads,
-        "dropout": config.attention_dropout,
-        "bias": config.bias,
-    }
-
-
 class EncoderLayer(Layer):
     """Self-attention and feed-forward, each with dropout, residual and norm; see Layer."""
 
     def __init__(self, config: ModelConfig, *, layer: int) -> None:
         super().__init__(config, stack="encoder", layer=layer)
-        self.self_attention = SelfAttention(**attention_sizes(config), kind="encoder", layer=layer)
+        self.self_attention = SelfAttention(config, kind="encoder", layer=layer)
         self.feed_forward = FeedForward(config)
         self.norm1, self.norm2 = layer_norm(config), layer_norm(config)
 
@@ -149,9 +139,8 @@ class DecoderLayer(Layer):
 
     def __init__(self, config: ModelConfig, *, layer: int) -> None:
         super().__init__(config, stack="decoder", layer=layer)
-        sizes = attention_sizes(config)
-        self.self_attention = SelfAttention(**sizes, kind="decoder", layer=layer)
-        self.cross_attention = CrossAttention(**sizes, layer=layer)
+        self.self_attention = SelfAttention(config, kind="decoder", layer=layer)
+        self.cross_attention = CrossAttention(config, layer=layer)
         self.feed_forward = FeedForward(config)
         self.norm1, self.norm2, self.norm3 = (layer_norm(config) for _ in range(3))
 

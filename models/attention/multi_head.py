@@ -8,6 +8,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from configs.schema import ModelConfig
 from models.attention.kernels import attend
 from models.attention.tap import AttentionTap
 from models.linear import Linear
@@ -18,19 +19,14 @@ from models.positional_encodings.base import AttentionPosition, Kind, Places
 class _MultiHead(nn.Module):
     """What both attentions share: the split into heads, the kernel call, the output projection."""
 
-    def __init__(
-        self, *, d_model: int, n_heads: int, dropout: float, bias: bool, kind: Kind, layer: int
-    ) -> None:
+    def __init__(self, config: ModelConfig, *, kind: Kind, layer: int) -> None:
         super().__init__()
-        if d_model % n_heads:
-            raise ValueError(f"d_model = {d_model} is not a multiple of n_heads = {n_heads}")
-        self.d_model = d_model
-        self.n_heads = n_heads
-        self.head_dim = d_model // n_heads
-        self.dropout = dropout
+        self.n_heads = config.n_heads
+        self.head_dim = config.d_model // config.n_heads
+        self.dropout = config.attention_dropout
         self.kind = kind
         self.layer = layer
-        self.out_proj = Linear(d_model, d_model, bias=bias)
+        self.out_proj = Linear(config.d_model, config.d_model, bias=config.bias)
 
     def _split(self, x: Tensor) -> Tensor:
         """[B,T,D] -> [B,H,T,Dh]."""
@@ -104,12 +100,9 @@ def _aligned(bias: Tensor) -> Tensor:
 class SelfAttention(_MultiHead):
     """Attention of a sequence to itself; q, k and v come from one product."""
 
-    def __init__(
-        self, *, d_model: int, n_heads: int, dropout: float, bias: bool, kind: Kind, layer: int
-    ) -> None:
-        sizes = {"d_model": d_model, "n_heads": n_heads}
-        super().__init__(**sizes, dropout=dropout, bias=bias, kind=kind, layer=layer)
-        self.qkv_proj = Linear(d_model, 3 * d_model, bias=bias)
+    def __init__(self, config: ModelConfig, *, kind: Kind, layer: int) -> None:
+        super().__init__(config, kind=kind, layer=layer)
+        self.qkv_proj = Linear(config.d_model, 3 * config.d_model, bias=config.bias)
 
     def forward(
         self,
@@ -130,13 +123,10 @@ class SelfAttention(_MultiHead):
 class CrossAttention(_MultiHead):
     """Attention of the target to the memory."""
 
-    def __init__(
-        self, *, d_model: int, n_heads: int, dropout: float, bias: bool, layer: int
-    ) -> None:
-        sizes = {"d_model": d_model, "n_heads": n_heads}
-        super().__init__(**sizes, dropout=dropout, bias=bias, kind="cross", layer=layer)
-        self.q_proj = Linear(d_model, d_model, bias=bias)
-        self.kv_proj = Linear(d_model, 2 * d_model, bias=bias)
+    def __init__(self, config: ModelConfig, *, layer: int) -> None:
+        super().__init__(config, kind="cross", layer=layer)
+        self.q_proj = Linear(config.d_model, config.d_model, bias=config.bias)
+        self.kv_proj = Linear(config.d_model, 2 * config.d_model, bias=config.bias)
 
     def place_memory(
         self, kv: Tensor, *, position: AttentionPosition, k_positions: Tensor

@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import D_MODEL, N_HEADS, N_LAYERS, UnitScale, model_with, sources, targets
+from tiny_models import (
+    D_MODEL,
+    N_HEADS,
+    N_LAYERS,
+    UnitScale,
+    model_with,
+    sources,
+    targets,
+    tiny_config,
+)
 from torch import Tensor
 
 from models.attention import kernels
 from models.attention.kernels import attend, attend_eager, attend_sdpa
-from models.attention.multi_head import CrossAttention, SelfAttention
+from models.attention.multi_head import SelfAttention
 from models.attention.tap import AttentionTap
 from models.decode_state import KeyValueCache
 from models.positional_encodings.base import AttentionPosition, Places
@@ -163,8 +172,7 @@ def test_the_bias_may_have_a_type_of_its_own(dtype: torch.dtype) -> None:
 
 
 def self_attention(kind: Any = "decoder", n_heads: int = 4, bias: bool = True) -> SelfAttention:
-    shape: Any = {"d_model": D_MODEL, "n_heads": n_heads, "bias": bias}
-    return SelfAttention(**shape, dropout=0.0, kind=kind, layer=0).double()
+    return SelfAttention(tiny_config(n_heads=n_heads, bias=bias), kind=kind, layer=0).double()
 
 
 @pytest.mark.parametrize("tapped", [False, True])
@@ -181,13 +189,6 @@ def test_a_scheme_sets_the_scale_of_its_logits(tapped: bool) -> None:
         attention.qkv_proj.weight[:D_MODEL] /= 2
         attention.qkv_proj.bias[:D_MODEL] /= 2
     close(attention(x, position=UnitScale(), **arguments), plain)
-
-
-@pytest.mark.parametrize("cls", [SelfAttention, CrossAttention])
-def test_a_width_that_heads_do_not_divide_is_refused(cls) -> None:
-    extra = {"kind": "encoder"} if cls is SelfAttention else {}
-    with pytest.raises(ValueError, match="d_model = 10 is not a multiple of n_heads = 4"):
-        cls(d_model=10, n_heads=4, dropout=0.0, bias=True, layer=0, **extra)
 
 
 # ---------------------------------------------------------------------------------------- the cache

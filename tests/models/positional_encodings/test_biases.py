@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from references import ANYWHERE, DOUBLE, catches, close, distances, normal
-from tiny_models import configured
+from tiny_models import configured, tiny_config
 from torch import Tensor
 from transformers import T5Config
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -377,15 +377,15 @@ def check_attention(make: Callable[[Any], T5Bias], *, scaled: bool) -> None:
 
     T5 leaves out 1/sqrt(Dh); divided queries put it back, beside a bias that stays as it is.
     """
-    n, d_model, bare = 21, H * HEAD_DIM, {"dropout": 0.0, "bias": False, "layer": 0}
-    x, at = normal(2, n, d_model, seed=5), torch.arange(n)
+    n, shape = 21, tiny_config(d_model=H * HEAD_DIM, n_heads=H, bias=False)
+    x, at = normal(2, n, shape.d_model, seed=5), torch.arange(n)
     future = torch.full((n, n), -torch.inf, dtype=DOUBLE).triu(1)[None, None]
     for kind, mask in (("encoder", None), ("decoder", future)):
         torch.manual_seed(4)
         module, theirs = make(kind).double(), t5_attention(mask is None).double()
         torch.nn.init.normal_(module.table)
         theirs.relative_attention_bias.weight.data = module.table.data
-        ours: Any = SelfAttention(d_model=d_model, n_heads=H, **bare, kind=kind).double()
+        ours: Any = SelfAttention(shape, kind=kind, layer=0).double()
         weights = theirs.q.weight, theirs.k.weight, theirs.v.weight
         ours.qkv_proj.weight.data, ours.out_proj.weight = torch.cat(weights), theirs.o.weight
         if scaled:

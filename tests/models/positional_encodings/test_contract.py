@@ -82,8 +82,7 @@ def scheme_of(name: str, seed: int = 0) -> PositionScheme:
 
 def attention_of(kind: Kind) -> SelfAttention:
     torch.manual_seed(1)
-    sizes = {"d_model": D_MODEL, "n_heads": N_HEADS, "dropout": 0.0, "bias": True}
-    return SelfAttention(**sizes, kind=kind, layer=0).double()
+    return SelfAttention(tiny_config(), kind=kind, layer=0).double()
 
 
 def run(

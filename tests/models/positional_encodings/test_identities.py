@@ -8,7 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references import catches, close, normal, theta_of
-from tiny_models import D_MODEL, N_HEADS, POSITIONS, configured, sources, targets, tiny_model
+from tiny_models import (
+    D_MODEL,
+    N_HEADS,
+    POSITIONS,
+    configured,
+    sources,
+    targets,
+    tiny_config,
+    tiny_model,
+)
 
 from configs.positions import (
     Alibi,
@@ -84,8 +93,7 @@ def test_selective_rope_by_constant_steps_is_rope_at_their_speed() -> None:
 def test_repo_that_gives_each_token_its_own_position_is_rope() -> None:
     """Tokens that know where they stand: t in their first number, and 1 in their second."""
     torch.manual_seed(0)
-    sizes = {"d_model": D_MODEL, "n_heads": N_HEADS, "dropout": 0.0, "bias": True}
-    attention = SelfAttention(**sizes, kind="encoder", layer=0).double()
+    attention = SelfAttention(tiny_config(), kind="encoder", layer=0).double()
     at, x = torch.arange(6), normal(2, 6, D_MODEL)
     x[..., 0], x[..., 1] = at, 1.0
     repo, rope = (configured(p).double() for p in (Repo(rope_layers=0), Rope()))

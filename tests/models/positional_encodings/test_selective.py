@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references import catches, close, normal
-from tiny_models import D_MODEL, N_HEADS, configured, model_with, sources, targets
+from tiny_models import D_MODEL, N_HEADS, configured, model_with, sources, targets, tiny_config
 from torch import Tensor
 
 import configs.positions as config
@@ -105,8 +105,7 @@ def test_padding_on_either_side_turns_nothing(
     kind: Any, module: Any, before: int, after: int
 ) -> None:
     torch.manual_seed(0)
-    sizes = {"d_model": D_MODEL, "n_heads": N_HEADS, "dropout": 0.0, "bias": True}
-    attention = SelfAttention(**sizes, kind=kind, layer=0).double()
+    attention = SelfAttention(tiny_config(), kind=kind, layer=0).double()
     made, causal = module(), kind == "decoder"
     whole = attention(X, position=made, places=Places(AT, AT, causal=causal))
     left, right = normal(2, before, D_MODEL, seed=4), normal(2, after, D_MODEL, seed=5)
