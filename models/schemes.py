@@ -127,9 +127,8 @@ def _xpos(p: config.XPos, m: ModelConfig) -> PositionScheme:
 
 
 def _t5(p: config.T5, m: ModelConfig) -> PositionScheme:
-    sizes = {"n_heads": m.n_heads, "n_buckets": p.n_buckets, "max_distance": p.max_distance}
-    encoder = T5Bias(**sizes, bidirectional=True, scaled=p.scaled)
-    decoder = T5Bias(**sizes, bidirectional=False, scaled=p.scaled)
+    encoder = T5Bias(n_heads=m.n_heads, bidirectional=True, **vars(p))
+    decoder = T5Bias(n_heads=m.n_heads, bidirectional=False, **vars(p))
     return AttentionScheme(encoder=[encoder], decoder=[decoder])
 
 
@@ -156,14 +155,7 @@ def _deberta(p: config.Deberta, m: ModelConfig) -> PositionScheme:
         name="table",
         n_layers=_n_layers(m),
         shared=(nn.Embedding(rows, m.d_model), nn.Embedding(rows, m.d_model)),
-        layer=lambda table: Deberta(
-            n_heads=m.n_heads,
-            table=table,
-            max_distance=p.max_distance,
-            log_buckets=p.log_buckets,
-            c2p=p.c2p,
-            p2c=p.p2c,
-        ),
+        layer=lambda table: Deberta(n_heads=m.n_heads, table=table, **vars(p)),
     )
 
 
@@ -229,15 +221,9 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.Alibi: lambda p, m: each_stack(lambda: Alibi(n_heads=m.n_heads, asymmetry=p.asymmetry)),
     config.T5: _t5,
     config.Kerple: lambda p, m: each_stack(lambda: Kerple(n_heads=m.n_heads, form=p.form)),
-    config.Fire: lambda p, m: each_stack(
-        lambda: Fire(n_heads=m.n_heads, width=p.width, c=p.c, threshold=p.threshold)
-    ),
-    config.Sandwich: lambda p, m: each_stack(
-        lambda: Sandwich(n_heads=m.n_heads, width=p.width, base=p.base)
-    ),
-    config.Shaw: lambda p, m: each_layer(
-        m, lambda: Shaw(head_dim=_head_dim(m), clip=p.clip, values=p.values)
-    ),
+    config.Fire: lambda p, m: each_stack(lambda: Fire(n_heads=m.n_heads, **vars(p))),
+    config.Sandwich: lambda p, m: each_stack(lambda: Sandwich(n_heads=m.n_heads, **vars(p))),
+    config.Shaw: lambda p, m: each_layer(m, lambda: Shaw(head_dim=_head_dim(m), **vars(p))),
     config.TransformerXl: _transformer_xl,
     config.Deberta: _deberta,
     config.Tupe: _tupe,
