@@ -26,7 +26,7 @@ from models.positional_encodings.base import (
 )
 from models.positional_encodings.combined import InterleavedScheme
 from models.positional_encodings.kerple import Kerple
-from models.positional_encodings.rope import NO_SCALING, Rotary, inverse_frequencies
+from models.positional_encodings.rope import Rotary, inverse_frequencies
 from models.positional_encodings.sandwich import Sandwich
 from models.positional_encodings.shaw import Shaw
 from models.positional_encodings.t5 import T5Bias
@@ -167,7 +167,7 @@ def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: Model
 
 
 def _is_plain(position: Rotary) -> bool:
-    return position.scaling is NO_SCALING and (position.share, position.clipped) == (1, 0)
+    return position.stretch is None and (position.share, position.clipped) == (1, 0)
 
 
 def _rotary_options(position: Rotary) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _fill_rotary(spec: Any, position: Rotary, kind: Kind, head_dim: int) -> None
     spec.rotary_scaling_long_factor = _tensor(plain / scaled)
     anywhere = Places(torch.arange(1), torch.arange(1))
     scale = position.logit_scale(head_dim, anywhere)
-    spec.queries_scale = scale * float(position.scaling.magnitude) ** 2
+    spec.queries_scale = scale * position.gain**2
 
 
 def _fill_bias(spec: Any, position: AttentionPosition, kind: Kind, head_dim: int) -> None:

@@ -1,7 +1,7 @@
 """From a position section of the configuration to the scheme it names."""
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from models.positional_encodings.learnable import LearnableInput
 from models.positional_encodings.pope import Pope
 from models.positional_encodings.randomized import RandomizedScheme
 from models.positional_encodings.repo import Repositioned
-from models.positional_encodings.rope import NO_SCALING, LearnedRotary, RopeScaling, Rotary
+from models.positional_encodings.rope import LearnedRotary, Rotary
 from models.positional_encodings.rope_scaling import (
     DynamicNtkRotary,
     linear_frequencies,
@@ -79,7 +79,7 @@ def _head_dim(m: ModelConfig) -> int:
 
 def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
     rotation: dict[str, Any] = {"base": p.base, "form": p.form, "layout": p.layout}
-    rotation |= {"share": p.share, "clipped": p.clipped}
+    rotation |= {"share": p.share, "clipped": p.clipped, **_scaling(p.scaling, p.base)}
     if p.learn_frequencies:
         heads = {"n_heads": m.n_heads, "head_dim": _head_dim(m)}
         encoder, decoder, cross = (
@@ -87,25 +87,23 @@ def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
             for n in (*_n_layers(m), m.n_decoder_layers if p.cross else 0)
         )
         return AttentionScheme(encoder=encoder, decoder=decoder, cross=cross)
-    make: Callable[..., Rotary] = partial(Rotary, scaling=_scaling(p.scaling, p.base))
-    if isinstance(p.scaling, config.DynamicNtkScaling):
-        s = p.scaling
-        make = partial(DynamicNtkRotary, factor=s.factor, trained_length=s.trained_length)
+    make = DynamicNtkRotary if isinstance(p.scaling, config.DynamicNtkScaling) else Rotary
     rotary = make(rope_dim=p.rope_dim, **rotation)
     return AttentionScheme(encoder=[rotary], decoder=[rotary], cross=[rotary] if p.cross else [])
 
 
-def _scaling(s: config.Scaling, base: float) -> RopeScaling:
+def _scaling(s: config.Scaling, base: float) -> dict[str, Any]:
+    """What Rotary, or the module that dynamic_ntk has of its own, takes for it."""
     match s:
         case config.LinearScaling():
-            return RopeScaling(partial(linear_frequencies, factor=s.factor))
+            return {"stretch": partial(linear_frequencies, **vars(s))}
         case config.NtkScaling():
-            return RopeScaling(partial(ntk_frequencies, factor=s.factor))
+            return {"stretch": partial(ntk_frequencies, **vars(s))}
         case config.YarnScaling():
-            frequencies = partial(yarn_frequencies, base=base, **asdict(s))
-            return RopeScaling(frequencies, yarn_attention_factor(s.factor))
-        case _:  # none, or one that is a module of its own
-            return NO_SCALING
+            stretch = partial(yarn_frequencies, base=base, **vars(s))
+            return {"stretch": stretch, "gain": yarn_attention_factor(s.factor)}
+        case _:
+            return vars(s)
 
 
 def _repo(p: config.Repo, m: ModelConfig) -> PositionScheme:

@@ -5,7 +5,6 @@ Su et al. 2021, "RoFormer", equations 14-16 and 34.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -163,31 +162,15 @@ class _Turned(torch.autograd.Function):
         return _Turned.apply(grad, by.mT), None
 
 
-def unscaled(theta: Tensor) -> Tensor:
-    """theta as it is."""
-    return theta
-
-
-@dataclass(frozen=True)
-class RopeScaling:
-    """What becomes of the frequencies [dim/2] of the paper: `rope_scaling.py` has some rules.
-
-    magnitude multiplies the rotated q and the rotated k, so the logits by its square.
-    """
-
-    frequencies: Callable[[Tensor], Tensor] = unscaled  # no lambda: models are pickled
-    magnitude: float = 1.0
-
-
-NO_SCALING = RopeScaling()
-
-
 class Rotary(AttentionPosition):
     """Rotates q and k after projection and head split.
 
     rope_dim="head": every head has the same wavelengths, as in the paper. rope_dim="model": head h
     has the h-th slice of the frequencies of d_model, as the original project did by rotating before
     the split. share: see `fastest`; clipped: see `softly_clipped`; layout and form: see `rotate`.
+
+    stretch gives what becomes of the frequencies [dim/2] of the paper: `rope_scaling.py` has some
+    rules. gain multiplies the rotated q and the rotated k, so the logits by its square.
     """
 
     def __init__(
@@ -197,7 +180,8 @@ class Rotary(AttentionPosition):
         form: Form,
         rope_dim: Literal["head", "model"],
         layout: Layout = "interleaved",
-        scaling: RopeScaling = NO_SCALING,
+        stretch: Callable[[Tensor], Tensor] | None = None,  # no lambda: models are pickled
+        gain: float = 1.0,
         share: float = 1.0,
         clipped: float = 0.0,
     ) -> None:
@@ -207,7 +191,8 @@ class Rotary(AttentionPosition):
         self.clipped = clipped
         self.rope_dim = rope_dim
         self.layout: Layout = layout
-        self.scaling = scaling
+        self.stretch = stretch
+        self.gain = gain
         self.form: Form = form
 
     def rotated_dim(self, x: Tensor) -> int:
@@ -231,7 +216,7 @@ class Rotary(AttentionPosition):
         """Those of dim dimensions, [dim/2], 0 where a pair does not turn."""
         exact = exact_dtype(dtype)
         theta = inverse_frequencies(dim, base=self.base, dtype=exact, device=device)
-        return self.clip(self.scaling.frequencies(theta)).to(dtype)
+        return self.clip(self.stretch(theta) if self.stretch else theta).to(dtype)
 
     def theta(self, x: Tensor) -> Tensor:
         """The frequencies of x [B,H,T,Dh], [dim/2]."""
@@ -239,7 +224,7 @@ class Rotary(AttentionPosition):
 
     def magnitude(self, x: Tensor, positions: Tensor, role: Role) -> float | Tensor:
         """What multiplies a rotated q or k [B,H,T,Dh] at positions [T]: [T,Dh/2] or one number."""
-        return self.scaling.magnitude
+        return self.gain
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
         return self.turn(x, positions, self.theta(x), self.magnitude(x, positions, role))
@@ -270,7 +255,7 @@ class Rotary(AttentionPosition):
 class LearnedRotary(Rotary):
     """Rotary whose every head trains ln theta, [H,Dh/2], from that of the paper.
 
-    Takes the arguments of `Rotary` but for its scaling and rope_dim.
+    Takes the arguments of `Rotary` but for stretch, gain and rope_dim.
     """
 
     def __init__(self, *, n_heads: int, head_dim: int, **rotation: Any) -> None:

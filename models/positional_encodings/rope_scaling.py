@@ -100,7 +100,7 @@ class DynamicNtkRotary(Rotary):
     caches keys unrotated and turns them all anew at each step; queries past L are taken one by one.
     Otherwise every row has its own, the position after its last real key.
 
-    Takes the arguments of `Rotary` but for its scaling.
+    Takes the arguments of `Rotary` but for stretch and gain.
     """
 
     def __init__(self, *, factor: float, trained_length: int, **rotation: Any) -> None:
