@@ -3,6 +3,7 @@
 import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,7 @@ def cached(home: Path) -> Any:
 
 def engine(home: Path) -> Any:
     loaded = load_run(home / "exported", runs_dir=home)
-    made = loaded.model, loaded.config.model, loaded.tokenizer
-    folder = export_once(
-        *made, run=Run(home / "engine"), checkpoint=Path("best.pt"), checksum="of the checkpoint"
-    )
+    folder = export_once(replace(loaded, run=Run(home / "engine")))
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != CHECKSUMS}
 
 

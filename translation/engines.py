@@ -10,18 +10,18 @@ import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from checkpoints import ctranslate2
-from checkpoints.run import Run
-from configs.schema import ModelConfig
 from models.decoding.hypothesis import Hypothesis, Limits, length_penalty, never_generated
-from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError, one_line
 from utils.files import atomic_path, crc32, write_errors
+
+if TYPE_CHECKING:
+    from translation.loading import LoadedRun
 
 logger = logging.getLogger(__name__)
 
@@ -38,15 +38,7 @@ MORE_STEPS = 4
 UNSURE = 0.02
 
 
-def export_once(
-    model: TranslationTransformer,
-    config: ModelConfig,
-    tokenizer: BaseTokenizer,
-    *,
-    run: Run,
-    checkpoint: Path,
-    checksum: str,
-) -> Path:
+def export_once(loaded: "LoadedRun") -> Path:
     """The folder of the checkpoint's CTranslate2 model, in float32: RUN/ctranslate2/STEM-HASH.
 
     It is made where there is no whole one of this checkpoint by this converter, and the
@@ -55,9 +47,9 @@ def export_once(
     """
     ctranslate2.require_ctranslate2()
     converter = Path(ctranslate2.__file__).read_bytes()
-    key = hashlib.sha256(checksum.encode() + converter).hexdigest()[:16]
-    home = run.path / "ctranslate2"
-    folder = home / f"{checkpoint.stem}-{key}"
+    key = hashlib.sha256(loaded.checksum().encode() + converter).hexdigest()[:16]
+    home, stem = loaded.run.path / "ctranslate2", loaded.checkpoint.stem
+    folder = home / f"{stem}-{key}"
     if _is_whole(folder):
         return folder
     with write_errors(folder):
@@ -67,13 +59,14 @@ def export_once(
             if not _is_whole(folder):
                 if (folder / CHECKSUMS).exists():
                     logger.warning("%s is damaged; it is made anew", folder)
-                ours = rf"\.?{re.escape(checkpoint.stem)}-[0-9a-f]{{16}}(\.[0-9a-f]+\.tmp)?"
+                ours = rf"\.?{re.escape(stem)}-[0-9a-f]{{16}}(\.[0-9a-f]+\.tmp)?"
                 for stale in home.iterdir():
                     if re.fullmatch(ours, stale.name):
                         shutil.rmtree(stale)
                 with atomic_path(folder) as aside:
                     aside.mkdir()
-                    ctranslate2.convert(model, config, tokenizer, aside, rule_out=False)
+                    made = loaded.model, loaded.config.model, loaded.tokenizer
+                    ctranslate2.convert(*made, aside, rule_out=False)
                     (aside / CHECKSUMS).write_text(json.dumps(_checksums(aside)), "utf-8")
     return folder
 
