@@ -30,7 +30,10 @@ class PositionSection(Section, section="model.position"):
         return {k: part for k, part in vars(self).items() if isinstance(part, PositionSection)}
 
     def bound(self, side: Side) -> Bound | None:
-        """What limits the length of a side, where something does."""
+        """What limits the length of a side, where something does: max_positions, or a part."""
+        own: int | None = getattr(self, "max_positions", None)
+        if own is not None:
+            return Bound("max_positions", own)
         bounds = [(name, part.bound(side)) for name, part in self.parts().items()]
         found = [Bound(f"{name}.{b.field}", b.length) for name, b in bounds if b is not None]
         return min(found, key=lambda bound: bound.length, default=None)
@@ -67,9 +70,6 @@ class Sinusoidal(PositionSection, kind="sinusoidal"):
     layout: Literal["interleaved", "half", "t2t"] = "interleaved"
     max_positions: int | None = count(None)  # longer sequences are refused; None: no bound
 
-    def bound(self, side: Side) -> Bound | None:
-        return None if self.max_positions is None else Bound("max_positions", self.max_positions)
-
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         if self.layout == "t2t" and d_model < 4:
             self._fail("layout", f"needs a d_model of 4 or more; it is {d_model}")
@@ -80,9 +80,6 @@ class Learnable(PositionSection, kind="learnable"):
 
     inside_attention: ClassVar[bool] = False
     max_positions: int = count(512)
-
-    def bound(self, side: Side) -> Bound | None:
-        return Bound("max_positions", self.max_positions)
 
 
 class Shape(PositionSection, kind="shape"):
@@ -318,9 +315,6 @@ class Tupe(PositionSection, kind="tupe"):
     max_positions: int = count(512)
     relative: NoPosition | Bias = NoPosition()
 
-    def bound(self, side: Side) -> Bound | None:
-        return Bound("max_positions", self.max_positions)
-
 
 TwoSided = Bias | Shaw | TransformerXl | Deberta | Tupe | Dape
 # What may stand in an encoder: everything that is defined for keys on both sides of a query.
@@ -414,9 +408,6 @@ class Randomized(PositionSection, kind="randomized"):
         if idle or NoPosition() in (scheme, getattr(scheme, "encoder", None)):
             rule = f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does"
             self._fail("scheme", rule)
-
-    def bound(self, side: Side) -> Bound | None:
-        return Bound("max_positions", self.max_positions)
 
 
 Position = Scheme | Ssmax | Randomized
