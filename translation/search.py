@@ -162,10 +162,10 @@ class BatchSearch:
         src = pad_sources(sources, self.tokenizer.pad_id).to(self.device)
         limits = limits_of(decode, self.tokenizer)
         size, n_best = (1, 1) if greedy else (decode.beam_size, decode.n_best)
+        beam: dict[str, Any] = {"beam_size": size, "n_best": n_best}
         found: list[list[Hypothesis]] = [[] for _ in sources]
         if self.engine is not None and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
             lengths = limits.max_lengths(src, self.tokenizer.pad_id).tolist()
-            beam = {"beam_size": size, "n_best": n_best}
             found = self.engine.search(sources, limits, lengths, **beam)
         if all(found):
             pass
@@ -176,19 +176,10 @@ class BatchSearch:
                 self.model, src, limits, search, n_samples=n_best, numbers=numbers
             )
         else:
-            groups, strength = 1, 0.0
             if isinstance(search, DiverseBeam):
-                groups, strength = search.groups or size, search.strength
+                beam |= {"groups": search.groups or size, "strength": search.strength}
             left = [i for i, each in enumerate(found) if not each]
-            rest = beam_search(
-                self.model,
-                src[left],
-                limits,
-                beam_size=size,
-                n_best=n_best,
-                groups=groups,
-                strength=strength,
-            )
+            rest = beam_search(self.model, src[left], limits, **beam)
             for i, hypotheses in zip(left, rest):
                 found[i] = hypotheses
         if greedy or decode.mbr is None:
