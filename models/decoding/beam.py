@@ -167,12 +167,8 @@ def beam_search(
     `watch` is told of every step of every group: the log-probabilities [B,K,V] of the next tokens,
     what `extend` made of them, and which sentences are settled by it [B].
 
-    Raises ValueError for n_best > beam_size, and for a beam_size that the groups cannot share out.
+    n_best is at most beam_size, which is a multiple of groups.
     """
-    if n_best > beam_size:
-        raise ValueError(f"n_best = {n_best} is more than beam_size = {beam_size}")
-    if beam_size % groups:
-        raise ValueError(f"beam_size = {beam_size} cannot be shared out to {groups} groups")
     device, batch, size, eos_id = src.device, src.shape[0], beam_size // groups, limits.eos_id
     max_lengths = limits.max_lengths(src, model.pad_id)
     looks = steps_between_looks(device)

@@ -333,14 +333,6 @@ def test_n_best_is_sorted_distinct_and_scored_as_forced(how: dict, alpha: float)
                 assert h.score == pytest.approx(forced / ((5 + length) / 6) ** alpha, abs=1e-10)
 
 
-def test_sizes_that_do_not_fit_are_refused() -> None:
-    model, src = lively(), sources(3)
-    with pytest.raises(ValueError, match="n_best = 5 is more than beam_size = 4"):
-        beam_search(model, src, LIMITS, beam_size=4, n_best=5)
-    with pytest.raises(ValueError, match="beam_size = 6 cannot be shared out to 4 groups"):
-        beam_search(model, src, LIMITS, beam_size=6, n_best=6, groups=4)
-
-
 def test_padding_and_start_are_never_generated() -> None:
     model, src = lively(), sources(4, 6)
     with torch.no_grad():
