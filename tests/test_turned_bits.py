@@ -3,7 +3,6 @@
 import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,10 @@ def cached(home: Path) -> Any:
 
 def engine(home: Path) -> Any:
     loaded = load_run(home / "exported", runs_dir=home)
-    folder = export_once(replace(loaded, run=Run(home / "engine")))
+    made = loaded.model, loaded.config.model, loaded.tokenizer
+    folder = export_once(
+        *made, run=Run(home / "engine"), checkpoint=Path("best.pt"), checksum="of the checkpoint"
+    )
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != CHECKSUMS}
 
 

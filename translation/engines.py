@@ -10,18 +10,18 @@ import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from checkpoints import ctranslate2
+from checkpoints.run import Run
+from configs.schema import ModelConfig
 from models.decoding.hypothesis import Hypothesis, Limits, length_penalty, never_generated
+from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError, one_line
 from utils.files import atomic_path, crc32, write_errors
-
-if TYPE_CHECKING:
-    from translation.loading import LoadedRun
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,15 @@ MORE_STEPS = 4
 UNSURE = 0.02
 
 
-def export_once(loaded: "LoadedRun") -> Path:
+def export_once(
+    model: TranslationTransformer,
+    config: ModelConfig,
+    tokenizer: BaseTokenizer,
+    *,
+    run: Run,
+    checkpoint: Path,
+    checksum: str,
+) -> Path:
     """The folder of the checkpoint's CTranslate2 model, in float32: RUN/ctranslate2/STEM-HASH.
 
     It is made where there is no whole one of this checkpoint by this converter, and the
@@ -47,9 +55,9 @@ def export_once(loaded: "LoadedRun") -> Path:
     """
     ctranslate2.require_ctranslate2()
     converter = Path(ctranslate2.__file__).read_bytes()
-    key = hashlib.sha256(loaded.checksum().encode() + converter).hexdigest()[:16]
-    home, stem = loaded.run.path / "ctranslate2", loaded.checkpoint.stem
-    folder = home / f"{stem}-{key}"
+    key = hashlib.sha256(checksum.encode() + converter).hexdigest()[:16]
+    home = run.path / "ctranslate2"
+    folder = home / f"{checkpoint.stem}-{key}"
     if _is_whole(folder):
         return folder
     with write_errors(folder):
@@ -59,14 +67,13 @@ def export_once(loaded: "LoadedRun") -> Path:
             if not _is_whole(folder):
                 if (folder / CHECKSUMS).exists():
                     logger.warning("%s is damaged; it is made anew", folder)
-                ours = rf"\.?{re.escape(stem)}-[0-9a-f]{{16}}(\.[0-9a-f]+\.tmp)?"
+                ours = rf"\.?{re.escape(checkpoint.stem)}-[0-9a-f]{{16}}(\.[0-9a-f]+\.tmp)?"
                 for stale in home.iterdir():
                     if re.fullmatch(ours, stale.name):
                         shutil.rmtree(stale)
                 with atomic_path(folder) as aside:
                     aside.mkdir()
-                    made = loaded.model, loaded.config.model, loaded.tokenizer
-                    ctranslate2.convert(*made, aside, rule_out=False)
+                    ctranslate2.convert(model, config, tokenizer, aside, rule_out=False)
                     (aside / CHECKSUMS).write_text(json.dumps(_checksums(aside)), "utf-8")
     return folder
 

@@ -60,7 +60,15 @@ class LoadedRun:
         if not greedy and 2 * decode.beam_size > self.tokenizer.tgt_vocab_size:
             why = "CTranslate2 takes half the vocabulary at most"
             raise UserError(f"decode.beam_size = {decode.beam_size}: {why}")
-        return CTranslate2(export_once(self), self.tokenizer, device, **how)
+        folder = export_once(
+            self.model,
+            self.config.model,
+            self.tokenizer,
+            run=self.run,
+            checkpoint=self.checkpoint,
+            checksum=self.checksum(),
+        )
+        return CTranslate2(folder, self.tokenizer, device, **how)
 
     def checksum(self) -> str:
         """SHA-256 of the checkpoint."""
