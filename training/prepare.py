@@ -70,10 +70,13 @@ def prepare_data(
 ) -> TrainingData:
     """Both splits as ids. The first process fills the cache, the others then find it."""
     rank, world_size = idist.get_rank(), idist.get_world_size()
+    if rank > 0:
+        idist.barrier()
     read = partial(load_split, config.data, corpus, tokenizer=tokenizer)
-    with idist.one_rank_first():
-        text, ids = read(corpus.train, training=True)
-        validation_text, validation_ids = read(corpus.validation, training=False)
+    text, ids = read(corpus.train, training=True)
+    validation_text, validation_ids = read(corpus.validation, training=False)
+    if rank == 0:
+        idist.barrier()
     seed, resampler = config.train.seed, None
     if (sampler := build_sampler(config.tokenizer, tokenizer)) is not None:
         resampler = Resampler(text, ids, sampler, seed=seed, max_len=config.data.max_len)
