@@ -39,7 +39,9 @@ def records(stand_in: StandIn) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_five_seeds_above_the_mark_are_a_record(stand_in: StandIn) -> None:
+def test_five_seeds_above_the_mark_are_a_record(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run(stand_in) == 0
     assert stand_in.calls() == ["train toy", "test toy"] * 5
     rows = stand_in.table("speedrun.csv")
@@ -63,6 +65,13 @@ def test_five_seeds_above_the_mark_are_a_record(stand_in: StandIn) -> None:
     [row] = (stand_in.folder / "records.md").read_text("utf-8").splitlines()[-1:]
     assert row.startswith("| 1 | 0.0 ± 0.0 | 50.46 ± 0.23 | 0.006 | 5 | toy.py with ")
 
+    # Cores are those of the race, not of its report; and it is the same one without its logs.
+    monkeypatch.setattr("utils.machine.cores", lambda: 8)
+    shutil.rmtree(stand_in.output / "runs")
+    assert run(stand_in, "--report_only") == 0
+    assert "\nA record by the rules.\n" in stand_in.text("speedrun.md")
+    assert records(stand_in) == [record]
+
 
 def test_an_entry_that_is_no_record_says_why(stand_in: StandIn) -> None:
     below = [50.3, 50.1, 49.6, 50.4, 49.9]
@@ -71,6 +80,15 @@ def test_an_entry_that_is_no_record_says_why(stand_in: StandIn) -> None:
     assert "No record: mean 50.06, p = 0.35 and not below 0.01." in text
     assert run(stand_in, "--seeds", "1,2", "--report_only") == 0
     assert "No record: seeds 0 to 4 are wanted, all of them; " in stand_in.text("speedrun.md")
+    assert records(stand_in) == []
+
+
+def test_a_race_on_more_cores_is_no_record(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("utils.machine.cores", lambda: 8)
+    assert run(stand_in) == 0
+    assert "No record: 8 cores (try `taskset -c 0,1`)." in stand_in.text("speedrun.md")
     assert records(stand_in) == []
 
 
