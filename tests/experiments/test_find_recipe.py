@@ -144,9 +144,11 @@ def test_every_recipe_fits_the_default_config_and_what_counts_updates_shrinks() 
 
 def test_averages_shrink_with_the_budget_and_a_moving_average_has_none(stand_in: StandIn) -> None:
     given = stand_in.arguments("--choice", "plain,moving_average", "--average", "12", *ROUNDS)
+    given += ["--set", "train.checkpoint_every_epochs=2"]
     [of_round] = find_recipe.Halving(find_recipe.parse_args(given), [], "recipe").stages
     assert {trial.variant: trial.average for trial in of_round} == {"plain": 3, "moving_average": 0}
     assert {trial.config.train.keep_regular for trial in of_round} == {12}
+    assert {trial.config.train.checkpoint_every_epochs for trial in of_round} == {1}
     assert [trial.tests for trial in of_round] == [(), ()]
 
 

@@ -19,6 +19,7 @@ from experiments import length_extrapolation
 from experiments.common import buckets
 from experiments.trials import Trial
 from translation.loading import load_run
+from utils.errors import UserError
 
 
 @pytest.fixture
@@ -125,6 +126,9 @@ def test_the_phrasebook_is_scored_on_both_sides_of_the_limit(stand_in: StandIn) 
     rows = [row for row in stand_in.table("extrapolation.csv") if row["position"] == "none"]
     sides = [[int(row["sentences"]) for row in rows if row["beyond"] == side] for side in "01"]
     assert list(map(sum, sides)) == [30, 40]
+    arguments += ["--set", "data.src_lang=en", "--set", "data.tgt_lang=fr"]
+    with pytest.raises(UserError, match="its limit counts French words; leave"):
+        length_extrapolation.main(arguments)
 
 
 def test_the_default_sizes_are_in_the_phrasebook_and_defaults_follow_the_corpus() -> None:

@@ -30,10 +30,12 @@ def test_what_is_done_is_not_run_again(stand_in: StandIn) -> None:
     table = stand_in.table()
     assert stand_in.compare("rope", "--seeds", "0,1") == 0
     assert "| rope, seed 0 | 1.500 |" in stand_in.text()
+    assert "## Ranking" in stand_in.text()
     assert stand_in.table() == table
     assert stand_in.compare("rope", "--seeds", "0,1,2", "--report_only") == 0
     assert [row["status"] for row in stand_in.table()] == ["done"] * 4 + ["not run"] * 2
     assert "Not run yet: sinusoidal, seed 2; rope, seed 2" in stand_in.text()
+    assert "## Ranking" not in stand_in.text()  # of what has all seeds
     assert stand_in.calls() == []
 
 

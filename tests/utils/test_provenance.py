@@ -1,0 +1,33 @@
+"""Which commit a result says it is of."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from utils import machine
+
+
+def test_what_is_in_no_commit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "utils" / "machine.py"))
+    commit = lambda: machine.provenance.__wrapped__()["commit"]  # noqa: E731
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert commit() == "unknown"
+
+    def git(*arguments: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    module, notes = tmp_path / "module.py", tmp_path / "notes.txt"
+    module.write_text("")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    notes.write_text("changes nothing that runs")
+    clean = commit()
+    assert len(clean) >= 7
+    assert "-" not in clean
+    for path in (tmp_path / "config.py", module):
+        path.write_text("changed = True")
+        assert commit() == f"{clean}-dirty"
+        git("clean", "-f", "config.py")
