@@ -70,7 +70,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--tag", nargs="?", const=TAG, metavar="WORD", help=what)
     what = "translate from the target language, with a model of data.directions=both"
     add("--reverse", action="store_true", help=what)
-    add("--search", choices=("greedy", *SEARCHES), default="beam")
+    add("--search", choices=("greedy", *SEARCHES), default="beam", help="default: beam")
     add_decode_arguments(parser)
     add_model_arguments(parser, several=ENSEMBLE)
     add_engine_arguments(parser)

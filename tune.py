@@ -31,9 +31,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         description="BLEU of beam sizes against length penalties; the best pair, and its flags."
     )
     add = parser.add_argument
-    several = {"nargs": "+", "help": "default: %(default)s"}
-    add("--beam", type=at_most(MOST_ROWS), default=[1, 4, 8], metavar="N", **several)
-    add("--length_penalty", type=penalty, default=[0.0, 0.6, 1.0], metavar="A", **several)
+    beams, alphas = {"help": "default: 1 4 8"}, {"help": "default: 0 0.6 1"}
+    add("--beam", type=at_most(MOST_ROWS), default=[1, 4, 8], nargs="+", metavar="N", **beams)
+    add("--length_penalty", type=penalty, default=[0.0, 0.6, 1.0], nargs="+", metavar="A", **alphas)
     add("--split", metavar="NAME", help="default: the validation split")
     add("--limit", type=positive, metavar="N", help="only the first N pairs")
     add("--markdown", type=Path, metavar="FILE", help="write the table there too")

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.position_names import POSITIONS
-from configs.positions import Position
+from configs.position_names import KINDS, POSITIONS
 from configs.schema import Config
-from configs.section import kinds, to_dict
+from configs.section import to_dict
 from configs.serialize import apply_overrides, from_dict
 from utils.errors import ConfigError, closest_first
 from utils.files import write_text
@@ -61,8 +60,9 @@ def add_set_argument(parser: argparse.ArgumentParser, metavar: str, what: str) -
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--set` and `--position`, as `load_config` takes them."""
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config")
-    what = f"change the positional encoding: {', '.join(POSITIONS | kinds(Position))}"
-    parser.add_argument("--position", metavar="NAME", help=what)
+    names = ", ".join(POSITIONS | KINDS)
+    what = f"change the positional encoding (rope:base=500 sets a field of it): {names}"
+    parser.add_argument("--position", metavar="NAME[:FIELD=VALUE...]", help=what)
 
 
 def write_config_json(config: Config, path: str | Path) -> None:

@@ -1,5 +1,6 @@
 """The names that `--position` knows, and how one of them gets into a config."""
 
+import re
 from typing import Any
 
 from configs import positions
@@ -49,29 +50,38 @@ POSITIONS: dict[str, positions.Position] = {
     "randomized_rope": positions.Randomized(),
     "sinusoidal_t5": positions.Combined(),
 }
+KINDS: dict[str, positions.Position] = {k: cls() for k, cls in kinds(positions.Position).items()}
+# A kind that has no name yet, such as one of your own, is compared under that of the kind.
+POSITIONS |= {kind: scheme for kind, scheme in KINDS.items() if scheme not in POSITIONS.values()}
 
 
-def choose_position(config: dict[str, Any], name: str, max_len: int, decode_max_len: int) -> None:
-    """Put the scheme of `--position NAME`, a kind or one of POSITIONS, into the dict of a Config.
+def is_position(text: str) -> bool:
+    """Whether `text` begins as `--position` does, with a name of POSITIONS or a kind."""
+    return text.partition(":")[0] in POSITIONS | KINDS
 
-    A kind keeps the present scheme where that is of this kind already. A scaled rotation is one
-    trained on `max_len` tokens, a table of positions is made long enough for both lengths, and the
-    name of the config ends in that of the scheme. Raises ConfigError listing the names.
+
+def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_len: int) -> None:
+    """Put the scheme of `--position NAME` into the dict of a Config.
+
+    text: a name of POSITIONS or a kind, which stands for its defaults; what follows a colon is for
+    the config's name alone. A scaled rotation is one trained on `max_len` tokens, a table of
+    positions is made long enough for both lengths, and the name of a config that had another scheme
+    ends in that of this one. Raises ConfigError listing the names.
     """
-    present = config["model"]["position"]["kind"]
-    if name == present:
-        return
-    schemes: dict[str, Any] = POSITIONS | {k: cls() for k, cls in kinds(positions.Position).items()}
+    schemes, name = POSITIONS | KINDS, text.partition(":")[0]
     if name not in schemes:
         allowed = ", ".join(closest_first(name, schemes))
         raise ConfigError(f"model.position = {name!r}: allowed: {allowed}")
-    chosen = to_dict(schemes[name])
+    chosen, present = to_dict(schemes[name]), config["model"]["position"]
     if chosen.get("max_positions") is not None:
         chosen["max_positions"] = max(chosen["max_positions"], max_len, decode_max_len)
     if "trained_length" in chosen.get("scaling", {}):
         chosen["scaling"]["trained_length"] = max_len
+    if chosen == present and text == name:
+        return
     config["model"]["position"] = chosen
     # The name of the config may end in that of the present scheme, or of one of its kind.
-    endings = [f"_{other}" for other, scheme in schemes.items() if scheme.kind == present]
+    endings = [f"_{key}" for key, scheme in schemes.items() if scheme.kind == present["kind"]]
     ending = next(filter(config["name"].endswith, endings), "")
-    config["name"] = f"{config['name'].removesuffix(ending)}_{name}"
+    said = re.sub(r"[^\w.-]+", "_", text).strip("_")
+    config["name"] = f"{config['name'].removesuffix(ending)}_{said}"

@@ -28,11 +28,12 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
 
     The order matters only between texts of the same key, where the last wins: the choice of a
     union's member (`data.corpus=files`) comes before the fields inside it
-    (`data.corpus.root=folder`). `position` is the name of `--position NAME`, see `choose_position`;
-    what is set of the scheme and of the name wins over it. Raises ConfigError naming the key, the
-    value and the allowed ones.
+    (`data.corpus.root=folder`). `position` is what `--position NAME[:FIELD=VALUE...]` gives, see
+    `choose_position`; what `texts` set of the scheme and of the name wins over it. Raises
+    ConfigError naming the key, the value and the allowed ones.
     """
     data = to_dict(config)
+    texts = [*(f"model.position.{field}" for field in (position or "").split(":")[1:]), *texts]
     given = sorted(map(parse_override, texts), key=lambda override: override[0].count("."))
     after = [override for override in given if override[0].startswith(("name", "model.position"))]
     for key, text in given:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from configs.load import add_set_argument
-from configs.position_names import POSITIONS
+from configs.position_names import KINDS, POSITIONS
 from configs.schema import Config
 from configs.serialize import parse_override
 from data.corpora.build import build_corpus
@@ -53,7 +53,14 @@ def chosen(text: str, known: Collection[str], what: str) -> list[str]:
     return names
 
 
-chosen_positions = partial(chosen, known=POSITIONS, what="position scheme")
+def chosen_positions(text: str) -> list[str]:
+    """What `--position` takes, between commas. Raises UserError for an unknown name, and for none.
+
+    What follows a colon (`rope:base=500`) is checked with the config.
+    """
+    names = (part.partition(":")[0] for part in between_commas(text))
+    chosen(",".join(names), POSITIONS | KINDS, "position scheme")
+    return between_commas(text)
 
 
 def chosen_numbers(text: str, flag: str, least: int) -> list[int]:
@@ -68,20 +75,31 @@ chosen_seeds = partial(chosen_numbers, flag="--seeds", least=0)
 
 
 def add_trial_arguments(
-    parser: Parser, *, config: str | None, output_dir: Path | None, positions: str = ""
+    parser: Parser,
+    *,
+    config: str | None,
+    output_dir: Path | None,
+    positions: str = "",
+    seeds: str = "one training of each variant for each",
 ) -> None:
-    """The options of every experiment over trials, --positions if it has a default."""
+    """The options of every experiment over trials, --positions if it has a default.
+
+    Defaults that are None follow the corpus. seeds: what they are for.
+    """
     add = parser.add_argument
     if positions:
-        names = "position schemes, separated by commas (names as for --position)"
+        default = "all names" if positions == ",".join(POSITIONS) else positions
+        names = f"position schemes as for --position, separated by commas (default: {default})"
         add("--positions", metavar="NAME,...", type=chosen_positions, default=positions, help=names)
-    add("--config", metavar="FILE", default=config, help="the config that all runs share")
-    each = "one training of each variant for each (default: 0)"
+    shared = f"the config that all runs share (default: {config or 'by the corpus'})"
+    add("--config", metavar="FILE", default=config, help=shared)
+    each = f"{seeds} (default: 0)"
     add("--seeds", metavar="N,...", type=chosen_seeds, default="0", help=each)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config for all runs")
-    what = "what the scored translations are from"
+    what = "what the scored translations are from (default: beam)"
     add("--search", choices=("greedy", "beam"), default="beam", help=what)
-    add("--output_dir", metavar="DIR", type=Path, default=output_dir)
+    folder = f"where all is written (default: {output_dir or 'by the corpus'})"
+    add("--output_dir", metavar="DIR", type=Path, default=output_dir, help=folder)
     at_once = "runs at once; they share the cores (and disturb tokens/s)"
     add("--jobs", metavar="N", type=positive, default=1, help=at_once)
     threads = "CPU threads of each run (default: cores / jobs)"

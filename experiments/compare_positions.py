@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="NAME",
         type=lambda text: chosen_positions(text)[0],
         default="sinusoidal",
-        help="what the others are compared with (it is run too)",
+        help="what the others are compared with (it is run too; default: sinusoidal)",
     )
     curves = "schemes in the plot by length (default: best and baseline)"
     parser.add_argument("--curves", metavar="NAME,...", type=chosen_positions, help=curves)

@@ -36,7 +36,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from configs.load import load_config
-from configs.position_names import POSITIONS
+from configs.position_names import POSITIONS, is_position
 from configs.schema import Config
 from configs.serialize import apply_overrides, parse_override
 from data.corpora.build import build_corpus
@@ -76,19 +76,21 @@ EPOCHS = 1_000_000  # more than any budget has
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(description="Find the best of many recipes for a config by successive halving.")
     config, folder = "configs/multi30k_recipe.py", Path("runs/find_recipe")
-    add_trial_arguments(parser, config=config, output_dir=folder)
+    seeds = "the first is that of the rounds; the winner is trained with each"
+    add_trial_arguments(parser, config=config, output_dir=folder, seeds=seeds)
     add = parser.add_argument
     what = "alternatives, one of which is in each recipe, in place of all choices below; repeatable"
     what += ". A+B: both. There are the position schemes, SECTION.FIELD=VALUE, "
     what += f"{', '.join(ALTERNATIVES)}. Default: {'; '.join(CHOICES)}"
     add("--choice", metavar="A,...", action="append", type=chosen_alternatives, help=what)
-    add("--variants", metavar="N", type=positive, default=27, help="recipes of the first round")
-    what = "budget of each round in millions of target tokens"
+    what = "recipes of the first round (default: 27)"
+    add("--variants", metavar="N", type=positive, default=27, help=what)
+    what = "budget of each round in millions of target tokens (default: 10,30,65)"
     add("--rounds", metavar="M,...", type=chosen_rounds, default="10,30,65", help=what)
     what = "the last checkpoints that are averaged in the last round, but not beside a moving "
-    what += "average (1: the best one is scored)"
+    what += "average (default: 10; 1: the best one is scored)"
     add("--average", metavar="N", type=positive, default=10, help=what)
-    what = "what chooses on the validation split"
+    what = "what chooses on the validation split (default: loss)"
     add("--choose_by", choices=("loss", "bleu"), default="loss", help=what)
     what = "a round goes on without the recipes that failed in it, in place of ending the search"
     add("--skip_failed", action="store_true", help=what)
@@ -101,7 +103,7 @@ def chosen_alternatives(text: str) -> list[str]:
     """The alternatives in `text`, between commas. Raises UserError for an unknown part."""
     text = text.replace(" ", "")
     parts = between_commas(text.replace("+", ","))
-    names = [part for part in parts if "=" not in part]
+    names = [part for part in parts if "=" not in part and not is_position(part)]
     if names or not parts:
         chosen(",".join(names), ALTERNATIVES | POSITIONS, "alternative")
     return between_commas(text)
@@ -131,8 +133,8 @@ def sample(choices: Sequence[Sequence[str]]) -> list[str]:
 def recipe_changes(args: Namespace, recipe: str) -> tuple[list[str], str | None]:
     """`--set` texts and the name of the position scheme."""
     parts = recipe.split("+")
-    position = next((part for part in parts if part in POSITIONS), None)
-    changes = [ALTERNATIVES.get(part, (part,)) for part in parts if part not in POSITIONS]
+    position = next(filter(is_position, parts), None)
+    changes = [ALTERNATIVES.get(part, (part,)) for part in parts if not is_position(part)]
     return [*args.overrides, *itertools.chain(*changes)], position
 
 

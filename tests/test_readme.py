@@ -60,6 +60,15 @@ def test_the_encoding_in_three_steps_trains_and_translates(tmp_path: Path) -> No
     [saved] = tmp_path.glob("runs/*/config.json")
     assert '"kind": "distance_decay"' in saved.read_text()
 
+    contract = "tests/models/positional_encodings/test_contract.py"
+    shutil.copytree(ROOT / "tests", copy / "tests", ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    with (copy / contract).open("a") as file:
+        file.write(snippet(contract))
+    assert f"{contract} -k distance_decay" in DESIGNING
+    done = run_script("-m", "pytest", contract, "-k", "distance_decay", cwd=copy)
+    assert done.returncode == 0, done.stdout
+
 
 def test_the_readmes_corpus_config_reads_parallel_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

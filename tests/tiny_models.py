@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from configs import schema
+from configs.position_names import POSITIONS as ALL_NAMES
 from configs.schema import ModelConfig, Position
 from models.build import build_model, build_scheme
 from models.decoding.hypothesis import Hypothesis, Limits
@@ -241,6 +242,8 @@ POSITIONS: dict[str, Position] = {
     "sinusoidal_t5": schema.Combined(attention=BUCKETS),
     "learnable_shaw": schema.Combined(input=TABLE, attention=schema.Shaw(clip=2)),
 }
+# One of your own is held to the contract with its defaults.
+POSITIONS |= {name: scheme for name, scheme in ALL_NAMES.items() if name not in POSITIONS}
 TOYS: dict[str, Callable[[], PositionScheme]] = {
     "relative_bias": lambda: ToyScheme(RelativeBias),
     "relative_bias_cross": lambda: ToyScheme(RelativeBias, cross=True),
