@@ -175,7 +175,8 @@ class Service:
             raise HTTPException(400, "text: give a sentence")
         self._bound([text], 1)
         self.models[name].require_short(text, most=MOST_SHOWN)
-        [found] = await self._in_time(request, self.batcher.submit(Task(name, "explore"), [text]))
+        task = Task(name, "explore", text=text)
+        [found] = await self._in_time(request, self.batcher.submit(task, [text]))
         # What else it may do the page says itself, by the checksums of its script and its style.
         headers = {"Content-Security-Policy": "frame-ancestors 'none'"}
         return Response(found, media_type="text/html", headers=headers)
@@ -202,6 +203,8 @@ class Service:
                 "source": model.src_lang,
                 "target": model.tgt_lang,
                 "searches": model.searches,
+                "mbr": model.translator.decode.mbr,
+                "attention": model.shows_attention,
             }
             for name, model in self.models.items()
         ]
@@ -229,7 +232,8 @@ class Service:
 
     async def _asked(self, request: Request) -> Mapping[str, Any]:
         """The body, JSON or a form as clients send it. Raises HTTPException."""
-        kind, most = request.headers.get("content-type", "").partition(";")[0], self.limits.max_body
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        most = self.limits.max_body
         body, n_bytes = b"", 0
         try:
             async with asyncio.timeout(self.limits.timeout):
@@ -244,7 +248,7 @@ class Service:
             raise HTTPException(413, f"at most {most:,} bytes")
         try:
             if kind == "application/x-www-form-urlencoded":
-                form = parse_qs(body.decode("ascii"), errors="strict", max_num_fields=100)
+                form = parse_qs(body.decode(), errors="strict", max_num_fields=100)
                 return {key: values[-1] for key, values in form.items()}
             asked = json.loads(body)
         except (ValueError, RecursionError):

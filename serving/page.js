@@ -43,6 +43,10 @@ function setModel() {
   at("target-name").textContent = language(model.target);
   document.title = `${language(model.source)} to ${language(model.target)}`;
   text.lang = model.source;
+  text.placeholder = model.source === "fr" ? "Le chat dort." : "";
+  at("ranked-note").textContent = model.mbr
+    ? `Mean ${model.mbr} against the other translations, lines added up: higher is better.`
+    : "Log-probability over the length penalty, lines added up: nearer to zero is likelier.";
   at("best").lang = model.target;
   at("search").replaceChildren(...model.searches.map((name) => element("option", name)));
 }
@@ -77,7 +81,8 @@ async function translate() {
     if (here !== under_way) return;
     show(answer.hypotheses);
     say(`${Math.round(performance.now() - begun)} ms`);
-    await link(q, answer.translatedText, here);
+    // The translation stands where its words cannot be linked.
+    if (chosen().attention) await link(q, answer.translatedText, here).catch(() => {});
   } catch (error) {
     if (here !== under_way || error.name === "AbortError") return;
     at("best").classList.remove("waiting");
@@ -87,7 +92,7 @@ async function translate() {
 
 function show(hypotheses) {
   const [first] = text.value.trim().split("\n");
-  at("explore").hidden = !first;
+  at("explore").hidden = !first || !chosen().attention;
   at("explore").href = `explore?${new URLSearchParams({ text: first, model: at("model").value })}`;
   const best = at("best");
   best.classList.remove("waiting");
@@ -96,6 +101,7 @@ function show(hypotheses) {
   at("ranked-part").hidden = hypotheses.length < 2;
   at("ranked").replaceChildren(...hypotheses.map((found) => {
     const item = element("li");
+    item.lang = at("best").lang;
     item.append(element("span", found.score.toFixed(3)), element("span", found.text));
     return item;
   }));
@@ -133,8 +139,9 @@ function linked({ src, tgt, pairs }) {
     for (const event of ["pointerleave", "blur"]) made.addEventListener(event, light(false));
     return made;
   }));
-  for (const words of sides) {
+  for (const [side, words] of sides.entries()) {
     const row = element("p");
+    row.lang = side ? at("best").lang : text.lang;
     row.dir = "auto";
     for (const word of words) row.append(word, " ");
     line.append(row);

@@ -9,6 +9,7 @@ from explorer.trace import trace
 from translation.loading import LoadedRun
 from translation.translator import Translator
 from utils.errors import UserError
+from utils.lines import as_line
 
 MOST_TOKENS = 1024  # of a sentence: a page's readers share the machine
 MOST_SHOWN = 128  # in the explorer, whose page grows with their square
@@ -22,6 +23,7 @@ class Task:
     kind: Literal["translate", "align", "explore"]
     search: str = "beam"
     n_best: int = 1
+    text: str = ""  # to explore: a page takes long, and is made alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ class Served:
     @property
     def tgt_lang(self) -> str:
         return self.loaded.config.data.tgt_lang
+
+    @property
+    def shows_attention(self) -> bool:
+        return self.loaded.config.model.backend == "scratch"
 
     @property
     def searches(self) -> list[str]:
@@ -60,8 +66,9 @@ class Served:
             linked = self.translator.align(sources, targets)
             return [{"src": each.src, "tgt": each.tgt, "pairs": each.links} for each in linked]
         decode = self.translator.decode
-        # Where all are compared to find the best, as many as the configuration says.
-        n_best = decode.n_best if decode.mbr else min(task.n_best, decode.beam_size)
+        n_best = task.n_best if task.search == "sample" else min(task.n_best, decode.beam_size)
+        if decode.mbr:  # all are compared to find the best
+            n_best = decode.n_best
         found = self.translator.translate(list(items), search=task.search, n_best=n_best)
         ranked = (each.hypotheses[: task.n_best] for each in found)
-        return [[{"text": h.text, "score": h.score} for h in each] for each in ranked]
+        return [[{"text": as_line(h.text), "score": h.score} for h in each] for each in ranked]

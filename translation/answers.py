@@ -44,7 +44,7 @@ class Hypothesis(Candidate):
     def __getstate__(self) -> dict[str, Any]:
         """For another process, where there is no model: with the log-probabilities."""
         values = {**vars(self), "token_log_probs": self.token_log_probs}
-        del values["_scored"]
+        values.pop("_scored", None)  # one from another process has none
         return values
 
 

@@ -80,7 +80,7 @@ def attention_weights(
             "model.backend=scratch"
         )
     model.eval()
-    tap = AttentionTap()
+    tap = AttentionTap(kinds)
     places = (ids.to(device) for ids in _inputs(tokenizer, sources, targets))
     model(*places, project=False, tap=tap)
     maps = {kind: tap.maps(kind).float().cpu().numpy() for kind in kinds}

@@ -1,5 +1,7 @@
 """Records attention weights where a caller asks for them."""
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
@@ -12,12 +14,14 @@ class AttentionTap:
     It is None where nobody asks, and then nothing is allocated.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Collection[Kind] = ("encoder", "decoder", "cross")) -> None:
+        self.kinds = kinds  # of which the weights are kept
         self._records: dict[tuple[Kind, int], Tensor] = {}
 
     def record(self, kind: Kind, layer: int, weights: Tensor) -> None:
         """weights [B,H,Tq,Tk] before dropout."""
-        self._records[kind, layer] = weights.detach()
+        if kind in self.kinds:
+            self._records[kind, layer] = weights.detach()
 
     def maps(self, kind: Kind) -> Tensor:
         """The weights of all layers, [L,B,H,Tq,Tk]."""

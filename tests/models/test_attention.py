@@ -232,6 +232,10 @@ def test_the_tap_records_every_layer_in_its_place() -> None:
     assert tap.maps("encoder").shape == (3, 2, N_HEADS, 6, 6)
     assert tap.maps("decoder").shape == (N_LAYERS, 2, N_HEADS, 5, 5)
     assert tap.maps("cross").shape == (N_LAYERS, 2, N_HEADS, 5, 6)
+    crossing = AttentionTap(("cross",))
+    model(src, tgt_in, tap=crossing)
+    assert {kind for kind, _ in crossing._records} == {"cross"}
+    assert torch.equal(crossing.maps("cross"), tap.maps("cross"))
     for kind in ("encoder", "decoder", "cross"):
         maps = tap.maps(kind)
         close(maps.sum(-1), torch.ones(maps.shape[:-1], dtype=DOUBLE))

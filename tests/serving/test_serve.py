@@ -125,6 +125,10 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: An
     nothing_detected = {"language": "fr", "confidence": 0}
     found = server("POST", "/translate", form, FORM).json()
     assert found == {"translatedText": greedy[a], "detectedLanguage": nothing_detected}
+    plain = "&".join(f"{key}={value}" for key, value in asked.items())  # as curl -d sends it
+    assert not plain.isascii()
+    kind = {"Content-Type": "Application/x-www-form-urlencoded ; charset=utf-8"}
+    assert server("POST", "/translate", plain.encode(), kind).json() == found
     detailed = server.translate(q=a, details=True).json()["hypotheses"]
     [score] = [found["score"] for found in detailed]
     assert score == pytest.approx(right[a]["beam"][0]["score"], abs=1e-6)
@@ -132,7 +136,7 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: An
 
 
 def test_all_are_compared_to_find_the_least_risk(trained_run: Path, sentences: list[str]) -> None:
-    loaded, one = load_run(trained_run, runs_dir="runs"), Translator.load(trained_run)
+    loaded, one = load_run(trained_run), Translator.load(trained_run)
     translator = replace(one, decode=replace(one.decode, mbr="chrf", n_best=5))
     [found] = Served(loaded, translator).do(Task("one", "translate"), sentences[:1])
     best = translator.translate(sentences[0])
@@ -161,6 +165,7 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
     [model] = server("GET", "/models").json()["models"]
     assert model["name"] == trained_run.name
     assert model["searches"] == ["beam", "greedy"]
+    assert (model["mbr"], model["attention"]) == (None, True)
 
 
 @pytest.mark.parametrize(
