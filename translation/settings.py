@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs.load import load_config
-from configs.schema import Beam, Config, DataConfig, DecodeConfig, Search
+from configs.schema import Config, DataConfig, DecodeConfig, Sampling, Search
 from configs.serialize import apply_overrides, diff, kinds, parse_override
 from utils.errors import UserError
 
@@ -43,10 +43,9 @@ def config_change(
         file: a config of the same model, from which the sections are taken that may change.
         search: the kind of decode.search; other words (greedy, both) leave it.
         overrides: SECTION.FIELD=VALUE texts, which come last.
-        scoring: data and evaluate may change too, not decode alone; and one translation is asked
-            for, unless minimum Bayes risk or `overrides` need more.
-        best_alone: of a beam only the first translation is used: it is found sooner where no other
-            is asked for.
+        scoring: data and evaluate may change too, not decode alone.
+        best_alone: one translation is used, and no more are searched for or sampled, unless minimum
+            Bayes risk or `overrides` need them. So it is where scores are asked for.
     """
     sections = ("data", "evaluate", "decode") if scoring else ("decode",)
     keys = [parse_override(text)[0] for text in overrides]
@@ -71,11 +70,11 @@ def config_change(
                 _require_room(changed.decode, greedy=search == "greedy", best_alone=best_alone)
             return changed
         changed = apply_overrides(config, ["decode.n_best=1", *texts])
-        alone = scoring or (best_alone and isinstance(changed.decode.search, Beam))
-        if alone and changed.decode.mbr is None:
+        if (scoring or best_alone) and changed.decode.mbr is None:
             return changed
-        # A smaller beam takes n_best down with it.
-        n_best = min(config.decode.n_best, changed.decode.beam_size)
+        n_best = config.decode.n_best
+        if not isinstance(changed.decode.search, Sampling):  # a smaller beam takes it down
+            n_best = min(n_best, changed.decode.beam_size)
         return replace(changed, decode=replace(changed.decode, n_best=n_best))
 
     return change

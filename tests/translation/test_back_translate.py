@@ -145,7 +145,7 @@ def test_pairs_whose_making_was_killed_are_those_made_at_once(
     """Of samples, which are drawn by the numbers of their sentences."""
     monkeypatch.setattr(script, "CHUNK", 4)
     args = ["--model_path", str(reverse), "--src_file", str(mono), "--device", "cpu"]
-    args += ["--search", "sample", "--n_best", "1", "--output"]
+    args += ["--search", "sample", "--output"]
     whole, killed = tmp_path / "whole" / "bt", tmp_path / "killed" / "bt"
     assert made(*args, whole).code == 0
     assert run_script("-c", KILLED, *args, str(killed)).returncode == -9
