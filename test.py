@@ -129,7 +129,8 @@ def main(argv: list[str] | None = None) -> None:
         pairs = EvaluationSet(loaded, translator, split, **asked)
         multi30k = args.protocol == "multi30k"
         result = evaluate(pairs, char_bleu=args.char_bleu, multi30k=multi30k)
-        print(f"\n{result.block()}\nwritten: {result.write()}", flush=True)
+        print(f"\n{result.block()}", flush=True)  # before a folder may refuse the files
+        print(f"written: {result.write()}", flush=True)
         for other in others:
             print(result.compared_with(EvaluationSet(*other, split, **asked)), flush=True)
 

@@ -63,9 +63,9 @@ def main(argv: list[str] | None = None) -> None:
     pairs = EvaluationSet(loaded, translator, split, greedy=False, limit=args.limit)
     print(loaded.about(), flush=True)
     grid = tune(pairs, beams=args.beam, penalties=args.length_penalty)
+    print(f"\n{grid.markdown()}\n{grid.flags()}", flush=True)
     if args.markdown is not None:
         write_text(args.markdown, grid.markdown())
-    print(f"\n{grid.markdown()}\n{grid.flags()}")
 
 
 if __name__ == "__main__":
