@@ -41,14 +41,12 @@ def main(argv: list[str] | None = None) -> None:
     from checkpoints.resolve import resolve_checkpoint
 
     if args.files:
-        found = [
-            resolve_checkpoint(path, runs_dir=args.runs_dir, prefer="best") for path in args.files
-        ]
+        found = [resolve_checkpoint(path, prefer="best") for path in args.files]
         paths, run = [path for path, _ in found], found[0][1]
         which = crc32("\n".join(sorted(str(path.resolve()) for path in paths)).encode())
         how = f"files{len(paths)}_{which:08x}"  # others of this run do not take its place
     else:
-        _, run = resolve_checkpoint(args.model_path, runs_dir=args.runs_dir, prefer="best")
+        _, run = resolve_checkpoint(args.model_path, prefer="best")
         paths = choose_checkpoints(run, best=args.best, last=args.last)
         how = f"best{args.best}" if args.best else f"last{args.last}"
     payload = average_checkpoints(paths)

@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
         from checkpoints.ctranslate2 import convert, require_ctranslate2
 
         require_ctranslate2()
-    loaded = load_run(args.model_path, runs_dir=args.runs_dir)
+    loaded = load_run(args.model_path)
     with write_errors(args.output_dir), atomic_path(args.output_dir) as folder:
         folder.mkdir(parents=True)
         progress = {"epoch": loaded.epoch, "step": loaded.step}

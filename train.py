@@ -75,7 +75,7 @@ def show_differences(here: Config, other: Path) -> None:
         from checkpoints.content import checkpoint_config, read_checkpoint
         from checkpoints.resolve import resolve_checkpoint
 
-        checkpoint, _ = resolve_checkpoint(other, runs_dir="runs", prefer="best")
+        checkpoint, _ = resolve_checkpoint(other, prefer="best")
         there = checkpoint_config(read_checkpoint(checkpoint))
     found = diff(here, there)
     for key, a, b in found:

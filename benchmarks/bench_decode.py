@@ -227,7 +227,7 @@ def random_work(size: str, n_sentences: int, max_tokens: int, seed: int) -> Work
 
 def real_work(path: Path, n_sentences: int) -> Work:
     """The model of a run or checkpoint, and the first test sentences of its corpus."""
-    loaded = load_run(path, runs_dir=path)
+    loaded = load_run(path)
     corpus = build_corpus(loaded.config.data)
     split = corpus.test[0]
     sources = loaded.tokenizer.encode_src_batch(corpus.load(split).src[:n_sentences])

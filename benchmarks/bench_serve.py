@@ -109,7 +109,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     device = common.use_machine(args)
-    loaded = load_run(args.model_path, runs_dir="runs")
+    loaded = load_run(args.model_path)
     run = args.model_path or loaded.run.path
     if args.src_file is not None:
         lines = list(read_lines(*open_source(args.src_file)))

@@ -4,37 +4,32 @@ from pathlib import Path
 from typing import Literal
 
 from checkpoints.marian import PICKLED, fetch_marian, is_of_transformers, marian_run
-from checkpoints.run import LEFT, WEIGHTS, Run, hub_name, newest_run, require_there
+from checkpoints.run import LEFT, WEIGHTS, Run, hub_name, require_there
 from utils.errors import UserError
 
 
-def resolve_checkpoint(
-    path: str | Path | None, *, runs_dir: str | Path, prefer: Literal["best", "newest"]
-) -> tuple[Path, Run]:
+def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -> tuple[Path, Run]:
     """The checkpoint file meant by a user, and its run.
 
-    `path` is a checkpoint, a run folder, a Marian model (its folder, or its name on the hub:
-    OWNER/NAME), or None for the newest run. Of a run "best" is that of the lowest validation loss,
-    or the newest where there is none; "newest" the one to go on from.
+    `path` is a checkpoint, a run folder, or a Marian model (its folder, or its name on the hub:
+    OWNER/NAME). Of a run "best" is that of the lowest validation loss, or the newest where there is
+    none; "newest" the one to go on from.
     """
-    if path is None:
-        run = newest_run(runs_dir)
+    given = Path(path)
+    if given.name in (WEIGHTS, PICKLED) and is_of_transformers(given.parent):
+        given = given.parent
+    if given.is_file():
+        folder = given.resolve().parent
+        if folder.name.startswith(LEFT):
+            folder = folder.parent
+        return given, Run(folder if given.name == WEIGHTS else folder.parent)
+    require_there(given)
+    if (name := hub_name(given)) is not None:
+        run = Run(_of_the_hub(name))
+    elif is_of_transformers(given):
+        run = Run(marian_run(given, str(given.resolve())))
     else:
-        given = Path(path)
-        if given.name in (WEIGHTS, PICKLED) and is_of_transformers(given.parent):
-            given = given.parent
-        if given.is_file():
-            folder = given.resolve().parent
-            if folder.name.startswith(LEFT):
-                folder = folder.parent
-            return given, Run(folder if given.name == WEIGHTS else folder.parent)
-        require_there(given)
-        if (name := hub_name(given)) is not None:
-            run = Run(_of_the_hub(name))
-        elif is_of_transformers(given):
-            run = Run(marian_run(given, str(given.resolve())))
-        else:
-            run = Run(given.parent if given.name == "checkpoints" else given)
+        run = Run(given.parent if given.name == "checkpoints" else given)
     found = (run.best() if prefer == "best" else None) or run.newest()
     exported = run.path / WEIGHTS
     if found is None and prefer == "best" and exported.is_file():

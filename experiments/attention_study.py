@@ -184,7 +184,7 @@ def agreement_rows(pairs: EvaluationSet, back: Translator) -> Rows:
 
 def turned_runs(paths: Sequence[Path]) -> dict[tuple[str, int], LoadedRun]:
     """The models of --reversed by scheme and seed."""
-    loaded = [load_run(path, runs_dir="runs") for path in paths]
+    loaded = [load_run(path) for path in paths]
     return {(scheme_name(each.config), each.config.train.seed): each for each in loaded}
 
 
@@ -400,7 +400,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     turned = turned_runs(args.reversed)
     for number, path in enumerate(paths, start=1):
-        loaded = load_run(path, runs_dir="runs")
+        loaded = load_run(path)
         checkpoint = loaded.checksum()
         measured_before = checkpoint in known
         if measured_before:

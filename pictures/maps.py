@@ -60,7 +60,7 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
         raise UserError(f"--gif: {run.path} has no checkpoints of a training: give such a run")
     found = {}
     for path in paths:
-        loaded = load_run(path, runs_dir=run.path.parent)
+        loaded = load_run(path)
         scheme = trained_scheme(loaded)
         tables = scheme.tables(scheme.n_positions(n_positions, embedding_map.n_positions))
         found[loaded.step] = (f"epoch {loaded.epoch}, update {loaded.step}", tables)

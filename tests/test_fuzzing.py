@@ -70,7 +70,7 @@ def run(folder: Path) -> Run:
 @pytest.fixture(scope="module")
 def saved(run: Run, folder: Path) -> dict[str, Path]:
     """The folders that a run and its export leave."""
-    loaded, exported = load_run(run.path, runs_dir="runs"), folder / "exported"
+    loaded, exported = load_run(run.path), folder / "exported"
     exported.mkdir()
     progress = {"epoch": loaded.epoch, "step": loaded.step}
     write_safetensors(loaded.model, loaded.config, loaded.tokenizer, progress, exported)
@@ -295,7 +295,7 @@ def fingerprint(path: Path) -> str:
 
 
 def weights(path: Path) -> dict[str, Any]:
-    return dict(load_run(path.parent, runs_dir="runs").model.state_dict())
+    return dict(load_run(path.parent).model.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_a_checkpoint_of_odd_parts(run: Run, folder: Path, data: st.DataObject) 
     parts = values.map(lambda value: {**payload, part: value})
     torch.save(data.draw(st.one_of(parts, altered(payload))), path)
     with an_answer_or_a_clear_error():
-        loaded = load_run(copy.path, runs_dir="runs")
+        loaded = load_run(copy.path)
         Translator.of(loaded, torch.device("cpu")).translate("le chat voit le chien")
     with an_answer_or_a_clear_error():
         config, whole = (checkpoint_config(each) for each in (read_checkpoint(path), payload))

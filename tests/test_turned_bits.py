@@ -31,7 +31,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("turned_bits")
     short = "train.max_steps=2 decode.max_len=5 model.d_model=4 model.d_ff=4"
     run_here(toy_config(home, short)).run.path.rename(home / "run")
-    loaded = load_run(home / "run", runs_dir=home)
+    loaded = load_run(home / "run")
     (home / "exported").mkdir()
     write_safetensors(loaded.model, loaded.config, loaded.tokenizer, {}, home / "exported")
     cached(home)
@@ -55,7 +55,7 @@ def config(home: Path) -> Any:
 
 
 def exported(home: Path) -> Any:
-    loaded = load_run(home / "exported", runs_dir=home)
+    loaded = load_run(home / "exported")
     return loaded.model.state_dict(), to_dict(loaded.config)
 
 
@@ -66,7 +66,7 @@ def cached(home: Path) -> Any:
 
 
 def engine(home: Path) -> Any:
-    loaded = load_run(home / "exported", runs_dir=home)
+    loaded = load_run(home / "exported")
     made = loaded.model, loaded.config.model, loaded.tokenizer
     folder = export_once(
         *made, run=Run(home / "engine"), checkpoint=Path("best.pt"), checksum="of the checkpoint"

@@ -165,7 +165,7 @@ def copied(run: Run, folder: Path) -> Run:
 
 def validation_loss(checkpoint: Path, batch_size: int) -> float:
     """Of the weights in a file, evaluated as one that only translates would."""
-    loaded = load_run(checkpoint, runs_dir="runs")
+    loaded = load_run(checkpoint)
     config, tokenizer = loaded.config, loaded.tokenizer
     corpus = build_corpus(config.data)
     _, ids = load_split(config.data, corpus, corpus.validation, tokenizer, training=False)

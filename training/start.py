@@ -200,9 +200,7 @@ def open_run(config: Config, resume: Path | None) -> Start:
         return Resumed(config, run, origin, checkpoint, payload)
     if config.train.init_from is None:
         return Start(config, _new_run(config), "")
-    checkpoint, parent = resolve_checkpoint(
-        config.train.init_from, runs_dir=config.train.runs_dir, prefer="best"
-    )
+    checkpoint, parent = resolve_checkpoint(config.train.init_from, prefer="best")
     payload = read_checkpoint(checkpoint)
     config = as_parent(config, checkpoint_config(payload))
     origin = f"; weights of {checkpoint}"
@@ -267,7 +265,7 @@ def find_checkpoint(path: Path) -> tuple[Path, Run, Mapping[str, Any]]:
     Of a run: the newest, or where that is damaged the one before, with a warning that names both.
     Raises UserError where there is none, and DamagedError for a damaged one that is named itself.
     """
-    checkpoint, run = resolve_checkpoint(path, runs_dir="runs", prefer="newest")
+    checkpoint, run = resolve_checkpoint(path, prefer="newest")
     if checkpoint.resolve().parent.name.startswith(LEFT):
         why = "the run has taken another course since: begin a new one with --init_from"
         raise UserError(f"{checkpoint} was left aside, and {why}")

@@ -144,7 +144,7 @@ def load_from_arguments(
     if args.workers > 1 and device.type != "cpu":
         raise UserError(f"--workers {args.workers} is for a CPU; add --device cpu or leave it out")
     paths = args.model_path if isinstance(args.model_path, list) else [args.model_path]
-    loaded = load_run(*paths, runs_dir=args.runs_dir, change=change)
+    loaded = load_run(*paths, change=change)
     d_model = loaded.config.model.d_model
     precision = resolve_precision(args.precision, device, d_model, setting="--precision")
     engine, said = None, "torch"

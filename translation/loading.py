@@ -81,18 +81,17 @@ class LoadedRun:
 
 
 def load_run(
-    model_path: str | Path | None,
+    model_path: str | Path,
     *partner_paths: str | Path,
-    runs_dir: str | Path,
     change: Callable[[Config], Config] = lambda config: config,
 ) -> LoadedRun:
-    """The model of a checkpoint, of a run (its best), or of the newest run; on the CPU.
+    """The model of a checkpoint or of a run (its best), on the CPU.
 
     `change` may replace parts of the configuration that do not shape the model. The runs of
     `partner_paths` become its partners, which search as its configuration says. Raises UserError
     where a checkpoint, a tokenizer or their fit is at fault.
     """
-    checkpoint, run = resolve_checkpoint(model_path, runs_dir=runs_dir, prefer="best")
+    checkpoint, run = resolve_checkpoint(model_path, prefer="best")
     payload = read_checkpoint(checkpoint)
     config = change(checkpoint_config(payload))
     tokenizer = run_tokenizer(run, payload)
@@ -105,7 +104,7 @@ def load_run(
     def search_alike(other: Config) -> Config:
         return replace(other, decode=config.decode)
 
-    partners = [load_run(path, runs_dir=runs_dir, change=search_alike) for path in partner_paths]
+    partners = [load_run(path, change=search_alike) for path in partner_paths]
     for partner in partners:
         require_same_languages(config.data, partner.config.data, partner.checkpoint)
         if partner.tokenizer.fingerprint() != tokenizer.fingerprint():

@@ -67,7 +67,6 @@ class Translator:
         *partners: str | Path,
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = torch.float32,
-        runs_dir: str | Path = "runs",
     ) -> Translator:
         """The translator of a trained model, on its device.
 
@@ -77,7 +76,6 @@ class Translator:
             partners: more of them, which translate with it as an ensemble.
             device: "auto" (CUDA where there is a device), "cpu", "cuda", "cuda:N".
             dtype: float32, float64, bfloat16 or float16: of the weights and what is computed.
-            runs_dir: where runs lie that are named without their folder.
 
         Raises UserError for what is missing, damaged, or does not fit together.
         """
@@ -85,7 +83,7 @@ class Translator:
         if wanted is None:
             raise UserError(f"dtype {dtype!r}: one of {', '.join(TYPES)}")
         on = resolve_device(str(device))
-        return cls.of(load_run(path, *partners, runs_dir=runs_dir), on, wanted)
+        return cls.of(load_run(path, *partners), on, wanted)
 
     @classmethod
     def of(

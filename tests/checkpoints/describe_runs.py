@@ -25,6 +25,7 @@ from tiny_models import POSITIONS
 from toy_runs import log_of
 
 from checkpoints.content import checkpoint_config
+from checkpoints.run import newest_run
 from configs.schema import Config
 from configs.serialize import apply_overrides, from_dict, to_dict
 from training.run import train
@@ -68,7 +69,7 @@ def described_as(content: Any, key: str = "") -> Any:
 
 def computed(folder: Path) -> dict[str, Any]:
     """What a run translates, scores and learns next."""
-    loaded = load_run(None, runs_dir=folder)
+    loaded = load_run(newest_run(folder).path)
     tokenizer, scores = loaded.tokenizer, []
     for src, tgt in PAIRS:
         ids = tokenizer.encode_tgt(tgt)

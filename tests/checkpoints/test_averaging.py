@@ -91,7 +91,7 @@ def test_a_model_averaged_with_itself_is_itself_and_a_run_never_means_an_average
     assert averaged(best, third).code == 0 == averaged(twin, best).code
     assert len([*(run / "checkpoints").glob("averaged_checkpoint_files2_*")]) == 2
     assert same(content(path)["model"], content(best)["model"])
-    assert load_run(run, runs_dir=tmp_path).checkpoint == best
+    assert load_run(run).checkpoint == best
     assert path not in Run(run).by_age()
 
 
@@ -108,7 +108,7 @@ def test_every_script_takes_an_average_but_training_does_not_go_on_from_it(
     averaged.main, exported = export.main, tmp_path / "exported"
     form = ("--format", "safetensors", "--output_dir", exported)
     assert averaged("--model_path", path, *form).code == 0
-    ours, theirs = (load_run(p, runs_dir=tmp_path).model.state_dict() for p in (path, exported))
+    ours, theirs = (load_run(p).model.state_dict() for p in (path, exported))
     assert same(dict(ours), dict(theirs))
     with pytest.raises(UserError, match="holds weights to translate with, and nothing to go on"):
         open_run(config, path)

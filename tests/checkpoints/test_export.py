@@ -376,7 +376,7 @@ def test_the_scripts_take_the_exported_folder_for_a_run_and_training_does_not_go
     assert by_run.code == 0
     assert len(set(by_run.out.splitlines())) > len(TEXTS)
     with pytest.raises(UserError, match="no checkpoint"):
-        resolve_checkpoint(out, runs_dir=made.folder, prefer="newest")
+        resolve_checkpoint(out, prefer="newest")
 
 
 def test_a_damaged_a_foreign_and_a_newer_file_are_told_apart(made: Made) -> None:
@@ -405,7 +405,7 @@ def test_the_ctranslate2_folder_translates_text(made: Made) -> None:
     out, _ = made.exported(run, "ctranslate2")
     files = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer"}
     assert {path.name for path in out.iterdir()} == files
-    loaded = load_run(run.path, runs_dir=made.folder)
+    loaded = load_run(run.path)
     found = Translator.of(loaded, torch.device("cpu")).translate(TEXTS, search="greedy")
     ours = [translation.text for translation in found]
     read = load_tokenizer(out / "tokenizer")

@@ -98,7 +98,7 @@ def batch(loaded: LoadedRun, n: int = 12) -> tuple[Tensor, Tensor, Tensor]:
 def test_logits_and_gradients_are_those_of_transformers(
     folders: dict[str, Path], name: str
 ) -> None:
-    loaded = load_run(folders[name], runs_dir="runs")
+    loaded = load_run(folders[name])
     src, tgt_in, tgt = batch(loaded)
     pad_id, config = loaded.tokenizer.pad_id, loaded.config.model
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
@@ -126,7 +126,7 @@ def test_logits_and_gradients_are_those_of_transformers(
 
 @pytest.mark.parametrize("name", ["swish_tied", "relu_two_vocabularies"])
 def test_searches_find_what_generate_finds(folders: dict[str, Path], name: str) -> None:
-    loaded = load_run(folders[name], runs_dir="runs")
+    loaded = load_run(folders[name])
     ours, theirs = loaded.model.double(), theirs_in(folders[name], torch.float64)
     tokenizer = loaded.tokenizer
     pad_id, eos_id = tokenizer.pad_id, tokenizer.eos_id
@@ -187,19 +187,19 @@ def test_a_model_is_mapped_once_by_whatever_name_and_process(
     folder, before = shutil.copytree(folders["swish_tied"], home.parent / "mine"), runs_in(home)
     places = [folder, folder / "model.safetensors", folder / ".." / "mine"]
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda p: resolve_checkpoint(p, runs_dir=".", prefer="best"), places))
+        found = list(pool.map(lambda p: resolve_checkpoint(p, prefer="best"), places))
     [run] = {run.path for _, run in found}
     assert [run] == [path for path in runs_in(home) if path not in before]
     assert {"config.json", "model.safetensors", "tokenizer"} == {p.name for p in run.iterdir()}
     changed = (run / "model.safetensors").stat().st_mtime_ns
-    loaded = load_run(folder, runs_dir=".")
+    loaded = load_run(folder)
     assert (run / "model.safetensors").stat().st_mtime_ns == changed
     decode, data = loaded.config.decode, loaded.config.data
     assert (decode.beam_size, decode.n_best, decode.max_len) == (4, 4, 39)
     assert (loaded.config.name, data.src_lang, data.tgt_lang) == ("mine", "fr", "en")
     assert loaded.config.model.position.longest() == 64
     rewritten(folder, GENERATION, num_beams=2, length_penalty=0.5, max_new_tokens=7)
-    decode = load_run(folder, runs_dir=".").config.decode
+    decode = load_run(folder).config.decode
     assert (decode.beam_size, decode.length_penalty, decode.max_len) == (2, 0.5, 7)
 
 
@@ -216,19 +216,19 @@ def test_a_name_on_the_hub_is_fetched_once(
     files["pytorch_model.bin"] = pickled.getvalue()
     if weights == "pytorch_model.bin":
         del files["model.safetensors"]
-    expected = load_run(folders["swish_tied"], runs_dir=".").model.state_dict()
+    expected = load_run(folders["swish_tied"]).model.state_dict()
     with local_hub.serve("models/some/model", files) as (endpoint, asked):
         local_hub.ask(monkeypatch, endpoint, tmp_path)
-        loaded = load_run("some/model", runs_dir=".")
+        loaded = load_run("some/model")
         fetched = {path.rpartition("/")[2] for path in asked}
         assert {"model.safetensors", "pytorch_model.bin"} & fetched == {weights}
     assert loaded.run.path.name.startswith("model-")
     assert loaded.config.tokenizer == Marian(name_or_path="some/model")
-    for name, tensor in load_run("some/model", runs_dir=".").model.state_dict().items():
+    for name, tensor in load_run("some/model").model.state_dict().items():
         assert torch.equal(tensor, expected[name])
     words = "other/model: no such checkpoint or run folder; the model other/model is not in the hub"
     with pytest.raises(UserError, match=f"^{words}.*give a local folder with its files") as caught:
-        load_run("other/model", runs_dir=".")
+        load_run("other/model")
     assert "\n" not in str(caught.value)
 
 
@@ -236,7 +236,7 @@ def test_an_export_of_this_project_is_fetched_with_its_own_tokenizer(
     trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `fr2en` in config.json."""
-    loaded = load_run(trained_run, runs_dir=".")
+    loaded = load_run(trained_run)
     model = replace(loaded.config.model, norm="pre", position=Sinusoidal(), bias=False)
     config = replace(loaded.config, model=model)
     network = build_model(model, loaded.tokenizer)
@@ -248,12 +248,12 @@ def test_an_export_of_this_project_is_fetched_with_its_own_tokenizer(
     files = {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in paths}
     with local_hub.serve("models/some/export", files | {"vocab.json": b"{}"}) as (endpoint, _):
         local_hub.ask(monkeypatch, endpoint, tmp_path / "hub")
-        back = load_run("some/export", runs_dir=".")
+        back = load_run("some/export")
     assert back.config == config
     assert back.tokenizer.fingerprint() == loaded.tokenizer.fingerprint()
     rewritten(tmp_path, "config.json", fr2en=to_dict(config) | {"seed": 1})
     with pytest.raises(UserError, match=r"config\.json: fr2en: unknown key 'seed'"):
-        load_run(tmp_path, runs_dir=".")
+        load_run(tmp_path)
 
 
 def test_inference_translates_as_transformers_does(
@@ -283,7 +283,7 @@ REAL = ROOT.parent / "shared/data/marian-fr-en"
 def test_a_model_of_the_real_tokenizer(tmp_path: Path) -> None:
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
     folder = write_marian_model(REAL, tmp_path, **sizes)
-    loaded = load_run(folder, runs_dir=".")
+    loaded = load_run(folder)
     src, tgt_in, _ = batch(loaded, 4)
     theirs = theirs_in(folder, torch.float32)
     mask = src != loaded.tokenizer.pad_id
@@ -327,7 +327,7 @@ def refusal(folder: Path, home: Path, words: str) -> None:
     """One line with these words, and nothing written."""
     before = runs_in(home)
     with pytest.raises(UserError, match=words) as caught:
-        load_run(folder, runs_dir=".")
+        load_run(folder)
     assert "\n" not in str(caught.value)
     assert runs_in(home) == before
 
@@ -420,7 +420,7 @@ def test_the_finetuning_config_goes_on_from_a_model(
     own = "model.", "tokenizer.", "optim."
     settings = [each for each in settings if not each.startswith(own)]
     config = load_config(ROOT / "configs/iwslt2017_finetune.py", settings)
-    first = load_run(folders["swish_tied"], runs_dir=".")
+    first = load_run(folders["swish_tied"])
 
     def look(trainer: Engine, learner: Learner) -> None:
         @trainer.on(Events.STARTED)
@@ -430,7 +430,7 @@ def test_the_finetuning_config_goes_on_from_a_model(
     whole = run_here(config, hook=look).run
     losses = [line["loss"] for line in log_of(whole).values()]
     assert losses[-1] < losses[0]
-    saved = load_run(whole.path, runs_dir=".")
+    saved = load_run(whole.path)
     assert saved.config.model == replace(first.config.model, dropout=0.1)
     assert saved.config.tokenizer == first.config.tokenizer
     stopped = run_here(apply_overrides(config, ["train.max_steps=7"])).run
@@ -438,4 +438,4 @@ def test_the_finetuning_config_goes_on_from_a_model(
     assert_same(whole, stopped, "regular_checkpoint_2.pt")
     paths = [whole.checkpoints / f"regular_checkpoint_{epoch}.pt" for epoch in (1, 2)]
     averaged = write_average(whole, average_checkpoints(paths), how="last2")
-    assert load_run(averaged, runs_dir=".").model.output.bias.shape == first.model.output.bias.shape
+    assert load_run(averaged).model.output.bias.shape == first.model.output.bias.shape

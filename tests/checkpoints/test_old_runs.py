@@ -9,7 +9,7 @@ from old_run import described, described_schemes, write_old_run
 from toy_runs import log_of, run_here
 
 from checkpoints.content import checkpoint_config, read_checkpoint
-from checkpoints.run import FORMAT, Run
+from checkpoints.run import FORMAT, Run, newest_run
 from configs.serialize import apply_overrides
 from translation.loading import load_run
 from translation.translator import Translator
@@ -25,7 +25,7 @@ def expected() -> dict[str, Any]:
 
 def test_it_translates_as_the_first_release_did(tmp_path: Path, expected: dict[str, Any]) -> None:
     write_old_run(tmp_path)
-    loaded = load_run(None, runs_dir=tmp_path)
+    loaded = load_run(newest_run(tmp_path).path)
     tokenizer = loaded.tokenizer
     src = torch.tensor([tokenizer.encode_src("le roi prend le livre")])
     tgt = torch.tensor([[tokenizer.bos_id, *tokenizer.encode_tgt("the king takes the book")[:-1]]])

@@ -182,7 +182,7 @@ def test_out_and_in_again_not_a_bit_is_another(
     case: str, export_case: Callable[..., Exported], home: Path
 ) -> None:
     exported = export_case(case)
-    back = load_run(exported.folder, runs_dir=home)
+    back = load_run(exported.folder)
     assert back.config == exported.config
     assert back.tokenizer.fingerprint() == exported.tokenizer.fingerprint()
     assert same(back.model.state_dict(), exported.model.state_dict())
@@ -197,7 +197,7 @@ def test_a_marian_model_comes_out_as_it_went_in(
         files = with_two_vocabularies(files, tmp_path / "files")
         changes = {"share_encoder_decoder_embeddings": False}
     given = write_marian_model(files, tmp_path / "given", **changes)
-    loaded = load_run(given, runs_dir=home)
+    loaded = load_run(given)
     (out := tmp_path / "out").mkdir()
     write_transformers(loaded.model, loaded.config, loaded.tokenizer, out)
     before, after = (AutoModelForSeq2SeqLM.from_pretrained(folder) for folder in (given, out))
@@ -265,7 +265,7 @@ def test_a_start_from_zeros_leaves_the_probabilities_and_is_no_run(
         theirs = model(src, decoder_input_ids=theirs_in).logits.log_softmax(-1)
     torch.testing.assert_close(theirs[..., :-1], ours, atol=1e-10, rtol=0)
     with pytest.raises(UserError, match="the shape of"):
-        load_run(exported.folder, runs_dir=home)
+        load_run(exported.folder)
 
 
 # ---------------------------------------------------------------------------------------- tokenizer

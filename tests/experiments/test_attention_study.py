@@ -47,7 +47,7 @@ def turned_run(run: Path, folder: Path) -> Path:
 
 def pairs_of(run: Path, limit: int = 12) -> EvaluationSet:
     """The first test pairs, for a model in float64."""
-    loaded = load_run(run, runs_dir="runs")
+    loaded = load_run(run)
     loaded.model.double()
     return EvaluationSet(loaded, Translator.of(loaded, CPU), "test", True, limit)
 

@@ -55,7 +55,7 @@ def test_a_real_comparison_holds_what_was_measured(tmp_path: Path) -> None:
     assert [float(row[column]) for column in columns] == [*measured, *scores["interval"]]
     by_length = sum(int(row[name]) for name in row if name.startswith("n "))
     assert int(row["sentences"]) == scores["n"] == by_length
-    loaded = load_run(run, runs_dir=output)
+    loaded = load_run(run)
     assert int(row["parameters"]) == sum(p.numel() for p in loaded.model.parameters())
     log = (run / "logs" / "metrics.jsonl").read_text("utf-8").splitlines()
     [only] = [line for line in map(json.loads, log) if line["kind"] == "validation"]

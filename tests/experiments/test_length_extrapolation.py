@@ -76,7 +76,7 @@ def test_a_scaled_copy_has_the_trained_weights_and_another_rotation(
     trained = dataclasses.replace(source, config=trial.config)
     assert trained.digest != trial.digest
     length_extrapolation.copy_run(source, trial)
-    old, new = (load_run(each.run, runs_dir=tmp_path) for each in (source, trial))
+    old, new = (load_run(each.run) for each in (source, trial))
     assert new.config.model.position == position
     states = old.model.state_dict().values(), new.model.state_dict().values()
     assert all(torch.equal(a, b) for a, b in zip(*states))

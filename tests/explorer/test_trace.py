@@ -35,7 +35,7 @@ def unpacked(packed: dict[str, Any]) -> np.ndarray:
 
 
 def traced(run: Path, src_text: str = SENTENCE, tgt_text: str | None = None) -> dict[str, Any]:
-    loaded = load_run(run, runs_dir="runs")
+    loaded = load_run(run)
     return trace(loaded, Translator.of(loaded, torch.device("cpu")), src_text, tgt_text)
 
 

@@ -141,7 +141,7 @@ def test_a_run_is_drawn_into_its_own_folder_with_its_own_projections(
     svg = paths[0].read_text()
     assert "<!-- trained -->" in svg
     assert sinusoidal_run.name in svg
-    loaded = load_run(sinusoidal_run, runs_dir="runs")
+    loaded = load_run(sinusoidal_run)
     assert trained_scheme(loaded).encoder is loaded.model.encoder
 
 
@@ -149,7 +149,7 @@ def test_the_learned_tables_of_both_sides_are_drawn(draw: Scripts, learnable_run
     ended = draw("encoding", "--model_path", learnable_run)
     folder = learnable_run / "results/encoding"
     assert ended == said(*(folder / f"encoding_learnable_{s}.png" for s in ("source", "target")))
-    loaded = load_run(learnable_run, runs_dir="runs")
+    loaded = load_run(learnable_run)
     for side, (_, figure) in zip(
         ("source", "target"), PICTURES["encoding"].draw([trained_scheme(loaded)])
     ):

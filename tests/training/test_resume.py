@@ -248,7 +248,7 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
     aside = [path.name for path in sorted((again.checkpoints / "left_after_update_28").iterdir())]
     assert aside == sorted([newest.name, last_but_one.name])  # kept, and out of the way
     kept = again.checkpoints / "left_after_update_28" / newest.name
-    assert resolve_checkpoint(kept, runs_dir="runs", prefer="best")[1].path == again.path
+    assert resolve_checkpoint(kept, prefer="best")[1].path == again.path
     with pytest.raises(UserError, match=r"left aside.* --init_from"):
         run_here(config, resume=kept)
 

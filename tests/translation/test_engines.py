@@ -43,7 +43,7 @@ ONE = {"compute_type": "float32", "inter_threads": 1, "intra_threads": 1}
 def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with random weights whose translations end, and never hold padding or the start id."""
     run = untrained_run(trained_run, tmp_path_factory.mktemp("engines"), tie_embeddings="none")
-    loaded = load_run(run, runs_dir="runs")
+    loaded = load_run(run)
     state, tokenizer = loaded.model.state_dict(), loaded.tokenizer
     for name, weight in state.items():
         weight.mul_(6 if "cross_attention" in name and weight.dim() == 2 else 1)
@@ -58,7 +58,7 @@ def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(run: Path) -> LoadedRun:
-    return load_run(run, runs_dir="runs")
+    return load_run(run)
 
 
 def texts_of(run: Path) -> list[str]:
@@ -122,7 +122,7 @@ def test_ctranslate2_finds_what_our_search_finds(
 
 
 def test_where_padding_is_probable_our_own_search_ranks(trained_run: Path, tmp_path: Path) -> None:
-    loaded = load_run(copy_run(trained_run, tmp_path), runs_dir="runs")
+    loaded = load_run(copy_run(trained_run, tmp_path))
     engine = loaded.ctranslate2(CPU, greedy=False, **ONE)
     ours, theirs = searchers(loaded, engine)
     ids = ours.tokenizer.encode_src_batch(texts_of(trained_run))[:8]
