@@ -11,13 +11,14 @@ from data.corpora.text import normalize_whitespace
 from explorer.heads import head_statistics
 from explorer.packed import pack
 from explorer.tree import likeliest, searched
+from models.positional_encodings.base import Side
 from pictures.attention import attention_maps
 from pictures.schemes import STACKS, Scheme, trained_scheme
 from translation.loading import LoadedRun
 from translation.search import limits_of
 from translation.translator import Translator
 
-SIDE = {"encoder": "source", "decoder": "target"}
+SIDE: dict[str, Side] = {"encoder": "source", "decoder": "target"}
 
 
 def trace(
@@ -127,25 +128,28 @@ def _probabilities(
 def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
     """What the scheme does to sequences of these lengths, a part for each place where it acts.
 
-    table [n,D] is added to the embeddings; rotation [H,n,P] are angles in radians of each pair of
-    dimensions, with the factor that it is stretched by where there is one (H is 1 where all heads
-    turn alike); bias [L,H,n,n] is added to the logits (L is 1 where all layers share it).
+    `at` [n] is where the model's tokens stand. table [n,D] is added to the embeddings; rotation
+    [H,n,P] are angles in radians of each pair of dimensions, with the factor that it is stretched
+    by where there is one (H is 1 where all heads turn alike); bias [L,H,n,n] is added to the logits
+    (L is 1 where all layers share it).
     """
     parts: list[dict[str, Any]] = []
 
     def add(form: str, stack: str, values: np.ndarray | None, **more: Any) -> None:
         if values is not None and values.size:
-            parts.append({"form": form, "stack": stack, "values": pack(values), **more})
+            part = {"form": form, "stack": stack, "at": at.tolist(), "values": pack(values)}
+            parts.append(part | more)
 
     for stack, n in zip(STACKS, (n_source, n_target)):
-        tables = scheme.tables(n)
+        at = scheme.positions(SIDE[stack], n)
+        tables = scheme.tables(at)
         add("table", stack, tables.get(SIDE[stack], tables.get("")))
-        turned = scheme.rotation(stack, n)
+        turned = scheme.rotation(stack, at)
         if (turned == turned[:1]).all():
             turned = turned[:1]
         stretched = {} if np.allclose(abs(turned), 1) else {"factors": pack(abs(turned))}
         add("rotation", stack, np.angle(turned), **stretched)
-        add("bias", stack, scheme.biases(n).get(stack))
+        add("bias", stack, scheme.biases(at).get(stack))
     return {
         "scheme": scheme.name,
         "state": scheme.state,

@@ -1,7 +1,7 @@
 """What a position scheme does, as arrays to draw: measured through the two contracts of `base.py`.
 
-So every scheme, layout and scaling is drawn as it is used, at the positions 0 .. n-1; Shaw's tables
-alone have lines of their own. Arrays are float64.
+So every scheme, layout and scaling is drawn as it is used, `at` given positions [T], or at n of
+them, 0 .. n-1; Shaw's tables alone have lines of their own. Arrays are float64.
 """
 
 import copy
@@ -30,6 +30,10 @@ from utils.errors import UserError
 
 SIDES: tuple[Side, ...] = get_args(Side)
 STACKS = ("encoder", "decoder")
+
+
+def _whole(at: int | Tensor) -> Tensor:
+    return torch.arange(at) if isinstance(at, int) else at
 
 
 @dataclass(frozen=True)
@@ -80,13 +84,18 @@ class Scheme:
             raise UserError(f"--positions {wanted}: the {self.name} encoding has {known}")
         return wanted or min(default, known or default)
 
+    def positions(self, side: Side, n: int) -> Tensor:
+        """Where n tokens stand outside of training, [n]: `randomized` leaves gaps."""
+        return self.module.positions(side, 0, n, torch.device("cpu"))
+
     @torch.inference_mode()
-    def tables(self, n: int) -> dict[str, np.ndarray]:
-        """What is added to the embeddings, [n,D] by side."""
-        zeros = torch.zeros(1, n, self.model.d_model, dtype=torch.float64)
+    def tables(self, at: int | Tensor) -> dict[str, np.ndarray]:
+        """What is added to the embeddings, [T,D] by side."""
+        positions = _whole(at)
+        zeros = torch.zeros(1, len(positions), self.model.d_model, dtype=torch.float64)
         inputs = {side: self.module.input(side) for side in SIDES}
         found: dict[str, np.ndarray] = {
-            side: module(zeros, torch.arange(n))[0].numpy()
+            side: module(zeros, positions)[0].numpy()
             for side, module in inputs.items()
             if type(module).forward is not InputPosition.forward
         }
@@ -119,24 +128,24 @@ class Scheme:
         return {stack: turned for stack, turned in found.items() if turned.size}
 
     @torch.inference_mode()
-    def rotation(self, stack: str, n: int, role: Role = "query") -> np.ndarray:
-        """How each plane of a head turns with position: complex [H,n,P], magnitude * exp(i angle).
+    def rotation(self, stack: str, at: int | Tensor, role: Role = "query") -> np.ndarray:
+        """How each plane of a head turns with position: complex [H,T,P], magnitude * exp(i angle).
 
         Planes are found by trying, so that any layout of pairs will do: dimension a turns into
         dimension b. They are ordered by their first dimension, which is from fast to slow.
         """
-        module, size = self.attention(stack), self.head_dim
+        module, size, positions = self.attention(stack), self.head_dim, _whole(at)
         if module.widening > 1:  # no turn of planes
-            return np.empty((self.model.n_heads, n, 0))
+            return np.empty((self.model.n_heads, len(positions), 0))
         basis = torch.eye(size, dtype=torch.float64)[:, None, None, :]
         basis = basis.expand(-1, self.model.n_heads, 1, -1)
         # One position on from 0: no frequency of a RoPE makes this a whole or half turn.
         images = module.rotate(basis, torch.tensor([1]), role)[:, :, 0].abs().sum(1)  # [from,to]
         strength, partner = images.fill_diagonal_(0).max(1)
         first = [a for a in range(size) if strength[a] > 0 and a < partner[a]]
-        x = torch.zeros(1, self.model.n_heads, n, size, dtype=torch.float64)
+        x = torch.zeros(1, self.model.n_heads, len(positions), size, dtype=torch.float64)
         x[..., first] = 1.0
-        turned = module.rotate(x, torch.arange(n), role)[0]
+        turned = module.rotate(x, positions, role)[0]
         return torch.complex(turned[..., first], turned[..., partner[first]]).numpy()
 
     @torch.inference_mode()
@@ -159,18 +168,18 @@ class Scheme:
         return logits[0, 0, 0].flip(0).numpy() / self.head_dim
 
     @torch.inference_mode()
-    def biases(self, n: int) -> dict[str, np.ndarray]:
-        """What positions alone add to the scaled logits of n tokens, [L,H,n,n] by stack.
+    def biases(self, at: int | Tensor) -> dict[str, np.ndarray]:
+        """What positions alone add to the scaled logits, [L,H,T,T] by stack.
 
         NaN where the mask forbids. L is 1 where all layers share one module.
         """
-        found, positions = {}, torch.arange(n)
+        found, positions = {}, _whole(at)
         for stack in STACKS:
             causal = stack == "decoder"
             places = Places(positions, positions, causal=causal)
             biases = [module.bias(places) for module in self.layers(stack)]
             if all(bias is not None for bias in biases):
-                shape = (1, self.model.n_heads, n, n)
+                shape = (1, self.model.n_heads, len(positions), len(positions))
                 matrices = torch.cat([cast(Tensor, bias).double().expand(shape) for bias in biases])
                 if places.mask is not None:
                     matrices = matrices.masked_fill(~places.mask, float("nan"))
@@ -194,7 +203,7 @@ class Scheme:
     @torch.inference_mode()
     def encoded(self, ids: np.ndarray) -> np.ndarray:
         """What an encoder with random weights makes of tokens [T], the same each time: [T,D]."""
-        scheme, positions = copy.deepcopy(self.module).double(), torch.arange(len(ids))
+        scheme, positions = copy.deepcopy(self.module).double(), self.positions("source", len(ids))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             encoder = Encoder(self.model).double().eval()

@@ -73,7 +73,7 @@ function positionsView(model) {
   const boxes = parts.map((part) => {
     const { form, stack } = part, values = new Packed(part.values), host = el("div");
     const state = { layer: 0, head: 0 };
-    const labels = axes(model, stack)[0].map((text, i) => `${i} ${text}`);
+    const labels = axes(model, stack)[0].map((text, i) => `${part.at[i]} ${text}`);
     const draw = () => host.replaceChildren(DRAWN[form](
       { model, part, values, labels, ...state, width: Math.max(280, host.clientWidth || 600) }));
     const heads = form === "table" ? 1 : values.shape.at(form === "bias" ? 1 : 0);

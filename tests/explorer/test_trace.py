@@ -15,13 +15,14 @@ from made_runs import Scripts, untrained_run
 from tiny_models import BOS, EOS, LIMITS, tiny_model
 
 import visualize
-from configs.positions import Alibi, Learnable, NoPosition, Rope, Shaw
+from configs.positions import Alibi, Learnable, NoPosition, Randomized, Rope, Shaw
 from explorer.heads import head_statistics
 from explorer.packed import pack
 from explorer.page import page
 from explorer.trace import trace, words
 from explorer.tree import searched
 from models.decoding.beam import beam_search
+from models.positional_encodings.randomized import draw_positions
 from translation.loading import load_run
 from translation.translator import Translator
 
@@ -149,6 +150,7 @@ def test_attention_and_probabilities_are_the_models(trained_run: Path) -> None:
     [
         (Alibi(), ["bias", "bias"]),
         (Rope(), ["rotation", "rotation"]),
+        (Randomized(), ["rotation", "rotation"]),
         (Learnable(max_positions=100), ["table", "table"]),
         (NoPosition(), []),
         (Shaw(), []),
@@ -162,23 +164,27 @@ def test_positions_are_those_of_the_sentence(
     found = traced(run)
     n, t = len(found["source"]["pieces"]), len(found["target"]["pieces"])
     parts = found["position"]["parts"]
+    draw_of_256 = draw_positions(256, 1024, torch.Generator().manual_seed(0)).numpy()
     assert [part["form"] for part in parts] == forms
     assert found["position"]["content"] == (["encoder", "decoder"] if position == Shaw() else [])
     for part, length in zip(parts, (n, t)):
         values = unpacked(part["values"])
         assert values.shape[1 if part["form"] == "rotation" else -2] in (length, 2)
         if part["form"] == "rotation":
-            np.testing.assert_allclose(values[0, :3, 0], [0, 1, 2], atol=1e-3)
+            at = draw_of_256[:length] if position == Randomized() else np.arange(length)
+            turned = np.exp(1j * values[0, :, 0])
+            np.testing.assert_allclose(turned, np.exp(1j * at), atol=1e-3)
         if part["form"] == "bias":
             assert values.shape == (1, 2, length, length)
             slopes = values[0, :, 1, 0]
             np.testing.assert_allclose(values[0, :, 2, 0], 2 * slopes, atol=1e-3)
 
 
+@pytest.mark.parametrize("position", [Alibi(), Randomized(scheme=Alibi())], ids=lambda p: p.kind)
 def test_logits_less_the_bias_are_those_of_a_model_without_it(
-    trained_run: Path, tmp_path: Path
+    trained_run: Path, tmp_path: Path, position: Any
 ) -> None:
-    run = untrained_run(trained_run, tmp_path, position=Alibi())
+    run = untrained_run(trained_run, tmp_path, position=position)
     plain = untrained_run(trained_run, tmp_path, position=NoPosition())  # the same weights
     found, without = (traced(path, tgt_text="She works.") for path in (run, plain))
     for stack, part in zip(("encoder", "decoder"), found["position"]["parts"]):
