@@ -129,9 +129,9 @@ def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
     """What the scheme does to sequences of these lengths, a part for each place where it acts.
 
     `at` [n] is where the model's tokens stand. table [n,D] is added to the embeddings; rotation
-    [H,n,P] are angles in radians of each pair of dimensions, with the factor that it is stretched
-    by where there is one (H is 1 where all heads turn alike); bias [L,H,n,n] is added to the logits
-    (L is 1 where all layers share it).
+    [L,H,n,P] are angles in radians of each pair of dimensions, with the factor that it is stretched
+    by where there is one (H is 1 where all heads turn alike); bias [L,H,n,n] is added to the
+    logits. L is 1 where all layers do the same.
     """
     parts: list[dict[str, Any]] = []
 
@@ -145,8 +145,8 @@ def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
         tables = scheme.tables(at)
         add("table", stack, tables.get(SIDE[stack], tables.get("")))
         turned = scheme.rotation(stack, at)
-        if (turned == turned[:1]).all():
-            turned = turned[:1]
+        if (turned == turned[:, :1]).all():
+            turned = turned[:, :1]
         stretched = {} if np.allclose(abs(turned), 1) else {"factors": pack(abs(turned))}
         add("rotation", stack, np.angle(turned), **stretched)
         add("bias", stack, scheme.biases(at).get(stack))

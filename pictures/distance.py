@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pictures.panels import Curve, curve_panels, matrix_panels, panel_figure
-from pictures.registry import NO_TABLE, Figures, need, picture, where
+from pictures.registry import NO_TABLE, Figures, layers_of, need, picture, where
 from pictures.text import wrap
 
 if TYPE_CHECKING:
@@ -115,10 +115,12 @@ def decay(schemes: Sequence[Scheme], n: int) -> Figures:
             label = f"{scheme.label}{where(side)} ({scheme.model.d_model} dimensions)"
             products[label] = Curve(k, by_offset(cosines(table))[0])
         for stack, turned in list(turns.items())[-1:]:  # the decoder, where the stacks differ
-            label = f"{scheme.label} (heads of {scheme.head_dim}{where(stack)})"
+            layer = scheme.turning(stack)
+            of = f"{where(stack)}{where([*layers_of(turned), ''][layer])}"
+            label = f"{scheme.label} (heads of {scheme.head_dim}{of})"
             products[label] = Curve(k, scheme.equal_vector_logits(stack, n))
-            if np.allclose(np.abs(turned), 1.0) and not scheme.depends_on_content(stack):
-                bounds[label] = Curve(k, decay_bound(turned[0]))
+            if np.allclose(np.abs(turned[layer]), 1.0) and not scheme.depends_on_content(stack):
+                bounds[label] = Curve(k, decay_bound(turned[layer, 0]))
     panels = {
         "mean cosine of position vectors; q.k of equal vectors, turned "
         "(sinusoids, RoPE: the mean of cos(k w))": products,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pictures.panels import Curve, curve_panels, matrix_panels, point_panels
-from pictures.registry import Figures, need, picture, where
+from pictures.registry import Figures, heads_of, layers_of, need, picture, where
 
 if TYPE_CHECKING:
     from pictures.schemes import Scheme
@@ -42,9 +42,9 @@ def encoding(scheme: Scheme, n: int) -> Figures:
         yield side, figure
     for stack, turned in turns.items():
         keys = scheme.rotation(stack, n, "key")
-        alike = bool((turned == turned[:1]).all())
+        alike = bool((turned == turned[:, :1]).all())
         if alike:
-            turned, keys = turned[:1], keys[:1]
+            turned, keys = turned[:, :1], keys[:, :1]
         angles = turned / np.abs(turned)
         shown = {
             "cos": ("cos of the rotation angles", angles.real, 0.0),
@@ -54,10 +54,12 @@ def encoding(scheme: Scheme, n: int) -> Figures:
         }
         for name, (what, values, centre) in shown.items():
             if name in ("cos", "sin") or not np.allclose(values, 1.0):
+                layers = layers_of(values)
                 figure = matrix_panels(
-                    values[None],
-                    columns=[""] if alike else [f"head {i + 1}" for i in range(len(values))],
-                    size=wide if alike else None,
+                    values.swapaxes(0, 1) if alike else values,
+                    rows=[] if alike else layers,
+                    columns=layers or [""] if alike else heads_of(values),
+                    size=wide if values.shape[:2] == (1, 1) else None,
                     centre=centre,
                     title=f"{scheme.label}: {what}, heads of {scheme.head_dim} dimensions"
                     f"{where(stack)}{scheme.about}",
@@ -65,12 +67,13 @@ def encoding(scheme: Scheme, n: int) -> Figures:
                     y_label="position",
                 )
                 yield f"{stack}_{name}".lstrip("_"), figure
-    for stack, matrices in shaw.items():
+    for stack, by_layer in shaw.items():
+        matrices = np.stack([*by_layer.values()], axis=1)
         figure = matrix_panels(
             matrices,
             title=f"{scheme.label}: the vectors of each clipped distance, {stack}{scheme.about}",
             rows=["added to keys", "added to values"][: len(matrices)],
-            columns=[f"layer {i + 1}" for i in range(matrices.shape[1])],
+            columns=[f"layer {layer + 1}" for layer in by_layer],
             x_label="dimension of a head",
             y_label="key position - query position",
             first_row=-(matrices.shape[2] // 2),
@@ -96,9 +99,7 @@ def bias(scheme: Scheme, n: int) -> Figures:
         "--position alibi",
     )
     for stack, matrices in biases.items():
-        n_layers, n_heads = matrices.shape[:2]
-        layers = [f"layer {i + 1}" for i in range(n_layers)] if n_layers > 1 else []
-        heads = [f"head {i + 1}" for i in range(n_heads)]
+        layers, heads = layers_of(matrices), heads_of(matrices)
         of = f"of {scheme.label}, {stack} self-attention{scheme.about}"
         matrix_figure = matrix_panels(
             matrices,
@@ -133,23 +134,26 @@ def bias(scheme: Scheme, n: int) -> Figures:
     schemes=("rope",),
 )
 def rotation(scheme: Scheme, n: int) -> Figures:
-    """The pairs are those of queries, in the first head."""
+    """The pairs are those of queries, in the first head of the first layer that turns them."""
     lacks = "turns no queries and keys; choose one that does, as in --position rope"
     for stack, turned in need(scheme.turns(n), scheme, lacks).items():
-        planes = np.stack((turned[0].real, turned[0].imag), axis=2)  # [n,P,2]
-        first, second = scheme.rotation(stack, 2)[0]
-        periods = 2 * np.pi / np.abs(np.angle(second / first))
+        layer = scheme.turning(stack)
+        head, of_layer = turned[layer, 0], [*layers_of(turned), ""][layer]
+        planes = np.stack((head.real, head.imag), axis=2)  # [n,P,2]
+        first, second = scheme.rotation(stack, 2)[layer, 0]
+        with np.errstate(divide="ignore"):  # a pair may rest
+            periods = 2 * np.pi / np.abs(np.angle(second / first))
         lengths = [f"{period:.1f}" if period < 100 else f"{period:,.0f}" for period in periods]
         pairs = np.unique(np.linspace(0, len(periods) - 1, 8).round().astype(int))
         figure = point_panels(
             {f"pair {pair}: period {lengths[pair]}": planes[:, pair] for pair in pairs},
             title=f"{scheme.label}: the vector (1, 0) of a pair of dimensions of a query, turned "
-            f"by position (period: of a whole turn){where(stack)}{scheme.about}",
+            f"by position (period: of a whole turn){where(stack)}{where(of_layer)}{scheme.about}",
             x_label="first dimension of the pair",
             y_label="second dimension of the pair",
             columns=4,
             side=2.5,
-            limit=1.15 * max(1.0, float(np.abs(turned[0][:, pairs]).max())),
+            limit=1.15 * max(1.0, float(np.abs(head[:, pairs]).max())),
             circle=True,
         )
         yield stack, figure

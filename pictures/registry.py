@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from utils.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
 
     from pictures.schemes import Scheme
@@ -50,6 +51,16 @@ def picture(shows: str, **options: Any) -> Callable[[Callable[[Any, int], Figure
 def where(place: str, noun: str = "") -> str:
     """The end of a title for a side or a stack: ", source side"; "" where all have the same."""
     return f", {place} {noun}".rstrip() if place else ""
+
+
+def layers_of(values: np.ndarray) -> list[str]:
+    """What to call the layers of values [L,...]; no name where L is 1, which stands for all."""
+    return [f"layer {i + 1}" for i in range(len(values))] if len(values) > 1 else []
+
+
+def heads_of(values: np.ndarray) -> list[str]:
+    """What to call the heads of values [L,H,...]."""
+    return [f"head {i + 1}" for i in range(values.shape[1])]
 
 
 def need(found: T, scheme: Scheme, lacks: str) -> T:

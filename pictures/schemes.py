@@ -6,7 +6,7 @@ them, 0 .. n-1; Shaw's tables alone have lines of their own. Arrays are float64.
 
 import copy
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -109,16 +109,18 @@ class Scheme:
         return self.module.attention("decoder" if stack == "decoder" else "encoder", layer)
 
     def layers(self, stack: str) -> list[AttentionPosition]:
-        """The modules of a stack, each once."""
+        """The module of each layer of a stack; a single one where all layers share it."""
         model = self.model
         n = model.n_decoder_layers if stack == "decoder" else model.n_encoder_layers
-        return list(dict.fromkeys(self.attention(stack, layer) for layer in range(n)))
+        modules = [self.attention(stack, layer) for layer in range(n)]
+        return modules[:1] if len(set(modules)) == 1 else modules
 
     def depends_on_content(self, stack: str) -> bool:
         """Whether the logits have a term that no picture of positions alone can show."""
-        module = self.attention(stack)
-        own_term = type(module).logit_term is not AttentionPosition.logit_term
-        return own_term or module.needs_weights
+        return any(
+            type(module).logit_term is not AttentionPosition.logit_term or module.needs_weights
+            for module in self.layers(stack)
+        )
 
     def turns(self, n: int) -> dict[str, np.ndarray]:
         """`rotation` of queries by stack."""
@@ -127,14 +129,29 @@ class Scheme:
             found = {"": found["encoder"]}
         return {stack: turned for stack, turned in found.items() if turned.size}
 
-    @torch.inference_mode()
-    def rotation(self, stack: str, at: int | Tensor, role: Role = "query") -> np.ndarray:
-        """How each plane of a head turns with position: complex [H,T,P], magnitude * exp(i angle).
+    def turning(self, stack: str) -> int:
+        """The first layer whose queries turn."""
+        return int((self.rotation(stack, 2) != 1).any((1, 2, 3)).argmax())
 
-        Planes are found by trying, so that any layout of pairs will do: dimension a turns into
+    def rotation(self, stack: str, at: int | Tensor, role: Role = "query") -> np.ndarray:
+        """How each plane of a head turns with position: magnitude * exp(i angle), [L,H,T,P].
+
+        A plane that rests is 1; P is 0 where none turns. L is 1 where all layers turn alike.
+        """
+        turned = [self._turned(module, _whole(at), role) for module in self.layers(stack)]
+        most = max(planes.shape[2] for planes in turned)
+        rests = [((0, 0), (0, 0), (0, most - planes.shape[2])) for planes in turned]
+        whole = np.stack([np.pad(*each, constant_values=1) for each in zip(turned, rests)])
+        return whole[:1] if (whole == whole[:1]).all() else whole
+
+    @torch.inference_mode()
+    def _turned(self, module: AttentionPosition, positions: Tensor, role: Role) -> np.ndarray:
+        """The planes of one layer that turn, [H,T,P].
+
+        They are found by trying, so that any layout of pairs will do: dimension a turns into
         dimension b. They are ordered by their first dimension, which is from fast to slow.
         """
-        module, size, positions = self.attention(stack), self.head_dim, _whole(at)
+        size = self.head_dim
         if module.widening > 1:  # no turn of planes
             return np.empty((self.model.n_heads, len(positions), 0))
         basis = torch.eye(size, dtype=torch.float64)[:, None, None, :]
@@ -152,11 +169,12 @@ class Scheme:
     def equal_vector_logits(self, stack: str, n: int) -> np.ndarray:
         """q.k / Dh of a query of ones at n-1 and keys of ones at distance k = 0 .. n-1: [n].
 
-        For a rotation by frequencies w_i this is the mean of cos(k w_i), as for any q = k with
-        equally strong pairs; with the magnitudes of YaRN and xPos. Terms that the scheme adds to
-        the logits because of q and k count too; a bias does not.
+        In the first layer that turns. For a rotation by frequencies w_i this is the mean of
+        cos(k w_i), as for any q = k with equally strong pairs; with the magnitudes of YaRN and
+        xPos. Terms that the scheme adds to the logits because of q and k count too; a bias does
+        not.
         """
-        module, positions = self.attention(stack), torch.arange(n)
+        module, positions = self.attention(stack, self.turning(stack)), torch.arange(n)
         ones = torch.ones(1, self.model.n_heads, n, self.head_dim, dtype=torch.float64)
         q = module.rotate(ones, positions, "query")[:, :, -1:]
         k = module.rotate(ones, positions, "key")
@@ -171,34 +189,36 @@ class Scheme:
     def biases(self, at: int | Tensor) -> dict[str, np.ndarray]:
         """What positions alone add to the scaled logits, [L,H,T,T] by stack.
 
-        NaN where the mask forbids. L is 1 where all layers share one module.
+        NaN where the mask forbids, 0 in a layer without. L is 1 where all layers share one module.
         """
         found, positions = {}, _whole(at)
         for stack in STACKS:
             causal = stack == "decoder"
             places = Places(positions, positions, causal=causal)
             biases = [module.bias(places) for module in self.layers(stack)]
-            if all(bias is not None for bias in biases):
-                shape = (1, self.model.n_heads, len(positions), len(positions))
-                matrices = torch.cat([cast(Tensor, bias).double().expand(shape) for bias in biases])
+            if any(bias is not None for bias in biases):
+                nothing = torch.zeros(1, self.model.n_heads, *[len(positions)] * 2).double()
+                each = (nothing if bias is None else bias.double() for bias in biases)
+                matrices = torch.cat([bias.expand_as(nothing) for bias in each])
                 if places.mask is not None:
                     matrices = matrices.masked_fill(~places.mask, float("nan"))
                 found[stack] = matrices.numpy()
         return found
 
-    def shaw_tables(self) -> dict[str, np.ndarray]:
-        """Shaw's vectors of the distances -clip .. clip by stack: [R,L,2*clip+1,Dh].
+    def shaw_tables(self) -> dict[str, dict[int, np.ndarray]]:
+        """Shaw's vectors of the distances -clip .. clip by stack and layer: [R,2*clip+1,Dh].
 
         R is 1, those of keys, or 2 with those of values.
         """
-        found = {}
-        for stack in STACKS:
-            shaw = [module for module in self.layers(stack) if isinstance(module, Shaw)]
-            tables = [[m.key_table for m in shaw], [m.value_table for m in shaw if m.needs_weights]]
-            if shaw:
-                stacked = [torch.stack([*layers]) for layers in tables if layers]
-                found[stack] = torch.stack(stacked).detach().double().numpy()
-        return found
+        found = {
+            stack: {
+                layer: torch.stack([*module.parameters()]).detach().double().numpy()
+                for layer, module in enumerate(self.layers(stack))
+                if isinstance(module, Shaw)
+            }
+            for stack in STACKS
+        }
+        return {stack: tables for stack, tables in found.items() if tables}
 
     @torch.inference_mode()
     def encoded(self, ids: np.ndarray) -> np.ndarray:

@@ -20,16 +20,16 @@ const DRAWN = {
     });
   },
 
-  rotation({ part, values, labels, head, width }) {
+  rotation({ part, values, labels, layer, head, width }) {
     const factors = part.factors && new Packed(part.factors);
     const say = (i, j, angle) => {
       const turned = `turned by ${number(angle)} rad (${number((angle * 180) / Math.PI, 0)}\u00b0)`;
-      const stretched = factors ? `, stretched by ${number(factors.at(head, i, j))}` : "";
+      const stretched = factors ? `, stretched by ${number(factors.at(layer, head, i, j))}` : "";
       return `position ${isolated(labels[i])}, pair ${j}: ${turned}${stretched}`;
     };
     return matrix({
-      title: "Angles", rows: labels, columns: range(values.shape[2]).map(String), width, say,
-      value: (i, j) => values.at(head, i, j), scale: "angle", square: false,
+      title: "Angles", rows: labels, columns: range(values.shape[3]).map(String), width, say,
+      value: (i, j) => values.at(layer, head, i, j), scale: "angle", square: false,
       names: ["position", "pair of dimensions, from fast to slow"],
     });
   },
@@ -76,8 +76,8 @@ function positionsView(model) {
     const labels = axes(model, stack)[0].map((text, i) => `${part.at[i]} ${text}`);
     const draw = () => host.replaceChildren(DRAWN[form](
       { model, part, values, labels, ...state, width: Math.max(280, host.clientWidth || 600) }));
-    const heads = form === "table" ? 1 : values.shape.at(form === "bias" ? 1 : 0);
-    const layers = form === "bias" ? model.attention[stack].layers : 1;
+    const [own, heads] = form === "table" ? [1, 1] : values.shape;
+    const layers = form === "bias" ? model.attention[stack].layers : own;
     const choices = [["layer", layers], ["head", heads]].filter(([, many]) => many > 1);
     const controls = choices.map(([field, many]) => {
       const options = range(many).map((i) => [i, `${field} ${i + 1}`]);

@@ -15,7 +15,7 @@ from made_runs import Scripts, untrained_run
 from tiny_models import BOS, EOS, LIMITS, tiny_model
 
 import visualize
-from configs.positions import Alibi, Learnable, NoPosition, Randomized, Rope, Shaw
+from configs.positions import Alibi, Interleaved, Learnable, NoPosition, Randomized, Rope, Shaw
 from explorer.heads import head_statistics
 from explorer.packed import pack
 from explorer.page import page
@@ -151,6 +151,7 @@ def test_attention_and_probabilities_are_the_models(trained_run: Path) -> None:
         (Alibi(), ["bias", "bias"]),
         (Rope(), ["rotation", "rotation"]),
         (Randomized(), ["rotation", "rotation"]),
+        (Interleaved(others=Alibi()), ["bias", "bias"]),
         (Learnable(max_positions=100), ["table", "table"]),
         (NoPosition(), []),
         (Shaw(), []),
@@ -169,13 +170,14 @@ def test_positions_are_those_of_the_sentence(
     assert found["position"]["content"] == (["encoder", "decoder"] if position == Shaw() else [])
     for part, length in zip(parts, (n, t)):
         values = unpacked(part["values"])
-        assert values.shape[1 if part["form"] == "rotation" else -2] in (length, 2)
+        assert values.shape[-2] == length
         if part["form"] == "rotation":
             at = draw_of_256[:length] if position == Randomized() else np.arange(length)
-            turned = np.exp(1j * values[0, :, 0])
+            turned = np.exp(1j * values[0, 0, :, 0])
             np.testing.assert_allclose(turned, np.exp(1j * at), atol=1e-3)
         if part["form"] == "bias":
-            assert values.shape == (1, 2, length, length)
+            assert len(values) == (2 if isinstance(position, Interleaved) else 1)
+            assert not np.nan_to_num(values[1:]).any()
             slopes = values[0, :, 1, 0]
             np.testing.assert_allclose(values[0, :, 2, 0], 2 * slopes, atol=1e-3)
 

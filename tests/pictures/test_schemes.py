@@ -7,12 +7,12 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from drawn import assert_legible, curves, images, legend, points, titles
+from drawn import assert_legible, curves, images, legend, points, suptitle, titles
 from matplotlib.figure import Figure
 from tiny_models import RelativeBias, tiny_config, tiny_model
 
 from configs.position_names import POSITIONS
-from configs.positions import Fire, Kerple
+from configs.positions import Fire, Interleaved, Kerple, NoPosition
 from configs.schema import (
     T5,
     Alibi,
@@ -199,6 +199,8 @@ def test_shaws_tables_stand_by_distance_and_layer() -> None:
     assert figure.axes[0].images[0].get_extent()[2:] == [3.5, -3.5]
     without = draw("encoding", Shaw(values=False))["encoding_shaw_encoder_tables"]
     assert len(images(without)) == 2
+    every_second = draw("encoding", Interleaved(others=NoPosition(), nth=Shaw(), every=2))
+    assert titles(every_second["encoding_interleaved_encoder_tables"]) == ["layer 2"]
 
 
 # --------------------------------------------------------------------------- why positions, and how
@@ -274,6 +276,19 @@ def test_layers_with_a_bias_of_their_own_take_a_row_each() -> None:
     assert list(curves(lines)) == ["layer 1", "layer 2"]
 
 
+@pytest.mark.parametrize("nth", [Alibi(), NoPosition()], ids=lambda p: p.kind)
+def test_interleaved_layers_each_have_their_own_bias(nth: Position) -> None:
+    shape = SHAPE | {"n_encoder_layers": 6, "n_decoder_layers": 6}
+    position = Interleaved(others=T5(), nth=nth, every=3)
+    made = fresh_scheme("interleaved", ModelConfig(position=position, **shape))
+    found, ids = made.biases(5)["encoder"], torch.arange(5)
+    assert found.shape == (6, 2, 5, 5)
+    for layer, drawn in enumerate(found):
+        bias = made.module.attention("encoder", layer).bias(Places(ids, ids))
+        expected = np.zeros((2, 5, 5)) if bias is None else bias.detach().numpy()
+        np.testing.assert_array_equal(drawn, expected)
+
+
 # --------------------------------------------------------------------------------------- similarity
 
 
@@ -346,7 +361,7 @@ def test_the_decay_of_sinusoids_and_rope_is_a_mean_of_cosines() -> None:
 def test_the_bound_holds_for_real_products_and_is_met() -> None:
     rope = Scheme("rope", scheme(Rope()).module, ModelConfig(position=Rope(), d_model=8, n_heads=1))
     module = rope.attention("")
-    bound = decay_bound(rope.rotation("", 60)[0])
+    bound = decay_bound(rope.rotation("", 60)[0, 0])
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         q, k = torch.randn(2, 1, 1, 1, 8, generator=generator, dtype=torch.float64)
@@ -441,6 +456,24 @@ def test_the_rotation_goes_round_the_circle_by_each_frequency() -> None:
         np.testing.assert_allclose(points(axes), expected, atol=1e-12)
     assert list(draw("rotation", Cope(), n=20)) == ["rotation_cope_encoder"]
     assert len(draw("rotation", XPos(), n=20)) == 2
+
+
+def test_layers_that_turn_are_told_from_those_that_do_not() -> None:
+    made = scheme(Interleaved(others=NoPosition(), nth=Rope(), every=2))
+    for part, plain in (("cos", 1), ("sin", 0)):
+        at_rest, turned = images(draw("encoding", made, n=9)[f"encoding_interleaved_{part}"])
+        [expected] = images(draw("encoding", Rope(), n=9)[f"encoding_rope_{part}"])
+        assert (at_rest == plain).all()
+        np.testing.assert_array_equal(turned, expected)
+    figure, plain = draw("rotation", made, n=9), draw("rotation", Rope(), n=9)["rotation_rope"]
+    np.testing.assert_array_equal(
+        points(figure["rotation_interleaved"].axes[0]), points(plain.axes[0])
+    )
+    assert "turned by position (period: of a whole turn), layer 2" in suptitle(
+        figure["rotation_interleaved"]
+    )
+    product, bound = curves(draw("decay", made, n=9)["decay_interleaved"]).values()
+    assert list(product) == list(bound) == ["interleaved (heads of 8, layer 2)"]
 
 
 # --------------------------------------------------------------------------------------------- maps
