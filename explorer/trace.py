@@ -11,14 +11,13 @@ from data.corpora.text import normalize_whitespace
 from explorer.heads import head_statistics
 from explorer.packed import pack
 from explorer.tree import likeliest, searched
-from models.positional_encodings.base import Side
 from pictures.attention import attention_maps
-from pictures.schemes import STACKS, Scheme, trained_scheme
+from pictures.schemes import Scheme, trained_scheme
 from translation.loading import LoadedRun
 from translation.search import limits_of
 from translation.translator import Translator
 
-SIDE: dict[str, Side] = {"encoder": "source", "decoder": "target"}
+SIDE = {"encoder": "source", "decoder": "target"}
 
 
 def trace(
@@ -131,17 +130,18 @@ def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
     `at` [n] is where the model's tokens stand. table [n,D] is added to the embeddings; rotation
     [L,H,n,P] are angles in radians of each pair of dimensions, with the factor that it is stretched
     by where there is one (H is 1 where all heads turn alike); bias [L,H,n,n] is added to the
-    logits. L is 1 where all layers do the same.
+    logits. L is 1 where all layers do the same. The note tells of what no part shows.
     """
     parts: list[dict[str, Any]] = []
+    where = {"encoder": scheme.positions("source", n_source)}
+    where["decoder"] = scheme.positions("target", n_target)
 
     def add(form: str, stack: str, values: np.ndarray | None, **more: Any) -> None:
         if values is not None and values.size:
             part = {"form": form, "stack": stack, "at": at.tolist(), "values": pack(values)}
             parts.append(part | more)
 
-    for stack, n in zip(STACKS, (n_source, n_target)):
-        at = scheme.positions(SIDE[stack], n)
+    for stack, at in where.items():
         tables = scheme.tables(at)
         add("table", stack, tables.get(SIDE[stack], tables.get("")))
         turned = scheme.rotation(stack, at)
@@ -150,9 +150,12 @@ def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
         stretched = {} if np.allclose(abs(turned), 1) else {"factors": pack(abs(turned))}
         add("rotation", stack, np.angle(turned), **stretched)
         add("bias", stack, scheme.biases(at).get(stack))
-    return {
-        "scheme": scheme.name,
-        "state": scheme.state,
-        "content": [stack for stack in STACKS if scheme.depends_on_content(stack)],
-        "parts": parts,
-    }
+    note = f"{scheme.name} ({scheme.state}), for {n_source} source and {n_target} target tokens."
+    by_words, by_length = (scheme.decided_by(cause, where) for cause in ("words", "length"))
+    if by_words:
+        note += f" What it does in {by_words} depends on the words too, which is not drawn."
+    if by_length:
+        note += f" In {by_length} so long a sentence turns by other angles than these."
+    if not (parts or by_words):
+        note += " Nothing is added or turned: only the decoder's mask tells places apart."
+    return {"scheme": scheme.name, "note": note, "parts": parts}

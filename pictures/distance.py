@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pictures.panels import Curve, curve_panels, matrix_panels, panel_figure
-from pictures.registry import NO_TABLE, Figures, layers_of, need, picture, where
+from pictures.registry import NO_PLACE, NO_TABLE, Figures, layers_of, need, picture, where
 from pictures.text import wrap
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ def decay(schemes: Sequence[Scheme], n: int) -> Figures:
     k = np.arange(n)
     for scheme in schemes:
         tables, turns = scheme.tables(n), scheme.turns(n)
-        lacks = "adds nothing to embeddings and turns nothing; `bias` draws a bias by distance"
-        need(tables or turns, scheme, lacks)
+        need(tables or turns, scheme, f"{NO_PLACE}{scheme.elsewhere}")
         for side, table in tables.items():
             label = f"{scheme.label}{where(side)} ({scheme.model.d_model} dimensions)"
             products[label] = Curve(k, by_offset(cosines(table))[0])
@@ -119,7 +118,8 @@ def decay(schemes: Sequence[Scheme], n: int) -> Figures:
             of = f"{where(stack)}{where([*layers_of(turned), ''][layer])}"
             label = f"{scheme.label} (heads of {scheme.head_dim}{of})"
             products[label] = Curve(k, scheme.equal_vector_logits(stack, n))
-            if np.allclose(np.abs(turned[layer]), 1.0) and not scheme.depends_on_content(stack):
+            more = any(layer in layers for layers in scheme.beyond(stack, n).values())
+            if np.allclose(np.abs(turned[layer]), 1.0) and not more:
                 bounds[label] = Curve(k, decay_bound(turned[layer, 0]))
     panels = {
         "mean cosine of position vectors; q.k of equal vectors, turned "

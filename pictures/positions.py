@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pictures.panels import Curve, curve_panels, matrix_panels, point_panels
-from pictures.registry import Figures, heads_of, layers_of, need, picture, where
+from pictures.registry import NO_PLACE, Figures, heads_of, layers_of, need, picture, where
 
 if TYPE_CHECKING:
     from pictures.schemes import Scheme
@@ -25,11 +25,7 @@ WORDS = np.array(["le", "chien", "mord", "l'", "homme"])
 def encoding(scheme: Scheme, n: int) -> Figures:
     wide = (8.0, 4.3)
     tables, turns, shaw = scheme.tables(n), scheme.turns(n), scheme.shaw_tables()
-    need(
-        tables or turns or shaw,
-        scheme,
-        "adds nothing to embeddings and turns nothing; `bias` draws what depends on distance alone",
-    )
+    need(tables or turns or shaw, scheme, f"{NO_PLACE}{scheme.elsewhere}")
     for side, table in tables.items():
         figure = matrix_panels(
             table[None, None],
@@ -40,6 +36,8 @@ def encoding(scheme: Scheme, n: int) -> Figures:
             y_label="position",
         )
         yield side, figure
+    by_words = scheme.decided_by("words") if turns else ""
+    but = f" (words have a say in {by_words})" if by_words else ""
     for stack, turned in turns.items():
         keys = scheme.rotation(stack, n, "key")
         alike = bool((turned == turned[:, :1]).all())
@@ -62,7 +60,7 @@ def encoding(scheme: Scheme, n: int) -> Figures:
                     size=wide if values.shape[:2] == (1, 1) else None,
                     centre=centre,
                     title=f"{scheme.label}: {what}, heads of {scheme.head_dim} dimensions"
-                    f"{where(stack)}{scheme.about}",
+                    f"{where(stack)}{but}{scheme.about}",
                     x_label="rotated pair of dimensions (fast to slow)",
                     y_label="position",
                 )
@@ -135,7 +133,8 @@ def bias(scheme: Scheme, n: int) -> Figures:
 )
 def rotation(scheme: Scheme, n: int) -> Figures:
     """The pairs are those of queries, in the first head of the first layer that turns them."""
-    lacks = "turns no queries and keys; choose one that does, as in --position rope"
+    lacks = "turns no queries and keys by position alone; choose one that does, as in "
+    lacks += "--position rope"
     for stack, turned in need(scheme.turns(n), scheme, lacks).items():
         layer = scheme.turning(stack)
         head, of_layer = turned[layer, 0], [*layers_of(turned), ""][layer]

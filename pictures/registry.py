@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Figures = Iterable[tuple[str, "Figure"]]  # with what tells them apart in the names of files
 NO_TABLE = "adds nothing to embeddings; choose one that does, as in --position sinusoidal"
+NO_PLACE = "adds nothing to embeddings and turns nothing by position alone"
 
 
 @dataclass(frozen=True, slots=True)

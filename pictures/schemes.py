@@ -5,8 +5,9 @@ them, 0 .. n-1; Shaw's tables alone have lines of their own. Arrays are float64.
 """
 
 import copy
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from utils.errors import UserError
 
 SIDES: tuple[Side, ...] = get_args(Side)
 STACKS = ("encoder", "decoder")
+Cause = Literal["words", "length"]
 
 
 def _whole(at: int | Tensor) -> Tensor:
@@ -108,19 +110,69 @@ class Scheme:
         """The module of a self-attention; the encoder's for the stack ""."""
         return self.module.attention("decoder" if stack == "decoder" else "encoder", layer)
 
+    def depth(self, stack: str) -> int:
+        return self.model.n_decoder_layers if stack == "decoder" else self.model.n_encoder_layers
+
     def layers(self, stack: str) -> list[AttentionPosition]:
         """The module of each layer of a stack; a single one where all layers share it."""
-        model = self.model
-        n = model.n_decoder_layers if stack == "decoder" else model.n_encoder_layers
-        modules = [self.attention(stack, layer) for layer in range(n)]
+        modules = [self.attention(stack, layer) for layer in range(self.depth(stack))]
         return modules[:1] if len(set(modules)) == 1 else modules
 
-    def depends_on_content(self, stack: str) -> bool:
-        """Whether the logits have a term that no picture of positions alone can show."""
-        return any(
-            type(module).logit_term is not AttentionPosition.logit_term or module.needs_weights
-            for module in self.layers(stack)
+    @torch.inference_mode()
+    def beyond(self, stack: str, at: int | Tensor) -> dict[Cause, list[int]]:
+        """The layers that do more than turn by position and add a bias, by what else decides.
+
+        Found by trying two texts, the second with q and k twice as long. Without the bias, logits
+        are four times as large unless "words" have a say, and those of `rotate` alone unless the
+        "length" has one, as in dynamic NTK. The query is the last: the length is the longest.
+        """
+        exact, positions = replace(self, module=copy.deepcopy(self.module).double()), _whole(at)
+        n, n_heads, causal = len(positions), self.model.n_heads, stack == "decoder"
+        generator = torch.Generator().manual_seed(0)
+        how: Any = {"dtype": torch.float64, "generator": generator}
+        x = torch.randn(2, n, self.model.d_model, **how)
+        qkv = torch.randn(1, n, 3, n_heads, self.head_dim, **how)
+        qkv = torch.cat((qkv, 2 * qkv))
+        places, last = (
+            Places(ids, positions, causal=causal) for ids in (positions, positions[-1:])
         )
+        found: dict[Cause, list[int]] = {"words": [], "length": []}
+        for layer, module in enumerate(exact.layers(stack)):
+            state = module.token_state(x)
+            q, k, _ = module.rotate_heads(qkv, places, state)
+            scale = module.logit_scale(self.head_dim, last)
+            logits = scale * q[:, :, -1:] @ k.mT
+            term = module.logit_term(q[:, :, -1:], k, last, state)
+            if term is not None:
+                logits = logits + term
+            q, k, _ = (heads.transpose(1, 2) for heads in qkv[:1].unbind(2))
+            q, k = module.rotate(q, positions, "query"), module.rotate(k, positions, "key")
+            if module.needs_weights or not torch.allclose(logits[1], 4 * logits[0]):
+                found["words"].append(layer)
+            elif not torch.allclose(logits[0], (scale * q[:, :, -1:] @ k.mT)[0]):
+                found["length"].append(layer)
+        if len(exact.layers(stack)) == 1:  # it stands for all
+            return {cause: [*range(self.depth(stack))] * len(own) for cause, own in found.items()}
+        return found
+
+    def decided_by(self, cause: Cause, at: Mapping[str, int | Tensor] | None = None) -> str:
+        """Where the cause acts, `beyond`: "the encoder (layers 2, 3) and the decoder", or ""."""
+        named, few = [], self.n_positions(None, 8)
+        for stack in STACKS:
+            layers = self.beyond(stack, few if at is None else at[stack])[cause]
+            numbers = ", ".join(str(layer + 1) for layer in layers)
+            some = f" (layer{'s' * (len(layers) > 1)} {numbers})"
+            if layers:
+                named.append(f"the {stack}{some if len(layers) < self.depth(stack) else ''}")
+        return " and ".join(named)
+
+    @property
+    def elsewhere(self) -> str:
+        """What it does beside adding to embeddings and turning by position: the end of a line."""
+        biased, by_words = self.biases(self.n_positions(None, 8)), self.decided_by("words")
+        hints = ["; `bias` draws what it adds to the logits"] * bool(biased)
+        hints += [f"; what it does in {by_words} depends on the words too"] * bool(by_words)
+        return "".join(hints)
 
     def turns(self, n: int) -> dict[str, np.ndarray]:
         """`rotation` of queries by stack."""

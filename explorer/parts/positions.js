@@ -61,15 +61,7 @@ const DRAWN = {
 };
 
 function positionsView(model) {
-  const { scheme, state, content, parts } = model.position;
-  const [n, t] = [model.source.pieces.length, model.target.pieces.length];
-  const notes = [`${scheme} (${state}), for ${n} source and ${t} target tokens.`];
-  if (content.length) {
-    notes.push(`In the ${content.join(" and the ")} it adds terms that depend on the words too, ` +
-      "which no picture of positions shows.");
-  } else if (!parts.length) {
-    notes.push("Nothing is added or turned: only the decoder's mask tells places apart.");
-  }
+  const { note, parts } = model.position;
   const boxes = parts.map((part) => {
     const { form, stack } = part, values = new Packed(part.values), host = el("div");
     const state = { layer: 0, head: 0 };
@@ -96,5 +88,5 @@ function positionsView(model) {
     repaint.add(draw);
     return box;
   });
-  return section("Positions", notes.join(" "), el("div.parts", ...boxes));
+  return section("Positions", note, el("div.parts", ...boxes));
 }

@@ -15,14 +15,26 @@ from made_runs import Scripts, untrained_run
 from tiny_models import BOS, EOS, LIMITS, tiny_model
 
 import visualize
-from configs.positions import Alibi, Interleaved, Learnable, NoPosition, Randomized, Rope, Shaw
+from configs.position_names import POSITIONS
+from configs.positions import (
+    Alibi,
+    DynamicNtkScaling,
+    Interleaved,
+    Learnable,
+    NoPosition,
+    Randomized,
+    Rope,
+    Shaw,
+)
+from configs.schema import ModelConfig
 from explorer.heads import head_statistics
 from explorer.packed import pack
 from explorer.page import page
-from explorer.trace import trace, words
+from explorer.trace import positions, trace, words
 from explorer.tree import searched
 from models.decoding.beam import beam_search
 from models.positional_encodings.randomized import draw_positions
+from pictures.schemes import fresh_scheme
 from translation.loading import load_run
 from translation.translator import Translator
 
@@ -167,7 +179,7 @@ def test_positions_are_those_of_the_sentence(
     parts = found["position"]["parts"]
     draw_of_256 = draw_positions(256, 1024, torch.Generator().manual_seed(0)).numpy()
     assert [part["form"] for part in parts] == forms
-    assert found["position"]["content"] == (["encoder", "decoder"] if position == Shaw() else [])
+    assert ("depends on the words" in found["position"]["note"]) == (position == Shaw())
     for part, length in zip(parts, (n, t)):
         values = unpacked(part["values"])
         assert values.shape[-2] == length
@@ -180,6 +192,24 @@ def test_positions_are_those_of_the_sentence(
             assert not np.nan_to_num(values[1:]).any()
             slopes = values[0, :, 1, 0]
             np.testing.assert_allclose(values[0, :, 2, 0], 2 * slopes, atol=1e-3)
+
+
+def test_the_note_is_true_of_every_scheme() -> None:
+    both = "the encoder and the decoder"
+    by_words = dict.fromkeys(("shaw", "transformer_xl", "xlnet", "deberta", "deberta_log"), both)
+    by_words |= dict.fromkeys(("dape", "pope", "selective_rope"), both)
+    by_words |= {"cope": "the decoder", "fox": "the decoder"}
+    by_words["repo"] = "the encoder (layers 2, 3) and the decoder (layer 2)"
+    layers = {"n_encoder_layers": 3, "n_decoder_layers": 2}
+    dynamic = Rope(scaling=DynamicNtkScaling(trained_length=5))
+    for name, position in (POSITIONS | {"dynamic": dynamic}).items():
+        model = ModelConfig(position=position, d_model=16, n_heads=2, **layers)
+        note = positions(fresh_scheme(name, model), 6, 5)["note"]
+        assert ("depends on the words" in note) == (name in by_words), name
+        assert f"What it does in {by_words[name]} dep" in note if name in by_words else True, note
+        assert ("Nothing is added or turned" in note) == (name == "none"), name
+        other = "In the encoder so long a sentence turns by other angles"
+        assert (other in note) == (name == "dynamic"), name
 
 
 @pytest.mark.parametrize("position", [Alibi(), Randomized(scheme=Alibi())], ids=lambda p: p.kind)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tiny_models import RelativeBias, tiny_config, tiny_model
 
 from configs.position_names import POSITIONS
-from configs.positions import Fire, Interleaved, Kerple, NoPosition
+from configs.positions import Dape, Fire, Interleaved, Kerple, NoPosition, Pope
 from configs.schema import (
     T5,
     Alibi,
@@ -30,12 +30,14 @@ from configs.schema import (
     XPos,
     YarnScaling,
 )
+from models.attention.multi_head import SelfAttention
+from models.attention.tap import AttentionTap
 from models.positional_encodings.alibi import alibi_slopes
 from models.positional_encodings.base import AttentionScheme, Places
 from models.positional_encodings.sinusoidal import sinusoid_table
 from pictures.distance import by_offset, cosines, decay_bound, first_ideas, projected_products
 from pictures.maps import principal_axes, scaled_map
-from pictures.schemes import Scheme, fresh_scheme
+from pictures.schemes import STACKS, Scheme, fresh_scheme
 from utils.errors import UserError
 from visualize import PICTURES
 
@@ -98,6 +100,40 @@ def test_every_picture_is_legible(picture: str, position: Position) -> None:
         assert_legible(figure)
 
 
+@pytest.mark.parametrize("name", POSITIONS)
+def test_what_depends_on_the_words_is_known(name: str) -> None:
+    """In a real attention: logits of x = 0 are the bias that is drawn, those of 2x less the bias
+    four times those of x; but not where words have a say."""
+    made, at = scheme(POSITIONS[name], name), torch.arange(6)
+    made.module.double()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 6, 16, generator=generator, dtype=torch.float64)
+    biases = made.biases(6)
+
+    def logits(x: torch.Tensor, stack: str, layer: int) -> np.ndarray:
+        """Less a constant of each row; NaN where the mask forbids."""
+        torch.manual_seed(1)
+        attention = SelfAttention(made.model, kind=stack, layer=layer).double().eval()
+        torch.nn.init.zeros_(attention.qkv_proj.bias)
+        places, tap = Places(at, at, causal=stack == "decoder"), AttentionTap()
+        attention(x, position=made.attention(stack, layer), places=places, tap=tap)
+        weights = tap.maps(stack)[0, 0].numpy()
+        return np.log(weights, where=weights > 0, out=np.full_like(weights, np.nan))
+
+    def constant_rows(values: np.ndarray) -> bool:
+        return bool((np.nanmax(values, -1) - np.nanmin(values, -1) < 1e-9).all())
+
+    for stack in STACKS:
+        by_words = []
+        for layer in (0, 1):
+            bias = biases.get(stack, np.zeros((1, 2, 6, 6)))
+            bias = bias[layer if len(bias) > 1 else 0]
+            nothing, once, twice = (logits(factor * x, stack, layer) - bias for factor in range(3))
+            if not (constant_rows(nothing) and constant_rows(twice - 4 * once)):
+                by_words.append(layer)
+        assert made.beyond(stack, 6) == {"words": by_words, "length": []}
+
+
 def test_a_scheme_is_labelled_by_what_has_become_of_it() -> None:
     made = scheme(T5())
     assert (made.state, made.label) == ("untrained", "t5, untrained")
@@ -123,6 +159,8 @@ def test_a_fresh_scheme_leaves_the_random_state_alone_and_is_the_same_each_time(
         ("bias", Rope(), None, "'rope' adds no bias to the logits that depends on positions alone"),
         ("similarity", Rope(), None, "'rope' adds nothing to embeddings; choose one that does"),
         ("projections", T5(), None, "'t5' adds nothing to embeddings"),
+        ("encoding", Pope(), None, "in the encoder and the decoder depends on the words too"),
+        ("encoding", Dape(), None, "`bias` draws what it adds to the logits; what it does in"),
         ("decay", T5(), None, "'t5' adds nothing to embeddings and turns nothing"),
         ("rotation", Sinusoidal(), None, "'sinusoidal' turns no queries and keys"),
         ("embedding_map", Rope(), None, "'rope' adds nothing to embeddings"),
@@ -390,7 +428,7 @@ def test_magnitudes_and_lengths_take_part_in_the_decay() -> None:
     # Dynamic NTK: plain as long as trained, and another base beyond.
     short = Rope(scaling=DynamicNtkScaling(factor=4.0, trained_length=50))
     np.testing.assert_allclose(decay(short)[0], decay(Rope())[0], atol=1e-12)
-    assert decay(short)[1] == 1
+    assert (decay(short)[1], decay(short, 100)[1]) == (2, 1)
     base = 10000 * (4 * 100 / 50 - 3) ** (8 / 6)
     expected = np.cos(np.arange(100)[:, None] * frequencies(4, base)).mean(1)
     np.testing.assert_allclose(decay(short, 100)[0], expected, atol=1e-9)
