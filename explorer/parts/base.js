@@ -20,7 +20,9 @@ const svg = maker((tag) => document.createElementNS("http://www.w3.org/2000/svg"
 
 const range = (n) => Array.from({ length: n }, (_, i) => i);
 const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
-const number = (x, digits = 3) => x.toFixed(digits).replace("-", "\u2212");
+/** No "-0.00": packed numbers are not exactly 0. */
+const number = (x, digits = 3) =>
+  x.toFixed(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "\u2212");
 const percent = (p) => `${p >= 0.0995 ? (100 * p).toFixed(0) : (100 * p).toPrecision(2)} %`;
 /** Text that runs in its own direction, whatever stands around it. */
 const isolated = (text) => `\u2068${text}\u2069`;

@@ -100,7 +100,8 @@ function matrix(given) {
     [row, column] = cursor;
     const x = value(row, column);
     const cell = () => `${isolated(rows[row])} \u2192 ${isolated(columns[column])}`;
-    readout.textContent = say ? say(row, column, x) : `${cell()}: ${number(x)}`;
+    const told = Number.isNaN(x) ? "hidden by the mask" : number(x);
+    readout.textContent = say ? say(row, column, x) : `${cell()}: ${told}`;
     draw();
   }
   canvas.addEventListener("pointermove", (event) => {

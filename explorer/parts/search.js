@@ -82,7 +82,8 @@ function searchView(model) {
       const [, is] = FATES[nodes[node].fate];
       counts.set(is, (counts.get(is) ?? 0) + 1);
     }
-    const became = [...counts].map(([is, n]) => `${n} ${is}`).join(", ");
+    const each = ([is, n]) => `${n} ${n > 1 ? is.replace("goes", "go") : is}`;
+    const became = [...counts].map(each).join(", ");
     let said = `Step ${step} of ${steps.length}: ${live.length} extended; ${became}.`;
     if (last !== null) {
       const nth = `number ${n_best} of the finished has ${number(last, 2)}`;

@@ -223,7 +223,9 @@ def test_arrow_keys_step_through_the_search(
     assert f"Step 1 of {len(steps)}: 1 extended" in opened.text(".legend ~ .told")
     assert len(opened.all(".tree .node")) == 1 + len(steps[0]["made"])
     opened.keys(Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
-    assert f"Step 2 of {len(steps)}: 5 extended" in opened.text(".legend ~ .told")
+    told = opened.text(".legend ~ .told")
+    assert f"Step 2 of {len(steps)}: 5 extended" in told
+    assert "5 go on" in told
     shown = opened.texts(".legend ~ .table td:nth-child(5)")
     made = [nodes[node] for node in steps[1]["made"]]
     assert shown == [f"{node['sum']:.2f}".replace("-", "−") for node in made]
@@ -268,6 +270,9 @@ def test_the_bias_is_shown_with_the_logits_with_and_without_it(
     expected = [bias[2, 0], logits[2, 0] - logits[2].mean()]
     expected.append(expected[1] - (bias[2, 0] - bias[2].mean()))
     assert values == pytest.approx(expected, abs=2e-3)
+    opened.all(".parts .bias:last-child canvas")[0].send_keys(Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    readout = opened.texts(".parts .bias:last-child .readout")[0]
+    assert readout.endswith(": hidden by the mask")
 
 
 def test_any_text_is_shown_as_text(show: Callable[..., Page], trained_run: Path) -> None:
