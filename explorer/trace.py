@@ -52,9 +52,13 @@ def trace(
     return {
         "name": loaded.run.path.name,
         "about": f"epoch {loaded.epoch}, update {loaded.step:,}",
-        "source": words(normalize_whitespace(src_text), attention.source),
+        "source": {
+            **words(normalize_whitespace(src_text), attention.source),
+            "lang": loaded.config.data.src_lang,
+        },
         "target": {
             **words(attention.text, attention.target),
+            "lang": loaded.config.data.tgt_lang,
             "given": tgt_text is not None,
             "start": start,
             **_probabilities(translator, source, target),

@@ -56,16 +56,16 @@ function choice(label, options, onchange) {
   return { box: el("label", label, select), select };
 }
 
-function bars(entries, chosen = null) {
+function bars(entries, lang, chosen = null) {
   return el("ul.bars", ...entries.map(([name, p]) => {
     const filled = el("i"), bar = el("span.bar", { "aria-hidden": "true" }, filled);
     filled.style.width = `${100 * p}%`;
-    const shown = [el("span.name", { dir: "auto" }, name), bar, el("span.number", percent(p))];
-    return el(name === chosen ? "li.chosen" : "li", ...shown);
+    const called = el("span.name", { dir: "auto", lang }, name);
+    return el(name === chosen ? "li.chosen" : "li", called, bar, el("span.number", percent(p)));
   }));
 }
-const likeliestBars = (likeliest, chosen) =>
-  bars(likeliest.map(([piece, logProb]) => [piece, Math.exp(logProb)]), chosen);
+const likeliestBars = (likeliest, lang, chosen) =>
+  bars(likeliest.map(([piece, logProb]) => [piece, Math.exp(logProb)]), lang, chosen);
 
 /** Rows { on, cells }; classes are those of the columns. */
 function table(heads, classes, rows) {

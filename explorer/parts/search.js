@@ -12,6 +12,7 @@ const COLUMN = 118, ROW = 40, WIDTH = 92, HEIGHT = 33, MARGIN = 10; // pixels of
 
 function searchView(model) {
   const { nodes, steps, results, beam_size, n_best, alpha, longest, own } = model.search;
+  const { lang } = model.target;
   let step = steps.length, slot = 0, result = 0;
   const path = (node) => (node === null ? [] : [...path(nodes[node].parent), node]);
   const prefix = (node) =>
@@ -54,11 +55,12 @@ function searchView(model) {
     edges.sort((a, b) => a.classList.contains("path") - b.classList.contains("path"));
     const boxes = shown.map((node) => {
       const { piece, fate, sum } = nodes[node], [mark, is, why] = FATES[fate] ?? [];
+      const short = piece.length > 10 ? `${piece.slice(0, 9)}\u2026` : piece;
       const at = { transform: `translate(${x(node)} ${y(node)})`, onclick: () => pick(node) };
       return svg(`g.node.${classes(node)}`, at,
         svg("title", fate ? `${prefix(node)}: ${is}, ${why}` : "the start"),
         svg("rect", { width: WIDTH, height: HEIGHT }),
-        svg("text", { x: 8, y: 14.5 }, piece.length > 10 ? `${piece.slice(0, 9)}\u2026` : piece),
+        svg("text", { x: 8, y: 14.5, lang }, short),
         svg("text.sum", { x: 8, y: 27.5 }, fate ? `${mark} ${number(sum, 2)}` : ""));
     });
     drawing.replaceChildren(...edges, ...boxes);
@@ -95,7 +97,7 @@ function searchView(model) {
     const rows = made.map((node) => {
       const { parent, piece, rank, log_prob, sum, fate } = nodes[node];
       const [mark, is, why] = FATES[fate];
-      const text = `${ending(prefix(parent))}\u2009\u00b7\u2009${piece}`;
+      const text = el("span", { lang }, `${ending(prefix(parent))}\u2009\u00b7\u2009${piece}`);
       const numbers = [number(log_prob, 2), percent(Math.exp(log_prob)), number(sum, 2)];
       const told = `${mark} ${is}: ${why}`;
       return { on: parent === live[slot], cells: [rank, text, ...numbers, told] };
@@ -104,7 +106,7 @@ function searchView(model) {
       ["number", "text", "number", "number", "number", "wide"], rows));
     const before = ending(prefix(live[slot])), which = `hypothesis ${slot + 1} of ${live.length}`;
     const head = `Likeliest after ${before ? quoted(before) : "the start"} (${which})`;
-    next.replaceChildren(el("h3", head), likeliestBars(likeliest[slot]));
+    next.replaceChildren(el("h3", head), likeliestBars(likeliest[slot], lang));
     const right = MARGIN + step * COLUMN + WIDTH, { scrollLeft, clientWidth } = tree;
     if (right > scrollLeft + clientWidth || right - 2 * COLUMN < scrollLeft) {
       tree.scrollLeft = right - clientWidth + 2 * MARGIN;
@@ -118,7 +120,7 @@ function searchView(model) {
         draw();
       };
       const pressed = { type: "button", "aria-pressed": i === result, onclick };
-      const name = el("button", pressed, text || "(nothing)");
+      const name = el("button", { ...pressed, lang: text ? lang : null }, text || "(nothing)");
       const numbers = [number(score, 4), number(log_prob, 4)];
       return { on: i === result, cells: [i + 1, name, ...numbers, finished ? "" : "cut off"] };
     });

@@ -54,7 +54,7 @@ function tokensView(model) {
       chips[side] = (first ? [model.target.start, ...named] : named).map((text, i) => {
         const place = i + first, special = place < 0 || text === "</s>";
         return el(special ? "span.token.special" : "span.token", {
-          role: "option", dir: "auto",
+          role: "option", dir: "auto", lang: special ? null : model[side].lang,
           "aria-label": place < 0 ? `start: ${text}` : `${text}, ${place + 1} of ${named.length}`,
           onpointerenter: () => point([side, place]),
           onfocus: () => point(null, [side, place]),
@@ -141,16 +141,17 @@ function tokensView(model) {
   }
 
   function describe(active, asks, found) {
-    const { pieces, log_probs, likeliest } = model.target;
+    const { pieces, log_probs, likeliest, lang } = model.target;
     if (!active) {
       told.textContent = "Point at a token, or reach it with Tab and the arrow keys.";
       const least = range(pieces.length).sort((a, b) => log_probs[a] - log_probs[b]).slice(0, 6);
-      const unsure = least.map((i) => [pieces[i], Math.exp(log_probs[i])]);
-      detail.replaceChildren(el("div", el("h3", "Where the model was least sure"), bars(unsure)));
+      const unsure = bars(least.map((i) => [pieces[i], Math.exp(log_probs[i])]), lang);
+      detail.replaceChildren(el("div", el("h3", "Where the model was least sure"), unsure));
       return;
     }
     detail.replaceChildren();
-    const [side, place] = active, name = quoted(chipAt(side, place).textContent);
+    const [side, place] = active, { from, to } = weights;
+    const name = quoted(chipAt(side, place).textContent);
     const other = ([, row, column]) => (asks ? keyChip(column) : queryChip(row)).textContent;
     const best = found.sort((a, b) => b[0] - a[0]).slice(0, 6).filter(([w]) => w > 0.0005);
     const kind = KINDS[state.kind];
@@ -162,14 +163,15 @@ function tokensView(model) {
         : `${name} ${does} ${three.join(", ")}.`;
       const which = ["layer", "head"].map((field) =>
         state[field] === "all" ? `all ${field}s` : `${field} ${Number(state[field]) + 1}`);
-      detail.append(el("div", el("h3", [kind, ...which].join(", ")),
-        bars(best.map((each) => [other(each), each[0]]))));
+      const shares = bars(best.map((each) => [other(each), each[0]]), model[asks ? to : from].lang);
+      detail.append(el("div", el("h3", [kind, ...which].join(", ")), shares));
     } else told.textContent = `${name} asks nothing in ${kind.toLowerCase()}.`;
     if (side !== "target" || place < 0) return;
     const own = range(pieces.length).filter((i) => unitOf("target")[i] === place);
     for (const i of own.slice(0, 4)) {
       const had = `${quoted(pieces[i])} had ${percent(Math.exp(log_probs[i]))}; likeliest here`;
-      detail.append(el("div", el("h3", had), likeliestBars(likeliest[i].slice(0, 6), pieces[i])));
+      const found = likeliestBars(likeliest[i].slice(0, 6), lang, pieces[i]);
+      detail.append(el("div", el("h3", had), found));
     }
   }
 

@@ -320,3 +320,20 @@ def test_two_models_stand_side_by_side_and_answer_for_themselves(
         best = max(first[columns == word].sum() for word in range(max(columns) + 1))
         assert opened.texts(f"{column} .detail > :first-child .number")[0] == percent(best)
     assert opened.text("h1") == SENTENCE
+
+
+def test_what_is_in_another_language_says_so(
+    show: Callable[..., Page], traces: list[dict[str, Any]]
+) -> None:
+    opened = show(traces[0])
+    for css, lang in {
+        "h1": "fr",
+        ".translation": "en",
+        ".tokens.source .token:not(.special)": "fr",
+        ".tokens.target .token:not(.special)": "en",
+        ".detail .name": "en",
+        ".tree svg g text:not(.sum)": "en",
+        ".legend ~ .table td.text > *": "en",
+    }.items():
+        script = f"Array.from(document.querySelectorAll({css!r}), e => e.getAttribute('lang'))"
+        assert set(opened.run(script)) == {lang}, css

@@ -150,6 +150,7 @@ def test_attention_and_probabilities_are_the_models(trained_run: Path) -> None:
     assert sum(found["target"]["log_probs"]) == pytest.approx(best["log_prob"], abs=1e-3)
     given = traced(trained_run, tgt_text="She works.")
     assert (given["target"]["text"], given["target"]["given"]) == ("She works.", True)
+    assert (given["source"]["lang"], given["target"]["lang"]) == ("fr", "en")
     assert given["search"] == found["search"]
     for likeliest in given["target"]["likeliest"]:
         values = [value for _, value in likeliest]
