@@ -31,7 +31,8 @@ class BeamTree:
         late       by EOS behind the first K, where it does not count
         outranked  K better ones go on
         cut_off    at the length limit
-        overtaken  it would go on, but the search ended: it could no longer win
+        overtaken  it would go on, but the search ended: it could no longer win, or was no
+                   hypothesis of a single beam, which ends with its first EOS
     steps: which nodes were extended (`live`), their likeliest next tokens, which nodes were `made`,
     the `bound` that a living hypothesis can still reach, and the score of the finished hypothesis
     (`last`, of n_best) that has to be overtaken.

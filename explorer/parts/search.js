@@ -8,11 +8,12 @@ const FATES = {
   cut_off: ["\u2026", "cut off", "as long as a translation may be"],
   overtaken: ["\u2013", "given up", "it would go on, but could no longer win"],
 };
+const GREEDY = { ...FATES, overtaken: ["\u2013", "given up", "the only hypothesis has ended"] };
 const COLUMN = 118, ROW = 40, WIDTH = 92, HEIGHT = 33, MARGIN = 10; // pixels of the tree
 
 function searchView(model) {
   const { nodes, steps, results, beam_size, n_best, alpha, longest, own } = model.search;
-  const { lang } = model.target;
+  const { lang } = model.target, fates = beam_size > 1 ? FATES : GREEDY;
   let step = steps.length, slot = 0, result = 0;
   const path = (node) => (node === null ? [] : [...path(nodes[node].parent), node]);
   const prefix = (node) =>
@@ -54,7 +55,7 @@ function searchView(model) {
     });
     edges.sort((a, b) => a.classList.contains("path") - b.classList.contains("path"));
     const boxes = shown.map((node) => {
-      const { piece, fate, sum } = nodes[node], [mark, is, why] = FATES[fate] ?? [];
+      const { piece, fate, sum } = nodes[node], [mark, is, why] = fates[fate] ?? [];
       const short = piece.length > 10 ? `${piece.slice(0, 9)}\u2026` : piece;
       const at = { transform: `translate(${x(node)} ${y(node)})`, onclick: () => pick(node) };
       return svg(`g.node.${classes(node)}`, at,
@@ -81,22 +82,25 @@ function searchView(model) {
     draw();
     const counts = new Map();
     for (const node of made) {
-      const [, is] = FATES[nodes[node].fate];
+      const [, is] = fates[nodes[node].fate];
       counts.set(is, (counts.get(is) ?? 0) + 1);
     }
     const each = ([is, n]) => `${n} ${n > 1 ? is.replace("goes", "go") : is}`;
     const became = [...counts].map(each).join(", ");
     let said = `Step ${step} of ${steps.length}: ${live.length} extended; ${became}.`;
-    if (last !== null) {
-      const nth = `number ${n_best} of the finished has ${number(last, 2)}`;
-      const reach = `what lives can ${last < bound ? "still " : ""}reach ${number(bound, 2)}`;
-      said += last < bound ? ` ${capital(nth)}; ${reach}.`
-        : ` The search ends: ${nth}, and ${reach} at most.`;
+    const now = new Set(made.map((node) => nodes[node].fate));
+    const nth = () => `number ${n_best} of the finished has ${number(last, 2)}`;
+    if (now.has("overtaken")) {
+      said += beam_size === 1 ? " The search ends: its only hypothesis has ended."
+        : ` The search ends: ${nth()}, and what would go on can reach ${number(bound, 2)} at most.`;
+    } else if (now.has("cut_off")) said += " The search ends: no translation may be longer.";
+    else if (last !== null) {
+      said += ` ${capital(nth())}; what lives can still reach ${number(bound, 2)}.`;
     }
     summary.textContent = said;
     const rows = made.map((node) => {
       const { parent, piece, rank, log_prob, sum, fate } = nodes[node];
-      const [mark, is, why] = FATES[fate];
+      const [mark, is, why] = fates[fate];
       const text = el("span", { lang }, `${ending(prefix(parent))}\u2009\u00b7\u2009${piece}`);
       const numbers = [number(log_prob, 2), percent(Math.exp(log_prob)), number(sum, 2)];
       const told = `${mark} ${is}: ${why}`;
@@ -144,7 +148,7 @@ function searchView(model) {
   const controls = el("div.controls", arrow("\u2190", "Previous step", -1), slider,
     arrow("\u2192", "Next step", 1), hint);
   const legend = el("ul.legend", ...["lives", "ended", "outranked", "cut_off", "overtaken"].map(
-    (fate) => el("li", `${FATES[fate][0]} ${FATES[fate][1]}`)));
+    (fate) => el("li", fates[fate].slice(0, 2).join(" "))));
   const note = `Beam search with ${beam_size} hypotheses, length penalty ${alpha}, at most ` +
     `${longest} tokens. Under each token stands the sum of log-probabilities; a score is that ` +
     `sum over the length penalty.${own ? "" : " This run itself searches in another way."}`;

@@ -12,9 +12,11 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 from test_trace import SENTENCE, traced, unpacked
+from tiny_models import LIMITS, tiny_model
 
-from configs.positions import Alibi
+from configs.positions import Alibi, Rope
 from explorer.page import page
+from explorer.tree import searched
 
 pytestmark = pytest.mark.slow
 
@@ -253,6 +255,31 @@ def test_arrow_keys_step_through_the_search(
     second = search["results"][1]["node"]
     depth = len([step for step in steps if any(n <= second for n in step["made"])])
     assert len(opened.all(".tree g.path")) == 1 + depth
+
+
+@pytest.mark.parametrize(
+    ("beam_size", "fate", "end"),
+    [
+        (1, "the only hypothesis has ended", "The search ends: its only hypothesis has ended."),
+        (4, "it would go on, but could no longer win", "and what would go on can reach −2.41 at"),
+    ],
+)
+def test_the_search_says_why_it_ended(
+    show: Callable[..., Page], traces: list[dict[str, Any]], beam_size: int, fate: str, end: str
+) -> None:
+    tree, results = searched(
+        tiny_model(Rope(), seed=5),
+        [3, 4, 5, 2, 0],
+        LIMITS,
+        beam_size=beam_size,
+        n_best=1,
+        pieces=lambda ids: [str(i) for i in ids],
+    )
+    search = {"beam_size": beam_size, "n_best": 1, "nodes": tree.nodes, "steps": tree.steps}
+    search["results"] = [{**result, "text": "found"} for result in results]
+    opened = show({**traces[0], "search": traces[0]["search"] | search})
+    assert end in opened.text(".legend ~ .told")
+    assert f"– given up: {fate}" in opened.texts(".legend ~ .table td:nth-child(6)")
 
 
 def test_the_bias_is_shown_with_the_logits_with_and_without_it(
