@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from configs.load import add_set_argument, load_config
-from configs.position_names import POSITIONS
+from configs.position_names import POSITIONS, position_in_names
 from configs.schema import Config
 from configs.serialize import apply_overrides
 from pictures.distance import decay, ideas, projections, similarity
@@ -184,7 +184,8 @@ def draw_schemes(args: argparse.Namespace) -> None:
         schemes = [trained_scheme(loaded)]
         folder = loaded.run.results / args.command
     else:
-        schemes = [fresh_scheme(name or m.position.kind, m) for name, m in zip(names, models)]
+        kinds = (name or model.position.kind for name, model in zip(names, models))
+        schemes = [fresh_scheme(position_in_names(k), model) for k, model in zip(kinds, models)]
         folder = args.runs_dir / "pictures" / (plain.name if args.config else "")
     folder = args.output_dir or folder
     paths = save(picture.draw(schemes, args.positions), folder, args.format)

@@ -60,6 +60,11 @@ def is_position(text: str) -> bool:
     return text.partition(":")[0] in POSITIONS | KINDS
 
 
+def position_in_names(text: str) -> str:
+    """What `--position` takes as a part of a file's name: rope:base=500 is rope_base_500."""
+    return re.sub(r"[^\w.-]+", "_", text).strip("_")
+
+
 def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_len: int) -> None:
     """Put the scheme of `--position NAME` into the dict of a Config.
 
@@ -83,5 +88,4 @@ def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_
     # The name of the config may end in that of the present scheme, or of one of its kind.
     endings = [f"_{key}" for key, scheme in schemes.items() if scheme.kind == present["kind"]]
     ending = next(filter(config["name"].endswith, endings), "")
-    said = re.sub(r"[^\w.-]+", "_", text).strip("_")
-    config["name"] = f"{config['name'].removesuffix(ending)}_{said}"
+    config["name"] = f"{config['name'].removesuffix(ending)}_{position_in_names(text)}"

@@ -113,6 +113,7 @@ def test_a_model_that_cannot_show_its_attention_says_so(
         ("bias", "t5", [f"_{s}_{m}" for s in KINDS[:2] for m in ("matrices", "curves")]),
         ("similarity", "sinusoidal learnable", ["_by_offset", "_matrices"]),
         ("decay", "", [""]),
+        ("rotation", "rope:base=500", [""]),
         ("projections", "sinusoidal", ["_curves", "_matrices"]),
         ("rotation", "", [""]),
         ("embedding_map", "sinusoidal", [""]),
@@ -125,7 +126,9 @@ def test_each_command_draws_schemes_without_a_run(
 ) -> None:
     args = ("--position", *schemes.split()) if schemes else ()
     ended = draw(picture, *args, *SMALL, "--runs_dir", tmp_path, "--format", "svg")
-    drawn = "_".join(schemes.split() or PICTURES[picture].schemes)
+    drawn = "_".join(
+        schemes.replace(":", "_").replace("=", "_").split() or PICTURES[picture].schemes
+    )
     paths = [tmp_path / f"pictures/{picture}_{drawn}{ending}.svg" for ending in endings]
     assert ended == said(*paths)
     assert all(path.read_bytes().startswith(b"<?xml") for path in paths)
