@@ -19,6 +19,7 @@ import hashlib
 import json
 import shutil
 import sys
+import zlib
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -137,13 +138,21 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """What is known of the pairs that are there."""
+def read_record(path: Path, pairs: list[Path]) -> dict[str, Any]:
+    """What is known of the pairs that are there. Raises UserError for files of another making."""
+    record: Any = None
     with suppress(OSError, ValueError):
         record = json.loads(path.read_text("utf-8"))
-        if isinstance(record, dict) and isinstance(record.get("of"), dict):
-            return record
-    return {"of": {}}
+    known = isinstance(record, dict) and isinstance(record.get("of"), dict)
+    record = record if known else {"of": {}}
+    made = {None, *record.get("crc32", ()), *record.get("replaced", ())}
+    others = [each for each, crc in zip(pairs, checksums(pairs)) if crc not in made]
+    if others or (path.exists() and not known):
+        raise UserError(
+            f"{(others or [path])[0]} would be overwritten, and is not as {path} says that it was "
+            "made here: give another --output, or move it away"
+        )
+    return record
 
 
 def checksums(paths: Iterable[Path]) -> list[int | None]:
@@ -171,9 +180,11 @@ def main(argv: list[str] | None = None) -> None:
     data, greedy = loaded.config.data, args.search == "greedy"
     for member in loaded.members:
         langs = languages(member.config.data, member.checkpoint, reverse=args.reverse)
-    real, synthetic = paths = [Path(f"{args.output}.{lang}") for lang in langs]
+    paths = [Path(f"{args.output}.{lang}") for lang in langs]
     for path in paths:
         output_path(path, never=args.src_file)
+    file = Path(f"{args.output}.json")
+    record = read_record(file, paths)
     if args.distill:
         corpus = build_corpus(data)
         pairs = corpus.load(corpus.train)
@@ -185,14 +196,13 @@ def main(argv: list[str] | None = None) -> None:
     identity = search_identity(loaded, translator, greedy=greedy)
     identity |= {"text": digest(texts), "languages": list(langs), "tag": args.tag}
 
-    file = Path(f"{args.output}.json")
-    record = read_record(file)
+    part = Path(f"{args.output}.{digest(identity)[:10]}.part")
     if record["of"] == identity and record.get("crc32") == checksums(paths):
+        shutil.rmtree(part, ignore_errors=True)  # of one that was killed at its very end
         print(f"{summary(record, paths)}: made before")
         return
     if other := [key for key, was in record["of"].items() if identity.get(key) != was]:
         print(f"{file}: made of other {', '.join(other)}: all is made anew", file=sys.stderr)
-    part = Path(f"{args.output}.{digest(identity)[:10]}.part")
     found: list[str] = []
     with (
         tqdm(total=len(texts), unit=" lines", disable=not sys.stderr.isatty(), smoothing=0) as bar,
@@ -210,12 +220,19 @@ def main(argv: list[str] | None = None) -> None:
             why = "no sentence could be translated: is the model a trained one?"
         raise UserError(f"{where}: {why}")
     tag = "" if args.tag is None else f"{args.tag} "
-    with writer(real) as write_real, writer(synthetic) as write_synthetic:
-        write_real([text for text, _ in made])
-        write_synthetic([f"{tag}{best}" for _, best in made])
+    sides = [text for text, _ in made], [f"{tag}{best}" for _, best in made]
     dropped["unfinished_or_empty"] = len(texts) - len(made)
-    record = {"pairs": len(made), "dropped": dropped, "of": identity, "crc32": checksums(paths)}
-    write_text(file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    crcs = [zlib.crc32("".join(f"{line}\n" for line in side).encode()) for side in sides]
+    record = {"pairs": len(made), "dropped": dropped, "of": identity, "crc32": crcs}
+
+    def write_record(**more: Any) -> None:
+        write_text(file, json.dumps(record | more, indent=2, ensure_ascii=False) + "\n")
+
+    write_record(replaced=checksums(paths))  # what a kill leaves from here on has a record
+    with writer(paths[0]) as write_real, writer(paths[1]) as write_synthetic:
+        write_real(sides[0])
+        write_synthetic(sides[1])
+    write_record()
     shutil.rmtree(part, ignore_errors=True)
     print(summary(record, paths))
 

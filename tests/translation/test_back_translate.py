@@ -1,6 +1,7 @@
 """Synthetic pairs, of back-translation and of teachers: pairs that training reads."""
 
 import gzip
+import os
 import shutil
 from pathlib import Path
 
@@ -180,7 +181,7 @@ def test_pairs_are_made_again_where_the_model_the_text_or_the_pairs_are_others(
     assert call(reverse) == ("", False)
     pairs = output.with_suffix(".fr").read_text("utf-8")
     assert call(reverse) == ("", True)
-    output.with_suffix(".fr").write_text(pairs.upper(), "utf-8")
+    output.with_suffix(".fr").unlink()
     assert call(reverse) == ("", False)
     assert output.with_suffix(".fr").read_text("utf-8") == pairs
 
@@ -190,3 +191,52 @@ def test_pairs_are_made_again_where_the_model_the_text_or_the_pairs_are_others(
     assert output.with_suffix(".fr").read_text("utf-8") != pairs
     text.write_text(mono.read_text("utf-8") + "the cat\n", "utf-8")
     assert call(early) == (anew.format("text"), False)
+
+
+def test_files_of_another_making_are_never_overwritten(
+    made: Scripts, reverse: Path, mono: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, output = tmp_path / "train.en", tmp_path / "bt"
+    args = ("--src_file", mono, "--search", "greedy", "--device", "cpu", "--output")
+    files = [output.with_suffix(suffix) for suffix in (".en", ".fr", ".json")]
+
+    def refused(prefix: Path, path: Path) -> None:
+        before = path.read_bytes()
+        error = made("--model_path", reverse, *args, prefix).error()
+        assert error == (
+            f"{path} would be overwritten, and is not as {prefix}.json says that it was made "
+            "here: give another --output, or move it away"
+        )
+        assert path.read_bytes() == before
+        path.unlink()
+
+    real.write_text("real\n", "utf-8")
+    files[0].symlink_to(real)
+    refused(output, files[0])
+    assert real.read_text("utf-8") == "real\n"
+    files[2].write_text("{}", "utf-8")
+    refused(output, files[2])
+    assert made("--model_path", reverse, *args, output).code == 0
+    whole = [path.read_bytes() for path in files]
+    files[1].write_bytes(whole[1].upper())
+    refused(output, files[1])
+
+    # Killed before or after the French is replaced: the same command makes the pairs whole.
+    early = min((reverse / "checkpoints").glob("regular_*"))
+    replace = os.replace
+    for last in files[:2]:
+        assert made("--model_path", early, *args, output).code == 0
+
+        def dying(aside: Path, path: Path, last: Path = last) -> None:
+            if path == last:
+                raise KeyboardInterrupt
+            replace(aside, path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", dying)
+            with pytest.raises(KeyboardInterrupt):
+                script.main(["--model_path", str(reverse), *map(str, args), str(output)])
+        assert (files[1].read_bytes() == whole[1]) == (last == files[0])
+        assert made("--model_path", reverse, *args, output).code == 0
+        assert [path.read_bytes() for path in files[:2]] == whole[:2]
+        assert not list(tmp_path.glob("*.part"))
