@@ -19,6 +19,8 @@ from utils.files import write_bytes, write_errors
 
 logger = logging.getLogger(__name__)
 
+FILE = "metrics.jsonl"
+
 
 class RunLog:
     """`logs/` of a run: TensorBoard's events, and metrics.jsonl with one JSON object a line.
@@ -32,7 +34,7 @@ class RunLog:
     def __init__(self, run: Run, *, first_step: int) -> None:
         self.run = run
         self._excepthook, threading.excepthook = threading.excepthook, self._in_a_thread
-        path = run.logs / "metrics.jsonl"
+        path = run.logs / FILE
         with write_errors(run.logs):
             run.logs.mkdir(exist_ok=True)
             forgotten_from = first_step + 1 if first_step else None
@@ -88,6 +90,13 @@ class RunLog:
         """What fails in TensorBoard's own thread is raised here with the next event."""
         if not type(args.thread).__module__.startswith("tensorboard"):
             self._excepthook(args)
+
+
+def is_validated(run: Run, step: int) -> bool:
+    """Whether the log has a validation after this update."""
+    path, begin = run.logs / FILE, b'{"kind": "validation", "step": %d,' % step
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return any(line.startswith(begin) and line.endswith(b"\n") for line in lines)
 
 
 def _lines_until(path: Path, last_step: int) -> list[bytes]:

@@ -103,12 +103,18 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
                 stopping.logger.setLevel(logging.CRITICAL)
             for engine in (trainer, evaluator):
                 engine.logger.setLevel(logging.CRITICAL)  # the script reports errors, once
+
+            def is_over() -> bool:
+                waited = 0 if stopping is None else stopping.counter
+                return progress.step >= total_steps or waited >= (config.train.patience or math.inf)
+
             parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping, device)
             start.restore(parts)
-            require_steps_left(config.train, progress, total_steps)
+            if start.whole:
+                require_steps_left(config.train, progress, total_steps)
             log = stack.enter_context(RunLog(run, first_step=progress.step))
             checkpoints = Checkpoints(run, parts, trainer, config=config.train, before=log.flush)
-            checkpoints.resume(progress)
+            checkpoints.resume(progress, over=is_over())
         size = sum(p.numel() for p in learner.model.parameters())
         if idist.get_rank() == 0:
             write_config_json(config, run.config_file)
@@ -125,16 +131,23 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
         decode = replace(config.decode, batch_size=several)
         translator = Translator(BatchSearch(learner.evaluated, tokenizer, device), decode)
         validation = Validation(config, data, evaluator, translator, log)
+        if start.validated:
+            validation.step = progress.step
         progress_bar = ProgressBar(trainer, first_step=progress.step, total_steps=total_steps)
         stack.enter_context(progress_bar.bar)
 
         def validate(trainer: Engine, *, over: bool = False) -> None:
-            loss = validation(trainer, last=progress.step >= total_steps)
+            loss = validation.loss()
             if progress.best_loss is None or loss < progress.best_loss:
                 progress.best_loss = loss
-            if stopping is not None and not over:
+            if over:  # what is logged then, says that nothing is left to do
+                checkpoints.best(evaluator)
+            validation.report(trainer, last=progress.step >= total_steps)
+            if over:
+                return
+            if stopping is not None:
                 stopping(evaluator)
-            if isinstance(learner.scheduler, PlateauLR) and not over:
+            if isinstance(learner.scheduler, PlateauLR):
                 learner.scheduler.observe(loss)
             # After the log: what goes on from this checkpoint does not validate again.
             checkpoints.best(evaluator)
@@ -161,9 +174,12 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             counts = {"iteration": progress.step, "epoch_length": progress.epoch_length}
             trainer.load_state_dict({**counts, "max_epochs": last})
         stack.enter_context(logging_redirect_tqdm())
-        trainer.run(data.loader, max_epochs=last)
+        if is_over():  # and a kill came before all was done that follows the last update
+            trainer.state.epoch = -(-progress.step // progress.epoch_length)
+        else:
+            trainer.run(data.loader, max_epochs=last)
         finished = progress.step >= total_steps
-        if finished and validation.step != progress.step:
+        if is_over() and validation.step != progress.step:
             # train.max_steps came between two validations. What the run goes on from with a higher
             # limit is saved already, and knows nothing of this one.
             validate(trainer, over=True)

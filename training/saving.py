@@ -183,15 +183,17 @@ class Checkpoints:
             (self.step if step % trainer.state.epoch_length else self.regular)(trainer)
             self._last_step = step
 
-    def resume(self, progress: Progress) -> None:
+    def resume(self, progress: Progress, *, over: bool) -> None:
         """Take the files of a run that goes on for its own.
 
         Later ones are of a course that the run may not take again: they are put into a folder of
         their own, the newest first, so that at any time the newest that is left has all before it.
         """
         later: set[Path] = set()
+        # Of a run that is over the last validation may have come within an epoch.
+        validated = -(-progress.step // progress.epoch_length) if over else progress.epoch
         for kind, pattern, bound in (
-            (self.best, BEST, progress.epoch),
+            (self.best, BEST, validated),
             (self.regular, REGULAR, progress.epoch),
             (self.step, STEP, progress.step),
         ):

@@ -28,6 +28,7 @@ from configs.serialize import apply_overrides, diff
 from data.corpora.base import CorpusReader
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
+from training.log import is_validated
 from translation.loading import load_weights, run_tokenizer
 from translation.settings import TRAINING_ONLY
 from utils.errors import ConfigError, UserError, one_line
@@ -85,6 +86,8 @@ class Start:
     run: Run
     origin: str  # of the weights, in words that end a line
     is_new = True
+    validated = False  # the update that it begins after
+    whole = False  # and all that follows a last update
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         """The run's tokenizer: made and saved by the first process, then loaded by all."""
@@ -153,6 +156,8 @@ class Resumed(Start):
 
     checkpoint: Path
     payload: Mapping[str, Any]
+    validated: bool
+    whole: bool
     is_new = False
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
@@ -195,9 +200,17 @@ def open_run(config: Config, resume: Path | None) -> Start:
             )
         with misfits_reported(checkpoint):
             config = as_begun(config, checkpoint_config(payload))
-            check_resume(config, payload, checkpoint)
-            origin = f"; going on after update {payload['progress']['step']} ({checkpoint})"
-        return Resumed(config, run, origin, checkpoint, payload)
+            step = payload["progress"]["step"]
+            newest, validated = run.newest(), is_validated(run, step)
+            # Else a kill has kept a run that is over from something that it is still to do.
+            whole = validated or newest is None or checkpoint.name != newest.name
+            try:
+                check_resume(config, payload, checkpoint)
+            except FinishedError:
+                if whole:
+                    raise
+            origin = f"; going on after update {step} ({checkpoint})"
+        return Resumed(config, run, origin, checkpoint, payload, validated, whole)
     if config.train.init_from is None:
         return Start(config, _new_run(config), "")
     checkpoint, parent = resolve_checkpoint(config.train.init_from, prefer="best")

@@ -31,21 +31,26 @@ class Validation:
     log: RunLog
     step: int | None = None  # the last update that was followed by a validation
 
-    def __call__(self, trainer: Engine, *, last: bool) -> float:
-        """The loss. After the `last` update a translation is always due, unless none is wanted.
-
-        Raises NonFiniteError where the loss is no number.
-        """
-        step, epoch = trainer.state.iteration, trainer.state.epoch
-        metrics = self.evaluator.run(self.data.validation).metrics
-        figures = {name: metrics[name] for name in ("loss", "accuracy", "perplexity")}
-        loss = figures["loss"]
+    def loss(self) -> float:
+        """Of all pairs. Raises NonFiniteError where it is no number."""
+        loss = self.evaluator.run(self.data.validation).metrics["loss"]
         if not math.isfinite(loss):
             raise NonFiniteError(
                 f"validation loss {loss}: the weights have broken down; the checkpoints of earlier "
                 "epochs are kept"
             )
-        said = f"epoch {epoch}: validation loss {loss:.4f}, accuracy {figures['accuracy']:.4f}"
+        return loss
+
+    def report(self, trainer: Engine, *, last: bool) -> None:
+        """Write down what the loss was taken of, and the translations that are due.
+
+        After the `last` update they always are, unless none are wanted.
+        """
+        step, epoch = trainer.state.iteration, trainer.state.epoch
+        metrics = self.evaluator.state.metrics
+        figures = {name: metrics[name] for name in ("loss", "accuracy", "perplexity")}
+        said = f"epoch {epoch}: validation loss {figures['loss']:.4f}"
+        said += f", accuracy {figures['accuracy']:.4f}"
         every = self.config.evaluate.bleu_every_epochs
         if every and (epoch % every == 0 or last):
             rows = self._translate()
@@ -64,7 +69,6 @@ class Validation:
                 self.log.writer.add_figure(f"attention/{kind}", figure, step, close=False)
         self.step = step
         logger.info(said)
-        return loss
 
     def _translate(self) -> list[tuple[str, str, str]]:
         """(source, reference, translation) of the first pairs; the processes share the work."""

@@ -30,12 +30,13 @@ from toy_runs import (
 
 import train as script
 from checkpoints.resolve import resolve_checkpoint
-from checkpoints.run import STEP, Run
+from checkpoints.run import STEP, FinishedError, Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
 from data.batching import Batch, Group, _Groups
 from training.log import RunLog
 from training.start import run_to_resume
+from training.validation import Validation
 from utils.cli import run_main
 from utils.errors import UserError
 from utils.files import held
@@ -263,6 +264,43 @@ def test_a_kill_between_two_checkpoints_of_an_epoch_is_made_up_for(
     run_here(config, resume=best)
     assert [path.name for path in again.by_age()] == [path.name for path in run.by_age()]
     assert_same(run, again, "regular_checkpoint_2.pt")
+
+
+@pytest.mark.parametrize("limit", ["max_steps=14", "max_tokens=4000"])
+@pytest.mark.parametrize("died_in", ["loss", "report"])
+def test_the_last_validation_of_a_run_that_is_over_is_made_up_for(
+    whole: Runs, folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, died_in: str
+) -> None:
+    shown = "evaluate.bleu_every_epochs=5"
+    config = apply_overrides(whole["cosine"][0], [f"train.{limit}", shown])
+    run = run_here(config).run
+    first, last = log_of(run, "validation")
+    assert first == 10
+    assert 10 < last < 20
+    before = set((folder / "runs").iterdir())
+    real, calls = getattr(Validation, died_in), []
+
+    def dying(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise InterruptedError
+        return real(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Validation, died_in, dying)
+        with pytest.raises(InterruptedError):
+            run_here(config)
+    [path] = set((folder / "runs").iterdir()) - before
+    assert list(log_of(path, "validation")) == [10]
+    result = run_here(config, resume=path)
+    assert (result.best_loss, result.stopped_early) == (log_of(run, "validation")[last]["loss"], 0)
+    assert_same_logs(path, run)
+    names = [file.name for file in run.checkpoints.iterdir()]
+    assert sorted(file.name for file in result.run.checkpoints.iterdir()) == sorted(names)
+    for name in names:
+        assert_same(run, path, name)
+    with pytest.raises(FinishedError):
+        run_here(config, resume=path)
 
 
 def test_the_newest_checkpoint_does_not_depend_on_time_stamps(whole: Runs, tmp_path: Path) -> None:
