@@ -29,6 +29,7 @@ LEFT = "left_after_update_"  # begins the name of a folder of checkpoints that a
 BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_loss=(?P<score>-?\d+(?:\.\d+)?)\.pt")
 REGULAR = re.compile(r"regular_checkpoint_(?P<epoch>\d+)\.pt")
 STEP = re.compile(r"step_checkpoint_(?P<step>\d+)\.pt")
+KEEP_STEP = 2
 
 
 class DamagedError(UserError):
@@ -66,6 +67,12 @@ class Run:
     def best(self) -> Path | None:
         """The checkpoint with the lowest validation loss."""
         return next(iter(self.best_first()), None)
+
+    def saved_at(self, step: int, epoch_length: int) -> Path:
+        """The place of the checkpoint to go on from after this update."""
+        epoch, within = divmod(step, epoch_length)
+        name = f"step_checkpoint_{step}.pt" if within else f"regular_checkpoint_{epoch}.pt"
+        return self.checkpoints / name
 
     def by_age(self) -> list[Path]:
         """All checkpoints by the update they were written after, the newest at the end.

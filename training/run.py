@@ -176,6 +176,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
         stack.enter_context(logging_redirect_tqdm())
         if is_over():  # and a kill came before all was done that follows the last update
             trainer.state.epoch = -(-progress.step // progress.epoch_length)
+            checkpoints.complete(trainer)
         else:
             trainer.run(data.loader, max_epochs=last)
         finished = progress.step >= total_steps

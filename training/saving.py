@@ -14,7 +14,7 @@ from ignite.handlers import Checkpoint, EarlyStopping, global_step_from_engine
 from ignite.handlers.checkpoint import BaseSaveHandler
 
 from checkpoints.content import write_checkpoint
-from checkpoints.run import BEST, FORMAT, LAST_WEIGHTS, LEFT, REGULAR, STEP, Run
+from checkpoints.run import BEST, FORMAT, KEEP_STEP, LAST_WEIGHTS, LEFT, REGULAR, STEP, Run
 from configs.schema import Config, TrainConfig
 from configs.serialize import to_dict
 from tokenizer.base import BaseTokenizer
@@ -85,14 +85,18 @@ class AtomicSaver(BaseSaveHandler):
             self.before()
         finally:  # whatever was wrong: the checkpoint is worth more
             write_checkpoint(self.folder / filename, dict(checkpoint))
-        for name in self._replaced:
-            if name != filename:
-                (self.folder / name).unlink(missing_ok=True)
-        self._replaced.clear()
+        self.remove_replaced(but=filename)
 
     def remove(self, filename: str) -> None:
         """Asked for by ignite before it saves; if saving failed then, the old one would be gone."""
         self._replaced.append(filename)
+
+    @idist.one_rank_only()
+    def remove_replaced(self, *, but: str = "") -> None:
+        for name in self._replaced:
+            if name != but:
+                (self.folder / name).unlink(missing_ok=True)
+        self._replaced.clear()
 
 
 def _require_finite(checkpoint: Mapping[str, Any]) -> None:
@@ -146,7 +150,7 @@ class Checkpoints:
             global_step_transform=epoch,
         )
         self.regular = kind("regular", n_saved=config.keep_regular, global_step_transform=epoch)
-        self.step = kind("step", n_saved=2, global_step_transform=step)
+        self.step = kind("step", n_saved=KEEP_STEP, global_step_transform=step)
 
     def attach(self) -> None:
         """Regular and step checkpoints where they are due, and one wherever the run stops."""
@@ -165,11 +169,9 @@ class Checkpoints:
             return regular or due_by_step(engine)
 
         def complete(engine: Engine) -> None:
-            # A process may have been killed between an epoch's best checkpoint and its regular one.
             epoch, within = divmod(engine.state.iteration, engine.state.epoch_length)
-            there = self.run.checkpoints / f"regular_checkpoint_{epoch}.pt"
-            if epoch and not within and due_at_the_end(engine, epoch) and not there.is_file():
-                self.save(engine)
+            if epoch and not within and due_at_the_end(engine, epoch):
+                self.complete(engine)
 
         attach(Events.STARTED, complete)
         attach(Events.ITERATION_COMPLETED(event_filter=due_within), self.save)
@@ -182,6 +184,12 @@ class Checkpoints:
         if self._last_step != step:
             (self.step if step % trainer.state.epoch_length else self.regular)(trainer)
             self._last_step = step
+
+    def complete(self, trainer: Engine) -> None:
+        """Do what a kill between two writes kept from being done after this update."""
+        if not self.run.saved_at(trainer.state.iteration, trainer.state.epoch_length).is_file():
+            self.save(trainer)
+        self._saver.remove_replaced()
 
     def resume(self, progress: Progress, *, over: bool) -> None:
         """Take the files of a run that goes on for its own.

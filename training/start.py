@@ -14,8 +14,12 @@ import ignite.distributed as idist
 from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import (
+    BEST,
+    KEEP_STEP,
     LAST_WEIGHTS,
     LEFT,
+    REGULAR,
+    STEP,
     DamagedError,
     FinishedError,
     Run,
@@ -201,9 +205,8 @@ def open_run(config: Config, resume: Path | None) -> Start:
         with misfits_reported(checkpoint):
             config = as_begun(config, checkpoint_config(payload))
             step = payload["progress"]["step"]
-            newest, validated = run.newest(), is_validated(run, step)
-            # Else a kill has kept a run that is over from something that it is still to do.
-            whole = validated or newest is None or checkpoint.name != newest.name
+            validated = is_validated(run, step)
+            whole = is_whole(run, checkpoint, payload, validated=validated)
             try:
                 check_resume(config, payload, checkpoint)
             except FinishedError:
@@ -331,6 +334,23 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
             f"{checkpoint}: this run is finished (epochs: {epochs}, updates: {step}). To train on, "
             f"raise the limit: {remedies}"
         )
+
+
+def is_whole(run: Run, checkpoint: Path, payload: Mapping[str, Any], *, validated: bool) -> bool:
+    """Whether a run that is over after `checkpoint` has nothing left to do.
+
+    A kill may have come before its last validation, or between two writes or removals.
+    """
+    newest, train = run.newest(), checkpoint_config(payload).train
+    if newest is None or newest.name != checkpoint.name:  # it is over after another one
+        return True
+    kept = {BEST: train.keep_best, REGULAR: train.keep_regular, STEP: KEEP_STEP}
+    progress = payload["progress"]
+    return (
+        validated
+        and run.saved_at(progress["step"], progress["epoch_length"]).is_file()
+        and all(len(run.files(pattern)) <= most for pattern, most in kept.items())
+    )
 
 
 def count_steps(config: TrainConfig, epoch_length: int, n_tokens: int) -> int:

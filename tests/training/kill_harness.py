@@ -200,7 +200,7 @@ class Campaign:
             told = f"kill {self.report.kills}: after update {self.report.updates[-1]}"
             print(told, file=sys.stderr, flush=True)
         self.report.runs += 1
-        self._compare(subject, tidy=not finished)
+        self._compare(subject)
 
     def _count(self, subject: Path, code: int, number: Any, call: str | None, said: str) -> None:
         """Take note of a death, and look at what it left: whatever has its name is whole."""
@@ -224,8 +224,7 @@ class Campaign:
             self.report.fell["between writes"] += 1
         self.report.updates.append(0 if run is None else max(logged(run), default=0))
 
-    def _compare(self, subject: Path, *, tidy: bool) -> None:
-        """`tidy`: nothing is left beside what a run leaves that was never stopped."""
+    def _compare(self, subject: Path) -> None:
         of_whole = self.folder / "whole" / subject.name / "runs"
         [whole], again = map(Run, of_whole.glob("*")), self.run_of(subject)
         assert again is not None
@@ -244,11 +243,11 @@ class Campaign:
             [path.name for p in (BEST, REGULAR) for path in run.files(p)] for run in (whole, again)
         )
         without_loss = ([name.partition("_loss")[0] for name in n] for n in (names, found))
-        assert not tidy or operator.eq(*without_loss), (subject, found, names)
+        assert operator.eq(*without_loss), (subject, found, names)
         try:
-            assert not tidy or found == names, (subject, found, names)
+            assert found == names, (subject, found, names)
             assert_same_logs(again, whole)
-            for name in names if tidy else []:
+            for name in names:
                 assert_same_state(whole.checkpoints / name, again.checkpoints / name)
             assert_same_state(whole.by_age()[-1], again.by_age()[-1])
             self.report.alike += 1
@@ -257,7 +256,7 @@ class Campaign:
                 raise
         for path in again.by_age():
             read_checkpoint(path)
-        assert not (tidy and list(again.path.rglob("*.tmp"))), subject
+        assert not list(again.path.rglob("*.tmp")), subject
 
 
 def logged(run: Run) -> list[int]:

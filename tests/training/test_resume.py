@@ -254,16 +254,29 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
         run_here(config, resume=kept)
 
 
+@pytest.mark.parametrize("epoch", [2, 3])  # the last one too
 def test_a_kill_between_two_checkpoints_of_an_epoch_is_made_up_for(
-    whole: Runs, tmp_path: Path
+    whole: Runs, tmp_path: Path, epoch: int
 ) -> None:
     config, run = whole["cosine"]
-    again = copied(run, tmp_path)
-    [best] = again.checkpoints.glob("best_checkpoint_2_*")
-    (again.checkpoints / "regular_checkpoint_2.pt").unlink()
-    run_here(config, resume=best)
+    again, regular = copied(run, tmp_path), f"regular_checkpoint_{epoch}.pt"
+    [best] = again.checkpoints.glob(f"best_checkpoint_{epoch}_*")
+    (again.checkpoints / regular).unlink()
+    result = run_here(config, resume=best)
+    assert result.best_loss == content(run.by_age()[-1])["progress"]["best_loss"]
     assert [path.name for path in again.by_age()] == [path.name for path in run.by_age()]
-    assert_same(run, again, "regular_checkpoint_2.pt")
+    assert_same(run, again, regular)
+    assert_same_logs(again, run)
+
+
+def test_a_kill_before_the_last_removal_is_made_up_for(whole: Runs, tmp_path: Path) -> None:
+    config, run = whole["cosine"]
+    again = copied(run, tmp_path)
+    shutil.copy(again.best(), again.checkpoints / "best_checkpoint_1_loss=-99.0000.pt")
+    run_here(config, resume=again.path)
+    assert [path.name for path in again.by_age()] == [path.name for path in run.by_age()]
+    with pytest.raises(FinishedError):
+        run_here(config, resume=again.path)
 
 
 @pytest.mark.parametrize("limit", ["max_steps=14", "max_tokens=4000"])
