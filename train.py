@@ -125,7 +125,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.diff is not None:
         show_differences(config, args.diff)
         return
-    if config.train.init_from is not None:
+    if config.train.init_from is not None and checkpoint is None:
         require_there(config.train.init_from)
     from training.processes import run_processes
 

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 from ignite.engine import Engine, Events
-from toy_runs import assert_same, content, copied, log_of, run_here, same, toy_config, toy_corpus
+from toy_runs import (
+    assert_same,
+    content,
+    copied,
+    log_of,
+    run_here,
+    same,
+    toy_command,
+    toy_config,
+    toy_corpus,
+)
 
 import train as script
 from checkpoints.content import checkpoint_config
@@ -30,7 +40,7 @@ def parent(folder: Path) -> Run:
     return run_here(toy_config(folder, "train.max_epochs=2 optim.accumulate=3")).run
 
 
-def child_config(folder: Path, parent: Run | Path, *overrides: str) -> Config:
+def child_changes(folder: Path, parent: Run | Path) -> str:
     """Another half of the toy corpus, another vocabulary size."""
     corpus = folder / "half"
     if not corpus.exists():
@@ -40,7 +50,11 @@ def child_config(folder: Path, parent: Run | Path, *overrides: str) -> Config:
             (corpus / f"train.{language}").write_text("".join(lines[100:]), "utf-8")
     path = parent.path if isinstance(parent, Run) else parent
     changes = f"data.corpus.root={corpus} tokenizer.vocab_size=80 optim.accumulate=3"
-    return toy_config(folder, changes, f"train.init_from={path}", *overrides)
+    return f"{changes} train.init_from={path}"
+
+
+def child_config(folder: Path, parent: Run | Path, *overrides: str) -> Config:
+    return toy_config(folder, child_changes(folder, parent), *overrides)
 
 
 def test_it_begins_with_the_parents_best_weights_and_tokenizer(
@@ -79,14 +93,22 @@ def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent
     assert tokenizers[0] == tokenizers[1] != tokenizers[2]
 
 
-def test_it_goes_on_without_its_parent(folder: Path, parent: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("auto", [False, True])
+def test_it_goes_on_without_its_parent(
+    folder: Path, parent: Run, tmp_path: Path, auto: bool
+) -> None:
     moved = Path(shutil.copytree(parent.path, tmp_path / "moved"))
     config = child_config(folder, moved, "train.max_epochs=2")
     whole = run_here(config).run
-    stopped = run_here(apply_overrides(config, ["train.max_steps=7"])).run
+    stopped = copied(run_here(apply_overrides(config, ["train.max_steps=7"])).run, tmp_path)
     shutil.rmtree(moved)
     saved = apply_overrides(checkpoint_config(content(stopped.newest())), ["train.max_steps=none"])
-    run_here(saved, resume=stopped.path)
+    on = ["--resume", str(stopped.path), "--set", "train.max_steps=none"]
+    if auto:
+        runs = f"train.runs_dir={stopped.path.parent}"
+        changes = (child_changes(folder, moved), "train.max_epochs=2", runs)
+        on = [*toy_command(folder, *changes)[1:], "--resume", "auto"]
+    script.main(on)
     assert log_of(stopped) == log_of(whole)
     assert_same(whole, stopped, "regular_checkpoint_2.pt")
     words = r"^train\.init_from = 'elsewhere', but .* a run goes on as it began"
