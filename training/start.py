@@ -246,8 +246,9 @@ def run_to_resume(config: Config) -> Path | None:
         except ConfigError as error:
             logger.warning("left out: %s", error)
             continue
-        if not fixed_differences(saved, as_begun(config, saved)):
-            return run.path
+        with contextlib.suppress(ConfigError):  # what that run found does not fit this config
+            if not fixed_differences(saved, as_begun(config, saved)):
+                return run.path
     return None
 
 

@@ -21,11 +21,13 @@ from toy_runs import (
 
 import train as script
 from checkpoints.content import checkpoint_config
-from checkpoints.run import Run
+from checkpoints.run import Run, create_run
+from configs.load import write_config_json
 from configs.schema import Config, Subword
 from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
 from training.prepare import Learner
+from training.start import run_to_resume
 from utils.cli import run_main
 from utils.errors import UserError
 
@@ -114,6 +116,20 @@ def test_it_goes_on_without_its_parent(
     words = r"^train\.init_from = 'elsewhere', but .* a run goes on as it began"
     with pytest.raises(UserError, match=words):
         run_here(apply_overrides(saved, ["train.init_from=elsewhere"]), resume=stopped.path)
+
+
+def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(
+    folder: Path, parent: Run, tmp_path: Path
+) -> None:
+    here = f"train.init_model=true train.runs_dir={tmp_path}"
+    mine = run_here(child_config(folder, parent, "train.max_steps=1", here)).run
+    other = create_run(tmp_path, "other")  # the newest
+    shutil.copy(mine.newest(), other.checkpoints)
+    short = (
+        "model.position=learnable model.position.max_positions=20 data.max_len=20 decode.max_len=9"
+    )
+    write_config_json(toy_config(folder, short), other.config_file)
+    assert run_to_resume(child_config(folder, parent, here)) == mine.path
 
 
 @pytest.mark.parametrize(
