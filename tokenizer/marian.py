@@ -106,16 +106,21 @@ class FrEnTokenizer(BaseTokenizer):
             what = f"the tokenizer {name_or_path}"
             folder = fetch(name_or_path, REQUIRED_FILES, OPTIONAL_FILES, what=what, remedy=REMEDY)
         tokenizer = cls(folder)
-        wanted, found = (src_lang, tgt_lang), (tokenizer.src_lang, tokenizer.tgt_lang)
+        tokenizer.require_direction(
+            src_lang, tgt_lang, name=f"tokenizer.name_or_path = {name_or_path!r}"
+        )
+        return tokenizer
+
+    def require_direction(self, src_lang: str | None, tgt_lang: str | None, *, name: str) -> None:
+        """Raises UserError where its files say that it is for another direction of translation."""
+        wanted, found = (src_lang, tgt_lang), (self.src_lang, self.tgt_lang)
         # Only two-letter codes are compared: some models say "fra", "eng" or a group of languages.
         comparable = all(code is not None and len(code) == 2 for code in wanted + found)
         if comparable and wanted != found:
             raise UserError(
-                f"tokenizer.name_or_path = {name_or_path!r} is for {found[0]} -> {found[1]}, the "
-                f"data is {src_lang} -> {tgt_lang}: give the tokenizer of this direction or change "
-                "data.src_lang, data.tgt_lang"
+                f"{name} is for {found[0]} -> {found[1]}, the data is {src_lang} -> {tgt_lang}: "
+                "give one of this direction or change data.src_lang, data.tgt_lang"
             )
-        return tokenizer
 
     def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
         require_unicode(texts)

@@ -32,6 +32,7 @@ from configs.serialize import apply_overrides, diff
 from data.corpora.base import CorpusReader
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_tokenizer
+from tokenizer.marian import FrEnTokenizer
 from training.log import is_validated
 from translation.loading import load_weights, run_tokenizer
 from translation.settings import TRAINING_ONLY
@@ -133,7 +134,11 @@ class Initialized(Start):
     payload: Mapping[str, Any]
 
     def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
-        return run_tokenizer(self.parent, self.payload)
+        tokenizer, data = run_tokenizer(self.parent, self.payload), self.config.data
+        if isinstance(tokenizer, FrEnTokenizer):
+            name = f"train.init_from = {self.config.train.init_from!r}"
+            tokenizer.require_direction(data.src_lang, data.tgt_lang, name=name)
+        return tokenizer
 
     def restore(self, parts: Mapping[str, Any]) -> None:
         """The parent's weights. Raises UserError naming the fields by which they do not fit."""

@@ -420,6 +420,9 @@ def test_the_finetuning_config_goes_on_from_a_model(
     own = "model.", "tokenizer.", "optim."
     settings = [each for each in settings if not each.startswith(own)]
     config = load_config(ROOT / "configs/iwslt2017_finetune.py", settings)
+    backwards = apply_overrides(config, ["data.src_lang=en", "data.tgt_lang=fr"])
+    with pytest.raises(UserError, match=r"^train.init_from = .* is for fr -> en, the data is en "):
+        run_here(backwards)
     first = load_run(folders["swish_tied"])
 
     def look(trainer: Engine, learner: Learner) -> None:
