@@ -10,6 +10,7 @@ with its weights in model.safetensors. Imports torch where a checkpoint is read.
 import contextlib
 import itertools
 import logging
+import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -117,16 +118,19 @@ def create_run(runs_dir: str | Path, name: str) -> Run:
     It is the newest there, by its name, wherever the clock may have gone: of the stamp of the
     newest one before it, where that is as late, it takes the next number, as in `..._2`.
     """
+    folder = Path(os.path.expanduser(runs_dir))
+    with write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     now = datetime.now().strftime("%Y%m%d_%H%M%S")
-    latest, taken, last = max(map(begun, Path(runs_dir).glob("*")), default=("", 0, ""))
+    latest, taken, last = max(map(begun, folder.glob("*")), default=("", 0, ""))
     if latest > now:
         said = "%s was begun later than now by the clock: the new run takes its time and a number"
-        logger.warning(said, Path(runs_dir) / last)
+        logger.warning(said, folder / last)
     stamp = max(latest, now)
     for number in itertools.count(taken + 1 if stamp == latest else 1):
-        run = Run(Path(runs_dir) / f"{name}_{stamp}{f'_{number}' * (number > 1)}")
+        run = Run(folder / f"{name}_{stamp}{f'_{number}' * (number > 1)}")
         with write_errors(run.path), contextlib.suppress(FileExistsError):
-            run.path.mkdir(parents=True)
+            run.path.mkdir()
             break
     run.checkpoints.mkdir()
     run.logs.mkdir()
@@ -142,7 +146,8 @@ def begun(run: Path) -> tuple[str, int, str]:
 
 def newest_first(runs_dir: str | Path) -> list[Run]:
     """The runs under runs_dir that have a checkpoint; the one that was begun last comes first."""
-    runs = [run for run in map(Run, Path(runs_dir).glob("*")) if run.files(BEST, REGULAR, STEP)]
+    folder = Path(os.path.expanduser(runs_dir))
+    runs = [run for run in map(Run, folder.glob("*")) if run.files(BEST, REGULAR, STEP)]
     return sorted(runs, key=lambda run: begun(run.path), reverse=True)
 
 

@@ -120,6 +120,23 @@ def test_two_runs_begun_in_the_same_second_have_folders_of_their_own(tmp_path: P
     assert len({create_run(tmp_path, "run").path for _ in range(3)}) == 3
 
 
+def test_a_folder_of_runs_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.symlink_to(tmp_path / "a disk that is not there")
+    with pytest.raises(UserError, match=f"^cannot write {runs}: File exists"):
+        create_run(runs, "run")
+
+
+def test_a_folder_of_runs_may_be_in_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = create_run("~/runs", "run")
+    (run.checkpoints / "regular_checkpoint_1.pt").touch()
+    assert newest_run("~/runs").path == run.path
+    assert run.path.parent == tmp_path / "runs"
+
+
 def test_a_clock_that_goes_backwards_makes_no_new_run_older(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
