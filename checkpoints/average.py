@@ -6,8 +6,15 @@ from typing import Any
 
 from torch import Tensor
 
-from checkpoints.content import checkpoint_config, read_checkpoint, tied_names, write_checkpoint
+from checkpoints.content import (
+    checkpoint_config,
+    fixed_differences,
+    read_checkpoint,
+    tied_names,
+    write_checkpoint,
+)
 from checkpoints.run import FORMAT, REGULAR, Run
+from configs.schema import Config
 from configs.serialize import diff
 from utils.errors import UserError
 
@@ -32,7 +39,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     It is computed in float64 and rounded once, to the weights' own type; shared weights stay
     shared. All else is the newest's; `averaged` names the sources. There is no optimizer: training
     cannot go on from it. Raises UserError for fewer than two checkpoints, and where they are not of
-    one model and tokenizer.
+    one model and tokenizer, and of one run or of runs that began with the same weights.
     """
     if len(set(paths)) < 2:
         given = ", ".join(map(str, paths))
@@ -77,9 +84,10 @@ def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
 def _require_same(
     first: dict[str, Any], first_path: Path, other: dict[str, Any], path: Path
 ) -> None:
+    configs = checkpoint_config(first), checkpoint_config(other)
     different = [
         f"{key} is {a!r} and {b!r}"
-        for key, a, b in diff(checkpoint_config(first), checkpoint_config(other))
+        for key, a, b in diff(*configs)
         if key.startswith(("model.", "data.src_lang", "data.tgt_lang"))
     ]
     if different:
@@ -88,3 +96,18 @@ def _require_same(
         raise UserError(
             f"{first_path} and {path} have different tokenizers: average checkpoints of one run"
         )
+    begun = any(config.train.init_from is not None for config in configs)
+    if begun and _origin(configs[0], first_path) == _origin(configs[1], path):
+        return
+    for key, a, b in fixed_differences(*configs):
+        raise UserError(
+            f"{first_path} and {path} are of different runs ({key} is {a!r} and {b!r}), whose mean "
+            "is no model: translate with both as an ensemble, --model_path FIRST SECOND"
+        )
+
+
+def _origin(config: Config, path: Path) -> Path:
+    """The run whose weights the run of a checkpoint began with, or that run itself."""
+    origin = Path(config.train.init_from or path).resolve()
+    folders = {".pt": origin.parent.parent, ".safetensors": origin.parent}
+    return folders.get(origin.suffix, origin)

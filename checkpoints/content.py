@@ -6,6 +6,7 @@ stored once; the other names are in the file's metadata.
 """
 
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -20,17 +21,42 @@ from torch import Tensor, nn
 from checkpoints.run import FORMAT, WEIGHTS, DamagedError, Run, read_progress
 from configs.load import read_config_json, write_config_json
 from configs.schema import Config
-from configs.serialize import from_dict, to_dict
+from configs.serialize import diff, from_dict, to_dict
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError, one_line
 from utils.files import atomic_path, write_errors
 
 CONFIG, TOKENIZER = "config.json", "tokenizer"
+# What a run that goes on may change: nothing that shapes the model, the data or the updates.
+MAY_CHANGE = (
+    "train.",
+    "evaluate.",
+    "decode.",
+    "optim.bad_numbers",
+    "data.num_workers",
+    "data.cache_dir",
+    "data.corpus.path",
+    "data.corpus.root",
+)
+MAY_NOT_CHANGE = tuple(
+    f"train.{name}" for name in ("seed", "precision", "ema_decay", "init_from", "init_model")
+)
+# A part of a mixture: its places may change as others do.
+_PART = re.compile(r"(?<=^data\.corpus\.)parts\.\d+\.corpus\.")
 
 
 def checkpoint_config(payload: Mapping[str, Any]) -> Config:
     """The resolved configuration inside a checkpoint."""
     return from_dict(payload["config"])
+
+
+def fixed_differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
+    """As `diff`, of what a run that goes on may not change."""
+    return [
+        found
+        for found in diff(before, now)
+        if found[0] in MAY_NOT_CHANGE or not _PART.sub("", found[0]).startswith(MAY_CHANGE)
+    ]
 
 
 def write_checkpoint(path: Path, payload: Any) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import ignite.distributed as idist
 
-from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.content import checkpoint_config, fixed_differences, read_checkpoint
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import (
     BEST,
@@ -41,22 +40,6 @@ from utils.errors import ConfigError, UserError, one_line
 logger = logging.getLogger(__name__)
 
 MODELS = ("model", LAST_WEIGHTS)  # parts of a checkpoint
-# What a run that goes on may change: nothing that shapes the model, the data or the updates.
-MAY_CHANGE = (
-    "train.",
-    "evaluate.",
-    "decode.",
-    "optim.bad_numbers",
-    "data.num_workers",
-    "data.cache_dir",
-    "data.corpus.path",
-    "data.corpus.root",
-)
-MAY_NOT_CHANGE = tuple(
-    f"train.{name}" for name in ("seed", "precision", "ema_decay", "init_from", "init_model")
-)
-# A part of a mixture: its places may change as others do.
-_PART = re.compile(r"(?<=^data\.corpus\.)parts\.\d+\.corpus\.")
 
 
 @dataclass(slots=True)
@@ -262,15 +245,6 @@ def as_begun(config: Config, saved: Config) -> Config:
     if config.train.precision == "auto":
         config = apply_overrides(config, [f"train.precision={saved.train.precision}"])
     return config if config.train.init_from is None else as_parent(config, saved)
-
-
-def fixed_differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
-    """As `diff`, of what a run that goes on may not change."""
-    return [
-        found
-        for found in diff(before, now)
-        if found[0] in MAY_NOT_CHANGE or not _PART.sub("", found[0]).startswith(MAY_CHANGE)
-    ]
 
 
 def _new_run(config: Config) -> Run:

@@ -148,3 +148,25 @@ def test_checkpoints_of_different_models_or_tokenizers_are_refused(
     torch.save({**payload, "tokenizer": {**payload["tokenizer"], "fingerprint": "0"}}, other)
     assert "have different tokenizers" in averaged(file, other).error()
     assert "named one by one" in averaged(file, "--best", "2").error()
+
+
+def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
+    run: Run, tmp_path: Path, averaged: Scripts
+) -> None:
+    file, folder = run.files(REGULAR)[0], tmp_path / "other" / "checkpoints"
+    payload, others = content(file), []
+    folder.mkdir(parents=True)
+    for seed, parent in ((0, None), (1, None), (1, file), (2, run.path), (3, "elsewhere")):
+        init_from = parent and str(parent)
+        train = {**payload["config"]["train"], "seed": seed, "init_from": init_from}
+        torch.save(
+            {**payload, "config": {**payload["config"], "train": train}},
+            folder / f"{len(others)}.pt",
+        )
+        others.append(folder / f"{len(others)}.pt")
+    copy, seed, child, sibling, stranger = others
+    words = "are of different runs (train.seed is {} and {}), whose mean is no model: translate"
+    assert words.format(0, 1) in averaged(file, seed).error()
+    assert words.format(1, 3) in averaged(child, stranger).error()
+    for path, other in ((file, copy), (file, child), (child, sibling)):
+        assert averaged(path, other).code == 0
