@@ -173,8 +173,11 @@ class Resumed(Start):
                 load_weights(parts[name], {"model": self.payload[name]}, self.checkpoint)
             for name in ("optimizer", "scheduler", "scaler", "progress"):
                 parts[name].load_state_dict(self.payload[name])
+            best = parts["progress"].best_loss
             if "early_stopping" in parts and "early_stopping" in self.payload:
                 parts["early_stopping"].load_state_dict(self.payload["early_stopping"])
+            elif "early_stopping" in parts and best is not None:  # it is asked for from here on
+                parts["early_stopping"].best_score = -best
 
 
 def open_run(config: Config, resume: Path | None) -> Start:

@@ -348,6 +348,15 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
         run_here(config, resume=again.path)
 
 
+def test_patience_that_is_set_later_knows_the_best_loss(folder: Path) -> None:
+    schedule = "optim.schedule=epoch_decay optim.schedule.warmup_epochs=0 optim.schedule.decay=50"
+    config = toy_config(folder, schedule, "train.max_epochs=3")
+    run = run_here(config).run
+    patient = apply_overrides(config, ["train.max_epochs=9", "train.patience=1"])
+    assert run_here(patient, resume=run.path).stopped_early
+    assert list(log_of(run, "validation")) == [28, 56, 84, 112]
+
+
 def test_auto_takes_the_newest_run_of_the_config_that_can_go_on(
     whole: Runs, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
