@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import ignite.distributed as idist
 from ignite.engine import Engine
@@ -101,13 +102,22 @@ class BadUpdates:
 
 
 @contextlib.contextmanager
-def remedies_named(config: Config) -> Iterator[None]:
-    """Raises UserError with a remedy where memory or compiler do not suffice for `config`."""
+def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None]:
+    """Raises UserError with a remedy where memory or compiler do not suffice for `config`.
+
+    `resumed` is the run that goes on, if one does.
+    """
     try:
         yield
     except Exception as error:
         if is_out_of_memory(error):
             remedy = smaller_batches(config)
+            if resumed is not None:
+                remedy = (
+                    "a run goes on with its own batches: give it more memory, or more devices "
+                    "(--nproc_per_node), or begin a new run with its weights (--init_from "
+                    f"{resumed}): there {remedy}"
+                )
             raise UserError(f"not enough memory to train ({one_line(error)}): {remedy}") from error
         if "does not have a deterministic implementation" in str(error):
             use = "use --set train.deterministic=false or another model.position"

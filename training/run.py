@@ -59,7 +59,8 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
     device = process_device(config.train.device)
     start = open_run(config, resume)
     config, run = start.config, start.run
-    with remedies_named(config), contextlib.ExitStack() as stack:
+    resumed = None if start.is_new else run.path
+    with remedies_named(config, resumed), contextlib.ExitStack() as stack:
         if idist.get_rank() == 0:
             stack.enter_context(held(run.path))
             for folder in (run.path, run.checkpoints, run.tokenizer, run.logs):

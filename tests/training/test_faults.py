@@ -356,6 +356,21 @@ def test_a_run_that_cannot_fit_fails_before_its_first_update_with_the_remedy(
     assert engines[0].state.iteration == 0
 
 
+def test_a_run_that_goes_on_is_not_told_to_change_its_batches(tmp_path: Path) -> None:
+    config = toy_config(tmp_path, STEPS, "train.max_steps=1")
+    run = run_here(config).run
+    config = apply_overrides(config, ["train.max_steps=2"])
+
+    def hook(trainer: Engine, learner: Learner) -> None:
+        learner.model.register_forward_pre_hook(no_room_above(0))
+
+    words = (
+        rf"its own batches: give it more memory.* \(--init_from {run.path}\): there use --set data"
+    )
+    with pytest.raises(UserError, match=words):
+        run_here(config, resume=run.path, hook=hook)
+
+
 def test_a_model_that_does_not_fit_is_not_told_to_use_smaller_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
