@@ -89,7 +89,10 @@ class SubwordTokenizer(BaseTokenizer):
         # Python's own NFC takes time by the square of a run of combining marks.
         corpus = _frequent_characters([_NFC.normalize_str(text) for text in texts], room // 2)
         if not any(text.strip() for text in corpus):
-            raise UserError("no text to train the tokenizer on: the training split is empty")
+            raise UserError(
+                "no text to train the tokenizer on: the training split has no line of 1 to "
+                f"{LONGEST_TEXT:,} characters; give a sentence a line"
+            )
         learn = {"bpe": _learn_bpe, "unigram": _learn_unigram}[config.algorithm]
         tokenizer = cls(_pipeline(learn(corpus, room, reserved)))
         wanted, found = config.vocab_size, tokenizer.src_vocab_size

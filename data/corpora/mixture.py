@@ -58,6 +58,12 @@ class MixtureCorpus(CorpusReader):
             for name, text in zip(self.parts, texts)
             for reason, n in text.skipped.items()
         }
+        if not src and not any(map(len, texts)):
+            why = ", ".join(f"{reason} {n:,}" for reason, n in skipped.items())
+            raise UserError(
+                f"data.corpus.parts: no part has a pair left (left out: {why or 'none'}); loosen "
+                "data.clean, or give fuller files"
+            )
         if not src:
             raise UserError("data.corpus.parts: the weights leave no pair of any part; raise them")
         return ParallelText(src, tgt, skipped)
@@ -70,7 +76,7 @@ def epoch_counts(config: Mixture, sizes: Sequence[int]) -> list[int]:
         return [round(weight * size) for weight, size in zip(weights, sizes)]
     power = 1 / config.temperature
     shares = np.array([weight * size**power for weight, size in zip(weights, sizes)])
-    return [round(share) for share in (sum(sizes) * shares / shares.sum()).tolist()]
+    return [round(share) for share in (sum(sizes) * shares / (shares.sum() or 1)).tolist()]
 
 
 def _rows(size: int, count: int, *, seed: list[int]) -> list[int]:

@@ -115,6 +115,17 @@ def test_an_error_names_the_part_and_its_key(tmp_path: Path) -> None:
         build_corpus(DataConfig(corpus=few)).load("train")
 
 
+@pytest.mark.parametrize("temperature", [None, 2.0])
+def test_a_mixture_of_which_cleaning_leaves_nothing_says_so(
+    tmp_path: Path, temperature: float | None
+) -> None:
+    config = mixture(tmp_path, temperature=temperature)
+    clean = Cleaning(max_words=1, language=False)
+    words = r"no part has a pair left \(left out: .*small\.too_many_words 10.*\); loosen"
+    with pytest.raises(UserError, match=words):
+        build_corpus(DataConfig(corpus=config, clean=clean)).load("train")
+
+
 # --------------------------------------------------------------------------------------- the config
 
 
