@@ -1,5 +1,6 @@
 """The checkpoints of a run: what is in them, when they are written, which are kept."""
 
+import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -221,8 +222,10 @@ class Checkpoints:
                 self._saver.remove(item.filename)
         if not later or idist.get_rank() > 0:
             return
-        folder = self.run.checkpoints / f"{LEFT}{progress.step}"
-        folder.mkdir(exist_ok=True)
+        names = (f"{LEFT}{progress.step}{f'_{n}' * (n > 1)}" for n in itertools.count(1))
+        folders = map(self.run.checkpoints.joinpath, names)
+        folder = next(each for each in folders if not each.exists())
+        folder.mkdir()
         for path in reversed(self.run.by_age()):
             if path in later:
                 os.replace(path, folder / path.name)

@@ -30,7 +30,7 @@ from toy_runs import (
 
 import train as script
 from checkpoints.resolve import resolve_checkpoint
-from checkpoints.run import STEP, FinishedError, Run
+from checkpoints.run import REGULAR, STEP, FinishedError, Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
 from data.batching import Batch, Group, _Groups
@@ -252,6 +252,18 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
     assert resolve_checkpoint(kept, prefer="best")[1].path == again.path
     with pytest.raises(UserError, match=r"left aside.* --init_from"):
         run_here(config, resume=kept)
+
+
+def test_each_course_that_a_run_leaves_is_kept(whole: Runs, tmp_path: Path) -> None:
+    config, run = whole["cosine"]
+    again = copied(run, tmp_path)
+    shorter = apply_overrides(config, ["train.max_epochs=2"])
+    for name in ("left_after_update_10", "left_after_update_10_2"):
+        later = {path.name: path.read_bytes() for path in again.files(REGULAR)[1:]}
+        run_here(shorter, resume=again.checkpoints / "regular_checkpoint_1.pt")
+        left = again.checkpoints / name
+        assert {path.name: path.read_bytes() for path in left.glob("regular_*")} == later
+    assert (again.checkpoints / "left_after_update_10" / "regular_checkpoint_3.pt").is_file()
 
 
 @pytest.mark.parametrize("epoch", [2, 3])  # the last one too
