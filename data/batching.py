@@ -168,19 +168,12 @@ class GroupSampler(Sampler[Group]):
     epoch: int = field(default=0, init=False)
     start: int = field(default=0, init=False)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank {self.rank} of {self.world_size} processes")
-
     def __len__(self) -> int:
         """Groups in a whole epoch, wherever the next iteration starts."""
         return -(-len(self.batches) // self.accumulate)
 
     def set_position(self, epoch: int, start: int = 0) -> None:
-        if epoch < 0 or not 0 <= start <= len(self):
-            raise ValueError(f"epoch {epoch}, group {start}: an epoch has groups 0 to {len(self)}")
-        self.epoch = epoch
-        self.start = start
+        self.epoch, self.start = epoch, start
 
     def __iter__(self) -> Iterator[Group]:
         epoch = self.epoch
