@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from zlib import crc32
 
-from translation.arguments import require_runs
+from translation.arguments import add_run_arguments, require_runs
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 
@@ -19,9 +19,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     best, last = "of the run: the K best by validation loss", "of the run: its last K regular ones"
     which.add_argument("--best", type=positive, metavar="K", help=best)
     which.add_argument("--last", type=positive, metavar="K", help=last)
-    add("--model_path", type=Path, metavar="RUN", help="a run's folder (default: newest run)")
-    where = "where the newest run is sought"
-    add("--runs_dir", metavar="DIR", type=Path, default=Path("runs"), help=where)
+    add_run_arguments(parser)
     args = parser.parse_args(argv)
     if args.files and (args.best or args.last or args.model_path):
         raise UserError(

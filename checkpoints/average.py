@@ -13,7 +13,7 @@ from checkpoints.content import (
     tied_names,
     write_checkpoint,
 )
-from checkpoints.run import FORMAT, REGULAR, Run
+from checkpoints.run import REGULAR, Run
 from configs.schema import Config
 from configs.serialize import diff
 from utils.errors import UserError
@@ -63,7 +63,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         for name, tensor in newest["model"].items()
     }
     return {
-        "format": {**newest["format"], "version": FORMAT},
+        "format": newest["format"],
         "config": newest["config"],
         "tokenizer": newest["tokenizer"],
         "model": {name: model[first] for name, first in tied_names(newest["model"]).items()},
