@@ -56,6 +56,7 @@ SETTINGS = f"""
 # Each of them beside a moving average and accumulation, which all have.
 VARIANTS = {
     "plain": [],
+    "within": ["train.max_steps=50"],  # the end, which has a validation of its own
     "sampling": ["tokenizer.sampling=0.1"],  # BPE-dropout
     "muon": ["optim.optimizer=muon"],
     "bf16": ["train.precision=bf16"],
