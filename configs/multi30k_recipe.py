@@ -1,5 +1,6 @@
-"""The published recipe for a small Transformer on Multi30k, at its whole budget.
+"""A published recipe for a small Transformer on Multi30k, at its whole budget.
 
+Wu et al. 2021 (Good for Misconceived Reasons, ACL), as public code has it.
 Of each update some 8,200 target tokens (9,500 padded ones of the longer side) and of all 65
 million: 7,900 updates, 151 epochs. Four layers a side of width 128, dropout 0.3, a rate of 5e-3
 that falls with the inverse square root from update 2,000 on, ten checkpoints averaged:
