@@ -54,9 +54,12 @@ def test_the_encoding_in_three_steps_trains_and_translates(tmp_path: Path) -> No
     chosen = ["--position", "distance_decay", "--set", "model.position.slowest=0.05"]
     arguments = ["--config", "configs/demo.py", *tiny_args(tmp_path), *chosen]
     words = ["--runs_dir", str(tmp_path / "runs"), "--src_text", "Le chat dort."]
-    probe = f"import train, inference; train.main({arguments}); inference.main({words})"
+    probe = f"import train, inference; train.main({arguments}); inference.main({words})\n"
+    probe += "from experiments import copier, common; copier.VARIANTS['distance_decay']\n"
+    probe += "common.POSITIONS['distance_decay']"
     done = run_script("-c", probe, cwd=copy)
-    assert "=== beam search ===" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "=== beam search ===" in done.stdout
     [saved] = tmp_path.glob("runs/*/config.json")
     assert '"kind": "distance_decay"' in saved.read_text()
 

@@ -23,7 +23,7 @@ from made_runs import Scripts
 
 import inference
 import serve
-from configs.schema import Phrasebook
+from configs.schema import Phrasebook, Sampling
 from data.corpora.phrasebook import PhrasebookCorpus
 from serving.app import Limits, build_app
 from serving.tasks import Served, Task
@@ -141,6 +141,14 @@ def test_all_are_compared_to_find_the_least_risk(trained_run: Path, sentences: l
     [found] = Served(loaded, translator).do(Task("one", "translate"), sentences[:1])
     best = translator.translate(sentences[0])
     assert found == [{"text": best.text, "score": best.score}]
+
+
+def test_as_many_samples_are_drawn_as_are_asked_for(trained_run: Path) -> None:
+    one = Translator.load(trained_run)
+    translator = replace(one, decode=replace(one.decode, search=Sampling(), beam_size=2, n_best=2))
+    served = Served(load_run(trained_run), translator)
+    [found] = served.do(Task("one", "translate", "sample", 5), ["Le chat dort."])
+    assert len(found) == 5
 
 
 def test_words_are_linked(server: Server, trained_run: Path) -> None:
