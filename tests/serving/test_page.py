@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 from browser import WIDTHS, chromium, complaints, dark, overflow, requested
+from made_runs import untrained_run
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 from test_serve import Server, serving
+
+from configs.positions import Sinusoidal
 
 HOSTILE = "<script>alert(1)</script> \"a\" 'b' & 😀 שלום <img src=x onerror=alert(2)>"
 
@@ -75,6 +78,31 @@ def test_any_text_is_shown_as_text_and_nothing_leaves_the_page(
             assert overflow(browser, width) <= 0, width
     assert complaints(browser) == []
     assert {url.split("/")[2] for url in requested(browser)} == {f"127.0.0.1:{server.port}"}
+
+
+def test_a_model_without_attention_and_scores_of_another_kind(
+    browser: Chrome, trained_run: Path, tmp_path: Path
+) -> None:
+    changes = {"backend": "torch", "dropout": 0, "position": Sinusoidal()}
+    plain = untrained_run(trained_run, tmp_path, **changes)
+    options = ("--beam_size", "3", "--mbr", "chrf", "--max_len", "5")
+    with serving("--model_path", plain, trained_run, *options) as server:
+        browser.get(f"http://127.0.0.1:{server.port}/")
+        until(browser, lambda: text_of(browser, "length"))
+        write(browser, "Le chat dort.\nIl fait froid.")
+        until(browser, lambda: text_of(browser, "status").endswith(" ms"))
+        assert text_of(browser, "best").count("\n") == 1  # not the error of linking
+        assert not browser.find_element(By.ID, "explore").is_displayed()
+        assert text_of(browser, "ranked-note").startswith("Mean chrf against the other")
+        items = browser.find_elements(By.CSS_SELECTOR, "#ranked li")
+        assert {item.get_attribute("lang") for item in items} == {"en"}
+        Select(browser.find_element(By.ID, "model")).select_by_index(1)
+        rows = "#words .line p"
+        until(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, rows)) == 4)
+        found = browser.find_elements(By.CSS_SELECTOR, rows)
+        assert [row.get_attribute("lang") for row in found] == ["fr", "en"] * 2
+        assert browser.find_element(By.ID, "explore").is_displayed()
+        assert complaints(browser) == []
 
 
 def test_an_error_is_told_on_the_page(browser: Chrome, server: Server) -> None:
