@@ -27,7 +27,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
+
+import numpy as np
 
 if not __package__:  # run as a file: imports begin at the root of the repository, not here
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -60,10 +63,12 @@ from experiments.common import (
     ranked,
     seeds_table,
 )
+from experiments.ranking import standings
 from experiments.trials import Runner, Trial, training_digest
 from utils.cli import Parser, positive, run_main
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
+from utils.tables import markdown_table
 
 SCHEMES = "sinusoidal,learnable,rope,alibi,t5,kerple_log,none,randomized_rope"
 DEFAULTS = {  # config and training limit, by corpus
@@ -76,6 +81,7 @@ SCALINGS = [
     if isinstance(scheme, Rope) and not isinstance(scheme.scaling, NoScaling)
 ]
 FEWEST = 25  # sentences beyond the last edge: BLEU of fewer says little
+MOST_LINES = 10  # in a figure: beyond, colours are alike
 AT_TEST = "_at_test"
 SSMAX = "_ssmax"
 
@@ -241,6 +247,31 @@ class Extrapolation(Experiment):
         of_seeds = ((trial.variant, self.bleu[trial.title]) for trial in self.done)
         return ranked(of_seeds, lambda bleu: bleu[1] or 0.0)
 
+    def gains(self) -> dict[str, list[tuple[float, float, float]]]:
+        """By scheme what SSMax adds to sacreBLEU up to the limit and beyond it, with 95% intervals.
+
+        Of the seeds that both have, by the bootstrap over seeds and sentences of `ranking.py`.
+        """
+        scored = {(trial.variant, trial.seed): self.sides(trial) for trial in self.done}
+        samples = self.trials[0].config.evaluate.bootstrap_samples
+        found = {}
+        for name in dict.fromkeys(variant for variant, _ in scored):
+            both = (name, name + SSMAX)
+            seeds = [seed for seed in self.args.seeds if all((v, seed) in scored for v in both)]
+            if seeds:
+                sides = [{v: [[scored[v, n][i]] for n in seeds] for v in both} for i in range(2)]
+                found[name] = [
+                    standings(side, name, samples)[name + SSMAX].difference for side in sides
+                ]
+        return dict(sorted(found.items(), key=lambda gain: -gain[1][1][0]))
+
+    def sides(self, trial: Trial) -> list[np.ndarray]:
+        """What makes the BLEU of sentences up to the limit, and of those beyond, [n,10] each."""
+        splits = self.record(trial).sentences.values()
+        beyond = np.concatenate([each.words for each in splits]) > self.args.max_words
+        statistics = np.concatenate([each.statistics for each in splits])
+        return [statistics[~beyond], statistics[beyond]]
+
     def run(self, runner: Runner) -> None:
         copies = {scaled.title for _, scaled in self.pairs}
         missing = [trial for trial in self.trials if not self.is_done(trial)]
@@ -278,23 +309,43 @@ class Extrapolation(Experiment):
             f"sacreBLEU by source length. {config}; {self.args.corpus} corpus; {seeds}; "
             f"{self.args.search} search; splits {', '.join(self.trials[0].splits)}; {provenance}. "
             f"Schemes ending in `{AT_TEST}` are the trained rope runs with their rotation scaled "
-            f"for the test alone.\n\n{table}"
+            f"for the test alone.\n\n{table}{self.gains_table(*names[:2])}"
         )
 
+    def gains_table(self, *sides: str) -> str:
+        """Markdown: what SSMax adds to each scheme, and to their mean; "" where none has it."""
+        if not (gains := self.gains()):
+            return ""
+        lines = [
+            [name, *(f"{by:+.2f} ({low:+.2f} to {high:+.2f})" for by, low, high in both)]
+            for name, both in gains.items()
+        ]
+        mean = [f"{fmean(both[i][0] for both in gains.values()):+.2f}" for i in range(2)]
+        table = markdown_table(["SSMax added to", *sides], [*lines, ["all, the mean", *mean]])
+        return f"\nsacreBLEU with SSMax less that without it, and 95% intervals:\n\n{table}"
+
     def draw(self, rows: Rows) -> None:
-        """A line for each scheme over the buckets, with the training limit marked."""
-        from pictures.panels import save_figure
+        """A line for each scheme over the buckets, with the limit marked; of many schemes dots."""
+        from pictures.panels import dot_panels, save_figure
 
         limit = self.args.max_words
         bleu = {name: [each[2:] for each in seeds] for name, seeds in self.ranked().items()}
         title = f"Trained up to {limit} words ({self.args.corpus}), tested beyond"
-        figure = length_figure(bleu, self.words, self.edges, title)
-        [axes] = figure.axes
-        border = self.edges.index(limit) + 0.5
-        axes.axvline(border, color="black", linewidth=1.0, linestyle="--")
-        words, place = " longer than in training →", axes.get_xaxis_transform()
-        axes.text(border, 0.98, words, transform=place, va="top", fontsize=8)
-        axes.set_ylim(bottom=0)
+        if len(bleu) > MOST_LINES:
+            spans = [f"{name} words" for name in buckets(self.edges)]
+            means = {
+                name: np.array(seeds, dtype=float).mean(axis=0) for name, seeds in bleu.items()
+            }
+            dots = {name: dict(zip(spans, mean)) for name, mean in means.items()}
+            figure = dot_panels({"": dots}, title=title, x_label="sacreBLEU")
+        else:
+            figure = length_figure(bleu, self.words, self.edges, title)
+            [axes] = figure.axes
+            border = self.edges.index(limit) + 0.5
+            axes.axvline(border, color="black", linewidth=1.0, linestyle="--")
+            words, place = " longer than in training →", axes.get_xaxis_transform()
+            axes.text(border, 0.98, words, transform=place, va="top", fontsize=8)
+            axes.set_ylim(bottom=0)
         save_figure(figure, self.args.output_dir / "extrapolation.png")
 
 

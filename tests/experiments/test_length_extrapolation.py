@@ -17,8 +17,10 @@ from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
 from experiments import length_extrapolation
 from experiments.common import buckets
+from experiments.store import read_store
 from experiments.trials import Trial
 from translation.loading import load_run
+from translation.metrics import compare_statistics
 from utils.errors import UserError
 
 
@@ -113,19 +115,34 @@ def test_a_table_curves_and_counts_are_written_and_a_rotation_without_weights_is
     assert stand_in.config("learnable")["data"]["corpus"]["root"] == str(root)
 
 
-def test_the_phrasebook_is_scored_on_both_sides_of_the_limit(stand_in: StandIn) -> None:
+def test_the_phrasebook_is_scored_on_both_sides_of_the_limit(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(length_extrapolation, "MOST_LINES", 1)  # so that dots are drawn
     arguments = ["--config", str(ROOT / "configs/demo.py"), "--output_dir", str(stand_in.output)]
-    arguments += ["--positions", "none", "--ssmax", "--max_words", "8", "--threads", "1"]
+    arguments += ["--positions", "sinusoidal", "--ssmax", "--max_words", "8", "--threads", "1"]
     for size in ("n_train=60", "n_validation=30", "n_test=40"):
         arguments += ["--set", f"data.corpus.{size}"]
     assert length_extrapolation.main(arguments) == 0
-    calls = ["train none", "test none", "test none"]  # test and validation
+    calls = ["train sinusoidal", "test sinusoidal", "test sinusoidal"]  # test and validation
     assert stand_in.calls() == [*calls, *(f"{call}_ssmax" for call in calls)]
-    position = stand_in.config("none_ssmax")["model"]["position"]
-    assert (position["kind"], position["scheme"]) == ("ssmax", {"kind": "none"})
-    rows = [row for row in stand_in.table("extrapolation.csv") if row["position"] == "none"]
+    position = stand_in.config("sinusoidal_ssmax")["model"]["position"]
+    assert (position["kind"], position["scheme"]["kind"]) == ("ssmax", "sinusoidal")
+    rows = [row for row in stand_in.table("extrapolation.csv") if row["position"] == "sinusoidal"]
     sides = [[int(row["sentences"]) for row in rows if row["beyond"] == side] for side in "01"]
     assert list(map(sum, sides)) == [30, 40]
+    # validation is up to the limit, the test beyond it
+    records = [
+        each.sentences for each in read_store(stand_in.output / "extrapolation.jsonl").values()
+    ]
+    gains = []
+    for split in ("validation", "test"):
+        plain, ssmax = (each[split].statistics for each in records)
+        found = compare_statistics(plain, ssmax, samples=1000, seed=0)
+        assert found.difference > 1
+        low, high = found.interval
+        gains.append(f"{found.difference:+.2f} ({low:+.2f} to {high:+.2f})")
+    assert f"| sinusoidal | {' | '.join(gains)} |" in stand_in.text("extrapolation.md")
     arguments += ["--set", "data.src_lang=en", "--set", "data.tgt_lang=fr"]
     with pytest.raises(UserError, match="its limit counts French words; leave"):
         length_extrapolation.main(arguments)
