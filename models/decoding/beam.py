@@ -18,6 +18,7 @@ from models.decoding.hypothesis import (
     steps_between_looks,
 )
 from models.decoding.protocol import SearchModel
+from models.decoding.stepwise import greedy_search
 from models.linear import weights_fixed
 
 
@@ -169,6 +170,8 @@ def beam_search(
 
     n_best is at most beam_size, which is a multiple of groups.
     """
+    if beam_size == 1 and watch is None:  # of equal tokens, which bfloat16 has many, the same
+        return greedy_search(model, src, limits)
     device, batch, size, eos_id = src.device, src.shape[0], beam_size // groups, limits.eos_id
     max_lengths = limits.max_lengths(src, model.pad_id)
     looks = steps_between_looks(device)

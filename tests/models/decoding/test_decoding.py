@@ -252,6 +252,14 @@ def test_greedy_equals_a_beam_of_one(name: str, alpha: float) -> None:
     assert kinds == {True, False}
 
 
+def test_of_equal_tokens_greedy_search_and_a_beam_of_one_take_the_same() -> None:
+    vocab = vocabulary(src_vocab_size=300, tgt_vocab_size=300)
+    model, src = lively(vocab=vocab).bfloat16(), sources(*range(2, 22))
+    beams = beam_search(model, src, LIMITS, beam_size=1, n_best=1)
+    for found, single in zip(greedy_search(model, src, LIMITS), beams):
+        assert_alike(found, single, 0.0)
+
+
 # ------------------------------------------------------------------------------- batches and limits
 
 
