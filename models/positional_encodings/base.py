@@ -27,6 +27,11 @@ def exact_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def least(*bounds: int | None) -> int | None:
+    """The bound that all of them keep to; None where there is none."""
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
 @dataclass(eq=False)
 class Places:
     """Where the queries and keys of one attention stand, and which keys a query may see.
@@ -218,8 +223,7 @@ class PositionScheme(nn.Module):
     def max_length(self, side: Side) -> int | None:
         """The longest sequence of this side in tokens; None where there is no bound."""
         inside = self.attention("encoder" if side == "source" else "decoder", 0)
-        bounds = (self.input(side).max_positions, inside.max_positions)
-        return min((bound for bound in bounds if bound is not None), default=None)
+        return least(self.input(side).max_positions, inside.max_positions)
 
 
 class InputScheme(PositionScheme):

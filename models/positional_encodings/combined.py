@@ -6,6 +6,7 @@ from models.positional_encodings.base import (
     Kind,
     PositionScheme,
     Side,
+    least,
 )
 
 
@@ -22,6 +23,9 @@ class CombinedScheme(PositionScheme):
 
     def attention(self, kind: Kind, layer: int) -> AttentionPosition:
         return self.inside.attention(kind, layer)
+
+    def max_length(self, side: Side) -> int | None:
+        return least(self.on_input.max_length(side), self.inside.max_length(side))
 
 
 class PairedScheme(PositionScheme):
@@ -60,5 +64,4 @@ class InterleavedScheme(PositionScheme):
         return self.others.attention(kind, layer - n_nth)
 
     def max_length(self, side: Side) -> int | None:
-        bounds = (self.others.max_length(side), self.nth.max_length(side))
-        return min((bound for bound in bounds if bound is not None), default=None)
+        return least(self.others.max_length(side), self.nth.max_length(side))

@@ -38,7 +38,6 @@ class Ssmax(AttentionPosition):
         super().__init__()
         self._inner = (inner,)  # hidden from the registry: its scheme saves it, once
         self.needs_weights, self.widening = inner.needs_weights, inner.widening
-        self.max_positions = inner.max_positions
         self.s = nn.Parameter(torch.full((n_heads,), float(start)))
 
     @property
@@ -98,3 +97,6 @@ class SsmaxScheme(PositionScheme):
         if kind == "cross":
             return self.inner.attention(kind, layer)
         return cast(AttentionPosition, (self.encoder if kind == "encoder" else self.decoder)[layer])
+
+    def max_length(self, side: Side) -> int | None:
+        return self.inner.max_length(side)

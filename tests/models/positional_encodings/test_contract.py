@@ -688,8 +688,19 @@ def test_the_contracts_default_to_no_position() -> None:
         attention.value_term(x, places)
 
 
-def test_a_bound_of_sinusoids_is_known_to_scheme_and_configuration() -> None:
-    bounded = config.Sinusoidal(max_positions=9)
-    assert build_scheme(tiny_config(bounded)).max_length("source") == 9
-    assert bounded.longest() == 9
-    assert build_scheme(tiny_config(config.Sinusoidal())).max_length("target") is None
+TUPE_LAST = config.Interleaved(nth=config.Tupe(max_positions=9))
+BOUNDED = TINY | {
+    "sinusoidal_bounded": config.Sinusoidal(max_positions=9),
+    "interleaved_tupe": TUPE_LAST,
+    "combined_tupe": config.Combined(attention=TUPE_LAST),
+    "ssmax_tupe": config.Ssmax(scheme=TUPE_LAST),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_scheme_and_configuration_know_the_same_bound(name: str) -> None:
+    scheme = build_scheme(tiny_config(BOUNDED[name]))
+    for side in ("source", "target"):
+        bound = BOUNDED[name].bound(side)
+        assert scheme.max_length(side) == (None if bound is None else bound.length)
+    assert BOUNDED[name].longest() == 9 or name in TINY
