@@ -391,6 +391,15 @@ class Ssmax(PositionSection, kind="ssmax"):
     start: float = positive(0.43)  # of s, which every head of every layer trains
 
 
+def _idle(scheme: PositionSection) -> bool:
+    """Whether a model with it is the same wherever its tokens stand."""
+    if isinstance(scheme, Ssmax | Interleaved | _CausalOnly):
+        return all(map(_idle, scheme.parts().values()))
+    if isinstance(scheme, Repo):
+        return scheme.rope_layers == 0
+    return isinstance(scheme, NoPosition | SelectiveRope)
+
+
 class Randomized(PositionSection, kind="randomized"):
     """Increasing positions drawn from 0 .. spread-1, fed to any scheme (Ruoss et al. 2023)."""
 
@@ -403,9 +412,7 @@ class Randomized(PositionSection, kind="randomized"):
         if inner is not None and inner < self.spread:
             rule = f"{self.scheme.kind} knows {inner} positions: make its max_positions as large"
             self._fail("spread", rule)
-        scheme = self.scheme.scheme if isinstance(self.scheme, Ssmax) else self.scheme
-        idle = isinstance(scheme, SelectiveRope) or getattr(scheme, "rope_layers", 1) == 0
-        if idle or NoPosition() in (scheme, getattr(scheme, "encoder", None)):
+        if _idle(self.scheme):
             rule = f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does"
             self._fail("scheme", rule)
 

@@ -457,6 +457,8 @@ def test_every_name_is_one_word_on_the_command_line_and_a_kind_stands_for_defaul
 
 COPE_OF_NONE = config.Cope(encoder=config.NoPosition())
 FOX_OF_TABLE = config.Fox(encoder=config.Learnable())
+FOX_BY_CONTENT = config.Fox(encoder=config.SelectiveRope())
+INTERLEAVED_BY_CONTENT = config.Interleaved(others=config.SelectiveRope())
 NTK, DYNAMIC_NTK = config.NtkScaling(), config.DynamicNtkScaling()
 SMALL = config.Learnable(max_positions=100)
 
@@ -487,6 +489,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (config.Randomized, {"scheme": config.NoPosition()}, "none puts the drawn positions to no use"),
     (config.Randomized, {"scheme": config.SelectiveRope()}, "selective_rope puts the drawn"),
     (config.Randomized, {"scheme": COPE_OF_NONE}, "cope puts the drawn positions to no use"),
+    (config.Randomized, {"scheme": FOX_BY_CONTENT}, "fox puts the drawn positions to no use"),
+    (config.Randomized, {"scheme": INTERLEAVED_BY_CONTENT}, "interleaved puts the drawn"),
     (config.Rope, {"rope_dim": "model", "scaling": NTK}, "ntk .* defined for rope_dim = 'head'"),
     (config.Rope, {"cross": True, "scaling": DYNAMIC_NTK}, "a length of its own on each side"),
     (config.Rope, {"clipped": -0.1}, "clipped = -0.1: .* >= 0 and <= 1"),
