@@ -45,7 +45,7 @@ from experiments.copier import (
     train,
     train_and_test,
 )
-from experiments.store import append_line
+from experiments.store import append_line, json_lines
 from models.attention.tap import AttentionTap
 from pictures.attention import AttentionMaps, attention_grid
 from pictures.panels import Curve, curve_panels, panel_figure, save_figure
@@ -98,16 +98,11 @@ def settings_of(name: str, seed: int, task: Task) -> dict[str, Any]:
 
 def read_results(store: Path) -> dict[str, Result]:
     """Those of runs that are done, by their settings. Raises UserError naming a broken line."""
-    found = {}
-    lines = store.read_text("utf-8").splitlines() if store.exists() else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            found[json.dumps(record["settings"], sort_keys=True)] = record["result"]
-        except (ValueError, KeyError, TypeError) as error:
-            why = f"not a result ({error!r}); delete it to run it again"
-            raise UserError(f"{store}, line {number}: {why}") from None
-    return found
+
+    def result(record: dict[str, Any]) -> tuple[str, Result]:
+        return json.dumps(record["settings"], sort_keys=True), record["result"]
+
+    return dict(json_lines(store, result, "no result of a run"))
 
 
 def run_all(

@@ -9,20 +9,23 @@ from __future__ import annotations
 import base64
 import fcntl
 import json
+import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from configs.serialize import from_dict, to_dict
 from experiments.trials import Trial
-from utils.errors import ConfigError, UserError
+from utils.errors import ConfigError, UserError, one_line
 from utils.files import write_errors
 
+T = TypeVar("T")
 ORDERS = np.arange(4)  # of n-grams, less one
+BROKEN = (ValueError, TypeError, KeyError, AttributeError, zlib.error, ConfigError)  # of a line
 
 
 @dataclass(frozen=True)
@@ -91,24 +94,18 @@ def read_store(path: Path) -> dict[str, Record]:
 
     Raises UserError naming a line that cannot be read.
     """
-    records: dict[str, Record] = {}
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    for number, line in enumerate(lines, 1):
-        try:
-            data = json.loads(line)
-            config = from_dict(data.pop("config"))
-            splits = tuple(data.pop("splits"))
-            how = {"search": data.pop("search"), "average": data.pop("average", 0)}
-            how["weights_of"] = data.pop("weights_of", "")
-            trial = Trial("", config.train.seed, config, path, (), splits, **how)
-            packed = data.pop("sentences")
-            sentences = {name: Sentences.unpack(text) for name, text in packed.items()}
-            records[trial.digest] = Record(**data, sentences=sentences)
-        except (ValueError, TypeError, KeyError, zlib.error, ConfigError) as error:
-            raise UserError(
-                f"{path}, line {number}: no record of a training ({error}): delete the line"
-            ) from None
-    return records
+
+    def record(data: dict[str, Any]) -> tuple[str, Record]:
+        config = from_dict(data.pop("config"))
+        splits = tuple(data.pop("splits"))
+        how = {"search": data.pop("search"), "average": data.pop("average", 0)}
+        how["weights_of"] = data.pop("weights_of", "")
+        trial = Trial("", config.train.seed, config, path, (), splits, **how)
+        packed = data.pop("sentences")
+        sentences = {name: Sentences.unpack(text) for name, text in packed.items()}
+        return trial.digest, Record(**data, sentences=sentences)
+
+    return dict(json_lines(path, record, "no record of a training"))
 
 
 def add_record(path: Path, trial: Trial, record: Record) -> None:
@@ -127,11 +124,38 @@ def add_record(path: Path, trial: Trial, record: Record) -> None:
     append_line(path, data)
 
 
+def json_lines(path: Path, read: Callable[[Any], T], wrong: str) -> list[T]:
+    """What `read` makes of each line of JSON; nothing where there is no file.
+
+    Raises UserError naming a line of which it can make nothing, which is then said to be `wrong`.
+    """
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):
+        try:
+            found.append(read(json.loads(line)))
+        except BROKEN as error:
+            why = f"{wrong} ({one_line(error)}): delete the line"
+            raise UserError(f"{path}, line {number}: {why}") from None
+    return found
+
+
 def append_line(path: Path, data: Mapping[str, Any]) -> None:
-    """Append data as a line of JSON to the file, which is made where it is not there."""
+    """Append data as a line of JSON to the file, which is made where it is not there.
+
+    The whole line or nothing: raises UserError where the disk has no room for it.
+    """
     line = json.dumps(data, separators=(",", ":"), ensure_ascii=False) + "\n"
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:
+        with path.open("ab+", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # several experiments may share a store
-            file.write(line.encode())
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
+            left = file.read(1).replace(b"\n", b"")  # the last line, of an editor, may be open
+            content = b"\n" * len(left) + line.encode()
+            try:
+                while content:
+                    content = content[file.write(content) :]
+            except OSError:
+                file.truncate(end)
+                raise

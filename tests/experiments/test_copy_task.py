@@ -244,7 +244,7 @@ def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
     store.write_text('{"settings": 1, "result": 1}\n{}\n')
     error = script("--schemes", "none", "--seeds", "0", "--steps", "1").error()
     assert error.endswith(
-        "jsonl, line 2: not a result (KeyError('result')); delete it to run it again"
+        "jsonl, line 2: no result of a run (KeyError: 'settings'): delete the line"
     )
 
 

@@ -1,15 +1,17 @@
 """What is kept of a training, and what is said of several seeds."""
 
 import json
+import resource
 import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from stand_in import StandIn
 
 from experiments.ranking import standings
-from experiments.store import Sentences, read_store
+from experiments.store import Sentences, append_line, read_store
 from experiments.trials import Runner, Trial
 from translation.metrics import quantile_interval, resampled_bleu, summed_bleu
 from utils.errors import UserError
@@ -65,11 +67,25 @@ def test_a_record_holds_what_was_scored_and_a_broken_line_is_named(stand_in: Sta
     [run] = stand_in.trial_folder("sinusoidal").glob("toy_*")
     sources = (run / "results" / "test_beam.src.txt").read_text("utf-8").splitlines()
     assert record.sentences["test"].words.tolist() == [len(line.split()) for line in sources]
-    whole = path.read_text("utf-8")
-    for broken in (whole[:-9], whole.replace('"search"', '"seerch"'), json.dumps([1])):
-        path.write_text(whole + broken, "utf-8")
+    whole = path.read_bytes()
+    for broken in (whole[:-9], whole.replace(b'"search"', b'"seerch"'), b"[1]", b"5", b"\xff"):
+        path.write_bytes(whole + broken)
         with pytest.raises(UserError, match=r"comparison\.jsonl, line 2: no record"):
             stand_in.compare("sinusoidal")
+
+
+def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
+    path, limits = tmp_path / "store.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_text('{"a":1}', "utf-8")  # as an editor leaves the last line
+    append_line(path, {"b": 2})
+    assert path.read_text("utf-8") == '{"a":1}\n{"b":2}\n'
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot write .*store\.jsonl: File too large"):
+            append_line(path, {"c": "much text"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text("utf-8") == '{"a":1}\n{"b":2}\n'
 
 
 def test_trainings_that_were_scored_on_other_text_are_not_compared(stand_in: StandIn) -> None:
