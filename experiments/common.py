@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from abc import ABC, abstractmethod
 from argparse import Namespace
 from bisect import bisect_left
@@ -64,11 +65,16 @@ def chosen_positions(text: str) -> list[str]:
 
 
 def chosen_numbers(text: str, flag: str, least: int) -> list[int]:
-    """The integers in `text`, between commas. Raises UserError for what is none, and for none."""
+    """The integers in `text`, between commas, each once.
+
+    Raises UserError for what is none or has more than 18 digits, and for none.
+    """
     parts = between_commas(text)
-    if not parts or not all(p.isascii() and p.isdigit() and int(p) >= least for p in parts):
+    if any(re.fullmatch("[0-9]{19,}", p) for p in parts):
+        raise UserError(f"{flag} {text!r}: at most 18 digits each")
+    if not parts or not all(re.fullmatch("[0-9]+", p) and int(p) >= least for p in parts):
         raise UserError(f"{flag} {text!r}: integers >= {least}, separated by commas")
-    return list(map(int, parts))
+    return list(dict.fromkeys(map(int, parts)))
 
 
 chosen_seeds = partial(chosen_numbers, flag="--seeds", least=0)
@@ -323,6 +329,9 @@ class Experiment(ABC):
                 corpus.load(corpus.validation)  # no text: said once, before the first process
             self.run(runner)
         self.done = [trial for trial in self.trials if self.is_done(trial)]
+        missing = {trial.title for trial in self.trials if not self.is_done(trial)}
+        for title in self.failures.keys() - missing:  # another process has done it meanwhile
+            del self.failures[title]
         if args.report_only and not self.done:
             raise UserError(f"{folder}: nothing of this is done yet; leave --report_only out")
         rows = self.all_rows()

@@ -11,7 +11,7 @@ of updates; and a loss by token says nothing between tokenizers.
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +20,11 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 
 from configs.load import load_config
 from configs.schema import Config
+from configs.serialize import parse_override
 from experiments.common import add_trial_arguments, between_commas, chosen, make_trials
 from experiments.comparison import Comparison
 from utils.cli import Parser, run_main
+from utils.errors import ConfigError
 
 BASELINE = "plain"
 TWICE = "plain_twice"
@@ -79,10 +81,24 @@ def chosen_methods(text: str) -> list[str]:
     return between_commas(text)
 
 
+def together(parts: Mapping[str, Sequence[str]]) -> list[str]:
+    """The changes of all parts of a name. Raises ConfigError where two set one field otherwise."""
+    said: dict[str, tuple[str, str]] = {}
+    for part, changes in parts.items():
+        for key, value in map(parse_override, changes):
+            first, other = said.setdefault(key, (part, value))
+            if other != value:
+                raise ConfigError(f"{first} and {part} both set {key}: leave one out")
+    return [change for changes in parts.values() for change in changes]
+
+
 def method_config(args: Namespace, name: str, more: list[str]) -> Config:
-    """The config of the command line with the changes of a method, or of several, joined by +."""
+    """The config of the command line with the changes of a method, or of several, joined by +.
+
+    Raises ConfigError where one would undo another.
+    """
     parts = name.split("+")
-    changes = [*args.overrides, *(change for part in parts for change in METHODS[part]), *more]
+    changes = [*args.overrides, *together({part: METHODS[part] for part in parts}), *more]
     if INVERSE_SQRT in parts:
         # Its defaults are for long trainings: a short one would end within their warm-up.
         schedule = load_config(args.config, args.overrides).optim.schedule

@@ -16,6 +16,15 @@ from configs.schema import Config
 from experiments.common import add_trial_arguments, chosen_positions, make_trials
 from experiments.comparison import Comparison
 from utils.cli import Parser, run_main
+from utils.errors import UserError
+
+
+def baseline(text: str) -> str:
+    """The one scheme that `text` names. Raises UserError for several, and as chosen_positions."""
+    name, *others = chosen_positions(text)
+    if others:
+        raise UserError(f"--baseline {text!r}: one scheme; name the others by --positions")
+    return name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        type=lambda text: chosen_positions(text)[0],
+        type=baseline,
         default="sinusoidal",
         help="what the others are compared with (it is run too; default: sinusoidal)",
     )

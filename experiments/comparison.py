@@ -35,6 +35,7 @@ from experiments.common import (
     Rows,
     bleu_by_length,
     buckets,
+    chosen,
     length_figure,
     mean_plus_minus,
     means,
@@ -61,6 +62,9 @@ class Comparison(Experiment):
     baseline: str
 
     def __post_init__(self) -> None:
+        if self.args.curves:
+            here = dict.fromkeys(trial.variant for trial in self.trials)
+            chosen(",".join(self.args.curves), here, f"{self.noun} of this comparison")
         self.tests = self.trials[0].tests
         evaluate = self.trials[0].config.evaluate
         self.edges, self.samples = evaluate.length_buckets, evaluate.bootstrap_samples

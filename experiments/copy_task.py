@@ -26,8 +26,8 @@ from torch import Tensor
 from configs import positions as config
 from configs.serialize import to_dict
 from experiments.common import (
-    between_commas,
     chosen,
+    chosen_numbers,
     chosen_seeds,
     mean_plus_minus,
     provenance_line,
@@ -49,7 +49,7 @@ from experiments.store import append_line, json_lines
 from models.attention.tap import AttentionTap
 from pictures.attention import AttentionMaps, attention_grid
 from pictures.panels import Curve, curve_panels, panel_figure, save_figure
-from utils.cli import Parser, positive, run_main
+from utils.cli import Parser, run_main
 from utils.errors import UserError
 from utils.files import write_text
 from utils.machine import provenance
@@ -341,10 +341,6 @@ def what_blanks_know(model: Copier, task: Task) -> list[float]:
     return [*known, *torch.stack(best, dim=1).flatten().tolist()]
 
 
-def several(text: str) -> list[int]:
-    return [positive(part) for part in between_commas(text)]
-
-
 def main(argv: list[str] | None = None) -> None:
     parser = Parser(description="Position schemes on the copy task, also beyond its length.")
     add = parser.add_argument
@@ -354,8 +350,10 @@ def main(argv: list[str] | None = None) -> None:
     add("--schemes", metavar="NAME,...", type=known, help=every)
     add("--seeds", metavar="N,...", type=chosen_seeds, help="default: 0,1,2,3,4; fast: 0,1")
     steps = "training steps (default: 2000; fast: 500)"
-    add("--steps", type=several, metavar="N,...", help=steps)
-    add("--layers", type=several, metavar="N,...", help="of the encoder (default: 2)")
+    several = partial(chosen_numbers, least=1)
+    add("--steps", type=partial(several, flag="--steps"), metavar="N,...", help=steps)
+    layers = "of the encoder (default: 2)"
+    add("--layers", type=partial(several, flag="--layers"), metavar="N,...", help=layers)
     looks = "also train each scheme with the first seed once more and draw its attention"
     nothing = "tables and plots of what is done; nothing is run"
     add("--report_only", action="store_true", help=nothing)
@@ -364,6 +362,8 @@ def main(argv: list[str] | None = None) -> None:
     folders = "default: runs/copy_task; fast: runs/copy_task_fast"
     add("--output_dir", type=Path, metavar="DIR", help=folders)
     args = parser.parse_args(argv)
+    if args.attention and args.report_only:
+        raise UserError("--attention trains models: leave --report_only out, or --attention")
     names = args.schemes or (FAST_SCHEMES if args.fast else list(VARIANTS))
     seeds = args.seeds or range(2 if args.fast else 5)
     task = FAST_TASK if args.fast else Task()

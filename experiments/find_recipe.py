@@ -25,6 +25,7 @@ Written into --output_dir:
 """
 
 import itertools
+import math
 import random
 import sys
 from argparse import Namespace
@@ -51,7 +52,7 @@ from experiments.common import (
     mean_plus_minus,
     seeds_table,
 )
-from experiments.compare_methods import BASELINE, INVERSE_SQRT, METHODS, TWICE
+from experiments.compare_methods import BASELINE, INVERSE_SQRT, METHODS, TWICE, together
 from experiments.trials import Runner, Trial
 from utils.cli import Parser, positive, run_main
 from utils.errors import ConfigError, UserError
@@ -115,7 +116,8 @@ def chosen_rounds(text: str) -> list[float]:
         budgets = [float(part) for part in between_commas(text)]
     except ValueError:
         budgets = []
-    if not budgets or budgets[0] < 1e-6 or budgets != sorted(set(budgets)):
+    in_bounds = all(1e-6 <= each < math.inf for each in budgets)  # NaN is not
+    if not budgets or not in_bounds or budgets != sorted(set(budgets)):
         raise UserError(f"--rounds {text!r}: millions of tokens that increase, such as 10,30,65")
     return budgets
 
@@ -131,22 +133,27 @@ def sample(choices: Sequence[Sequence[str]]) -> list[str]:
 
 
 def recipe_changes(args: Namespace, recipe: str) -> tuple[list[str], str | None]:
-    """`--set` texts and the name of the position scheme."""
+    """`--set` texts and the name of the position scheme.
+
+    Raises ConfigError where two alternatives set one field otherwise, or both are schemes.
+    """
     parts = recipe.split("+")
-    position = next(filter(is_position, parts), None)
-    changes = [ALTERNATIVES.get(part, (part,)) for part in parts if not is_position(part)]
-    return [*args.overrides, *itertools.chain(*changes)], position
+    schemes = list(filter(is_position, parts))
+    changes = {part: ALTERNATIVES.get(part, (part,)) for part in parts if part not in schemes}
+    together(changes | {name: (f"model.position={name}",) for name in schemes})
+    return [*args.overrides, *together(changes)], next(iter(schemes), None)
 
 
 def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> Config:
     """Of a round with so many million tokens. Raises ConfigError naming the recipe."""
-    changes, position = recipe_changes(args, recipe)
-    changes = ["evaluate.bleu_every_epochs=0", *changes]  # in training it chooses nothing
-    changes += [f"train.max_tokens={round(1e6 * millions)}", f"train.max_epochs={EPOCHS}"]
-    changes += [f"train.keep_regular={max(2, args.average)}", f"train.seed={seed}"]
-    changes += ["train.checkpoint_every_epochs=1"]  # which decides what is averaged
+    fixed = [f"train.max_tokens={round(1e6 * millions)}", f"train.max_epochs={EPOCHS}"]
+    fixed += [f"train.keep_regular={max(2, args.average)}", f"train.seed={seed}"]
+    fixed += ["train.checkpoint_every_epochs=1"]  # which decides what is averaged
     share, shrunk = millions / args.rounds[-1], []
     try:
+        changes, position = recipe_changes(args, recipe)
+        # BLEU in training chooses nothing.
+        changes = ["evaluate.bleu_every_epochs=0", *changes, *fixed]
         config = load_config(args.config, changes, position)
         if config.data.eval_long == "truncate":
             why = "the tables have the loss of whole references; allowed: 'keep'"
