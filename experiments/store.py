@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from configs.serialize import from_dict, to_dict
-from experiments.trials import Trial
+from experiments.trials import Failed, Trial
 from utils.errors import ConfigError, UserError, one_line
 from utils.files import write_errors
 
@@ -41,7 +41,7 @@ class Sentences:
         from translation.metrics import sentence_statistics
 
         source, reference, found = (trial.lines(split, what) for what in ("src", "ref", "hyp"))
-        words = np.array([len(line.split()) for line in source])
+        words = np.array([len(line.split()) for line, _ in zip(source, found, strict=True)])
         return cls(words, sentence_statistics(found, reference))
 
     def pack(self) -> str:
@@ -71,16 +71,22 @@ class Record:
 
     @classmethod
     def of(cls, trial: Trial) -> Record:
-        """Raises Failed where the trial is not done."""
-        scores = {split: trial.scores(split) for split in trial.splits}
-        for of_split in scores.values():
-            of_split.pop("config", None)  # the trial has it
-        return cls(
-            run=trial.run.relative_to(trial.output_dir).as_posix(),
-            training=trial.training(),
-            scores=scores,
-            sentences={split: Sentences.of(trial, split) for split in trial.splits},
-        )
+        """Raises Failed where the trial is not done, and where a file of it is damaged."""
+        run = trial.run
+        try:
+            scores = {split: trial.scores(split) for split in trial.splits}
+            for of_split in scores.values():
+                of_split.pop("config", None)  # the trial has it
+            return cls(
+                run=run.relative_to(trial.output_dir).as_posix(),
+                training=trial.training(),
+                scores=scores,
+                sentences={split: Sentences.of(trial, split) for split in trial.splits},
+            )
+        except (*BROKEN, OSError) as error:
+            why = f"a file in its results or logs is damaged ({one_line(error)})"
+            how = f"delete {trial.folder}/scored.json to score it again, the folder to train it"
+            raise Failed(f"{trial.title}: {run}: {why}: {how}") from None
 
     @property
     def provenance(self) -> dict[str, str]:

@@ -45,6 +45,7 @@ from utils.files import write_text
 ROOT = Path(__file__).resolve().parents[1]
 POLL_S = 0.2
 CHECKPOINTS = "checkpoints/*_checkpoint_*.pt"  # of a run
+UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
 
 # These fields, `name` and `decode` change nothing of what a training learns.
 NEUTRAL = {
@@ -150,7 +151,7 @@ class Trial:
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:10]
 
     def is_scored(self) -> bool:
-        scored = json.loads(_read(self.folder / "scored.json") or "null")
+        scored = _read_json(self.folder / "scored.json")
         if self.finished_run() is None or scored != self.scoring():
             return False
         return all(self.result_file(split, "_scores.json").is_file() for split in self.splits)
@@ -168,7 +169,7 @@ class Trial:
 
     def attempts(self) -> list[dict[str, Any]]:
         """The processes that trained; None for what is not known, as nobody saw the end."""
-        return json.loads(_read(self.folder / "attempts.json") or "[]")
+        return _read_json(self.folder / "attempts.json") or [UNSEEN]
 
     def training(self) -> dict[str, Any]:
         """What the finished training took and reached; None for what is not known."""
@@ -190,8 +191,8 @@ class Trial:
             "tokens_per_second": median(speeds) if speeds else None,
             "peak_memory_mb": max(filter(None, peaks), default=None),  # of the host, not of a GPU
             "train_minutes": None if None in seconds else sum(seconds) / 60,
-            "jobs": max((each["jobs"] for each in attempts), default=1),  # side by side
-            "cores": max((each.get("cores", 0) for each in attempts), default=0),  # 0: not known
+            "jobs": max(each["jobs"] for each in attempts),  # side by side
+            "cores": max(each.get("cores", 0) for each in attempts),  # 0: not known
         }
 
 
@@ -207,6 +208,13 @@ def _read(path: Path) -> str:
         return path.read_text("utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def _read_json(path: Path) -> Any:
+    """None where the file is not there, or damaged."""
+    with contextlib.suppress(ValueError):
+        return json.loads(_read(path))
+    return None
 
 
 @dataclass

@@ -215,7 +215,7 @@ def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) ->
     # effective_order changes a sentence's score, which is not used, and no count: it keeps quiet.
     bleu = BLEU(force=True, effective_order=True)
     rows = np.empty((len(hypotheses), 2 + 2 * ORDER))
-    for row, hypothesis, reference in zip(rows, hypotheses, references):
+    for row, hypothesis, reference in zip(rows, hypotheses, references, strict=True):
         score = bleu.sentence_score(hypothesis, [reference])
         row[:] = (score.sys_len, score.ref_len, *score.counts, *score.totals)
     return rows

@@ -11,6 +11,7 @@ import pytest
 from stand_in import StandIn
 
 from experiments import comparison, trials
+from utils.errors import UserError
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def test_what_is_done_is_not_run_again(stand_in: StandIn) -> None:
     # All schemes with one seed before the next; the baseline first.
     assert stand_in.calls() == both("sinusoidal", "rope", "sinusoidal", "rope")
     table = stand_in.table()
-    assert stand_in.compare("rope", "--seeds", "0,1") == 0
+    assert stand_in.compare("rope", "--seeds", "0,1,01,1") == 0  # a seed named twice is one
     assert "| rope, seed 0 | 1.500 |" in stand_in.text()
     assert "## Ranking" in stand_in.text()
     assert stand_in.table() == table
@@ -95,12 +96,32 @@ def test_a_run_that_was_cut_short_goes_on(stand_in: StandIn) -> None:
     assert all(attempt["peak_mb"] > 1 for attempt in attempts)
     minutes = float(stand_in.table()[1]["train_minutes"])
     assert minutes == pytest.approx(sum(attempt["seconds"] for attempt in attempts) / 60)
-    # where nobody saw the end of one they are not known
-    path.write_text(json.dumps([{**attempts[0], "seconds": None, "peak_mb": None}, attempts[1]]))
+    # where nobody saw the end of one, or the file is damaged, they are not known
+    unseen = json.dumps([{**attempts[0], "seconds": None, "peak_mb": None}, attempts[1]])
+    for text, peak in ((unseen, str(attempts[1]["peak_mb"])), (unseen[:-9], ""), ("", "")):
+        path.write_text(text, "utf-8")
+        stand_in.forget()
+        assert stand_in.compare("rope") == 0
+        rope = stand_in.table()[1]
+        assert (rope["train_minutes"], rope["peak_memory_mb"]) == ("", peak)
+
+
+def test_a_damaged_file_of_a_trial_is_made_again_or_named(stand_in: StandIn) -> None:
+    assert stand_in.compare("sinusoidal") == 0
+    folder = stand_in.trial_folder("sinusoidal")
+    [results] = folder.glob("toy_*/results")
+    [log] = folder.glob("toy_*/logs/*.jsonl")
     stand_in.forget()
-    assert stand_in.compare("rope") == 0
-    rope = stand_in.table()[1]
-    assert (rope["train_minutes"], float(rope["peak_memory_mb"])) == ("", attempts[1]["peak_mb"])
+    stand_in.calls()
+    for path in (*results.iterdir(), log):
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2] + b"\xff")
+        with pytest.raises(UserError, match=r"is damaged .*: delete .*scored\.json to score it"):
+            stand_in.compare("sinusoidal")
+        path.write_bytes(whole)
+    (folder / "scored.json").write_text("{", "utf-8")
+    assert stand_in.compare("sinusoidal") == 0
+    assert stand_in.calls() == ["test sinusoidal"]
 
 
 def wait_for(path: Path) -> None:
@@ -165,3 +186,21 @@ def test_a_run_that_another_process_is_at_is_left_alone(stand_in: StandIn) -> No
         assert stand_in.compare("rope") == 1
     assert stand_in.calls() == []
     assert "another process is at work" in stand_in.table()[1]["reason"]
+
+
+def test_what_another_process_has_done_meanwhile_is_no_failure(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do = trials.Runner._do
+
+    def beside_another(runner: trials.Runner, trial: trials.Trial) -> None:
+        trial.folder.mkdir(parents=True)
+        with (trial.folder / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            do(runner, trial)
+        do(runner, trial)  # as the other one, after which this one looks
+
+    monkeypatch.setattr(trials.Runner, "_do", beside_another)
+    assert stand_in.compare("rope") == 0
+    assert [row["status"] for row in stand_in.table()] == ["done", "done"]
+    assert "failed" not in stand_in.text()
