@@ -38,12 +38,13 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
 
     It is computed in float64 and rounded once, to the weights' own type; shared weights stay
     shared. All else is the newest's; `averaged` names the sources. There is no optimizer: training
-    cannot go on from it. Raises UserError for fewer than two checkpoints, and where they are not of
-    one model and tokenizer, and of one run or of runs that began with the same weights.
+    cannot go on from it. Raises UserError for fewer than two checkpoints and for one that is given
+    twice, and where they are not of one model and tokenizer, and of one run or of runs that began
+    with the same weights.
     """
-    if len(set(paths)) < 2:
+    if len({path.resolve() for path in paths}) < max(2, len(paths)):
         given = ", ".join(map(str, paths))
-        raise UserError(f"{given}: an average needs two different checkpoints or more")
+        raise UserError(f"{given}: an average needs two checkpoints or more, each of them once")
     sums: dict[str, Tensor] = {}
     newest: dict[str, Any] = {}
     newest_path, sources = paths[0], []

@@ -92,6 +92,8 @@ def test_a_model_averaged_with_itself_is_itself_and_a_run_never_means_an_average
     assert len([*(run / "checkpoints").glob("averaged_checkpoint_files2_*")]) == 2
     assert same(content(path)["model"], content(best)["model"])
     assert load_run(run).checkpoint == best
+    again = best.parent / ".." / "checkpoints" / best.name
+    assert "each of them once" in averaged(best, twin, again).error()
     assert path not in Run(run).by_age()
 
 
@@ -123,7 +125,7 @@ def test_every_script_takes_an_average_but_training_does_not_go_on_from_it(
         ("", "which checkpoints?"),
         ("--best 2 --last 2", "not allowed with argument"),
         ("--best 9", "3 such checkpoints, not 9: ask for fewer, or train with --set train.keep_b"),
-        ("--last 1", "an average needs two different checkpoints or more"),
+        ("--last 1", "an average needs two checkpoints or more"),
         ("--last 0", "an integer >= 1"),
     ],
 )
