@@ -193,11 +193,14 @@ def markdown(
     """The report; tables by scheme are of the given task."""
     results = found[task]
     runs = [run for each in found.values() for seeds in each.values() for run in seeds]
-    seeds = ", ".join(str(result["seed"]) for result in next(iter(results.values())))
+    seeds = {name: ", ".join(str(run["seed"]) for run in of) for name, of in results.items()}
+    most = max(seeds.values(), key=len)
+    fewer = [f"{name}: {found}" for name, found in seeds.items() if found != most]
+    said = f"{most} ({'; '.join(fewer)})" if fewer else most
     parts = [
         f"# Copy task\n\nEncoder of {task.n_layers} layers, d_model {task.d_model}, d_ff "
         f"{task.d_ff}; rows of {task.length} tokens in training, {task.n_symbols} symbols; "
-        f"{task.steps} steps of {task.batch_size} rows; {task.n_test} test rows; seeds {seeds}.\n",
+        f"{task.steps} steps of {task.batch_size} rows; {task.n_test} test rows; seeds {said}.\n",
         "Rows: the share that is right in every place. Symbols: the share of repeated symbols that "
         "is right; that of the scheme none can be had without any position. Each is followed by "
         "the length of the test rows. Mean ± standard deviation over the seeds; –: not run, or "

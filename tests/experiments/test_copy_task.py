@@ -231,6 +231,13 @@ def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
     assert script(*arguments).out.count("done before") == 16
     assert written == [Path(name).read_bytes() for name in files]
 
+    last = 2
+    assert script("--schemes", "none", "--seeds", "0,1,2", "--steps", "1").code == 0
+    told = script(
+        "--schemes", "none,learnable", "--seeds", "0,1,2", "--steps", "1", "--report_only"
+    )
+    assert "; seeds 0, 1, 2 (learnable: 0, 1)." in told.out
+
 
 def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
     script: Scripts, tmp_path: Path
