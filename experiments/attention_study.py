@@ -21,6 +21,7 @@ compare models of one tokenizer. Late places are those of long sentences.
 """
 
 import sys
+import zlib
 from argparse import Namespace
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -239,7 +240,10 @@ def read_rows(path: Path) -> dict[str, Rows]:
             found.setdefault(row.get("checkpoint_sha256") or row["run"], []).append(
                 {k: (kinds[k](v) if v else None) if k in kinds else v for k, v in row.items()}
             )
-    except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
+        for run, rows in found.items():
+            if "0" not in mean_by(rows, "of", measure="sacrebleu"):
+                raise ValueError(f"those of {run} are not all there")
+    except (EOFError, OSError, ValueError, KeyError, TypeError, zlib.error) as error:
         raise UserError(f"{path}: no rows of this study ({error!r}): name another file") from None
     return found
 
@@ -418,7 +422,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for scheme, seed in turned:
         say(f"warning: --reversed: no model of {scheme}, seed {seed}, to compare it with")
     if not known:
-        raise UserError(f"{args.store}: no such file: nothing to report")
+        raise UserError(f"{args.store}: no such file, or an empty one: nothing to report")
     of_runs, folder = list(known.values()), args.output_dir
     require_one_of_each(of_runs)
     text = report(of_runs)

@@ -1,5 +1,6 @@
 """The study of attention: heads, alignment, accuracy by place, shifted positions; what is told."""
 
+import gzip
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -285,8 +286,14 @@ def test_mistakes_get_one_line(script: Scripts, trained_run: Path, tmp_path: Pat
     assert "give the measured rows" in script("--report_only").error()
     broken = tmp_path / "broken.csv"
     assert "nothing to report" in script("--report_only", "--store", broken).error()
-    broken.write_text("run,value\nmine,much\n")
-    assert "no rows of this study" in script("--report_only", "--store", broken).error()
+    packed = tmp_path / "broken.csv.gz"
+    header = "scheme,seed,run,measure,of,value\n"  # cut off behind a row: no BLEU as trained
+    texts = ["run,value\nmine,much\n", f"{header}rope,0,mine,entropy,encoder,1.5\n"]
+    contents = [(broken, text.encode()) for text in texts]
+    contents.append((packed, gzip.compress(b"run,value\n")[:10] + bytes([255] * 9)))
+    for path, content in contents:
+        path.write_bytes(content)
+        assert "no rows of this study" in script("--report_only", "--store", path).error()
     models = ["--model_path", trained_run, "--sentences", "2", "--shifts", "1"]
     models += ["--output_dir", tmp_path]
     assert "give a model that translates back" in script(*models, "--reversed", trained_run).error()
