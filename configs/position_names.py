@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from configs import positions
-from configs.section import kinds, to_dict
+from configs.section import kinds, to_dict, type_hints
 from utils.errors import ConfigError, closest_first
 
 # Names for `--position` and the experiments. A name that is also a kind stands for its defaults.
@@ -53,6 +53,7 @@ POSITIONS: dict[str, positions.Position] = {
 KINDS: dict[str, positions.Position] = {k: cls() for k, cls in kinds(positions.Position).items()}
 # A kind that has no name yet, such as one of your own, is compared under that of the kind.
 POSITIONS |= {kind: scheme for kind, scheme in KINDS.items() if scheme not in POSITIONS.values()}
+SCALED = {k for k, cls in kinds(positions.Scaling).items() if "trained_length" in type_hints(cls)}
 
 
 def is_position(text: str) -> bool:
@@ -63,6 +64,13 @@ def is_position(text: str) -> bool:
 def position_in_names(text: str) -> str:
     """What `--position` takes as a part of a file's name: rope:base=500 is rope_base_500."""
     return re.sub(r"[^\w.-]+", "_", text).strip("_")
+
+
+def fit_scaling(position: dict[str, Any], max_len: int) -> None:
+    """Make a scaled rotation one that was trained on `max_len` tokens, where it asks."""
+    scaling = position.get("scaling")
+    if isinstance(scaling, dict) and scaling.get("kind") in SCALED:
+        scaling["trained_length"] = max_len
 
 
 def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_len: int) -> None:
@@ -80,8 +88,7 @@ def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_
     chosen, present = to_dict(schemes[name]), config["model"]["position"]
     if chosen.get("max_positions") is not None:
         chosen["max_positions"] = max(chosen["max_positions"], max_len, decode_max_len)
-    if "trained_length" in chosen.get("scaling", {}):
-        chosen["scaling"]["trained_length"] = max_len
+    fit_scaling(chosen, max_len)
     if chosen == present and text == name:
         return
     config["model"]["position"] = chosen

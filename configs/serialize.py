@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from configs.position_names import POSITIONS, choose_position
+from configs.position_names import POSITIONS, choose_position, fit_scaling
 from configs.schema import Config, DataConfig, DecodeConfig
 from configs.section import Section, fits, item_hint, join, kinds, to_dict, type_hints
 from utils.errors import ConfigError, closest_first
@@ -46,6 +46,8 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
         )
     for key, text in after:
         _set(data, key, text)
+        if position is not None and key == "model.position.scaling":  # for a kind chosen just now
+            fit_scaling(data["model"]["position"], max_len)
     return from_dict(data)
 
 
