@@ -29,6 +29,7 @@ from benchmarks import common, ctranslate2_process
 from benchmarks.common import BOS, DTYPES, EOS, PAD, SIZES, UNK, Report, Vocabulary, ratio, spread
 from benchmarks.train_models import marian_model
 from checkpoints.ctranslate2 import convert, require_ctranslate2
+from checkpoints.run import require_there
 from checkpoints.transformers_weights import to_theirs
 from configs.schema import Config, ModelConfig, Sinusoidal
 from configs.serialize import to_dict
@@ -350,6 +351,10 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
+    if args.model_path is not None:
+        require_there(args.model_path)
+    elif not args.size:
+        raise UserError("nothing to measure: name a --size, or a model by --model_path")
     device = common.use_machine(args)
     if args.precision is None:
         args.precision = ["float32", *["bfloat16"] * computes_bf16(device), "int8"]

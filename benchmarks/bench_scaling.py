@@ -34,7 +34,7 @@ from data.batching import Batch
 from models.decoding.hypothesis import Limits
 from models.decoding.stepwise import greedy_search
 from pictures.panels import Curve, curve_panels, save_figure
-from utils.cli import Parser, positive, run_main
+from utils.cli import Parser, positive, run_main, threads
 from utils.errors import UserError
 from utils.machine import cores
 from utils.tables import markdown_table
@@ -75,7 +75,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--precision", choices=DTYPES, default="float32", help=what)
     for words, flag, default in AXES.values():
         what = f"{words} (default: {' '.join(map(str, default))})"
-        add(f"--{flag}", type=positive, nargs="+", default=default, metavar="N", help=what)
+        read = threads if flag == "thread_counts" else positive
+        add(f"--{flag}", type=read, nargs="+", default=default, metavar="N", help=what)
     common.add_arguments(parser, "bench_scaling", rounds=5)
     args = parser.parse_args(argv)
     if (fewest := min(args.vocabularies)) < EOS + 2:

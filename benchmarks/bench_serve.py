@@ -25,6 +25,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 from benchmarks import common
 from benchmarks.common import Report
 from data.corpora.build import build_corpus
+from translation.arguments import add_run_arguments, require_runs
 from translation.loading import load_run
 from translation.translator import Translator
 from utils.cli import Parser, positive, run_main
@@ -94,8 +95,7 @@ async def load(port: int, texts: Sequence[str], n_clients: int) -> tuple[list[fl
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(prog="bench_serve.py", description="serve.py under load.")
     add = parser.add_argument
-    what = "default: the newest run under runs/"
-    add("--model_path", type=Path, metavar="RUN_OR_CHECKPOINT", help=what)
+    add_run_arguments(parser)
     what = "a sentence a line (default: the test split of the model's corpus)"
     add("--src_file", type=Path, metavar="FILE", help=what)
     add("--requests", type=positive, default=2000, metavar="N", help="default: 2000")
@@ -109,21 +109,23 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     device = common.use_machine(args)
+    require_runs(args)
     loaded = load_run(args.model_path)
-    run = args.model_path or loaded.run.path
     if args.src_file is not None:
         lines = list(read_lines(*open_source(args.src_file)))
     else:
         corpus = build_corpus(loaded.config.data)
         lines = list(corpus.load(corpus.test[0]).src)
     lines = [line for line in lines if line.strip()]
+    if not lines:
+        raise UserError(f"--src_file {args.src_file}: no sentence; give a text, a sentence a line")
     texts = (lines * (1 + args.requests // len(lines)))[: args.requests]
     right = [each.text for each in Translator.of(loaded, device).translate(texts, n_best=1)]
     report = Report("bench_serve", "The server under load", args, device)
     rows = []
     for n_clients in args.clients:
         for max_batch in args.max_batch:
-            with serving(run, max_batch, args.threads) as server:
+            with serving(args.model_path, max_batch, args.threads) as server:
                 asyncio.run(load(server.port, texts[:64], min(n_clients, 8)))  # warms it up
                 before = server.memory()
                 latencies, taken, answers = asyncio.run(load(server.port, texts, n_clients))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from utils.cli import positive
+from utils.cli import integer, positive, threads
 from utils.files import write_text
 from utils.machine import CPU, computes_bf16, cpu_name, provenance, resolve_device
 from utils.tables import markdown_table
@@ -31,11 +31,11 @@ def add_arguments(parser: ArgumentParser, name: str, *, rounds: int, draws: bool
     if draws:
         what = "rounds that do not count (default: 1)"
         add("--warmup", type=positive, default=1, metavar="N", help=what)
-        add("--seed", type=int, default=0, metavar="N")
+        add("--seed", type=integer(0, 2**63 - 1), default=0, metavar="N")
     add("--rounds", type=positive, default=rounds, metavar="N", help=f"default: {rounds}")
     add("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     what = "CPU threads (default: torch's choice)"
-    add("--threads", type=positive, metavar="N", help=what)
+    add("--threads", type=threads, metavar="N", help=what)
     add("--output_dir", type=Path, default=Path("runs") / name, metavar="DIR")
 
 

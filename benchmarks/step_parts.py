@@ -23,14 +23,14 @@ from models.attention.kernels import attend_eager, attend_sdpa
 from models.dropout import Dropout
 from models.loss import token_sums
 from models.positional_encodings.rope import inverse_frequencies, rotate_complex, rotate_real
-from utils.cli import Parser, positive, run_main
+from utils.cli import Parser, positive, run_main, threads
 from utils.machine import CPU, computes_bf16
 from utils.tables import markdown_table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(prog="step_parts.py", description=__doc__)
-    parser.add_argument("--threads", type=positive, default=2)
+    parser.add_argument("--threads", type=threads, default=2)
     parser.add_argument("--rounds", type=positive, default=30)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)

@@ -54,7 +54,7 @@ from translation.loading import LoadedRun, load_run
 from translation.metrics import sentence_statistics, summed_bleu
 from translation.search import in_batches
 from translation.translator import Translator
-from utils.cli import Parser, positive, run_main
+from utils.cli import Parser, positive, run_main, threads
 from utils.errors import UserError
 from utils.files import write_text
 from utils.machine import provenance, resolve_device
@@ -98,7 +98,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--reversed", metavar="RUN", type=Path, nargs="+", action="extend", default=[], help=what)
     add("--shifts", metavar="N,...", default="1,10,100", help="by how many places all are later")
     add("--search", choices=("greedy", "beam"), default="greedy", help="of what is shifted")
-    add("--threads", metavar="N", type=positive, help="CPU threads (1 where others are at work)")
+    add("--threads", metavar="N", type=threads, help="CPU threads (1 where others are at work)")
     add("--output_dir", metavar="DIR", type=Path, default=Path("runs/attention_study"))
     what = "rows of models measured before; new ones are added"
     add("--store", metavar="FILE.csv", type=Path, help=what)

@@ -23,7 +23,7 @@ from configs.serialize import parse_override
 from data.corpora.build import build_corpus
 from experiments.store import Record, Sentences, add_record, read_store
 from experiments.trials import Runner, Trial, say
-from utils.cli import Parser, positive
+from utils.cli import Parser, positive, threads
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
 from utils.tables import markdown_table, write_csv
@@ -108,8 +108,8 @@ def add_trial_arguments(
     add("--output_dir", metavar="DIR", type=Path, default=output_dir, help=folder)
     at_once = "runs at once; they share the cores (and disturb tokens/s)"
     add("--jobs", metavar="N", type=positive, default=1, help=at_once)
-    threads = "CPU threads of each run (default: cores / jobs)"
-    add("--threads", metavar="N", type=positive, help=threads)
+    what = "CPU threads of each run (default: cores / jobs)"
+    add("--threads", metavar="N", type=threads, help=what)
     where = "what was measured is kept there (default: a .jsonl file in --output_dir)"
     add("--store", metavar="FILE", type=Path, help=where)
     nothing = "table and plots of what is done; nothing is run"

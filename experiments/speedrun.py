@@ -30,7 +30,7 @@ from configs.multi30k_small_rope import MULTI30K
 from configs.schema import Config, ParallelFiles, Subword
 from experiments.common import Experiment, Rows, chosen_seeds, mean_plus_minus
 from experiments.trials import Trial, say, training_digest
-from utils.cli import Parser, positive, run_main
+from utils.cli import Parser, run_main, threads
 from utils.errors import UserError
 from utils.files import write_text
 from utils.tables import markdown_table
@@ -51,7 +51,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--seeds", metavar="N,...", type=chosen_seeds, default="0,1,2,3,4", help=seeds)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config")
     add("--output_dir", metavar="DIR", type=Path, default=Path("runs/speedrun"))
-    add("--threads", metavar="N", type=positive, help="CPU threads (default: cores)")
+    add("--threads", metavar="N", type=threads, help="CPU threads (default: cores)")
     nothing = "table and entry of what is done; nothing is run"
     add("--report_only", action="store_true", help=nothing)
     what = "a record is added to this file, and the table beside it is made again (default: "

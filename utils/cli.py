@@ -2,9 +2,11 @@
 
 import argparse
 import io
+import math
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 from utils.errors import UserError
@@ -19,28 +21,25 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
 
-def positive(text: str) -> int:
-    """An integer >= 1 from text; argparse reports the rest."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: an integer >= 1")
-    return value
-
-
-def at_most(most: int) -> Callable[[str], int]:
-    """An integer from 1 to `most` from text; argparse reports the rest."""
+def integer(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """An integer from `least` to `most` from text; argparse reports the rest."""
 
     def read(text: str) -> int:
-        if positive(text) > most:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: an integer >= {least}")
+        if value > most:
             raise argparse.ArgumentTypeError(f"{text!r}: at most {most}")
-        return int(text)
+        return value
 
     return read
 
 
+at_most = partial(integer, 1)
+positive = integer(1)
 threads = at_most(MOST_THREADS)
 
 
