@@ -29,6 +29,7 @@ from configs.load import add_set_argument, load_config
 from configs.multi30k_small_rope import MULTI30K
 from configs.schema import Config, ParallelFiles, Subword
 from experiments.common import Experiment, Rows, chosen_seeds, mean_plus_minus
+from experiments.store import json_lines
 from experiments.trials import Trial, say, training_digest
 from utils.cli import Parser, run_main, threads
 from utils.errors import UserError
@@ -155,8 +156,8 @@ class Speedrun(Experiment):
     def validations(self, trial: Trial) -> list[tuple[int, float]]:
         """Update and validation loss, of each time that the training looked; none of a lost run."""
         log = self.args.output_dir / self.record(trial).run / "logs" / "metrics.jsonl"
-        lines = log.read_text("utf-8").splitlines() if log.exists() else []
-        found = [line for line in map(json.loads, lines) if line["kind"] == "validation"]
+        lines = json_lines(log, dict, "no line of a log")
+        found = [line for line in lines if line["kind"] == "validation"]
         return [(line["step"], round(line["loss"], 4)) for line in found]
 
     def main(self) -> int:
@@ -195,20 +196,22 @@ def lacks(entry: Mapping[str, Any]) -> list[str]:
 
 
 def add_record(path: Path, entry: Mapping[str, Any]) -> None:
-    """A line of JSON more, unless it is there; and the table beside it, of all records."""
-    line = json.dumps(entry, ensure_ascii=False)
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    """A line of JSON more, unless it is there; and the table beside it, of all records.
+
+    Raises UserError naming a broken line.
+    """
+    records = json_lines(path, dict, "no record")
     same = ("digest", "commit", "seconds")  # of one race, though its logs be gone
-    known = [[each[key] for key in same] for each in map(json.loads, lines)]
-    lines += [line] if [entry[key] for key in same] not in known else []
-    write_text(path, "".join(f"{each}\n" for each in lines))
+    if not any(all(each.get(key) == entry[key] for key in same) for each in records):
+        records.append(dict(entry))
+    write_text(path, "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in records))
     header = ["record", "minutes", "sacreBLEU", "p", "seeds", "config", "digest", "commit"]
     header += ["precision", "hardware"]
     table = [
         [n, mean_plus_minus([s / 60 for s in each["seconds"]], ".1f")]
         + [mean_plus_minus(each["sacrebleu"], ".2f"), f"{each['p_value']:.1g}", len(each["seeds"])]
         + [each[key] for key in header[5:]]
-        for n, each in enumerate(map(json.loads, lines), 1)
+        for n, each in enumerate(records, 1)
     ]
     about = f"Wall time to {MARK:g} sacreBLEU by greedy search on Multi30k's validation split, by "
     about += f"the [rules](../speedrun.md). Row n is line n of {path.name}, which has each seed's "

@@ -71,6 +71,10 @@ def test_five_seeds_above_the_mark_are_a_record(
     assert run(stand_in, "--report_only") == 0
     assert "\nA record by the rules.\n" in stand_in.text("speedrun.md")
     assert records(stand_in) == [record]
+    path = stand_in.folder / "records.jsonl"
+    path.write_text(f"{path.read_text('utf-8')}<<<<<<< HEAD\n", "utf-8")
+    with pytest.raises(UserError, match=r"records\.jsonl, line 2: no record .*: delete the line"):
+        run(stand_in, "--report_only")
 
 
 def test_an_entry_that_is_no_record_says_why(stand_in: StandIn) -> None:
