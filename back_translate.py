@@ -117,9 +117,8 @@ def translations(
     left there is not translated again.
     """
     done = 0
-    with suppress(OSError, ValueError):  # no more of them, or a damaged one
-        while True:
-            known = json.loads((folder / f"{done}.json").read_text("utf-8"))
+    with suppress(OSError, ValueError, TypeError):  # no more of them, or a damaged one
+        while known := json.loads((folder / f"{done}.json").read_text("utf-8")):
             done += len(known)
             yield known
     if done:

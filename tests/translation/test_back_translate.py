@@ -1,9 +1,11 @@
 """Synthetic pairs, of back-translation and of teachers: pairs that training reads."""
 
 import gzip
+import itertools
 import os
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -164,6 +166,15 @@ def test_pairs_whose_making_was_killed_are_those_made_at_once(
     files = {path.name: path.read_bytes() for path in whole.parent.iterdir()}
     assert files.keys() == {"bt.en", "bt.fr", "bt.json"}
     assert {path.name: path.read_bytes() for path in killed.parent.iterdir()} == files
+
+
+def test_what_an_earlier_call_left_is_taken_as_far_as_it_is_whole(tmp_path: Path) -> None:
+    translator = mock.Mock(translate_stream=lambda texts, **how: iter(()))
+    for content in ("[]", "null", "5", '["a"'):
+        (tmp_path / "0.json").write_text('["x", "y"]', "utf-8")
+        (tmp_path / "2.json").write_text(content, "utf-8")
+        found = script.translations(translator, ["z"] * 9, tmp_path, chunk=4, greedy=True)
+        assert list(itertools.islice(found, 3)) == [["x", "y"]]
 
 
 def test_pairs_are_made_again_where_the_model_the_text_or_the_pairs_are_others(
