@@ -36,7 +36,7 @@ from benchmarks.train_models import LONGEST, MODELS, Model, Ours, Setup, build_m
 from configs.position_names import POSITIONS
 from data.batching import Batch, collate, form_batches, padded_tokens
 from data.cache import TokenizedSplit
-from experiments.common import chosen_positions
+from experiments.common import chosen
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.machine import computes_bf16
@@ -342,7 +342,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     wanted = ",".join(POSITIONS) if args.schemes == "all" else args.schemes
-    schemes = chosen_positions(wanted) if wanted else []
+    schemes = chosen(wanted, POSITIONS, "position scheme") if wanted else []
     device = common.use_machine(args)
     if args.widths and not computes_bf16(device):
         raise UserError(f"--widths: this {device.type} does not compute in bfloat16")

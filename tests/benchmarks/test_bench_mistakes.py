@@ -14,6 +14,7 @@ from made_runs import Scripts
     ("script", "args", "message"),
     [
         ("bench_train", "--schemes rope,ropes", "no position scheme 'ropes'"),
+        ("bench_train", "--schemes rope:base=500", "no position scheme 'rope:base=500'"),
         ("bench_train", "--peers sockeye", "invalid choice: 'sockeye'"),
         ("bench_train", "--device tpu", "device 'tpu' is not on this machine"),
         ("bench_train", "--rounds 0", "argument --rounds: '0': an integer >= 1"),
