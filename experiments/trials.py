@@ -177,7 +177,7 @@ class Trial:
         updates = [line for line in log if line["kind"] == "train" and line["step"] > 1]
         speeds = [line["tokens_per_second"] for line in updates]  # target tokens
         validated = [line for line in log if line["kind"] == "validation"]
-        # That of the scored checkpoint; none where validation was off.
+        # Of the best checkpoint, though others be averaged; none where validation was off.
         best: dict[str, Any] = min(validated, key=lambda line: line["loss"], default={})
         losses = [line["loss"] for line in updates if line["epoch"] == best.get("epoch")]
         parameters = re.findall(r": ([\d,]+) parameters", _read(self.folder / "train.log"))
