@@ -5,9 +5,18 @@ from typing import Any
 import pytest
 import torch
 from references import normal
-from tiny_models import D_MODEL, POSITIONS as TINY, sources, targets, tiny_config, tiny_model
+from tiny_models import (
+    D_MODEL,
+    N_LAYERS,
+    POSITIONS as TINY,
+    sources,
+    targets,
+    tiny_config,
+    tiny_model,
+)
 
 from configs.schema import (
+    Combined,
     Fox,
     Interleaved,
     Learnable,
@@ -17,10 +26,12 @@ from configs.schema import (
     Shape,
     Shaw,
     Sinusoidal,
+    Ssmax,
     TransformerXl,
 )
 from models.positional_encodings.base import PositionScheme
 from models.positional_encodings.randomized import draw_positions
+from models.positional_encodings.rope import LearnedRotary
 from models.schemes import build_scheme
 from utils.errors import UserError
 
@@ -148,6 +159,29 @@ def test_a_pair_acts_by_stack_and_on_the_source_alone() -> None:
     assert not torch.equal(scheme.input("source")(tokens, at), tokens)
     assert torch.equal(scheme.input("target")(tokens, at), tokens)
     assert (scheme_of(Fox(encoder=Learnable())).max_length("target")) is None
+
+
+ROTATED = Rope(cross=True, learn_frequencies=True)
+WITH_INPUT = Combined(attention=ROTATED)
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        WITH_INPUT,
+        Ssmax(scheme=WITH_INPUT),
+        Randomized(scheme=WITH_INPUT),
+        Combined(attention=Interleaved(others=ROTATED, nth=ROTATED)),
+    ],
+    ids=lambda position: position.kind,
+)
+def test_what_schemes_do_to_embeddings_and_in_cross_attention_reaches_it(position: Any) -> None:
+    scheme, x = scheme_of(position), torch.randn(1, 3, D_MODEL)
+    for side in ("source", "target"):
+        assert not torch.equal(scheme.input(side)(x, torch.arange(3)), x)
+    crossing = {scheme.attention("cross", layer) for layer in range(N_LAYERS)}
+    assert len(crossing) == N_LAYERS
+    assert all(isinstance(module, LearnedRotary) for module in crossing)
 
 
 def test_layers_are_counted_from_one_and_each_scheme_has_its_own_alone() -> None:
