@@ -333,10 +333,10 @@ class Extrapolation(Experiment):
         title = f"Trained up to {limit} words ({self.args.corpus}), tested beyond"
         if len(bleu) > MOST_LINES:
             spans = [f"{name} words" for name in buckets(self.edges)]
-            means = {
-                name: np.array(seeds, dtype=float).mean(axis=0) for name, seeds in bleu.items()
+            dots = {
+                name: dict(zip(spans, np.array(seeds, dtype=float).mean(axis=0)))
+                for name, seeds in bleu.items()
             }
-            dots = {name: dict(zip(spans, mean)) for name, mean in means.items()}
             figure = dot_panels({"": dots}, title=title, x_label="sacreBLEU")
         else:
             figure = length_figure(bleu, self.words, self.edges, title)

@@ -22,6 +22,7 @@ from models.positional_encodings.base import (
     PositionScheme,
     Role,
     Side,
+    least,
 )
 from models.positional_encodings.shaw import Shaw
 from models.schemes import build_scheme
@@ -80,8 +81,7 @@ class Scheme:
 
     def n_positions(self, wanted: int | None, default: int) -> int:
         """`wanted`, or `default` as far as positions are known. Raises UserError for too many."""
-        bounds = [self.module.max_length(side) for side in SIDES]
-        known = min((bound for bound in bounds if bound is not None), default=None)
+        known = least(*map(self.module.max_length, SIDES))
         if known is not None and wanted is not None and wanted > known:
             raise UserError(f"--positions {wanted}: the {self.name} encoding has {known}")
         return wanted or min(default, known or default)

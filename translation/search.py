@@ -15,6 +15,7 @@ from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis, Limits
 from models.decoding.stepwise import greedy_search, sample_search
 from models.linear import weights_fixed
+from models.positional_encodings.base import least
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from translation.engines import CTranslate2
@@ -110,8 +111,7 @@ class BatchSearch:
     def longest_source(self) -> int | None:
         """How many source tokens the models' position tables have room for; None: any number."""
         models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
-        bounds = [model.scheme.max_length("source") for model in models]
-        return min((bound for bound in bounds if bound is not None), default=None)
+        return least(*(model.scheme.max_length("source") for model in models))
 
     @weights_fixed()
     def search_ids(
