@@ -8,16 +8,17 @@ from abc import ABC, abstractmethod
 from argparse import Namespace
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
 from configs.load import add_set_argument
 from configs.position_names import KINDS, POSITIONS
+from configs.positions import Position, Randomized, Ssmax
 from configs.schema import Config
 from configs.serialize import parse_override
 from data.corpora.build import build_corpus
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
 NOTHING = "–"  # in a table
+SSMAX = "_ssmax"  # ends the name of a scheme that has it besides
 # Of this machine: not for a report.
 PLACES = ("data.corpus.root", "data.corpus.path", "data.cache_dir", "train.runs_dir")
 
@@ -52,6 +54,15 @@ def chosen(text: str, known: Collection[str], what: str) -> list[str]:
     if not names:
         raise UserError(f"{text!r}: name at least one {what}")
     return names
+
+
+def with_ssmax(position: Position) -> Position:
+    """The scheme with SSMax inside what draws its positions. Raises ConfigError: it has it."""
+    if isinstance(position, Ssmax):
+        raise ConfigError("--ssmax: this scheme is one with SSMax already; leave it out")
+    if isinstance(position, Randomized):
+        return replace(position, scheme=cast(Any, with_ssmax(position.scheme)))
+    return Ssmax(scheme=position)
 
 
 def chosen_positions(text: str) -> list[str]:

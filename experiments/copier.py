@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from configs import positions as config
 from configs.position_names import POSITIONS
 from configs.schema import Cosine, ModelConfig
+from experiments.common import SSMAX, with_ssmax
 from models.attention.tap import AttentionTap
 from models.build import build_scheme
 from models.masks import as_bias, causal_attn_mask
@@ -112,12 +113,14 @@ CONCATENATED = {
     f"{name}_concatenated": Variant(position=POSITIONS[name], concatenated=True)
     for name in ("sinusoidal", "learnable")
 }
+PLAIN = {**SCHEMES, **CONCATENATED, **ALIBI_VARIANTS}
 # Does sharper attention over more keys help beyond the trained length? ("ssmax": RoPE with it)
 WITH_SSMAX = {
-    f"{name}_ssmax": Variant(position=config.Ssmax(scheme=cast(Any, POSITIONS[name])))
-    for name in ("sinusoidal", "alibi", "t5", "transformer_xl")
+    name + SSMAX: Variant(position=with_ssmax(variant.position))
+    for name, variant in SCHEMES.items()
+    if isinstance(variant.position, config.Scheme | config.Randomized)  # not a kind of your own
 }
-VARIANTS = {**SCHEMES, **CONCATENATED, **WITH_SSMAX, **ALIBI_VARIANTS}
+VARIANTS = PLAIN | WITH_SSMAX
 
 
 def fit_to_task(position: config.Position, task: Task) -> config.Position:
@@ -132,6 +135,8 @@ def fit_to_task(position: config.Position, task: Task) -> config.Position:
         case config.Randomized():
             longest = max(task.test_lengths)
             return replace(position, spread=2 * longest, max_positions=longest)
+        case config.Ssmax():
+            return replace(position, scheme=cast(Any, fit_to_task(position.scheme, task)))
     return position
 
 

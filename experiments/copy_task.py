@@ -26,6 +26,7 @@ from torch import Tensor
 from configs import positions as config
 from configs.serialize import to_dict
 from experiments.common import (
+    SSMAX,
     chosen,
     chosen_numbers,
     chosen_seeds,
@@ -35,8 +36,10 @@ from experiments.common import (
 )
 from experiments.copier import (
     ALIBI_VARIANTS,
+    PLAIN,
     SCHEMES,
     VARIANTS,
+    WITH_SSMAX,
     Copier,
     Task,
     Variant,
@@ -48,7 +51,7 @@ from experiments.copier import (
 from experiments.store import append_line, json_lines
 from models.attention.tap import AttentionTap
 from pictures.attention import AttentionMaps, attention_grid
-from pictures.panels import Curve, curve_panels, panel_figure, save_figure
+from pictures.panels import Curve, curve_panels, dot_panels, panel_figure, save_figure
 from utils.cli import Parser, run_main
 from utils.errors import UserError
 from utils.files import write_text
@@ -165,6 +168,42 @@ def table(names: Sequence[str], results: Results, task: Task) -> str:
     return markdown_table(header, rows)
 
 
+def ssmax_gains(results: Results, task: Task) -> dict[str, list[list[float]]]:
+    """What SSMax adds to the share of rows that are right: by scheme, test length and seed.
+
+    Of the seeds that both have; none at a length that the scheme cannot place.
+    """
+    gains = {}
+    for name in results:
+        of_seeds = {run["seed"]: run["exact"] for run in results.get(name + SSMAX, ())}
+        runs = [run for run in results[name] if run["seed"] in of_seeds]
+        if runs:
+            gains[name] = [
+                [of_seeds[run["seed"]][n] - run["exact"][n] for run in runs if n in run["exact"]]
+                for n in map(str, task.test_lengths)
+            ]
+    return gains
+
+
+def gains_table(gains: Mapping[str, Sequence[Sequence[float]]], task: Task) -> str:
+    """Markdown: mean and standard deviation over the seeds; in the last row, over the schemes."""
+    means = [[fmean(seeds) for seeds in column if seeds] for column in zip(*gains.values())]
+    lines = {**gains, "all, the mean": means}
+    rows = [[name, *map(mean_plus_minus, columns)] for name, columns in lines.items()]
+    return markdown_table(["SSMax added to", *(f"rows, {n}" for n in task.test_lengths)], rows)
+
+
+def gains_figure(gains: Mapping[str, Sequence[Sequence[float]]], task: Task) -> Figure:
+    """The means over the seeds, a dot for each test length."""
+    names = [f"{n} tokens" for n in task.test_lengths]
+    dots = {
+        scheme: {name: fmean(seeds) for name, seeds in zip(names, columns) if seeds}
+        for scheme, columns in gains.items()
+    }
+    title = "Copy task: what SSMax adds to the rows that are right in every place"
+    return dot_panels({"": dots}, title=title, x_label="share of rows, with SSMax less without")
+
+
 def groups(names: Sequence[str]) -> dict[str, list[str]]:
     """The named schemes under the headings of tables and panels, as far as there are any."""
     of_alibi = [name for name in ALIBI_VARIANTS if name in names]
@@ -208,6 +247,8 @@ def markdown(
     ]
     tables = groups(list(results)).items()
     parts += [f"## {title}\n\n{table(names, results, task)}" for title, names in tables]
+    if gains := ssmax_gains(results, task):
+        parts.append(f"## With SSMax, less without\n\n{gains_table(gains, task)}")
     if len(found) > 1:
         parts.append(f"## Rows, {task.length}, by layers and updates\n\n{budget_table(found)}")
     if looks:
@@ -348,7 +389,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = Parser(description="Position schemes on the copy task, also beyond its length.")
     add = parser.add_argument
     add("--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps")
-    every = f"default: all of {', '.join(VARIANTS)}"
+    every = f"default: all of {', '.join(PLAIN)}; with --ssmax: of those that it is for"
     known = partial(chosen, known=VARIANTS, what="scheme")
     add("--schemes", metavar="NAME,...", type=known, help=every)
     add("--seeds", metavar="N,...", type=chosen_seeds, help="default: 0,1,2,3,4; fast: 0,1")
@@ -357,6 +398,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--steps", type=partial(several, flag="--steps"), metavar="N,...", help=steps)
     layers = "of the encoder (default: 2)"
     add("--layers", type=partial(several, flag="--layers"), metavar="N,...", help=layers)
+    add("--ssmax", action="store_true", help="every scheme a second time, with SSMax")
     looks = "also train each scheme with the first seed once more and draw its attention"
     nothing = "tables and plots of what is done; nothing is run"
     add("--report_only", action="store_true", help=nothing)
@@ -367,7 +409,12 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.attention and args.report_only:
         raise UserError("--attention trains models: leave --report_only out, or --attention")
-    names = args.schemes or (FAST_SCHEMES if args.fast else list(VARIANTS))
+    names = args.schemes or (FAST_SCHEMES if args.fast else list(PLAIN))
+    if args.ssmax:
+        able = [name for name in names if name + SSMAX in WITH_SSMAX]
+        if unable := set(args.schemes or ()) - set(able):
+            raise UserError(f"--ssmax: not for {', '.join(sorted(unable))}; leave it out")
+        names = [name + end for name in able for end in ("", SSMAX)]
     seeds = args.seeds or range(2 if args.fast else 5)
     task = FAST_TASK if args.fast else Task()
     sizes = itertools.product(args.layers or [task.n_layers], args.steps or [task.steps])
@@ -394,12 +441,20 @@ def main(argv: list[str] | None = None) -> None:
     text = markdown(
         found, task, {name: what_blanks_know(each, task) for name, each in models.items()}
     )
+    gains = ssmax_gains(results, task)
+    plain = {
+        name: runs
+        for name, runs in results.items()
+        if name.removesuffix(SSMAX) not in gains or name in gains
+    }
     paths = [
         write_text(folder / "copy_task.md", text),
         write_csv(folder / "copy_task.csv", rows),
-        save_figure(accuracy_figure(results, task), folder / "copy_task_accuracy.png"),
-        save_figure(length_figure(results, task), folder / "copy_task_lengths.png"),
+        save_figure(accuracy_figure(plain, task), folder / "copy_task_accuracy.png"),
+        save_figure(length_figure(plain, task), folder / "copy_task_lengths.png"),
     ]
+    if gains:
+        paths.append(save_figure(gains_figure(gains, task), folder / "copy_task_ssmax.png"))
     if len({each.steps for each in tasks}) > 1:
         paths.append(save_figure(budget_figure(found), folder / "copy_task_updates.png"))
     paths += [

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
 
 import numpy as np
 
@@ -37,20 +36,13 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 
 from configs.load import load_config, write_config_json
 from configs.position_names import POSITIONS
-from configs.positions import (
-    DynamicNtkScaling,
-    NoScaling,
-    Position,
-    Randomized,
-    Rope,
-    Ssmax,
-    YarnScaling,
-)
+from configs.positions import DynamicNtkScaling, NoScaling, Rope, YarnScaling
 from configs.schema import Config, ParallelFiles, Phrasebook
 from configs.serialize import to_dict
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
 from experiments.common import (
+    SSMAX,
     Experiment,
     Rows,
     add_trial_arguments,
@@ -62,11 +54,12 @@ from experiments.common import (
     means,
     ranked,
     seeds_table,
+    with_ssmax,
 )
 from experiments.ranking import standings
 from experiments.trials import Runner, Trial, training_digest
 from utils.cli import Parser, positive, run_main
-from utils.errors import ConfigError, UserError
+from utils.errors import UserError
 from utils.files import write_text
 from utils.tables import markdown_table
 
@@ -83,7 +76,6 @@ SCALINGS = [
 FEWEST = 25  # sentences beyond the last edge: BLEU of fewer says little
 MOST_LINES = 10  # in a figure: beyond, colours are alike
 AT_TEST = "_at_test"
-SSMAX = "_ssmax"
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
@@ -166,15 +158,6 @@ def length_edges(words: Sequence[int], max_words: int) -> tuple[int, ...]:
     while sum(count > edges[-1] + step for count in words) >= FEWEST:
         edges.append(edges[-1] + step)
     return tuple(edges)
-
-
-def with_ssmax(position: Position) -> Position:
-    """The scheme with SSMax inside what draws its positions. Raises ConfigError: it has it."""
-    if isinstance(position, Ssmax):
-        raise ConfigError("--ssmax: this scheme is one with SSMax already; leave it out")
-    if isinstance(position, Randomized):
-        return dataclasses.replace(position, scheme=cast(Any, with_ssmax(position.scheme)))
-    return Ssmax(scheme=position)
 
 
 def scaled_trial(source: Trial, name: str, max_words: int) -> Trial:

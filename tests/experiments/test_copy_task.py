@@ -25,6 +25,7 @@ from experiments.copier import (
 )
 from experiments.copy_task import accuracy_figure, family, what_blanks_know
 from models.positional_encodings.base import Places
+from utils.files import write_text
 from utils.tables import markdown_table
 
 TASK = Task()
@@ -237,6 +238,36 @@ def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
         "--schemes", "none,learnable", "--seeds", "0,1,2", "--steps", "1", "--report_only"
     )
     assert "; seeds 0, 1, 2 (learnable: 0, 1)." in told.out
+
+
+def test_ssmax_is_trained_beside_every_scheme_and_what_it_adds_is_told_by_seed(
+    script: Scripts, tmp_path: Path
+) -> None:
+    assert (
+        script("--ssmax", "--schemes", "rope,none_causal")
+        .error()
+        .endswith("--ssmax: not for none_causal; leave it out")
+    )
+    arguments = ("--ssmax", "--schemes", "rope,learnable")
+    assert script(*arguments).code == 0
+    lines = (tmp_path / "results.jsonl").read_text("utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    names = ["rope", "rope_ssmax", "learnable", "learnable_ssmax"]
+    assert [record["scheme"] for record in records] == names * 2
+    assert records[1]["settings"]["position"]["scheme"]["kind"] == "rope"
+    # "ssmax" is RoPE with it: the run is there.
+    assert script("--schemes", "ssmax").out.count("done before") == 2
+
+    added = {"rope": (0.25, 0.5), "rope_ssmax": (0.5, 1.0), "learnable": (1.0, 0.5)}
+    for record in records:
+        share = added.get(record["scheme"], (1.0, 1.0))[record["result"]["seed"]]
+        record["result"]["exact"] = dict.fromkeys(record["result"]["exact"], share)
+    write_text(tmp_path / "results.jsonl", "".join(f"{json.dumps(r)}\n" for r in records))
+    told = script(*arguments, "--report_only").out
+    assert "| rope | 0.375 ± 0.177 | 0.375 ± 0.177 |" in told
+    assert "| learnable | 0.250 ± 0.354 | – | – |" in told
+    assert "| all, the mean | 0.312 ± 0.088 | 0.375 | 0.375 |" in told
+    assert (tmp_path / "copy_task_ssmax.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
