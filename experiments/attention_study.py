@@ -261,15 +261,16 @@ def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], Load
     config, translator = loaded.config, Translator.of(loaded, resolve_device("auto"))
     split = wanted_split(args, loaded)
     pairs = EvaluationSet(loaded, translator, split, args.search == "greedy", args.sentences)
-    rows = head_rows(pairs)
-    if args.gold is not None:
-        rows += alignment_rows(pairs, args.gold)
-    rows += [*accuracy_rows(pairs), *shift_rows(pairs, args.shifts)]
     scheme, seed = scheme_name(config), config.train.seed
-    if (back := turned.get((scheme, seed))) is not None:
-        if back.config.data.src_lang != config.data.tgt_lang:
-            why = f"{loaded.run.path} too translates from {config.data.src_lang}"
-            raise UserError(f"--reversed {back.run.path}: {why}; give a model that translates back")
+    back = turned.get((scheme, seed))
+    if back is not None and back.config.data.src_lang != config.data.tgt_lang:
+        why = f"{loaded.run.path} too translates from {config.data.src_lang}"
+        raise UserError(f"--reversed {back.run.path}: {why}; give a model that translates back")
+    # First, as DIR may be wrong.
+    aligned = [] if args.gold is None else alignment_rows(pairs, args.gold)
+    rows = head_rows(pairs) + aligned
+    rows += [*accuracy_rows(pairs), *shift_rows(pairs, args.shifts)]
+    if back is not None:
         rows += agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
     first = {"scheme": scheme, "seed": seed, "split": split, "run": loaded.run.path.name}
     first["checkpoint_sha256"] = loaded.checksum()
