@@ -4,7 +4,7 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from configs.load import add_set_argument
-from configs.schema import MOST_PENALTY, MOST_ROWS
+from configs.schema import MOST_PENALTY, MOST_ROWS, Beam
 from configs.serialize import parse_override
 from translation.arguments import ENSEMBLE, add_model_arguments, load_from_arguments, require_runs
 from translation.settings import config_change
@@ -63,7 +63,11 @@ def main(argv: list[str] | None = None) -> None:
     pairs = EvaluationSet(loaded, translator, split, greedy=False, limit=args.limit)
     print(loaded.about(), flush=True)
     grid = tune(pairs, beams=args.beam, penalties=args.length_penalty)
-    print(f"\n{grid.markdown()}\n{grid.flags()}", flush=True)
+    decode = loaded.config.decode  # the grid is of beam search alone
+    more = ["decode.search=beam"] * (not isinstance(decode.search, Beam))
+    more += ["decode.mbr=none"] * (decode.mbr is not None)
+    flags = grid.flags(args.model_path or (), [*args.overrides, *more])
+    print(f"\n{grid.markdown()}\n{flags}", flush=True)
     if args.markdown is not None:
         write_text(args.markdown, grid.markdown())
 

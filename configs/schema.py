@@ -373,6 +373,8 @@ class TrainConfig(Section, section="train"):
     def _check(self) -> None:
         if not self.runs_dir:
             self._fail("runs_dir", "name a folder; this one is .")
+        if self.init_model and self.init_from is None:
+            self._fail("init_model", "it is that of init_from, and none is named")
 
 
 MOST_ROWS = 65_535  # of a batch in attention: CUDA's kernels take no more

@@ -290,7 +290,8 @@ def make_train_loader(
 def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
     """This process's rows of the batches of `make_train_loader` that take the most memory.
 
-    That is the one of the most padded tokens, and that of the most pairs of tokens (for attention).
+    That is the one of the most padded tokens, and that of the most pairs of tokens (for attention);
+    with a resampler, as one draw has them: others may be longer.
     """
     sampler: Any = loader.sampler
     dataset: Any = loader.dataset
@@ -299,7 +300,7 @@ def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
     costs = [[rows * width**power for rows, width in sizes] for power in (1, 2)]
     largest = sorted({cost.index(max(cost)) for cost in costs})
     shards = [sampler.batches[i][sampler.rank :: sampler.world_size] for i in largest]
-    return [dataset.collate(dataset.split, rows.tolist()) for rows in shards]
+    return [batch for rows in shards for batch in dataset[Group(0, [rows.tolist()], None)]]
 
 
 def make_eval_loader(

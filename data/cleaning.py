@@ -5,6 +5,7 @@ from collections import Counter
 
 from configs.schema import Cleaning
 from data.corpora.base import CorpusReader, ParallelText
+from utils.errors import UserError
 
 # Frequent words of one language that are no words of the other, as "on", "a", "me", "son" are.
 _FRENCH = """
@@ -58,9 +59,18 @@ class CleanedCorpus(CorpusReader):
         self.train, self.validation, self.test = corpus.train, corpus.validation, corpus.test
 
     def load(self, split: str) -> ParallelText:
-        """A split, as the corpus has it unless it is the one for training."""
+        """A split, as the corpus has it unless it is the one for training.
+
+        Raises UserError as the corpus does, and where no training pair is left.
+        """
         text = self.corpus.load(split)
-        return clean_text(text, self.config, *self.langs) if split == self.train else text
+        if split != self.train:
+            return text
+        cleaned = clean_text(text, self.config, *self.langs)
+        if not len(cleaned):
+            why = ", ".join(f"{reason} {n:,}" for reason, n in cleaned.skipped.items())
+            raise UserError(f"no training pair is left ({why or 'none there'}); loosen data.clean")
+        return cleaned
 
 
 def speaks(text: str, lang: str) -> bool:

@@ -32,7 +32,8 @@ class NonFiniteError(UserError):
     """The loss, the gradient or the weights are no longer numbers: training cannot go on."""
 
     def __init__(self, what: str) -> None:
-        remedy = "Try a lower learning rate, a longer warm-up or --set optim.grad_clip=1.0"
+        settings = "a lower learning rate, a longer warm-up or a smaller optim.grad_clip"
+        remedy = f"Begin a new run with {settings}: one that goes on keeps them"
         super().__init__(f"{what}. {remedy}")
 
 

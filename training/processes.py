@@ -69,7 +69,7 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
 
     Under torchrun the processes are there already; with nproc_per_node > 1 they are spawned;
     otherwise there is one, without a process group. nccl where every process has a GPU of its own,
-    gloo on CPUs. Raises UserError where processes on GPUs are asked for and there are too few.
+    gloo on CPUs. Raises UserError for another device, and where there are too few GPUs.
     """
     under_torchrun = "LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ
     if not under_torchrun and nproc_per_node == 1:
@@ -83,6 +83,8 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
             f"are {n_gpus}; use --set train.device=cuda with fewer processes, or "
             "--set train.device=cpu"
         )
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"train.device = {device!r} with {local} processes: auto, cpu or cuda")
     backend = "nccl" if device != "cpu" and n_gpus >= local else "gloo"
     if backend == "gloo" and n_gpus and os.environ.get("RANK", "0") == "0":
         said = "train.device = 'auto': %d processes, and GPUs for %d: they train on the CPU"

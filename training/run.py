@@ -31,6 +31,7 @@ from training.validation import Validation
 from translation.evaluator import create_evaluator
 from translation.search import BatchSearch
 from translation.translator import Translator
+from utils.errors import UserError
 from utils.files import held, remove_leftovers
 from utils.machine import DTYPES, compute_deterministically, provenance, resolve_precision
 
@@ -68,7 +69,14 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
         with start.preparing():
             # Older releases took bfloat16 at every width, and left "auto" in their checkpoints.
             width = config.model.d_model if start.is_new else math.inf
-            precision = resolve_precision(config.train.precision, device, width)
+            try:
+                precision = resolve_precision(config.train.precision, device, width)
+            except UserError:
+                if resumed is None:
+                    raise
+                begun = f"{resumed} was begun in {config.train.precision}"
+                remedy = f"go on where it can, or give --set train.init_from={resumed} to a new run"
+                raise UserError(f"{begun}, which this {device.type} does not: {remedy}") from None
             config = apply_overrides(config, [f"train.precision={precision}"])
             dtype = DTYPES[precision]
             if precision == "tf32":

@@ -173,6 +173,11 @@ class Resumed(Start):
                 load_weights(parts[name], {"model": self.payload[name]}, self.checkpoint)
             for name in ("optimizer", "scheduler", "scaler", "progress"):
                 parts[name].load_state_dict(self.payload[name])
+            scheduler = parts["scheduler"]  # its rates may span another total from here on
+            for group, base, factor in zip(
+                parts["optimizer"].param_groups, scheduler.base_lrs, scheduler.lr_lambdas
+            ):
+                group["lr"] = base * factor(scheduler.last_epoch)
             best = parts["progress"].best_loss
             if "early_stopping" in parts and "early_stopping" in self.payload:
                 parts["early_stopping"].load_state_dict(self.payload["early_stopping"])
@@ -217,15 +222,21 @@ def open_run(config: Config, resume: Path | None) -> Start:
 def as_parent(config: Config, parent: Config) -> Config:
     """`config` with the parent's tokenizer, and with its model where train.init_model asks for it.
 
-    What training alone knows stays: how segmentations are drawn, and what is dropped.
+    What training alone knows stays: how segmentations are drawn, and what is dropped. Raises
+    ConfigError where the parent's tokenizer would draw in another way, or not at all.
     """
-    tokenizer, model = parent.tokenizer, config.model
-    if isinstance(tokenizer, Subword) and isinstance(config.tokenizer, Subword):
-        tokenizer = replace(tokenizer, sampling=config.tokenizer.sampling)
+    tokenizer, own, model = parent.tokenizer, config.tokenizer, config.model
+    same = isinstance(own, Subword) and getattr(tokenizer, "algorithm", "") == own.algorithm
+    if isinstance(own, Subword) and own.sampling and not same:
+        what = f"tokenizer.sampling = {own.sampling:g} is for {own.algorithm}"
+        why = "what train.init_from names has another tokenizer"
+        raise ConfigError(f"{what}, and {why}: set tokenizer.sampling=0")
+    if isinstance(tokenizer, Subword) and isinstance(own, Subword):
+        tokenizer = replace(tokenizer, sampling=own.sampling)
     if config.train.init_model:
         names = (key.removeprefix("model.") for key in TRAINING_ONLY if key.startswith("model."))
-        own: Any = {name: getattr(model, name) for name in names if "." not in name}
-        model = replace(parent.model, **own)
+        kept: Any = {name: getattr(model, name) for name in names if "." not in name}
+        model = replace(parent.model, **kept)
     return replace(config, tokenizer=tokenizer, model=model)
 
 

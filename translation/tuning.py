@@ -1,8 +1,10 @@
 """Beam sizes against length penalties: BLEU of every pair on one split, and the best of them."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from configs.schema import Beam
 from translation.evaluation import EvaluationSet
@@ -31,14 +33,25 @@ class Grid:
         rows = [[beam, *(shown[beam, penalty] for penalty in penalties)] for beam in beams]
         return markdown_table(header, rows)
 
-    def flags(self) -> str:
-        """How the best setting is used: by inference.py, by test.py, and in a config file."""
+    def flags(self, models: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> str:
+        """How the best setting is used: by inference.py, by test.py, and in a config file.
+
+        models, overrides: what --model_path and --set were given.
+        """
         beam, penalty = self.best()
+        named = ["--model_path", *map(str, models)] if models else []
+
+        def command(script: str, *flags: str, of: str = "") -> str:
+            sets = (word for each in overrides if each.startswith(of) for word in ("--set", each))
+            return shlex.join(["python", script, *flags, *named, *sets])
+
+        found = {"beam_size": str(beam), "length_penalty": f"{penalty:g}"}
+        as_flags = (word for name, value in found.items() for word in (f"--{name}", value))
+        as_sets = (w for name, value in found.items() for w in ("--set", f"decode.{name}={value}"))
         return (
             f"best: beam {beam}, length penalty {penalty:g} ({self.split}, {self.n:,} sentences)\n"
-            f"python inference.py --beam_size {beam} --length_penalty {penalty:g}\n"
-            f"python test.py --set decode.beam_size={beam} "
-            f"--set decode.length_penalty={penalty:g}\n"
+            f"{command('inference.py', *as_flags, of='decode.')}\n"
+            f"{command('test.py', *as_sets)}\n"
             f"decode=DecodeConfig(beam_size={beam}, length_penalty={penalty:g}, "
             f"n_best={min(beam, 5)})"
         )

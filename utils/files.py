@@ -18,8 +18,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     A reader finds what was there before or the whole of the new, whatever is killed, and after a
     power cut too. After an error nothing of the new is left. Raises UserError naming `path` where
-    the end fails; errors of the block are the caller's.
+    the end fails, or where it has no name; errors of the block are the caller's.
     """
+    if not path.name:
+        raise UserError(f"cannot write {path}: give the name of a new file or folder")
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield aside

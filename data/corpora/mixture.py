@@ -58,14 +58,9 @@ class MixtureCorpus(CorpusReader):
             for name, text in zip(self.parts, texts)
             for reason, n in text.skipped.items()
         }
-        if not src and not any(map(len, texts)):
-            why = ", ".join(f"{reason} {n:,}" for reason, n in skipped.items())
-            raise UserError(
-                f"data.corpus.parts: no part has a pair left (left out: {why or 'none'}); loosen "
-                "data.clean, or give fuller files"
-            )
         if not src:
-            raise UserError("data.corpus.parts: the weights leave no pair of any part; raise them")
+            remedy = "raise them, or give fuller files"
+            raise UserError(f"data.corpus.parts: the weights leave no pair of any part; {remedy}")
         return ParallelText(src, tgt, skipped)
 
 

@@ -167,6 +167,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("data.corpus.n_train=1000000000000", "data.corpus.n_train = 1000000000000: .. <= 30000"),
         ("train.seed=99999999999999999999", "train.seed = '99999999999999999999': .. <= 9223372"),
         ("train.runs_dir=", "train.runs_dir = '': name a folder"),
+        ("train.init_model=true", "train.init_model = True: it is that of init_from"),
         ("name=..", "name = '..': letters"),
         ("decode.mbr=c", "decode.mbr = 'c': allowed: 'chrf', 'bleu', None"),
         ("name=a/b", "name = 'a/b': letters"),

@@ -18,6 +18,7 @@ from data.batching import (
     GroupSampler,
     collate,
     form_batches,
+    largest_batches,
     make_eval_loader,
     make_train_loader,
     padded_tokens,
@@ -211,6 +212,16 @@ def test_an_epoch_taken_up_by_1_4_2_and_1_processes_has_the_batches_of_one_that_
 
 def rows_of(split: TokenizedSplit, rows: Sequence[int]) -> TokenizedSplit:
     return split_of([(split.src(row).tolist(), split.tgt(row).tolist()) for row in rows])
+
+
+def test_the_largest_batches_are_as_long_as_they_are_drawn() -> None:
+    split = random_split(40)
+    doubled = split_of([(2 * split.src(i).tolist(), 2 * split.tgt(i).tolist()) for i in range(40)])
+    drawn = mock.Mock(draw=lambda rows, epoch: rows_of(doubled, rows))
+    settings = {"batch_by": "sentences", "batch_size": 8}
+    [plain, *_] = largest_batches(train_loader(split, **settings))
+    [longer, *_] = largest_batches(train_loader(split, **settings, resampler=drawn))
+    assert longer.src.shape == (8, 2 * plain.src.shape[1])
 
 
 def test_a_rank_without_a_row_gets_one_that_counts_for_nothing() -> None:

@@ -115,15 +115,12 @@ def test_an_error_names_the_part_and_its_key(tmp_path: Path) -> None:
         build_corpus(DataConfig(corpus=few)).load("train")
 
 
-@pytest.mark.parametrize("temperature", [None, 2.0])
-def test_a_mixture_of_which_cleaning_leaves_nothing_says_so(
-    tmp_path: Path, temperature: float | None
-) -> None:
-    config = mixture(tmp_path, temperature=temperature)
-    clean = Cleaning(max_words=1, language=False)
-    words = r"no part has a pair left \(left out: .*small\.too_many_words 10.*\); loosen"
-    with pytest.raises(UserError, match=words):
-        build_corpus(DataConfig(corpus=config, clean=clean)).load("train")
+def test_a_corpus_or_part_of_which_cleaning_leaves_nothing_says_so(tmp_path: Path) -> None:
+    whole, clean = mixture(tmp_path), Cleaning(max_words=1, language=False)
+    words = r"no training pair is left \(too_many_words [14]0\); loosen data.clean"
+    for corpus, part in ((whole, "part small of the mixture: "), (whole.parts[1].corpus, "")):
+        with pytest.raises(UserError, match=f"^{part}{words}"):
+            build_corpus(DataConfig(corpus=corpus, clean=clean)).load("train")
 
 
 # --------------------------------------------------------------------------------------- the config

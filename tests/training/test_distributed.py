@@ -183,6 +183,8 @@ def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.Monk
     if torch.cuda.device_count() < 64:
         with pytest.raises(UserError, match="with 64 processes: they take one GPU each"):
             choose_backend(64, "cuda")
+    with pytest.raises(UserError, match="'mps' with 2 processes: auto, cpu or cuda"):
+        choose_backend(2, "mps")
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert choose_backend(1, "cpu") == ("gloo", {})

@@ -214,7 +214,7 @@ def test_the_batch_of_a_bad_update_is_saved_for_study(tmp_path: Path, the_run: F
     path = the_run().bad_batches / "update_6.pt"
     assert f"saved in {path}" in str(caught.value)
     assert "--set optim.bad_numbers=skip" in str(caught.value)
-    assert "Try a lower learning rate" in str(caught.value)
+    assert "Begin a new run with a lower learning rate" in str(caught.value)
     saved = content(path)  # weights_only=True
     assert (saved["step"], saved["epoch"], math.isnan(saved["loss"])) == (6, 1, True)
     [batches] = saved["processes"]

@@ -29,7 +29,7 @@ from tokenizer.build import load_tokenizer
 from training.prepare import Learner
 from training.start import run_to_resume
 from utils.cli import run_main
-from utils.errors import UserError
+from utils.errors import ConfigError, UserError
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,8 @@ def test_it_begins_with_the_parents_best_weights_and_tokenizer(
     assert any(m.endswith(f"trained for another model: {different}") for m in caplog.messages)
     tokenizer = json.loads(run.config_file.read_text("utf-8"))["tokenizer"]
     assert (tokenizer["vocab_size"], tokenizer["sampling"]) == (100, 0.2)
+    with pytest.raises(ConfigError, match=r"sampling = 0\.2 is for unigram, and what"):
+        run_here(child_config(folder, parent, "tokenizer.sampling=0.2 tokenizer.algorithm=unigram"))
 
 
 def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent: Run) -> None:

@@ -187,9 +187,26 @@ def test_a_finished_run_is_not_trained_again(whole: Runs, tmp_path: Path) -> Non
     assert run.newest() == before
     again = copied(run, tmp_path)
     run_here(apply_overrides(config, ["train.max_epochs=4"]), resume=again.path)
-    assert sorted(log_of(again)) == list(range(1, 41))
+    log = log_of(again)
+    assert sorted(log) == list(range(1, 41))
+    assert log[31]["learning_rate"] > log[32]["learning_rate"] > 0  # the cosine has a new end
     assert (again.checkpoints / "regular_checkpoint_4.pt").is_file()
     assert '"max_epochs": 4' in again.config_file.read_text("utf-8")
+
+
+def test_a_precision_that_is_not_here_is_told_with_what_can_be_done(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPUTES_BF16", "yes")
+    config = toy_config(folder, "train.precision=bf16 train.max_steps=1")
+    run = run_here(config).run
+    monkeypatch.setenv("COMPUTES_BF16", "no")
+    more = apply_overrides(config, ["train.max_steps=2"])
+    with pytest.raises(UserError) as told:
+        run_here(more, resume=run.path)
+    assert "was begun in bf16, which this cpu does not: go on where it can" in str(told.value)
+    child = apply_overrides(more, [f"train.init_from={run.path}", "train.precision=auto"])
+    assert run_here(child).run != run
 
 
 FIXED = "model.d_ff=64 data.batch_size=120 optim.accumulate=2 train.seed=5 tokenizer.vocab_size=90"

@@ -25,6 +25,7 @@ from configs.serialize import apply_overrides
 from data.cache import TokenizedSplit
 from models.loss import TokenSums
 from training import engine, run as run_module
+from training.engine import step_seed
 from training.faults import NonFiniteError, remedies_named
 from training.handlers import ProgressBar
 from training.objectives import cross_entropy
@@ -204,6 +205,11 @@ def test_a_gpu_becomes_the_current_one_without_cudnns_attention(
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
     assert chosen == [0, 1]
+
+
+def test_no_two_processes_draw_the_same_dropout() -> None:
+    seeds = {step_seed(0, step, rank) for step in range(400) for rank in range(8)}
+    assert len(seeds) == len({seed % 2**32 for seed in seeds}) == 3200
 
 
 @pytest.mark.parametrize("computes", ["yes", "no"])

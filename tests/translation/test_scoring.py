@@ -164,7 +164,13 @@ def test_the_best_is_the_highest_and_of_equals_the_cheapest() -> None:
         "| 1 | 30.00 | 30.00 |",
         "| 4 | 30.00 | **31.50** |",
     ]
-    assert "python inference.py --beam_size 4 --length_penalty 1\n" in grid.flags()
+    given = ["decode.max_len=20", "data.corpus.root=a b", "decode.mbr=none"]
+    assert grid.flags(["run 1"], given).splitlines()[1:3] == [
+        "python inference.py --beam_size 4 --length_penalty 1 --model_path 'run 1' "
+        "--set decode.max_len=20 --set decode.mbr=none",
+        "python test.py --set decode.beam_size=4 --set decode.length_penalty=1 --model_path "
+        "'run 1' --set decode.max_len=20 --set 'data.corpus.root=a b' --set decode.mbr=none",
+    ]
 
 
 @pytest.mark.slow
@@ -187,6 +193,6 @@ def test_every_cell_of_the_grid_is_the_score_of_test_py_and_the_flags_name_the_b
             score("--model_path", run, *f"--split validation --limit 4 {flags}".split(), *FEW)
             record = record_of(run, "validation_first4_beam")
             assert shown == pytest.approx(record["scores"]["sacrebleu"], abs=0.00501)
-            found[f"python test.py {flags}"] = record["scores"]["sacrebleu"]
+            found[f"python test.py {flags} --model_path {run}"] = record["scores"]["sacrebleu"]
     [best] = [line for line in ended.out.splitlines() if line.startswith("python test.py")]
     assert found[best] == max(found.values())

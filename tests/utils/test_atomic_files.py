@@ -16,6 +16,8 @@ def test_two_writers_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
         other.write_text("the other")
     assert path.read_text() == "one"
     assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(UserError, match=r"write \.: give the name of"), atomic_path(Path(".")):
+        pass
 
 
 def test_a_writer_answers_for_its_own_file_alone(tmp_path: Path) -> None:
