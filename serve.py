@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -61,7 +62,10 @@ def listen(host: str, port: int) -> socket.socket:
         number = getattr(error, "errno", None) or 0
         why = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
         said = f"--host {host} --port {port}: {why}"
-        raise UserError(f"{said}; give another --port, or 0 for any that is free") from error
+        other = "another --host: a name or address of this machine"
+        if number in (errno.EADDRINUSE, errno.EACCES):
+            other = "another --port, or 0 for any that is free"
+        raise UserError(f"{said}; give {other}") from error
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -248,8 +248,10 @@ class Service:
             raise HTTPException(413, f"at most {most:,} bytes")
         try:
             if kind == "application/x-www-form-urlencoded":
-                form = parse_qs(body.decode(), errors="strict", max_num_fields=100)
-                return {key: values[-1] for key, values in form.items()}
+                form = parse_qs(body.decode(), True, errors="strict", max_num_fields=100)
+                texts = form.pop("q", [])  # which may be empty
+                asked = {"q": texts if len(texts) > 1 else texts[0]} if texts else {}
+                return asked | {key: values[-1] for key, values in form.items() if values[-1]}
             asked = json.loads(body)
         except (ValueError, RecursionError):
             raise HTTPException(400, "the body is neither JSON nor a form") from None

@@ -24,8 +24,9 @@ async function ask(path, body, signal) {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
   };
   const response = await fetch(path, how);
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
+  const nothing = { error: `the server answered ${response.status}` }; // a proxy, in HTML
+  const answer = await response.json().catch(() => nothing);
+  if (!response.ok || answer === nothing) throw new Error(answer.error);
   return answer;
 }
 
@@ -85,7 +86,7 @@ async function translate() {
     if (chosen().attention) await link(q, answer.translatedText, here).catch(() => {});
   } catch (error) {
     if (here !== under_way || error.name === "AbortError") return;
-    at("best").classList.remove("waiting");
+    show([]); // what stood there is of another text
     say(error instanceof TypeError ? "the server does not answer" : error.message, true);
   }
 }
@@ -102,7 +103,9 @@ function show(hypotheses) {
   at("ranked").replaceChildren(...hypotheses.map((found) => {
     const item = element("li");
     item.lang = at("best").lang;
-    item.append(element("span", found.score.toFixed(3)), element("span", found.text));
+    const words = element("span", found.text);
+    words.dir = "auto";
+    item.append(element("span", found.score.toFixed(3)), words);
     return item;
   }));
   at("words-part").hidden = true;

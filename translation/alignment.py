@@ -87,8 +87,10 @@ class Pieces:
     word_of: np.ndarray  # [P]
 
     @classmethod
-    def of(cls, text: str, encode: Callable[[Sequence[str]], list[list[int]]]) -> Pieces:
-        """The words of a text are what white space divides.
+    def of(
+        cls, text: str, encode: Callable[[Sequence[str]], list[list[int]]], most: int | None = None
+    ) -> Pieces:
+        """The words of a text are what white space divides; those past `most` ids have none.
 
         Each is encoded by itself: no tokenizer here makes a piece of two words, so that the ids are
         those of the text, and every id has its word, be it a byte or unknown.
@@ -97,7 +99,8 @@ class Pieces:
         encoded = encode(words)
         word_of = np.repeat(np.arange(len(words)), [len(ids) - 1 for ids in encoded])
         [[eos_id]] = encode([""])
-        return cls(words, [*(i for ids in encoded for i in ids[:-1]), eos_id], word_of)
+        ids = [i for of_word in encoded for i in of_word[:-1]][: most and most - 1]
+        return cls(words, [*ids, eos_id], word_of[: len(ids)])
 
     def by_word(self) -> np.ndarray:
         """[P,W], 1 where a piece is of a word."""

@@ -19,7 +19,7 @@ from tokenizer.base import BaseTokenizer
 from tokenizer.build import load_tokenizer
 from translation.engines import CTranslate2, export_once
 from translation.settings import require_same_languages
-from utils.errors import UserError
+from utils.errors import ConfigError, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,11 @@ def load_run(
     """
     checkpoint, run = resolve_checkpoint(model_path, prefer="best")
     payload = read_checkpoint(checkpoint)
-    config = change(checkpoint_config(payload))
+    own = checkpoint_config(payload)
+    try:
+        config = change(own)
+    except ConfigError as error:
+        raise ConfigError(f"{checkpoint}: {error}") from error
     tokenizer = run_tokenizer(run, payload)
     model = build_model(config.model, tokenizer)
     load_weights(model, payload, checkpoint)

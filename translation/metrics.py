@@ -137,11 +137,12 @@ def compare_statistics(a: np.ndarray, b: np.ndarray, *, samples: int, seed: int)
 def human_agreement(difference: float) -> float:
     """In how many of 100 pairs of systems so far apart in sacreBLEU people prefer the better one.
 
-    A curve fitted to human judgements (Kocmi et al. 2024, "Navigating the metrics maze").
+    A curve fitted to human judgements (Kocmi et al. 2024, "Navigating the metrics maze"), which for
+    the smallest differences says less than chance: 50 then.
     """
     import mt_thresholds
 
-    return mt_thresholds.accuracy(abs(difference), "bleu")
+    return max(50.0, mt_thresholds.accuracy(abs(difference), "bleu"))
 
 
 def multi30k_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> float:

@@ -15,7 +15,7 @@ from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis, Limits
 from models.decoding.stepwise import greedy_search, sample_search
 from models.linear import weights_fixed
-from models.positional_encodings.base import least
+from models.positional_encodings.base import Side, least
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from translation.engines import CTranslate2
@@ -110,8 +110,12 @@ class BatchSearch:
     @property
     def longest_source(self) -> int | None:
         """How many source tokens the models' position tables have room for; None: any number."""
+        return self.longest("source")
+
+    def longest(self, side: Side) -> int | None:
+        """The same of either side."""
         models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
-        return least(*(model.scheme.max_length("source") for model in models))
+        return least(*(model.scheme.max_length(side) for model in models))
 
     @weights_fixed()
     def search_ids(

@@ -55,7 +55,14 @@ def config_change(
             raise UserError(
                 f"--set {text}: {key} was fixed by training; only {allowed} can be set here"
             )
+    if search == "greedy" and "decode.mbr" in keys:
+        raise UserError("decode.mbr: greedy search finds one translation; use another search")
     given = None if file is None else load_config(file)
+
+    def choosing(config: Config) -> Config:
+        if "decode.mbr" in keys and config.decode.mbr and config.decode.n_best == 1:
+            raise UserError("decode.mbr chooses among the n_best, and decode.n_best = 1: set more")
+        return config
 
     def change(trained: Config) -> Config:
         config, texts = trained, list(overrides)
@@ -68,14 +75,14 @@ def config_change(
             changed = apply_overrides(config, texts)
             if changed.decode.n_best > 1:
                 _require_room(changed.decode, greedy=search == "greedy", best_alone=best_alone)
-            return changed
+            return choosing(changed)
         changed = apply_overrides(config, ["decode.n_best=1", *texts])
         if (scoring or best_alone) and changed.decode.mbr is None:
             return changed
         n_best = config.decode.n_best
         if not isinstance(changed.decode.search, Sampling):  # a smaller beam takes it down
             n_best = min(n_best, changed.decode.beam_size)
-        return replace(changed, decode=replace(changed.decode, n_best=n_best))
+        return choosing(replace(changed, decode=replace(changed.decode, n_best=n_best)))
 
     return change
 

@@ -333,10 +333,14 @@ class Translator:
         return found[0] if isinstance(src, str) else found
 
     def word_attention(self, src: Sequence[str], tgt: Sequence[str]) -> list[WordAttention]:
-        """The cross-attention between the words of each pair, of all layers and heads."""
+        """The cross-attention between the words of each pair, of all layers and heads.
+
+        Words of a target that a table of positions has no room for look at nothing.
+        """
         model, tokenizer, device = self.searcher.model, self.tokenizer, self.searcher.device
         sources = [Pieces.of(text, tokenizer.encode_src_batch) for text in src]
-        targets = [Pieces.of(text, tokenizer.encode_tgt_batch) for text in tgt]
+        most = self.searcher.longest("target")
+        targets = [Pieces.of(text, tokenizer.encode_tgt_batch, most) for text in tgt]
 
         def compute(rows: Sequence[int]) -> list[WordAttention]:
             pairs = [sources[i].ids for i in rows], [targets[i].ids for i in rows]

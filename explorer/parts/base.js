@@ -29,8 +29,15 @@ const isolated = (text) => `\u2068${text}\u2069`;
 const quoted = (text) => `\u201c${isolated(text)}\u201d`;
 const rightToLeft = /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/u;
 const direction = (text) => (rightToLeft.test(text) ? "rtl" : "ltr");
-/** The end of a long text. */
-const ending = (text) => (text.length > 44 ? `\u2026${text.slice(-43)}` : text);
+/** The end of a long text, and the beginning of one, in whole characters. */
+const ending = (text) => {
+  const all = [...text];
+  return all.length > 44 ? `\u2026${all.slice(-43).join("")}` : text;
+};
+const beginning = (text, most) => {
+  const all = [...text];
+  return all.length > most ? `${all.slice(0, most - 1).join("")}\u2026` : text;
+};
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 const KINDS = {

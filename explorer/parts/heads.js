@@ -60,10 +60,11 @@ function openHead(model, kind, layer, head, showInText) {
   const width = Math.min(innerWidth * 0.96 - 60, 1100);
   const names = [attention.query_name, attention.key_name];
   const value = (i, j) => weights[i * columns.length + j];
+  const pressed = document.activeElement?.textContent; // Next, perhaps to be pressed again
   dialog.replaceChildren(el("h2", { id: "matrix-title" }, title), el("div.controls", ...buttons),
     matrix({ title, rows, columns, value, scale: "weight", names, width }));
   if (!dialog.open) dialog.showModal();
-  dialog.querySelector("canvas").focus();
+  (buttons.find((each) => each.textContent === pressed) ?? dialog.querySelector("canvas")).focus();
 }
 
 function numbersView(model) {

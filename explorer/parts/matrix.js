@@ -43,7 +43,7 @@ function pixels(canvas, rows, columns, scale, value) {
 }
 
 const FONT = "11px system-ui, sans-serif";
-const shortened = (text) => (text.length > 16 ? `${text.slice(0, 15)}\u2026` : text);
+const shortened = (text) => beginning(text, 16);
 
 /**
  * A labelled matrix: the number of a cell under the pointer, or under the cursor of the arrow keys.

@@ -56,12 +56,11 @@ function searchView(model) {
     edges.sort((a, b) => a.classList.contains("path") - b.classList.contains("path"));
     const boxes = shown.map((node) => {
       const { piece, fate, sum } = nodes[node], [mark, is, why] = fates[fate] ?? [];
-      const short = piece.length > 10 ? `${piece.slice(0, 9)}\u2026` : piece;
       const at = { transform: `translate(${x(node)} ${y(node)})`, onclick: () => pick(node) };
       return svg(`g.node.${classes(node)}`, at,
         svg("title", fate ? `${prefix(node)}: ${is}, ${why}` : "the start"),
         svg("rect", { width: WIDTH, height: HEIGHT }),
-        svg("text", { x: 8, y: 14.5, lang }, short),
+        svg("text", { x: 8, y: 14.5, lang }, beginning(piece, 10)),
         svg("text.sum", { x: 8, y: 27.5 }, fate ? `${mark} ${number(sum, 2)}` : ""));
     });
     drawing.replaceChildren(...edges, ...boxes);

@@ -108,5 +108,8 @@ def test_a_model_without_attention_and_scores_of_another_kind(
 def test_an_error_is_told_on_the_page(browser: Chrome, server: Server) -> None:
     browser.get(f"http://127.0.0.1:{server.port}/")
     until(browser, lambda: text_of(browser, "length"))
+    write(browser, "un livre")
+    until(browser, lambda: text_of(browser, "best"))
     write(browser, "mot\n" * 600)
     until(browser, lambda: "lines: at most 512" in text_of(browser, "status"))
+    assert text_of(browser, "best") == ""  # and not what the text before became

@@ -127,6 +127,11 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: An
     assert found == {"translatedText": greedy[a], "detectedLanguage": nothing_detected}
     plain = "&".join(f"{key}={value}" for key, value in asked.items())  # as curl -d sends it
     assert not plain.isascii()
+    several = server(
+        "POST", "/translate", urlencode([("q", a), ("q", ""), ("search", "greedy")]), FORM
+    )
+    assert several.json() == {"translatedText": [greedy[a], ""]}
+    assert server("POST", "/translate", "q=", FORM).json() == {"translatedText": ""}
     kind = {"Content-Type": "Application/x-www-form-urlencoded ; charset=utf-8"}
     assert server("POST", "/translate", plain.encode(), kind).json() == found
     detailed = server.translate(q=a, details=True).json()["hypotheses"]
@@ -332,4 +337,5 @@ def test_what_it_cannot_serve_is_one_line(
     said = start("--cors", "https://example.org/").error()
     assert said == "--cors https://example.org/: scheme and host alone, such as https://example.org"
     args = ("--model_path", trained_run, "--port", "0")
-    assert "--host no.such.host" in start(*args, "--host", "no.such.host").error()
+    said = start(*args, "--host", "no.such.host").error()
+    assert re.search("--host no.such.host .*; give another --host", said)

@@ -65,6 +65,9 @@ def test_the_ids_of_the_words_are_those_of_the_text(
             assert len(found.word_of) == len(found.ids) - 1
             assert (np.diff(found.word_of) >= 0).all()
     plain = Pieces.of(TEXTS[0], tokenizer.encode_src_batch)
+    cut = Pieces.of(TEXTS[0], tokenizer.encode_src_batch, 4)
+    assert (cut.words, cut.ids) == (plain.words, [*plain.ids[:3], plain.ids[-1]])
+    assert cut.word_of.tolist() == plain.word_of[:3].tolist()
     for number, word in enumerate(plain.words):
         ids = [i for i, of_word in zip(plain.ids, plain.word_of) if of_word == number]
         if tokenizer.unk_id not in ids:

@@ -102,6 +102,7 @@ def test_multi30ks_protocol_lowers_and_tokenises_as_moses():
 
 def test_people_agree_more_the_further_apart_systems_are():
     assert human_agreement(0.6) == human_agreement(-0.6) == pytest.approx(56.6, abs=0.1)
+    assert human_agreement(0.0) == human_agreement(0.2) == 50
     assert human_agreement(0.1) < human_agreement(1.0) < human_agreement(4.0) < 89
 
 

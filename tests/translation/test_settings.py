@@ -6,6 +6,7 @@ import pytest
 
 from configs.schema import Beam, Config, DecodeConfig, DiverseBeam, Sampling, Search
 from translation.settings import config_change
+from utils.errors import UserError
 
 BEST = {"best_alone": True}
 SCORED = {"scoring": True}
@@ -34,3 +35,12 @@ def test_as_many_are_asked_for_as_are_used(
     decode = DecodeConfig(search=search, beam_size=8, n_best=most, mbr=mbr)
     change = config_change(None, None, given, **asked)
     assert change(Config(decode=decode)).decode.n_best == n_best
+
+
+def test_a_risk_that_would_choose_among_one_is_refused() -> None:
+    with pytest.raises(UserError, match="greedy search finds one"):
+        config_change(None, "greedy", ["decode.mbr=chrf"])
+    for n_best, given in ((5, ["decode.n_best=1"]), (1, [])):
+        change = config_change(None, None, [*given, "decode.mbr=chrf"])
+        with pytest.raises(UserError, match=r"n_best = 1: set more"):
+            change(Config(decode=DecodeConfig(n_best=n_best)))
