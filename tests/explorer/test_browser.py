@@ -210,6 +210,11 @@ def test_everything_is_reached_and_read_by_keyboard(
     )
     assert len(small) > 10
     assert small <= large
+    # Next can be pressed again.
+    opened.run("document.querySelectorAll('dialog button')[1].focus()")
+    opened.keys(Keys.ENTER)
+    assert opened.text("dialog h2") == "Cross-attention, layer 2, head 1"
+    assert opened.run("document.activeElement.textContent") == "Next"
     opened.keys(Keys.ESCAPE)
     assert not opened.run("document.querySelector('dialog').open")
     assert "head" in active.active_element.get_attribute("class")
