@@ -141,7 +141,7 @@ def main(argv: list[str] | None = None) -> None:
         from translation.alignment import ALL_HEADS
 
         heads = args.align_with or ALL_HEADS
-        most = min(MOST_TOKENS, translator.searcher.longest_source or MOST_TOKENS)
+        most = min(MOST_TOKENS, translator.searcher.longest("source") or MOST_TOKENS)
         max_len = loaded.config.data.max_len
         beyond: list[int] = []
 

@@ -52,7 +52,7 @@ class Served:
 
     def require_short(self, *texts: str, most: int = MOST_TOKENS) -> None:
         """Raises UserError for a text of more tokens than one sentence may have."""
-        most = min(most, self.translator.searcher.longest_source or most)
+        most = min(most, self.translator.searcher.longest("source") or most)
         for ids in self.translator.encode(texts):
             if len(ids) > most:
                 raise UserError(f"a line of {len(ids):,} tokens: at most {most:,}; split it")

@@ -107,13 +107,8 @@ class BatchSearch:
             return self.engine.compute_type
         return str(self.model.output.weight.dtype).removeprefix("torch.")
 
-    @property
-    def longest_source(self) -> int | None:
-        """How many source tokens the models' position tables have room for; None: any number."""
-        return self.longest("source")
-
     def longest(self, side: Side) -> int | None:
-        """The same of either side."""
+        """How many tokens the models' position tables have room for; None: any number."""
         models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
         return least(*(model.scheme.max_length(side) for model in models))
 

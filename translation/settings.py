@@ -48,19 +48,20 @@ def config_change(
             Bayes risk or `overrides` need them. So it is where scores are asked for.
     """
     sections = ("data", "evaluate", "decode") if scoring else ("decode",)
-    keys = [parse_override(text)[0] for text in overrides]
-    for key, text in zip(keys, overrides):
+    changes = dict(map(parse_override, overrides))
+    for text in overrides:
+        key, _ = parse_override(text)
         if key.startswith(SHAPING) or key.partition(".")[0] not in sections:
             allowed = "data.* but the languages, evaluate.*, decode.*" if scoring else "decode.*"
             raise UserError(
                 f"--set {text}: {key} was fixed by training; only {allowed} can be set here"
             )
-    if search == "greedy" and "decode.mbr" in keys:
+    if search == "greedy" and changes.get("decode.mbr", "none") not in ("none", "null"):
         raise UserError("decode.mbr: greedy search finds one translation; use another search")
     given = None if file is None else load_config(file)
 
     def choosing(config: Config) -> Config:
-        if "decode.mbr" in keys and config.decode.mbr and config.decode.n_best == 1:
+        if "decode.mbr" in changes and config.decode.mbr and config.decode.n_best == 1:
             raise UserError("decode.mbr chooses among the n_best, and decode.n_best = 1: set more")
         return config
 
@@ -71,7 +72,7 @@ def config_change(
             config = replace(trained, **{name: getattr(given, name) for name in sections})
         if search in SEARCHES and search != config.decode.search.kind:
             texts.insert(0, f"decode.search={search}")
-        if "decode.n_best" in keys:
+        if "decode.n_best" in changes:
             changed = apply_overrides(config, texts)
             if changed.decode.n_best > 1:
                 _require_room(changed.decode, greedy=search == "greedy", best_alone=best_alone)
