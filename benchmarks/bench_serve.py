@@ -44,8 +44,7 @@ class Server:
 
     def memory(self) -> float:
         """MB that it holds."""
-        text = Path(f"/proc/{self.process.pid}/status").read_text("ascii")
-        return int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) / 1024
+        return common.status_mb("VmRSS", self.process.pid)
 
 
 @contextlib.contextmanager

@@ -167,16 +167,6 @@ def matrix_rate(dtype: torch.dtype, device: torch.device, most_s: float = 1.0) -
     return rates
 
 
-def status_mb(field: str) -> float:
-    """VmRSS (memory held now) or VmHWM (the most ever) of this process in MB; Linux has them.
-
-    Unlike getrusage's ru_maxrss, VmHWM does not begin at what the parent process held.
-    """
-    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
-    [kilobytes] = [int(line.split()[1]) for line in lines if line.startswith(f"{field}:")]
-    return kilobytes * 1024 / 1e6
-
-
 def peak_memory_mb(name: str, setup: Setup) -> float:
     """The most memory that training one model takes above what its process held before, in MB.
 
@@ -191,11 +181,11 @@ def peak_memory_mb(name: str, setup: Setup) -> float:
     batches = Comparison(setup).batches
     largest = max(itertools.chain(*batches.values()), key=lambda batch: batch.tgt_in.numel())
     on_gpu = device.type == "cuda"
-    before = torch.cuda.memory_allocated(device) / 1e6 if on_gpu else status_mb("VmRSS")
+    before = torch.cuda.memory_allocated(device) / 1e6 if on_gpu else common.status_mb("VmRSS")
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
     make(setup).train([*batches[0], largest])
-    peak = torch.cuda.max_memory_allocated(device) / 1e6 if on_gpu else status_mb("VmHWM")
+    peak = torch.cuda.max_memory_allocated(device) / 1e6 if on_gpu else common.status_mb("VmHWM")
     return peak - before
 
 

@@ -39,6 +39,16 @@ def add_arguments(parser: ArgumentParser, name: str, *, rounds: int, draws: bool
     add("--output_dir", type=Path, default=Path("runs") / name, metavar="DIR")
 
 
+def status_mb(field: str, process: int | str = "self") -> float:
+    """VmRSS (memory held now) or VmHWM (the most ever) of a process in MB; Linux has them.
+
+    Unlike getrusage's ru_maxrss, VmHWM does not begin at what the parent process held.
+    """
+    lines = Path(f"/proc/{process}/status").read_text("utf-8").splitlines()
+    [kilobytes] = [int(line.split()[1]) for line in lines if line.startswith(f"{field}:")]
+    return kilobytes * 1024 / 1e6
+
+
 def use_machine(args: Namespace) -> torch.device:
     """The device of --device, with as many CPU threads as --threads says. Raises UserError."""
     if args.threads is not None:
