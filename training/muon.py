@@ -10,7 +10,6 @@ from torch.optim import AdamW, Optimizer
 
 from models.attention.multi_head import CrossAttention, SelfAttention
 from models.transformer_backend import FeedForward
-from utils.machine import computes_bf16
 
 MOMENTUM = 0.95
 _STEPS = 5
@@ -66,9 +65,9 @@ class Muon(Optimizer):
     M is Nesterov's momentum. The factor gives a step the size that AdamW's have, so that one rate
     serves both (Liu et al. 2025, "Muon is Scalable for LLM Training"; torch's `match_rms_adamw`).
     AdamW has the other `groups`, with `betas` and `eps`. Equal shapes are orthogonalised in one
-    product: in bfloat16 on a GPU that has it, as Jordan's, else in the weights' dtype.
-    torch.optim.Muon is the same but for three things: it always computes in bfloat16, matrix by
-    matrix, and takes queries, keys and values in one weight as one map.
+    product: with `bf16` in bfloat16, as Jordan's, else in the weights' dtype. torch.optim.Muon is
+    the same but for three things: it always computes in bfloat16, matrix by matrix, and takes
+    queries, keys and values in one weight as one map.
     """
 
     def __init__(
@@ -80,11 +79,10 @@ class Muon(Optimizer):
         betas: tuple[float, float],
         eps: float,
         weight_decay: float,
+        bf16: bool = False,
     ) -> None:
         self._n_maps = [n for _, n in maps]
-        first = maps[0].weight
-        bf16 = first.is_cuda and computes_bf16(first.device)
-        self._dtype = torch.bfloat16 if bf16 else first.dtype
+        self._dtype = torch.bfloat16 if bf16 else maps[0].weight.dtype
         self._adamw = AdamW(
             groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True
         )

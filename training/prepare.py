@@ -178,7 +178,13 @@ def build_learner(
         constants = [name for name, _ in model.named_buffers()]  # else sent at every pass
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, constants)
         shared = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
-    optimizer = build_optimizer(model.parameters(), config.optim, config.model, hidden_maps(model))
+    optimizer = build_optimizer(
+        model.parameters(),
+        config.optim,
+        config.model,
+        hidden_maps(model),
+        bf16=dtype == torch.bfloat16,
+    )
     return Learner(
         model=model,
         shared=shared,

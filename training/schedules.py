@@ -106,12 +106,14 @@ def build_optimizer(
     config: schema.OptimConfig,
     model: schema.ModelConfig,
     maps: Sequence[HiddenMap] = (),
+    *,
+    bf16: bool = False,
 ) -> Optimizer:
     """Adam, AdamW, or Muon for `maps` and AdamW for the rest, at the schedule's base rate.
 
     All parameters decay; or with decay="matrices" those of two dimensions or more, which are linear
     maps and tables (embeddings, positions), but not biases, norms and scalars. Muon's maps are a
-    group of their own, the last.
+    group of their own, the last; bf16: their products are in bfloat16.
     """
     shared: dict[str, Any] = {
         "lr": base_lr(config.schedule, model),
@@ -127,7 +129,7 @@ def build_optimizer(
         flat = {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0}
         groups = [{"params": [p for p in rest if p.dim() > 1]}, flat]
     if muon:
-        return Muon(maps, groups, **shared)
+        return Muon(maps, groups, **shared, bf16=bf16)
     return (Adam if config.optimizer == "adam" else AdamW)(groups, **shared, fused=True)
 
 
