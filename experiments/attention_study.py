@@ -20,12 +20,14 @@ are made of it alone where the models are gone (--report_only). Queries, keys an
 compare models of one tokenizer. Late places are those of long sentences.
 """
 
+import hashlib
 import sys
 import zlib
 from argparse import Namespace
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -167,6 +169,14 @@ def alignment_rows(pairs: EvaluationSet, folder: Path) -> Rows:
     return [measured("aer", f"layer {i}", aer, n, layer=i) for i, aer in zip(layers, errors)]
 
 
+def gold_checksum(folder: Path) -> str:
+    """SHA-256 of the links. Raises UserError where there are none."""
+    try:
+        return hashlib.sha256((folder / "gold.talp").read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"--gold {folder}: no gold.talp ({error.strerror})") from None
+
+
 def agreement_rows(pairs: EvaluationSet, back: Translator) -> Rows:
     """By decoder layer, how far links agree with those of a model that translates back.
 
@@ -184,9 +194,15 @@ def agreement_rows(pairs: EvaluationSet, back: Translator) -> Rows:
 
 
 def turned_runs(paths: Sequence[Path]) -> dict[tuple[str, int], LoadedRun]:
-    """The models of --reversed by scheme and seed."""
-    loaded = [load_run(path) for path in paths]
-    return {(scheme_name(each.config), each.config.train.seed): each for each in loaded}
+    """The models of --reversed by scheme and seed. Raises UserError for two of one."""
+    found: dict[tuple[str, int], LoadedRun] = {}
+    for each in map(load_run, paths):
+        scheme, seed = key = scheme_name(each.config), each.config.train.seed
+        if key in found:
+            both = f"{found[key].run.path} and {each.run.path}"
+            raise UserError(f"--reversed: {both} are both {scheme}, seed {seed}; give one")
+        found[key] = each
+    return found
 
 
 @torch.inference_mode()
@@ -267,11 +283,15 @@ def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], Load
         why = f"{loaded.run.path} too translates from {config.data.src_lang}"
         raise UserError(f"--reversed {back.run.path}: {why}; give a model that translates back")
     # First, as DIR may be wrong.
-    aligned = [] if args.gold is None else alignment_rows(pairs, args.gold)
+    aligned = Rows()
+    if args.gold is not None:
+        against = {"against": gold_checksum(args.gold)}
+        aligned = [row | against for row in alignment_rows(pairs, args.gold)]
     rows = head_rows(pairs) + aligned
     rows += [*accuracy_rows(pairs), *shift_rows(pairs, args.shifts)]
     if back is not None:
-        rows += agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
+        turned_rows = agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
+        rows += [row | {"against": back.checksum()} for row in turned_rows]
     first = {"scheme": scheme, "seed": seed, "split": split, "run": loaded.run.path.name}
     first["checkpoint_sha256"] = loaded.checksum()
     first["sentences"] = args.sentences
@@ -294,20 +314,33 @@ def mean_by(rows: Rows, key: str, **where: str) -> dict[Any, float]:
 
 
 def require_same_flags(
-    args: Namespace, loaded: LoadedRun, rows: Rows, turned: Collection[tuple[str, int]]
+    args: Namespace,
+    rows: Rows,
+    loaded: LoadedRun | None = None,
+    turned: Mapping[tuple[str, int], LoadedRun] = MappingProxyType({}),
 ) -> None:
-    """Raises UserError where rows of a store were measured in another way than is asked for."""
-    first, found = rows[0], {(row["measure"], row["of"]) for row in rows}
-    measures = {measure for measure, _ in found}
-    shifts = {of for measure, of in found if measure == "sacrebleu"}
+    """Raises UserError where rows of a store were measured in another way than is asked for.
+
+    loaded: the model of these rows, if it is given again.
+    """
+    first = rows[0]
+
+    def other(measure: str, checksum: str) -> bool:
+        """Whether it is missing, or was measured against something else; older rows tell not."""
+        against = {row.get("against") or checksum for row in rows if row["measure"] == measure}
+        return against != {checksum}
+
     wrong = {
-        "--split": first["split"] != wanted_split(args, loaded),
         "--search": first["search"] != args.search,
         "--sentences": first.get("sentences") != args.sentences,
-        "--shifts": shifts != {"0", *map(str, args.shifts)},
-        "--gold": args.gold is not None and "aer" not in measures,
-        "--reversed": (first["scheme"], first["seed"]) in turned and "agreement" not in measures,
+        "--shifts": {row["of"] for row in rows if row["measure"] == "sacrebleu"}
+        != {"0", *map(str, args.shifts)},
     }
+    if loaded is not None:
+        wrong["--split"] = first["split"] != wanted_split(args, loaded)
+        gold, back = args.gold, turned.get((first["scheme"], first["seed"]))
+        wrong["--gold"] = gold is not None and other("aer", gold_checksum(gold))
+        wrong["--reversed"] = back is not None and other("agreement", back.checksum())
     for flag in (flag for flag, is_wrong in wrong.items() if is_wrong):
         what = f"{first['run']} was measured with another {flag}"
         raise UserError(f"{args.store}: {what}; name another file by --store")
@@ -404,12 +437,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     turned = turned_runs(args.reversed)
+    for kept in known.values() if paths else ():
+        require_same_flags(args, kept)
     for number, path in enumerate(paths, start=1):
         loaded = load_run(path)
         checkpoint = loaded.checksum()
         measured_before = checkpoint in known
         if measured_before:
-            require_same_flags(args, loaded, known[checkpoint], turned)
+            require_same_flags(args, known[checkpoint], loaded, turned)
         rows = known.pop(checkpoint, None) or study(args, loaded, turned)
         # Another checkpoint of a run is no other seed: the last one stays.
         others = {sha: of for sha, of in known.items() if training(of) != training(rows)}

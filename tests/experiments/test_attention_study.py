@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -217,7 +218,8 @@ def test_finished_trainings_are_studied_and_told(
         "--threads",
         "1",
     ]
-    args += ["--reversed", turned_run(trained_run, tmp_path), "--store", tmp_path / "kept.csv"]
+    back = turned_run(trained_run, tmp_path)
+    args += ["--reversed", back, "--store", tmp_path / "kept.csv"]
     args += ["--sentences", "5"]
     ended = script(*args, "--output_dir", out)
     assert ended.code == 0, ended.err
@@ -249,6 +251,19 @@ def test_finished_trainings_are_studied_and_told(
     # With other flags it is not what was measured.
     for flags in (("--sentences", "4"), ("--shifts", "1"), ("--search", "beam")):
         assert f"was measured with another {flags[0]}" in script(*args, *flags).error()
+    # Nor may a model be added to those that were measured otherwise.
+    words = script(*args, "--sentences", "4", "--model_path", copy_run(trained_run, gold)).error()
+    assert "was measured with another --sentences" in words
+    links = shutil.copytree(gold, tmp_path / "links")
+    (links / "gold.talp").write_text("1-2 2-2 3-3 4p3\n1-1\n1-1\n")
+    assert "was measured with another --gold" in script(*args, "--gold", links).error()
+    other = copy_run(back, gold)
+    assert "are both rope, seed 0; give one" in script(*args, "--reversed", other).error()
+    payload = read_checkpoint(best_of(other))
+    payload["progress"]["epoch"] += 1
+    torch.save(payload, best_of(other))
+    replaced = [other if each == back else each for each in args]
+    assert "was measured with another --reversed" in script(*replaced).err
 
     # Another checkpoint of a run takes the place of the first: it is no second seed.
     other = copy_run(trained_run, tmp_path)
