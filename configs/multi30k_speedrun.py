@@ -3,8 +3,7 @@
     python experiments/speedrun.py --config configs/multi30k_speedrun.py
 
 - XLNet's encoding learns faster than RoPE, and takes hardly longer at each update.
-- Muon learns faster than Adam, and bears a higher rate at once and larger batches, in which it
-  costs less.
+- Muon learns faster than Adam, and bears a higher rate and larger batches, in which it costs less.
 - Less dropout, for a training that ends before it learns its text by heart.
 - No translations during the training, and no pictures: they are in the clock.
 """
@@ -19,7 +18,7 @@ config = replace(
     name="multi30k_speedrun",
     model=replace(base.model, position=TransformerXl(reading="xlnet"), dropout=0.1),
     data=replace(base.data, batch_size=3000),
-    optim=replace(base.optim, optimizer="muon", schedule=Cosine(lr=5e-3, warmup_steps=40)),
-    train=replace(base.train, max_epochs=6, log_attention=False),
+    optim=replace(base.optim, optimizer="muon", schedule=Cosine(lr=3e-3, warmup_steps=150)),
+    train=replace(base.train, max_epochs=7, log_attention=False),
     evaluate=replace(base.evaluate, bleu_every_epochs=0),
 )
