@@ -10,8 +10,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, stdev
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -127,17 +129,28 @@ def add_trial_arguments(
     add("--report_only", action="store_true", help=nothing)
 
 
+def refuse_overrides(args: Namespace, instead: Mapping[str, str]) -> None:
+    """Raises UserError for a `--set` of what the experiment sets: field by field the option."""
+    for key in map(itemgetter(0), map(parse_override, args.overrides)):
+        for field_name, option in instead.items():
+            if f"{key}.".startswith(f"{field_name}."):
+                raise UserError(f"--set {key}: the experiment decides it itself; see {option}")
+
+
 def make_trials(
     args: Namespace,
     load: Callable[[str, list[str]], Config],
     variants: Iterable[str],
     *,
     validation: bool = False,
+    instead: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Trial]:
     """A trial of each variant and seed, seeds outermost. Raises ConfigError naming the variant.
 
     load: the config of a variant with more `--set` texts. validation: that split is scored too.
+    instead: see `refuse_overrides`.
     """
+    refuse_overrides(args, {"train.seed": "--seeds", **instead})
     trials = []
     for seed, name in itertools.product(args.seeds, variants):
         try:

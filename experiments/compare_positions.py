@@ -46,7 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     def load(name: str, more: list[str]) -> Config:
         return load_config(args.config, [*args.overrides, *more], name)
 
-    trials = make_trials(args, load, dict.fromkeys([args.baseline, *args.positions]))
+    names, instead = (
+        dict.fromkeys([args.baseline, *args.positions]),
+        {"model.position": "--positions"},
+    )
+    trials = make_trials(args, load, names, instead=instead)
     return Comparison(args, trials, "scheme", args.baseline).main()
 
 

@@ -50,6 +50,7 @@ from experiments.common import (
     between_commas,
     chosen,
     mean_plus_minus,
+    refuse_overrides,
     seeds_table,
 )
 from experiments.compare_methods import BASELINE, INVERSE_SQRT, METHODS, TWICE, together
@@ -58,6 +59,8 @@ from utils.cli import Parser, positive, run_main
 from utils.errors import ConfigError, UserError
 from utils.tables import markdown_table
 
+INSTEAD = {"train.seed": "--seeds", "train.max_tokens": "--rounds"}
+INSTEAD["train.keep_regular"] = "--average"
 ALTERNATIVES = {name: METHODS[name] for name in METHODS if name not in (TWICE, INVERSE_SQRT)}
 ALTERNATIVES |= {
     f"width_{n}": (f"model.d_model={n}", f"model.d_ff={2 * n}") for n in (128, 192, 256)
@@ -97,6 +100,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--skip_failed", action="store_true", help=what)
     args = parser.parse_args(argv)
     args.choice = args.choice or [chosen_alternatives(text) for text in CHOICES]
+    refuse_overrides(args, INSTEAD)
     return args
 
 

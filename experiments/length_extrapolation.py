@@ -64,6 +64,7 @@ from utils.files import write_text
 from utils.tables import markdown_table
 
 SCHEMES = "sinusoidal,learnable,rope,alibi,t5,kerple_log,none,randomized_rope"
+INSTEAD = {"model.position": "--positions", "data.corpus.train_max_words": "--max_words"}
 DEFAULTS = {  # config and training limit, by corpus
     "phrasebook": ("configs/demo.py", 10),
     "files": ("configs/multi30k_small_rope.py", 12),
@@ -91,12 +92,16 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         "--scaled_at_test",
         metavar="NAME,...",
         type=lambda text: chosen(text, SCALINGS, "scaling of RoPE") if text.strip() else [],
-        default="rope_linear,rope_ntk,rope_yarn",
-        help="scalings of RoPE applied to the trained rope runs; '' for none",
+        help="scalings of RoPE applied to the trained rope runs (default: linear, NTK-aware and "
+        "YaRN, where rope is trained); '' for none",
     )
     add("--ssmax", action="store_true", help="every scheme a second time, with SSMax")
     add_trial_arguments(parser, config=None, output_dir=None, positions=SCHEMES)
     args = parser.parse_args(argv)
+    if args.scaled_at_test and "rope" not in args.positions:
+        parser.error("--scaled_at_test: it stretches trained rope runs; add rope to --positions")
+    if args.scaled_at_test is None:
+        args.scaled_at_test = ["rope_linear", "rope_ntk", "rope_yarn"]
     config, max_words = DEFAULTS[args.corpus]
     args.config, args.max_words = args.config or config, args.max_words or max_words
     args.output_dir = args.output_dir or Path(f"runs/extrapolation_{args.corpus}")
@@ -347,10 +352,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return config
 
     names = [name + end for name in args.positions for end in ("", SSMAX)[: 1 + args.ssmax]]
-    trials = make_trials(args, load, names, validation=args.corpus == "phrasebook")
+    both_sides = args.corpus == "phrasebook"
+    trials = make_trials(args, load, names, validation=both_sides, instead=INSTEAD)
     corpus = build_corpus(trials[0].config.data)
     sources = (line for split in trials[0].splits for line in corpus.load(split).src)
     words = [len(line.split()) for line in sources]
+    if args.ssmax and not 0 < sum(count > args.max_words for count in words) < len(words):
+        what = "--ssmax compares on both sides of it, and no test sentence is on one of them"
+        raise UserError(f"--max_words {args.max_words}: {what}")
     edges = length_edges(words, args.max_words)
     pairs = [
         (trial, scaled_trial(trial, name, args.max_words))

@@ -28,7 +28,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 from configs.load import add_set_argument, load_config
 from configs.multi30k_small_rope import MULTI30K
 from configs.schema import Config, ParallelFiles, Subword
-from experiments.common import Experiment, Rows, chosen_seeds, mean_plus_minus
+from experiments.common import Experiment, Rows, chosen_seeds, mean_plus_minus, refuse_overrides
 from experiments.store import json_lines
 from experiments.trials import Trial, say, training_digest
 from utils.cli import Parser, run_main, threads
@@ -200,13 +200,18 @@ def add_record(path: Path, entry: Mapping[str, Any]) -> None:
 
     Raises UserError naming a broken line.
     """
-    records = json_lines(path, dict, "no record")
+    header = ["record", "minutes", "sacreBLEU", "p", "seeds", "config", "digest", "commit"]
+    header += ["precision", "hardware"]
+    needed = ("seconds", "sacrebleu", "p_value", "seeds", *header[5:])
+
+    def record(line: dict[str, Any]) -> dict[str, Any]:
+        return line | {key: line[key] for key in needed}
+
+    records = json_lines(path, record, "no record")
     same = ("digest", "commit", "seconds")  # of one race, though its logs be gone
     if not any(all(each.get(key) == entry[key] for key in same) for each in records):
         records.append(dict(entry))
     write_text(path, "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in records))
-    header = ["record", "minutes", "sacreBLEU", "p", "seeds", "config", "digest", "commit"]
-    header += ["precision", "hardware"]
     table = [
         [n, mean_plus_minus([s / 60 for s in each["seconds"]], ".1f")]
         + [mean_plus_minus(each["sacrebleu"], ".2f"), f"{each['p_value']:.1g}", len(each["seeds"])]
@@ -224,6 +229,7 @@ def add_record(path: Path, entry: Mapping[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code, see Experiment.main."""
     args = parse_args(argv)
+    refuse_overrides(args, {"train.seed": "--seeds"})
     trials: list[Trial] = []
     for seed in args.seeds:
         config = load_config(args.config, [*args.overrides, f"train.seed={seed}"])
