@@ -11,8 +11,9 @@ from pathlib import Path
 from checkpoints.run import FinishedError, hub_name, require_there
 from configs.load import add_config_arguments, config_of, load_config
 from configs.schema import Config
-from configs.serialize import apply_overrides, diff
+from configs.serialize import apply_overrides, diff, parse_override
 from utils.cli import Parser, at_most, run_main, threads
+from utils.errors import UserError
 
 # More would share out the time of the cores and fill the memory, and gain nothing.
 MOST_PROCESSES = 8 * (os.cpu_count() or 1)
@@ -50,11 +51,11 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 
 def choose_config(args: Namespace) -> tuple[Config, Path | None]:
     """The training that is asked for, and the checkpoint or run that it goes on from."""
-    checkpoint = None
+    checkpoint, file = None, DEFAULT_CONFIG if args.config is None else args.config
     if args.resume == AUTO:
         from training.start import run_to_resume
 
-        config = load_config(args.config or DEFAULT_CONFIG, args.overrides, args.position)
+        config = load_config(file, args.overrides, args.position)
         return config, run_to_resume(config)
     if args.resume is not None:
         require_there(args.resume)
@@ -65,7 +66,22 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
         if args.config is None:
             saved = checkpoint_config(payload)
             return apply_overrides(saved, args.overrides, position=args.position), checkpoint
-    return load_config(args.config or DEFAULT_CONFIG, args.overrides, args.position), checkpoint
+    return load_config(file, args.overrides, args.position), checkpoint
+
+
+def require_own_model(args: Namespace) -> None:
+    """Raises UserError where the model is another's, and something of it is asked for."""
+    from translation.settings import TRAINING_ONLY
+
+    keys = [key for key, _ in map(parse_override, args.overrides) if key.startswith("model.")]
+    given = [f"--set {key}" for key in keys if key not in TRAINING_ONLY]
+    if args.position is not None:
+        given.append(f"--position {args.position}")
+    if given:
+        raise UserError(
+            f"{given[0]}: with train.init_model=true the model is that of train.init_from; leave "
+            "one of the two out"
+        )
 
 
 def show_differences(here: Config, other: Path) -> None:
@@ -127,6 +143,8 @@ def main(argv: list[str] | None = None) -> None:
         return
     if config.train.init_from is not None and checkpoint is None:
         require_there(config.train.init_from)
+        if config.train.init_model:
+            require_own_model(args)
     from training.processes import run_processes
 
     job = functools.partial(work, args=args, config=config, resume=checkpoint)

@@ -1,6 +1,7 @@
 """Tune beam size and length penalty on the validation split: `python tune.py --beam 1 4 8`."""
 
 from argparse import ArgumentTypeError, Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from configs.load import add_set_argument
@@ -60,6 +61,9 @@ def main(argv: list[str] | None = None) -> None:
     loaded, translator = load_from_arguments(args, change)
     corpus = build_corpus(loaded.config.data)
     [split] = choose_splits(corpus, args.split or corpus.validation)
+    for beam in args.beam:  # what a config refuses is refused before the first search
+        decode = replace(loaded.config.decode, search=Beam(), mbr=None, n_best=1, beam_size=beam)
+        replace(loaded.config, decode=decode)
     pairs = EvaluationSet(loaded, translator, split, greedy=False, limit=args.limit)
     print(loaded.about(), flush=True)
     grid = tune(pairs, beams=args.beam, penalties=args.length_penalty)

@@ -67,10 +67,12 @@ def position_in_names(text: str) -> str:
 
 
 def fit_scaling(position: dict[str, Any], max_len: int) -> None:
-    """Make a scaled rotation one that was trained on `max_len` tokens, where it asks."""
-    scaling = position.get("scaling")
-    if isinstance(scaling, dict) and scaling.get("kind") in SCALED:
-        scaling["trained_length"] = max_len
+    """Make every scaled rotation in it one that was trained on `max_len` tokens."""
+    if position.get("kind") in SCALED:
+        position["trained_length"] = max_len
+    for part in position.values():
+        if isinstance(part, dict):
+            fit_scaling(part, max_len)
 
 
 def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_len: int) -> None:
@@ -94,5 +96,5 @@ def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_
     config["model"]["position"] = chosen
     # The name of the config may end in that of the present scheme, or of one of its kind.
     endings = [f"_{key}" for key, scheme in schemes.items() if scheme.kind == present["kind"]]
-    ending = next(filter(config["name"].endswith, endings), "")
+    ending = max(filter(config["name"].endswith, endings), key=len, default="")
     config["name"] = f"{config['name'].removesuffix(ending)}_{position_in_names(text)}"

@@ -48,8 +48,12 @@ class PositionSection(Section, section="model.position"):
 
         n_layers: of the stack that has fewer.
         """
-        for part in self.parts().values():
-            part.check_shape(d_model, n_heads, n_layers)
+        for name, part in self.parts().items():
+            try:
+                part.check_shape(d_model, n_heads, n_layers)
+            except ConfigError as error:
+                inside = str(error).replace("model.position", f"model.position.{name}", 1)
+                raise ConfigError(inside) from None
 
 
 class NoPosition(PositionSection, kind="none"):
@@ -91,7 +95,7 @@ class Shape(PositionSection, kind="shape"):
 
     def bound(self, side: Side) -> Bound | None:
         inner = self.input.bound(side)
-        return None if inner is None else Bound("max_shift", inner.length - self.max_shift)
+        return None if inner is None else Bound("max_shift", max(0, inner.length - self.max_shift))
 
 
 # ---------------------------------------------------------------------------------------- rotations

@@ -33,7 +33,11 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
     ConfigError naming the key, the value and the allowed ones.
     """
     data = to_dict(config)
-    texts = [*(f"model.position.{field}" for field in (position or "").split(":")[1:]), *texts]
+    fields = (position or "").split(":")[1:]
+    if not all(field.partition("=")[1] for field in fields):
+        example = "for example rope:base=500"
+        raise ConfigError(f"--position {position!r}: write NAME:FIELD=VALUE, {example}")
+    texts = [*(f"model.position.{field}" for field in fields), *texts]
     given = sorted(map(parse_override, texts), key=lambda override: override[0].count("."))
     after = [override for override in given if override[0].startswith(("name", "model.position"))]
     for key, text in given:
@@ -46,7 +50,8 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
         )
     for key, text in after:
         _set(data, key, text)
-        if position is not None and key == "model.position.scaling":  # for a kind chosen just now
+        # For a kind chosen just now.
+        if position is not None and key.startswith("model.position") and key.endswith(".scaling"):
             fit_scaling(data["model"]["position"], max_len)
     return from_dict(data)
 

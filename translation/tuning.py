@@ -45,7 +45,7 @@ class Grid:
             sets = (word for each in overrides if each.startswith(of) for word in ("--set", each))
             return shlex.join(["python", script, *flags, *named, *sets])
 
-        found = {"beam_size": str(beam), "length_penalty": f"{penalty:g}"}
+        found = {"beam_size": str(beam), "length_penalty": repr(penalty).removesuffix(".0")}
         as_flags = (word for name, value in found.items() for word in (f"--{name}", value))
         as_sets = (w for name, value in found.items() for w in ("--set", f"decode.{name}={value}"))
         return (

@@ -46,8 +46,8 @@ def sample_search(
     """src [B,S] -> for each sentence n_samples independent translations, best score first.
 
     Equal ones may be among them. log_prob is the model's own, without temperature and truncation.
-    All chance comes from the seed, the sentence's number in `numbers`, the sample and the step:
-    what is translated beside it changes nothing.
+    All chance comes from the seed, the sentence's number in `numbers`, how many samples there are,
+    the sample and the step: what is translated beside it changes nothing.
     """
     shape = (limits.max_len, n_samples)
     draws = np.stack(

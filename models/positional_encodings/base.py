@@ -192,12 +192,6 @@ class PositionScheme(nn.Module):
     To share a module is to hand it out in several places: its parameters are saved here, once.
     """
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls._plain_positions = cls.positions is PositionScheme.positions
-
-    _plain_positions = True
-
     def __init__(self) -> None:
         super().__init__()
         self.no_input = InputPosition()
@@ -218,7 +212,7 @@ class PositionScheme(nn.Module):
 
     def span(self, start: int, end: int) -> Span | None:
         """Those positions as a range of integers; None where a scheme has its own `positions`."""
-        return (start, end) if self._plain_positions else None
+        return (start, end) if type(self).positions is PositionScheme.positions else None
 
     def max_length(self, side: Side) -> int | None:
         """The longest sequence of this side in tokens; None where there is no bound."""

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +359,8 @@ ORIGINAL = "transformer_512dh8_e6d6_epochbased"
         ("demo", "rope:scaling=yarn:scaling.trained_length=7",
          "demo_rope_scaling_yarn_scaling.trained_length_7",
          Rope(scaling=schema.YarnScaling(trained_length=7))),
+        ("demo", "ssmax:scheme.scaling=yarn", "demo_ssmax_scheme.scaling_yarn",
+         schema.Ssmax(scheme=Rope(scaling=schema.YarnScaling(trained_length=96)))),
         (f"{ORIGINAL}_rope", "xlnet", f"{ORIGINAL}_xlnet", schema.TransformerXl(reading="xlnet")),
         (f"{ORIGINAL}_rope", "rope_dynamic_ntk", f"{ORIGINAL}_rope_dynamic_ntk",
          Rope(scaling=schema.DynamicNtkScaling(trained_length=256))),
@@ -374,6 +377,11 @@ def test_position_changes_the_scheme_its_lengths_and_the_name(
     assert load_config(f"configs/{file}.py", ["name=mine"], name).name == "mine"
 
 
+def test_the_longest_name_of_a_scheme_gives_way_to_that_of_another() -> None:
+    mine = apply_overrides(CONFIG, ["name=my_p_rope"], position="p_rope")
+    assert apply_overrides(mine, [], position="alibi").name == "my_alibi"
+
+
 @pytest.mark.parametrize(
     ("data_len", "decode_len", "reach"), [(100, 100, 512), (900, 100, 900), (100, 1200, 1200)]
 )
@@ -386,6 +394,9 @@ def test_a_learned_table_is_made_long_enough(data_len: int, decode_len: int, rea
 def test_position_and_overrides_are_checked_together() -> None:
     said = "model.position = 'roper': allowed: rope, "  # the names closest first
     refused(lambda: apply_overrides(CONFIG, [], position="roper"), said)
+    for text in ("rope:", "rope:base", "rope:base=7:"):
+        said = f"--position '{text}': write NAME:FIELD=VALUE"
+        refused(partial(apply_overrides, CONFIG, [], position=text), said)
     changed = apply_overrides(CONFIG, ["model.position.base=7"], position="rope")
     assert changed.model.position == Rope(base=7.0)
     said = "model.position.max_positions = 100: allows for 100 .. source side; data.max_len = "

@@ -134,6 +134,14 @@ def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(
     assert run_to_resume(child_config(folder, parent, here)) == mine.path
 
 
+@pytest.mark.parametrize("given", ["--position alibi", "--set model.norm=post"])
+def test_the_model_of_another_run_cannot_be_changed(parent: Run, given: str) -> None:
+    taken = ["--set", "train.init_model=true", "--init_from", str(parent.path)]
+    words = rf"^{given.removesuffix('=post')}: with train\.init_model=true the model is that of"
+    with pytest.raises(UserError, match=words):
+        script.main([*taken, "--set", "model.dropout=0", *given.split()])
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -87,6 +87,7 @@ MISTAKES = [
     ("test --align LICENSE --align_text {tmp}/nowhere", "nowhere.fr: cannot be read"),
     ("tune --beam 0", "an integer >= 1"),
     ("tune --beam 100000", "'100000': at most 65535"),
+    ("tune --beam 300 --set decode.batch_size=10000", "decode.batch_size = 10000: at most 218"),
     ("tune --length_penalty -1", "'-1': a number >= 0"),
     ("tune --length_penalty 400", "'400': a number >= 0 and <= 5"),
     ("tune --length_penalty nan", "'nan': a number >= 0"),

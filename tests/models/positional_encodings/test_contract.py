@@ -522,6 +522,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (config.Randomized, {"scheme": config.Repo(rope_layers=0)}, "repo puts the drawn"),
     (tiny_config, {"position": config.Repo(rope_layers=2)}, "rope_layers = 2: a stack of 2 layers"),
     (tiny_config, {"position": config.Repo(), "d_model": 6}, "repo needs an even head size"),
+    (
+        tiny_config,
+        {"position": config.Combined(attention=config.Repo(rope_layers=2))},
+        r"model\.position\.attention\.rope_layers = 2: a stack",
+    ),
     (config.SelectiveRope, {"rank": 0}, "rank = 0"),
     (tiny_config, {"position": config.SelectiveRope(), "d_model": 6}, "needs an even head size"),
     (config.XPos, {"gamma": 0.0}, "gamma = 0.0"),
