@@ -48,10 +48,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(run: Path, max_batch: int, threads: int | None) -> Iterator[Server]:
+def serving(run: Path, max_batch: int, args: Namespace) -> Iterator[Server]:
     command = [sys.executable, str(ROOT / "serve.py"), "--model_path", str(run), "--port", "0"]
-    command += ["--max_batch", str(max_batch), "--timeout", "600"]
-    command += [] if threads is None else ["--threads", str(threads)]
+    command += ["--max_batch", str(max_batch), "--timeout", "600", "--device", args.device]
+    command += [] if args.threads is None else ["--threads", str(args.threads)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -101,7 +101,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     several: dict[str, Any] = {"nargs": "+", "type": positive, "metavar": "N"}
     add("--clients", **several, default=[1, 8, 64, 256], help="default: 1 8 64 256")
     add("--max_batch", **several, default=[1, 32], help="default: 1 (no batches) and 32")
-    common.add_arguments(parser, "bench_serve", rounds=1)
+    common.add_arguments(parser, "bench_serve")
     return parser.parse_args(argv)
 
 
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for n_clients in args.clients:
         for max_batch in args.max_batch:
-            with serving(args.model_path, max_batch, args.threads) as server:
+            with serving(args.model_path, max_batch, args) as server:
                 asyncio.run(load(server.port, texts[:64], min(n_clients, 8)))  # warms it up
                 before = server.memory()
                 latencies, taken, answers = asyncio.run(load(server.port, texts, n_clients))

@@ -25,14 +25,20 @@ DTYPES = {"float32": torch.float32, "tf32": torch.float32}
 DTYPES |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def add_arguments(parser: ArgumentParser, name: str, *, rounds: int, draws: bool = False) -> None:
-    """--rounds, --device, --threads, --output_dir (default: runs/NAME); draws: --warmup, --seed."""
+def add_arguments(
+    parser: ArgumentParser, name: str, *, rounds: int | None = None, draws: bool = False
+) -> None:
+    """--device, --threads, --output_dir (default: runs/NAME).
+
+    rounds: --rounds, with that default; draws: --warmup and --seed.
+    """
     add = parser.add_argument
     if draws:
         what = "rounds that do not count (default: 1)"
         add("--warmup", type=positive, default=1, metavar="N", help=what)
         add("--seed", type=integer(0, 2**63 - 1), default=0, metavar="N")
-    add("--rounds", type=positive, default=rounds, metavar="N", help=f"default: {rounds}")
+    if rounds is not None:
+        add("--rounds", type=positive, default=rounds, metavar="N", help=f"default: {rounds}")
     add("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     what = "CPU threads (default: torch's choice)"
     add("--threads", type=threads, metavar="N", help=what)
