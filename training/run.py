@@ -33,7 +33,13 @@ from translation.search import BatchSearch
 from translation.translator import Translator
 from utils.errors import UserError
 from utils.files import held, remove_leftovers
-from utils.machine import DTYPES, compute_deterministically, provenance, resolve_precision
+from utils.machine import (
+    DTYPES,
+    compute_deterministically,
+    keep_freed_memory,
+    provenance,
+    resolve_precision,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +63,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
     """
     if config.train.deterministic:
         compute_deterministically()
+    keep_freed_memory()
     device = process_device(config.train.device)
     start = open_run(config, resume)
     config, run = start.config, start.run

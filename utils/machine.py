@@ -1,10 +1,12 @@
 """The machine: its devices, its precisions, how its memory runs out, what it is called."""
 
 import contextlib
+import ctypes
 import logging
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,6 +22,7 @@ T = TypeVar("T")
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32}
 DTYPES |= {"bf16": torch.bfloat16, "fp16": torch.float16}
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 # What a processor gains in the matrices it loses around them below this width: measured, see
 # benchmarks/README.md. A GPU gains at every size.
 BF16_FROM_D_MODEL = 128
@@ -54,6 +57,19 @@ def compute_deterministically() -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read with the first product
     torch.use_deterministic_algorithms(True)
+
+
+def keep_freed_memory() -> None:
+    """What tensors on a CPU leave stays in the process, for the next ones; with glibc alone.
+
+    Else it goes back to the kernel, which clears each page before it is used again: of an update
+    that is up to a fifth (benchmarks/README.md).
+    """
+    if sys.platform != "linux":
+        return
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_TRIM_THRESHOLD, -1)  # the end of the heap is never given back
+        mallopt(_MMAP_THRESHOLD, 1 << 30)  # bytes; anything smaller comes from the heap
 
 
 def computes_bf16(device: torch.device) -> bool:
