@@ -117,8 +117,11 @@ def translations(
     left there is not translated again.
     """
     done = 0
-    with suppress(OSError, ValueError, TypeError):  # no more of them, or a damaged one
-        while known := json.loads((folder / f"{done}.json").read_text("utf-8")):
+    with suppress(OSError, ValueError, LookupError, TypeError):  # no more of them, or a damaged one
+        while record := json.loads((folder / f"{done}.json").read_text("utf-8")):
+            known = record["found"]
+            if record["sha256"] != digest(known):
+                break
             done += len(known)
             yield known
     if done:
@@ -128,7 +131,8 @@ def translations(
     ):
         best = [item.best for item in items]
         found = [normalize_whitespace(as_line(b.text)) if b.finished else "" for b in best]
-        write_text(folder / f"{done}.json", json.dumps(found, ensure_ascii=False))
+        record = {"found": found, "sha256": digest(found)}
+        write_text(folder / f"{done}.json", json.dumps(record, ensure_ascii=False))
         done += len(found)
         yield found
 
@@ -139,12 +143,13 @@ def digest(content: Any) -> str:
 
 def read_record(path: Path, pairs: list[Path]) -> dict[str, Any]:
     """What is known of the pairs that are there. Raises UserError for files of another making."""
-    record: Any = None
-    with suppress(OSError, ValueError):
-        record = json.loads(path.read_text("utf-8"))
-    known = isinstance(record, dict) and isinstance(record.get("of"), dict)
-    record = record if known else {"of": {}}
-    made = {None, *record.get("crc32", ()), *record.get("replaced", ())}
+    record, made = {"of": {}}, {None}
+    known = False
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        found = json.loads(path.read_text("utf-8"))
+        made = {None, *found.get("crc32", ()), *found.get("replaced", ())}
+        if known := isinstance(found.get("of"), dict):
+            record = found
     others = [each for each, crc in zip(pairs, checksums(pairs)) if crc not in made]
     if others or (path.exists() and not known):
         raise UserError(

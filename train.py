@@ -62,7 +62,8 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
         from checkpoints.content import checkpoint_config
         from training.start import find_checkpoint
 
-        checkpoint, _, payload = find_checkpoint(args.resume)
+        found, _, payload = find_checkpoint(args.resume)
+        checkpoint = found if args.resume.is_file() else args.resume  # newer ones may come
         if args.config is None:
             saved = checkpoint_config(payload)
             return apply_overrides(saved, args.overrides, position=args.position), checkpoint

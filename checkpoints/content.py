@@ -23,7 +23,7 @@ from configs.load import read_config_json, write_config_json
 from configs.schema import Config
 from configs.serialize import diff, from_dict, to_dict
 from tokenizer.base import BaseTokenizer
-from utils.errors import UserError, one_line
+from utils.errors import ConfigError, UserError, one_line
 from utils.files import atomic_path, write_errors
 
 CONFIG, TOKENIZER = "config.json", "tokenizer"
@@ -96,6 +96,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         )
     if not whole:
         raise UserError(f"{path}: a torch file, but not a checkpoint of this project")
+    try:
+        from_dict(payload["config"])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     return {**payload, "progress": progress}
 
 

@@ -43,7 +43,7 @@ def describe(engine: Engine, group: list[Batch], loss: float, grad_norm: float) 
     return (
         f"update {engine.state.iteration} (epoch {engine.state.epoch}): loss {loss:.4g}, "
         f"gradient norm {grad_norm:.4g}; rows {', '.join(rows[:4])}"
-        f"{' ...' if len(rows) > 4 else ''} of the training split"
+        f"{' ...' if len(rows) > 4 else ''} of the pairs trained on"
     )
 
 
@@ -123,6 +123,9 @@ def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None
         if "does not have a deterministic implementation" in str(error):
             use = "use --set train.deterministic=false or another model.position"
             raise UserError(f"train.deterministic = True: {one_line(error)}; {use}") from error
+        if "DataLoader worker" in str(error):
+            use = "memory or shared memory ended, as a rule; use --set data.num_workers=0"
+            raise UserError(f"{one_line(error)}: {use}") from error
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise UserError(
                 f"train.compile = True: {one_line(error)}; use --set train.compile=false"

@@ -12,6 +12,7 @@ from ignite.engine import Engine, Events
 from ignite.handlers import EarlyStopping
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import Run
 from configs.load import write_config_json
 from configs.schema import Config, EpochDecay
@@ -65,12 +66,18 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
         compute_deterministically()
     keep_freed_memory()
     device = process_device(config.train.device)
-    start = open_run(config, resume)
-    config, run = start.config, start.run
-    resumed = None if start.is_new else run.path
-    with remedies_named(config, resumed), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        if resume is not None:  # nobody writes the run from here on: all see the same newest one
+            if idist.get_rank() == 0:
+                stack.enter_context(held(resolve_checkpoint(resume, prefer="newest")[1].path))
+            idist.barrier()
+        start = open_run(config, resume)
+        config, run = start.config, start.run
+        resumed = None if start.is_new else run.path
+        stack.enter_context(remedies_named(config, resumed))
         if idist.get_rank() == 0:
-            stack.enter_context(held(run.path))
+            if start.is_new:
+                stack.enter_context(held(run.path))
             for folder in (run.path, run.checkpoints, run.tokenizer, run.logs):
                 remove_leftovers(folder)
         with start.preparing():

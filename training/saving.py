@@ -216,7 +216,7 @@ class Checkpoints:
                 else:
                     score = float(match["score"]) if pattern is BEST else number
                     items.append(Checkpoint.Item(score, path.name))
-            items.sort()
+            items.sort(key=lambda item: item.priority)  # stable: of equals the oldest goes first
             kind._saved = items[-kind.n_saved :]
             for item in items[: -kind.n_saved]:  # a process was killed before it could remove it
                 self._saver.remove(item.filename)

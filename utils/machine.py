@@ -62,14 +62,15 @@ def compute_deterministically() -> None:
 def keep_freed_memory() -> None:
     """What tensors on a CPU leave stays in the process, for the next ones; with glibc alone.
 
-    Else it goes back to the kernel, which clears each page before it is used again: of an update
-    that is up to a fifth (benchmarks/README.md).
+    Else it goes back to the kernel, which clears each page before it is used again: up to 28% of
+    an update's time (benchmarks/README.md).
     """
     if sys.platform != "linux":
         return
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    # Bytes; anything smaller comes from the heap. Older releases take no more than 32 MiB.
+    if mallopt and (mallopt(_MMAP_THRESHOLD, 1 << 30) or mallopt(_MMAP_THRESHOLD, 1 << 25)):
         mallopt(_TRIM_THRESHOLD, -1)  # the end of the heap is never given back
-        mallopt(_MMAP_THRESHOLD, 1 << 30)  # bytes; anything smaller comes from the heap
 
 
 def computes_bf16(device: torch.device) -> bool:

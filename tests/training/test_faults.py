@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,6 +15,7 @@ from unittest import mock
 import pytest
 import torch
 from ignite.engine import Engine, Events
+from torch.utils.data import DataLoader
 from toy_runs import (
     Hook,
     assert_same,
@@ -399,6 +402,16 @@ def test_out_of_memory_in_training_is_one_line_with_the_remedy(tmp_path: Path, e
     ):
         raise error
     assert "\n" not in str(caught.value)
+
+
+def test_a_loader_worker_that_is_killed_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    batches: Any = iter(DataLoader([0, 1], num_workers=1, batch_size=None))
+    os.kill(batches._workers[0].pid, signal.SIGKILL)
+    with (
+        pytest.raises(UserError, match=r"DataLoader worker .*; use --set data\.num_workers=0$"),
+        remedies_named(toy_config(tmp_path)),
+    ):
+        list(batches)
 
 
 def test_what_is_no_lack_of_memory_is_left_alone(tmp_path: Path) -> None:

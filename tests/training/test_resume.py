@@ -17,6 +17,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from ignite.engine import Engine
 from toy_runs import (
     assert_same,
     assert_same_logs,
@@ -29,16 +30,18 @@ from toy_runs import (
 )
 
 import train as script
+from checkpoints.content import read_checkpoint
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import REGULAR, STEP, FinishedError, Run
-from configs.schema import Config
+from configs.schema import Config, TrainConfig
 from configs.serialize import apply_overrides
 from data.batching import Batch, Group, _Groups
 from training.log import RunLog
-from training.start import run_to_resume
+from training.saving import Checkpoints
+from training.start import Progress, run_to_resume
 from training.validation import Validation
 from utils.cli import run_main
-from utils.errors import UserError
+from utils.errors import ConfigError, UserError
 from utils.files import held
 
 pytestmark = pytest.mark.slow
@@ -422,6 +425,42 @@ def test_auto_has_nothing_to_do_where_the_run_is_over(
     args = ["--resume", "auto", "--set", f"train.runs_dir={run.path}", "--set", "train.seed=4"]
     config, none = script.choose_config(script.parse_args(args))
     assert (config.train.seed, none) == (4, None)
+
+
+def test_of_a_run_the_newest_checkpoint_is_chosen_when_nobody_writes_any_more(whole: Runs) -> None:
+    _, run = whole["cosine"]
+    assert script.choose_config(script.parse_args(["--resume", str(run.path)]))[1] == run.path
+    newest = run.newest()
+    assert script.choose_config(script.parse_args(["--resume", str(newest)]))[1] == newest
+
+
+def test_of_equal_losses_a_run_that_goes_on_keeps_the_later_ones(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.checkpoints.mkdir()
+    for epoch in (9, 10):
+        (run.checkpoints / f"best_checkpoint_{epoch}_loss=-1.5000.pt").touch()
+    kept = Checkpoints(
+        run,
+        {"model": torch.nn.Linear(1, 1)},
+        Engine(lambda *_: None),
+        config=TrainConfig(keep_best=2),
+        before=lambda: None,
+    )
+    kept.resume(Progress(epoch_length=1, step=10, epoch=10), over=False)
+    first, second = (item.filename for item in kept.best._saved)
+    assert ("_9_" in first, "_10_" in second) == (True, True)
+
+
+def test_a_config_that_does_not_fit_is_told_with_its_checkpoint(
+    whole: Runs, tmp_path: Path
+) -> None:
+    newest = whole["cosine"][1].newest()
+    assert newest is not None
+    payload = torch.load(newest)
+    payload["config"]["model"]["wings"] = 2
+    torch.save(payload, tmp_path / "of_later.pt")
+    with pytest.raises(ConfigError, match=r"of_later\.pt: unknown key 'model\.wings'"):
+        read_checkpoint(tmp_path / "of_later.pt")
 
 
 # ---------------------------------------------------------------------------------------- the lock

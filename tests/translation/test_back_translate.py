@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import json
 import os
 import shutil
 from pathlib import Path
@@ -170,8 +171,10 @@ def test_pairs_whose_making_was_killed_are_those_made_at_once(
 
 def test_what_an_earlier_call_left_is_taken_as_far_as_it_is_whole(tmp_path: Path) -> None:
     translator = mock.Mock(translate_stream=lambda texts, **how: iter(()))
-    for content in ("[]", "null", "5", '["a"'):
-        (tmp_path / "0.json").write_text('["x", "y"]', "utf-8")
+    whole = {"found": ["x", "y"], "sha256": script.digest(["x", "y"])}
+    turned = {**whole, "found": ["x", "z"]}
+    for content in (json.dumps(turned), "[]", '["a"]', "null", "5", '["a"'):
+        (tmp_path / "0.json").write_text(json.dumps(whole), "utf-8")
         (tmp_path / "2.json").write_text(content, "utf-8")
         found = script.translations(translator, ["z"] * 9, tmp_path, chunk=4, greedy=True)
         assert list(itertools.islice(found, 3)) == [["x", "y"]]
