@@ -141,6 +141,8 @@ def main(argv: list[str] | None = None) -> None:
         from translation.alignment import ALL_HEADS
 
         heads = args.align_with or ALL_HEADS
+        if args.align:
+            translator.align("", "", heads)  # what cannot be is refused before the search
         most = min(MOST_TOKENS, translator.searcher.longest("source") or MOST_TOKENS)
         max_len = loaded.config.data.max_len
         beyond: list[int] = []

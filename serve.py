@@ -15,6 +15,7 @@ from translation.arguments import (
     add_model_arguments,
     load_from_arguments,
     require_runs,
+    run_paths,
 )
 from translation.settings import config_change
 from utils.cli import Parser, positive, run_main
@@ -81,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
         from serving.tasks import Served
 
         models: dict[str, Served] = {}
-        for path in args.model_path if isinstance(args.model_path, list) else [args.model_path]:
+        for path in run_paths(args):
             one = Namespace(**{**vars(args), "model_path": path})
             loaded, translator = load_from_arguments(one, change)
             name = loaded.run.path.resolve().name

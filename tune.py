@@ -7,7 +7,13 @@ from pathlib import Path
 from configs.load import add_set_argument
 from configs.schema import MOST_PENALTY, MOST_ROWS, Beam
 from configs.serialize import parse_override
-from translation.arguments import ENSEMBLE, add_model_arguments, load_from_arguments, require_runs
+from translation.arguments import (
+    ENSEMBLE,
+    add_model_arguments,
+    load_from_arguments,
+    require_runs,
+    run_paths,
+)
 from translation.settings import config_change
 from utils.cli import Parser, at_most, positive, run_main
 from utils.errors import UserError
@@ -70,7 +76,7 @@ def main(argv: list[str] | None = None) -> None:
     decode = loaded.config.decode  # the grid is of beam search alone
     more = ["decode.search=beam"] * (not isinstance(decode.search, Beam))
     more += ["decode.mbr=none"] * (decode.mbr is not None)
-    flags = grid.flags(args.model_path or (), [*args.overrides, *more])
+    flags = grid.flags(run_paths(args), [*args.overrides, *more])
     print(f"\n{grid.markdown()}\n{flags}", flush=True)
     if args.markdown is not None:
         write_text(args.markdown, grid.markdown())

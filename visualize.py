@@ -11,7 +11,7 @@ from pictures.distance import decay, ideas, projections, similarity
 from pictures.maps import embedding_map
 from pictures.positions import bias, encoding, permutation, rotation
 from pictures.registry import Figures
-from translation.arguments import add_model_arguments, load_from_arguments, require_runs
+from translation.arguments import add_model_arguments, load_from_arguments, require_runs, run_paths
 from translation.settings import require_same_languages
 from utils.cli import Parser, at_most, positive, run_main
 from utils.errors import UserError
@@ -90,8 +90,7 @@ def explore(args: argparse.Namespace) -> None:
     from utils.files import write_text
 
     file, traces, runs = args.output, [], []
-    paths = args.model_path if isinstance(args.model_path, list) else [args.model_path]
-    for path in paths:
+    for path in run_paths(args):
         args.model_path = path
         loaded, translator = load_from_arguments(args)
         runs.append(loaded)

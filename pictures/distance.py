@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def ideas(scheme: Scheme, n: int) -> Figures:
     """Values end at 1, of which the entries of embeddings are; distances are on a log scale."""
     from matplotlib.colors import LogNorm
+    from scipy.spatial.distance import cdist
 
     width = scheme.model.d_model
     side, table = next(iter(need(scheme.tables(n), scheme, NO_TABLE).items()))
@@ -33,7 +34,7 @@ def ideas(scheme: Scheme, n: int) -> Figures:
     figure, axes = panel_figure(*shape, size=size, sharex="row", sharey=True, title=title)
     how: Any = {"aspect": "auto", "interpolation": "nearest"}
     for (above, below), (name, p) in zip(axes.T, tables.items()):
-        apart = np.linalg.norm(p[:, None] - p, axis=2)
+        apart = cdist(p, p)
         nearest = np.where(np.eye(n), np.inf, apart).min()
         values = above.imshow(p, cmap="RdBu_r", vmin=-1, vmax=1, **how)
         distances = below.imshow(apart, norm=LogNorm(0.1, 20), **how)

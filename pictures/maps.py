@@ -80,8 +80,8 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
     return [
         point_panels(
             panels,
-            title=f"{scheme.name} ({run.path.name}): {when}",
-            x_label="first direction of the last checkpoint",
+            title=f"{scheme.name} ({run.path.name})",  # wrapped: alike, for frames of one size
+            x_label=f"{when}: first direction of the last checkpoint",
             y_label="second direction",
             columns=len(panels),
             limit=1.08 * float(farthest),

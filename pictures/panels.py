@@ -284,7 +284,7 @@ def save_animation(figures: Sequence[Figure], path: Path) -> Path:
         canvas.draw()
         frames.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
     # One palette for all: with one for each frame equal colours would flicker.
-    film = Image.fromarray(np.concatenate(frames)).quantize(256, dither=Image.Dither.NONE)
+    film = Image.fromarray(np.concatenate(np.stack(frames))).quantize(256, dither=Image.Dither.NONE)
     width, height = film.width, film.height // len(frames)
     first, *others = [film.crop((0, y, width, y + height)) for y in range(0, film.height, height)]
     content = io.BytesIO()

@@ -39,9 +39,14 @@ def width_of(text: str, size: float) -> float:
 def wrap(text: str, size: float, width: float) -> list[str]:
     """As few lines of at most `width` inches as will do, evenly filled; a longer word is broken."""
     text = visible(text)
-    lines, n = [text], len(text)
-    while n > 1 and max(width_of(line, size) for line in lines) > width:
-        n -= 1
+    lines, n, most = [text], len(text), len(text)
+    if n > 1 and width_of(text, size) > width:
+        n = 1
+        while most - n > 1:
+            middle = (n + most) // 2
+            found = textwrap.wrap(text, middle, break_on_hyphens=False)
+            fits = max(width_of(line, size) for line in found) <= width
+            n, most = (middle, most) if fits else (n, middle)
         lines = textwrap.wrap(text, n, break_on_hyphens=False)
     narrowest = max(1, len(text) // len(lines), *map(len, text.split()))
     widths = range(narrowest, n + 1)

@@ -257,7 +257,7 @@ class Service:
             raise HTTPException(400, "the body is neither JSON nor a form") from None
         if not isinstance(asked, dict):
             raise HTTPException(400, "the body is not a JSON object")
-        return asked
+        return {key: value for key, value in asked.items() if value is not None}
 
     def _model_for(self, asked: Mapping[str, Any]) -> str:
         """The model that is named, or the first between the languages that are."""

@@ -98,9 +98,13 @@ def require_runs(args: Namespace, *others: Path) -> None:
     if args.model_path is None:
         args.model_path = newest_run(args.runs_dir).path
         print(f"run: {args.model_path}, the newest", file=sys.stderr)
-    named = args.model_path if isinstance(args.model_path, list) else [args.model_path]
-    for path in (*named, *others):
+    for path in (*run_paths(args), *others):
         require_there(path)
+
+
+def run_paths(args: Namespace) -> list[Path]:
+    """Those that --model_path names, which takes one or several, as the script has it."""
+    return args.model_path if isinstance(args.model_path, list) else [args.model_path]
 
 
 def add_align_argument(parser: ArgumentParser) -> None:
@@ -143,8 +147,7 @@ def load_from_arguments(
     device = resolve_device(args.device)
     if args.workers > 1 and device.type != "cpu":
         raise UserError(f"--workers {args.workers} is for a CPU; add --device cpu or leave it out")
-    paths = args.model_path if isinstance(args.model_path, list) else [args.model_path]
-    loaded = load_run(*paths, change=change)
+    loaded = load_run(*run_paths(args), change=change)
     d_model = loaded.config.model.d_model
     precision = resolve_precision(args.precision, device, d_model, setting="--precision")
     engine, said = None, "torch"

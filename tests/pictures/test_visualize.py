@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import run_script
-from drawn import images, points, suptitle
+from drawn import images, points
 from made_runs import Scripts, copy_run, untrained_run
 
 import visualize
@@ -253,7 +253,8 @@ def test_frames_follow_the_checkpoints_of_a_run_on_common_axes(learnable_run: Pa
     for epoch in (5, 6, 7):
         save_state(run, f"regular_checkpoint_{epoch}.pt", epoch)
     save_state(run, "best_checkpoint_6_loss=-0.5000.pt", 6)  # the same state twice: one frame
-    frames = {int(suptitle(f).split("update ")[1]): f for f in map_frames(run, 12)}
+    figures = map_frames(run, 12)
+    frames = {int(f.get_supxlabel().split("update ")[1].split(":")[0]): f for f in figures}
     first = read_checkpoint(run.checkpoints / "best_checkpoint_1_loss=-1.0000.pt")
     assert list(frames) == sorted([first["progress"]["step"], 50, 60, 70])
     assert len({tuple(frame.get_size_inches()) for frame in frames.values()}) == 1

@@ -215,6 +215,13 @@ def test_bad_requests_are_named(server: Server, asked: Any, status: int, said: s
     assert "/" not in answer.json()["error"].replace("../x", "")  # no path of the machine
 
 
+def test_a_null_is_a_field_that_is_left_out(server: Server) -> None:
+    nothing = dict.fromkeys(("source", "target", "format", "search", "model", "alternatives"))
+    answers = [server("POST", "/translate", {"q": "le chat", **more}) for more in ({}, nothing)]
+    assert [answer.status for answer in answers] == [200, 200]
+    assert answers[0].json() == answers[1].json()
+
+
 def test_it_shows_a_sentence_in_the_explorer(server: Server) -> None:
     page = server("GET", "/explore?text=Le+chat+%3Cb%3E")
     assert page.headers["content-security-policy"] == "frame-ancestors 'none'"

@@ -196,3 +196,6 @@ def test_every_cell_of_the_grid_is_the_score_of_test_py_and_the_flags_name_the_b
             found[f"python test.py {flags} --model_path {run}"] = record["scores"]["sacrebleu"]
     [best] = [line for line in ended.out.splitlines() if line.startswith("python test.py")]
     assert found[best] == max(found.values())
+    newest = ["--runs_dir", run.parent, "--beam", "1", "--length_penalty", "0", "--limit", "2"]
+    ended = Scripts(tune.main, capsys, monkeypatch)(*newest)
+    assert f" --model_path {run}\n" in ended.out, ended
