@@ -1,0 +1,44 @@
+"""Everyday sentences, captions and laws in one model, with a longer budget than mix_best.py.
+
+    python train.py --config configs/mix_long.py --nproc_per_node 2 --threads 1
+    python inference.py --src_text "Où est la gare, s'il vous plaît ?"
+    python test.py                       # Tatoeba's test, the laws', then the three of Multi30k
+
+The files are those of mix_best.py, and in data/canlaws train, dev and test. What it scores:
+docs/results/everyday_french.md. Against mix_best.py:
+- a quarter of Canada's acts and regulations, the same pairs in each epoch: they are long, and all
+  of them would be two thirds of the tokens.
+- a wider model with 16,000 pieces, XLNet's encoding and Muon.
+- Tatoeba's dev split chooses the checkpoint.
+"""
+
+from dataclasses import replace
+
+from configs.mix_best import TATOEBA, config as base
+from configs.multi30k_small_rope import MULTI30K
+from configs.schema import Cosine, Mixture, ParallelFiles, Subword, TransformerXl, Weighted
+
+CANLAWS = ParallelFiles(root="data/canlaws", train="train", validation="dev", test=("test",))
+
+config = replace(
+    base,
+    name="mix_long",
+    model=replace(
+        base.model, position=TransformerXl(reading="xlnet"), d_model=256, d_ff=1024, dropout=0.15
+    ),
+    tokenizer=Subword(algorithm="bpe", vocab_size=16000),
+    data=replace(
+        base.data,
+        corpus=Mixture(
+            parts=(
+                Weighted(name="tatoeba", corpus=TATOEBA),
+                Weighted(name="multi30k", corpus=MULTI30K),
+                Weighted(name="canlaws", corpus=CANLAWS, weight=0.25),
+            )
+        ),
+        batch_size=3000,
+    ),
+    optim=replace(base.optim, optimizer="muon", schedule=Cosine(lr=3e-3, warmup_steps=400)),
+    train=replace(base.train, max_epochs=10),
+    evaluate=replace(base.evaluate, bleu_every_epochs=0),
+)
