@@ -13,6 +13,7 @@ from checkpoints.content import (
     tied_names,
     write_checkpoint,
 )
+from checkpoints.resolve import run_of
 from checkpoints.run import REGULAR, Run
 from configs.schema import Config
 from configs.serialize import diff
@@ -109,6 +110,4 @@ def _require_same(
 
 def _origin(config: Config, path: Path) -> Path:
     """The run whose weights the run of a checkpoint began with, or that run itself."""
-    origin = Path(config.train.init_from or path).resolve()
-    folders = {".pt": origin.parent.parent, ".safetensors": origin.parent}
-    return folders.get(origin.suffix, origin)
+    return run_of(Path(config.train.init_from or path)).path.resolve()

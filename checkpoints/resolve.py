@@ -19,17 +19,14 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
     if given.name in (WEIGHTS, PICKLED) and is_of_transformers(given.parent):
         given = given.parent
     if given.is_file():
-        folder = given.resolve().parent
-        if folder.name.startswith(LEFT):
-            folder = folder.parent
-        return given, Run(folder if given.name == WEIGHTS else folder.parent)
+        return given, run_of(given)
     require_there(given)
     if (name := hub_name(given)) is not None:
         run = Run(_of_the_hub(name))
     elif is_of_transformers(given):
         run = Run(marian_run(given, str(given.resolve())))
     else:
-        run = Run(given.parent if given.name == "checkpoints" else given)
+        run = run_of(given)
     found = (run.best() if prefer == "best" else None) or run.newest()
     exported = run.path / WEIGHTS
     if found is None and prefer == "best" and exported.is_file():
@@ -40,6 +37,13 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
             "saved one"
         )
     return found, run
+
+
+def run_of(path: Path) -> Run:
+    """The run of a checkpoint, of a folder of them, or of its own folder; it need not be there."""
+    folder = path.resolve().parent if path.suffix in (".pt", Path(WEIGHTS).suffix) else path
+    folder = folder.parent if folder.name.startswith(LEFT) else folder
+    return Run(folder.parent if folder.name == "checkpoints" else folder)
 
 
 def _of_the_hub(name: str) -> Path:

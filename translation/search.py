@@ -102,9 +102,9 @@ class BatchSearch:
 
     @property
     def precision(self) -> str:
-        """The type in which is searched."""
-        if self.engine is not None:
-            return self.engine.compute_type
+        """The type in which is searched; an engine's own, where it is not exact."""
+        if self.engine is not None and self.engine.compute_type != "float32":
+            return f"ctranslate2_{self.engine.compute_type}"
         return str(self.model.output.weight.dtype).removeprefix("torch.")
 
     def longest(self, side: Side) -> int | None:

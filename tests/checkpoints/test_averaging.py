@@ -158,7 +158,8 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
     file, folder = run.files(REGULAR)[0], tmp_path / "other" / "checkpoints"
     payload, others = content(file), []
     folder.mkdir(parents=True)
-    for seed, parent in ((0, None), (1, None), (1, file), (2, run.path), (3, "elsewhere")):
+    parents = None, file, run.path, run.checkpoints, "elsewhere"
+    for seed, parent in ((0, None), *enumerate(parents, 1)):
         init_from = parent and str(parent)
         train = {**payload["config"]["train"], "seed": seed, "init_from": init_from}
         torch.save(
@@ -166,9 +167,9 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
             folder / f"{len(others)}.pt",
         )
         others.append(folder / f"{len(others)}.pt")
-    copy, seed, child, sibling, stranger = others
+    copy, seed, child, sibling, third, stranger = others
     words = "are of different runs (train.seed is {} and {}), whose mean is no model: translate"
     assert words.format(0, 1) in averaged(file, seed).error()
-    assert words.format(1, 3) in averaged(child, stranger).error()
-    for path, other in ((file, copy), (file, child), (child, sibling)):
+    assert words.format(2, 5) in averaged(child, stranger).error()
+    for path, other in ((file, copy), (file, child), (child, sibling), (sibling, third)):
         assert averaged(path, other).code == 0

@@ -203,9 +203,9 @@ def test_a_lower_precision_has_results_of_its_own_and_the_exact_loss(
         assert score(*few, *args).code == 0
     records = {path.name: path.read_text() for path in (run / "results").glob("*_scores.json")}
     name = "test_first4_beam{}_scores.json".format
-    assert records.keys() == {name(""), name("_int8"), name("_bfloat16")}
+    assert records.keys() == {name(""), name("_ctranslate2_int8"), name("_bfloat16")}
     precisions = {json.loads(text)["precision"] for text in records.values()}
-    assert precisions == {"float32", "int8", "bfloat16"}
+    assert precisions == {"float32", "ctranslate2_int8", "bfloat16"}
     assert len({json.loads(text)["loss"] for text in records.values()}) == 1
 
 
