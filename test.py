@@ -59,8 +59,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     for flag in ("align_text", "align_dev", "align_with"):
         if args.align is None and (value := getattr(args, flag)) is not None:
             raise UserError(f"--{flag} {value} is for --align: add it")
-    for flag in ("compare", "mbr", "search", "limit", "split", "protocol", "char_bleu"):
-        if args.align is not None and (value := getattr(args, flag)):
+    useless = "compare", "mbr", "search", "limit", "split", "protocol", "char_bleu", "engine"
+    for flag in (*useless, "workers"):
+        if args.align is not None and (value := getattr(args, flag)) != parser.get_default(flag):
             given = value[0] if isinstance(value, list) else value
             what = f"--{flag}" if given is True else f"--{flag} {given}"
             raise UserError(f"{what} is of no use beside --align: leave it out")

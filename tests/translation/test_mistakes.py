@@ -82,6 +82,7 @@ MISTAKES = [
     ("inference --src_text Oui. --align --align_with 2:0", "no head 0: the decoder has 1 to 2"),
     ("test --align_dev 9", "--align_dev 9 is for --align: add it"),
     ("test --align LICENSE --compare runs", "--compare runs is of no use beside --align: leave it"),
+    ("test --align LICENSE --workers 2", "--workers 2 is of no use beside --align: leave it out"),
     ("test --align LICENSE --limit 3", "--limit 3 is of no use beside --align: leave it out"),
     ("test --align none.talp", "--align none.talp: no such file"),
     ("test --align LICENSE --align_text {tmp}/nowhere", "nowhere.fr: cannot be read"),
