@@ -38,10 +38,10 @@ class PositionSection(Section, section="model.position"):
         found = [Bound(f"{name}.{b.field}", b.length) for name, b in bounds if b is not None]
         return min(found, key=lambda bound: bound.length, default=None)
 
-    def longest(self) -> int | None:
-        """The longest sequence in tokens that both sides can place; None: there is no bound."""
-        bounds = (self.bound("source"), self.bound("target"))
-        return min((bound.length for bound in bounds if bound is not None), default=None)
+    def longest(self) -> Bound | None:
+        """The tighter bound of the two sides; None: there is none."""
+        bounds = filter(None, (self.bound("source"), self.bound("target")))
+        return min(bounds, key=lambda bound: bound.length, default=None)
 
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         """Raises ConfigError where the scheme does not fit a model of this shape.
@@ -401,6 +401,8 @@ def _idle(scheme: PositionSection) -> bool:
         return all(map(_idle, scheme.parts().values()))
     if isinstance(scheme, Repo):
         return scheme.rope_layers == 0
+    if isinstance(scheme, Rope):
+        return scheme.share == 0
     return isinstance(scheme, NoPosition | SelectiveRope)
 
 
@@ -413,8 +415,8 @@ class Randomized(PositionSection, kind="randomized"):
 
     def _check(self) -> None:
         inner = self.scheme.longest()
-        if inner is not None and inner < self.spread:
-            rule = f"{self.scheme.kind} knows {inner} positions: make its max_positions as large"
+        if inner is not None and inner.length < self.spread:
+            rule = f"scheme.{inner.field} allows for {inner.length} positions: lower spread to that"
             self._fail("spread", rule)
         if _idle(self.scheme):
             rule = f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does"

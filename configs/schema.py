@@ -445,6 +445,10 @@ class DecodeConfig(Section, section="decode"):
             self._fail("n_best", f"at most decode.beam_size = {self.beam_size}")
         if isinstance(self.search, DiverseBeam) and self.beam_size % (self.search.groups or 1):
             self._fail("search.groups", f"must divide decode.beam_size = {self.beam_size}")
+        width = "n_best" if isinstance(self.search, Sampling) else "beam_size"
+        if (self.batch_size or 1) * (n_rows := getattr(self, width)) > MOST_ROWS:
+            rule = f"at most {MOST_ROWS // n_rows:,} with decode.{width} = {n_rows}"
+            self._fail("batch_size", rule)
 
 
 class Config(Section):
@@ -466,10 +470,6 @@ class Config(Section):
         if self.data.directions == "both" and not isinstance(self.tokenizer, Subword):
             rule = 'one vocabulary must segment both languages: use tokenizer = "subword"'
             self._fail("data.directions", rule)
-        width = "n_best" if isinstance(self.decode.search, Sampling) else "beam_size"
-        if (self.decode.batch_size or 1) * (n_rows := getattr(self.decode, width)) > MOST_ROWS:
-            rule = f"at most {MOST_ROWS // n_rows:,} with decode.{width} = {n_rows}"
-            self._fail("decode.batch_size", rule)
         sides: list[tuple[str, Side]] = [
             ("data", "source"),
             ("data", "target"),
@@ -479,5 +479,5 @@ class Config(Section):
             bound, length = self.model.position.bound(side), getattr(self, section).max_len
             if bound is not None and bound.length < length:
                 rule = f"allows for {bound.length} tokens on the {side} side"
-                rule += f"; {section}.max_len = {length} asks for more: lower it"
+                rule += f"; {section}.max_len = {length} asks for more: lower that"
                 self._fail(f"model.position.{bound.field}", rule)

@@ -89,7 +89,7 @@ class Section:
         words = []
         for sign, bound in self.__dataclass_fields__[name].metadata.items():
             if isinstance(bound, str):
-                bound = f"{join(self.section, bound)} = {getattr(self, bound)}"
+                bound = f"{bound} = {getattr(self, bound)}"
             words.append(f"{BOUNDS[sign][0]} {bound}")
         return " and ".join(words)
 

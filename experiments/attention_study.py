@@ -27,7 +27,6 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -252,8 +251,7 @@ def read_rows(path: Path) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
     try:
         for row in read_csv(path) if path.exists() else []:
-            # An older store has no checksums, and is not added to.
-            found.setdefault(row.get("checkpoint_sha256") or row["run"], []).append(
+            found.setdefault(row["checkpoint_sha256"], []).append(
                 {k: (kinds[k](v) if v else None) if k in kinds else v for k, v in row.items()}
             )
         for run, rows in found.items():
@@ -292,16 +290,16 @@ def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], Load
     if back is not None:
         turned_rows = agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
         rows += [row | {"against": back.checksum()} for row in turned_rows]
-    first = {"scheme": scheme, "seed": seed, "split": split, "run": loaded.run.path.name}
-    first["checkpoint_sha256"] = loaded.checksum()
+    first = training_of(loaded) | {"split": split, "checkpoint_sha256": loaded.checksum()}
     first["sentences"] = args.sentences
     last = {**provenance(resolve_device("auto")), "precision": loaded.trained["precision"]}
     return [{**first, **row, "search": args.search, **last} for row in rows]
 
 
-def training(rows: Rows) -> tuple[Any, ...]:
+def training_of(loaded: LoadedRun) -> dict[str, Any]:
     """What tells the trainings of a store apart."""
-    return tuple(rows[0][key] for key in ("scheme", "seed", "run"))
+    config = loaded.config
+    return {"scheme": scheme_name(config), "seed": config.train.seed, "run": loaded.run.path.name}
 
 
 def mean_by(rows: Rows, key: str, **where: str) -> dict[Any, float]:
@@ -314,15 +312,9 @@ def mean_by(rows: Rows, key: str, **where: str) -> dict[Any, float]:
 
 
 def require_same_flags(
-    args: Namespace,
-    rows: Rows,
-    loaded: LoadedRun | None = None,
-    turned: Mapping[tuple[str, int], LoadedRun] = MappingProxyType({}),
+    args: Namespace, rows: Rows, loaded: LoadedRun, turned: Mapping[tuple[str, int], LoadedRun]
 ) -> None:
-    """Raises UserError where rows of a store were measured in another way than is asked for.
-
-    loaded: the model of these rows, if it is given again.
-    """
+    """Raises UserError where rows of a store were measured otherwise than `loaded` is to be."""
     first = rows[0]
 
     def other(measure: str, checksum: str) -> bool:
@@ -330,17 +322,16 @@ def require_same_flags(
         against = {row.get("against") or checksum for row in rows if row["measure"] == measure}
         return against != {checksum}
 
+    gold, back = args.gold, turned.get((first["scheme"], first["seed"]))
     wrong = {
         "--search": first["search"] != args.search,
         "--sentences": first.get("sentences") != args.sentences,
         "--shifts": {row["of"] for row in rows if row["measure"] == "sacrebleu"}
         != {"0", *map(str, args.shifts)},
+        "--split": first["split"] != wanted_split(args, loaded),
+        "--gold": gold is not None and other("aer", gold_checksum(gold)),
+        "--reversed": back is not None and other("agreement", back.checksum()),
     }
-    if loaded is not None:
-        wrong["--split"] = first["split"] != wanted_split(args, loaded)
-        gold, back = args.gold, turned.get((first["scheme"], first["seed"]))
-        wrong["--gold"] = gold is not None and other("aer", gold_checksum(gold))
-        wrong["--reversed"] = back is not None and other("agreement", back.checksum())
     for flag in (flag for flag, is_wrong in wrong.items() if is_wrong):
         what = f"{first['run']} was measured with another {flag}"
         raise UserError(f"{args.store}: {what}; name another file by --store")
@@ -437,18 +428,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     turned = turned_runs(args.reversed)
-    for kept in known.values() if paths else ():
-        require_same_flags(args, kept)
     for number, path in enumerate(paths, start=1):
         loaded = load_run(path)
+        for kept in known.values():
+            require_same_flags(args, kept, loaded, turned)
+        require_one_of_each([*known.values(), Rows([training_of(loaded)])])
         checkpoint = loaded.checksum()
         measured_before = checkpoint in known
-        if measured_before:
-            require_same_flags(args, known[checkpoint], loaded, turned)
         rows = known.pop(checkpoint, None) or study(args, loaded, turned)
         # Another checkpoint of a run is no other seed: the last one stays.
-        others = {sha: of for sha, of in known.items() if training(of) != training(rows)}
-        known = {**others, checkpoint: rows}
+        own = training_of(loaded).items()
+        known = {sha: of for sha, of in known.items() if not own <= of[0].items()}
+        known[checkpoint] = rows
         scheme, seed = rows[0]["scheme"], rows[0]["seed"]
         turned.pop((scheme, seed), None)
         how = ", measured before" if measured_before else ""

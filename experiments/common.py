@@ -129,12 +129,14 @@ def add_trial_arguments(
     add("--report_only", action="store_true", help=nothing)
 
 
-def refuse_overrides(args: Namespace, instead: Mapping[str, str]) -> None:
-    """Raises UserError for a `--set` of what the experiment sets: field by field the option."""
-    for key in map(itemgetter(0), map(parse_override, args.overrides)):
+def refuse_overrides(
+    overrides: Iterable[str], instead: Mapping[str, str], flag: str = "--set"
+) -> None:
+    """Raises UserError for an override of what the experiment sets: field by field the option."""
+    for key in map(itemgetter(0), map(parse_override, overrides)):
         for field_name, option in instead.items():
             if f"{key}.".startswith(f"{field_name}."):
-                raise UserError(f"--set {key}: the experiment decides it itself; see {option}")
+                raise UserError(f"{flag} {key}: the experiment decides it itself; see {option}")
 
 
 def make_trials(
@@ -150,7 +152,7 @@ def make_trials(
     load: the config of a variant with more `--set` texts. validation: that split is scored too.
     instead: see `refuse_overrides`.
     """
-    refuse_overrides(args, {"train.seed": "--seeds", **instead})
+    refuse_overrides(args.overrides, {"train.seed": "--seeds", **instead})
     trials = []
     for seed, name in itertools.product(args.seeds, variants):
         try:
@@ -322,6 +324,17 @@ class Experiment(ABC):
     def record(self, trial: Trial) -> Record:
         """Of a trial that is done."""
         return self.records[trial.digest]
+
+    def require_one_text(self, trial: Trial, *splits: str) -> None:
+        """Raises UserError where one was scored on other sentences than of the first trial."""
+        first = self.done[0]
+        for split in splits:
+            texts = (self.record(each).scores[split] for each in (first, trial))
+            if len({scores["data_fingerprint"] for scores in texts}) > 1:
+                raise UserError(
+                    f"{self.store}: {first.title} and {trial.title} were scored on other "
+                    f"sentences of {split}: delete the line of one, and its run, to run it again"
+                )
 
     def is_done(self, trial: Trial) -> bool:
         """Whether the store has it; what is scored and not in it is added."""

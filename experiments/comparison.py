@@ -45,7 +45,6 @@ from experiments.common import (
 )
 from experiments.store import Sentences
 from experiments.trials import Trial
-from utils.errors import UserError
 from utils.tables import markdown_table
 
 Columns = dict[str, Callable[[Rows], object]]
@@ -72,13 +71,7 @@ class Comparison(Experiment):
     def rows(self, trial: Trial) -> Rows:
         """One for each test split. Raises UserError for another text than the first trial's."""
         done = self.record(trial)
-        for split in self.tests:
-            texts = (self.record(each).scores[split] for each in (self.done[0], trial))
-            if len({scores["data_fingerprint"] for scores in texts}) > 1:
-                raise UserError(
-                    f"{self.store}: {self.done[0].title} and {trial.title} were scored on other "
-                    f"sentences of {split}: delete the line of one, and its run, to run it again"
-                )
+        self.require_one_text(trial, *self.tests)
         learned = {key: done.training[key] for key in ("parameters", *LEARNED)}
         rest = {key: figure for key, figure in done.training.items() if key not in learned}
         rows = []

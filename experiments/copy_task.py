@@ -313,7 +313,8 @@ def length_figure(results: Results, task: Task) -> Figure:
 
 def budget_figure(found: Mapping[Task, Results]) -> Figure:
     """Rows that are right over the updates, with the most layers."""
-    depth, budgets = max(task.n_layers for task in found), sorted({task.steps for task in found})
+    done = [task for task, results in found.items() if any(results.values())]
+    depth, budgets = max(task.n_layers for task in done), sorted({task.steps for task in found})
     curves: dict[str, dict[str, Curve]] = {}
     for title, names in groups(list(next(iter(found.values())))).items():
         curves[title] = {}
@@ -323,7 +324,8 @@ def budget_figure(found: Mapping[Task, Results]) -> Figure:
                 for task, results in found.items()
                 if task.n_layers == depth and results[name]
             }
-            curves[title][name] = Curve(list(points), *zip(*points.values()))
+            if points:
+                curves[title][name] = Curve(list(points), *zip(*points.values()))
     figure = curve_panels(
         curves,
         size=(6.5, 3.4),

@@ -10,7 +10,8 @@ Each round trains anew from nothing. What a learning rate does depends on the bu
 schedule was made for: the first tokens of a long schedule are not what a short one reaches, nor is
 a short run that was prolonged what a long one is. For the same reason all that counts updates is
 said for the last round and shrinks with the budget: the warm-up, what a moving average of the
-weights remembers, and how many checkpoints, of whole epochs, are averaged.
+weights remembers, and how many checkpoints, of whole epochs, are averaged. A schedule that counts
+epochs stays as it is.
 
 Recipes may differ in their tokenizers, so the loss that is compared is not by token: it is the
 negative log-likelihood of the validation references in nats a character. It counts one segmentation
@@ -60,7 +61,7 @@ from utils.errors import ConfigError, UserError
 from utils.tables import markdown_table
 
 INSTEAD = {"train.seed": "--seeds", "train.max_tokens": "--rounds"}
-INSTEAD["train.keep_regular"] = "--average"
+INSTEAD |= dict.fromkeys(("train.keep_regular", "train.checkpoint_every_epochs"), "--average")
 ALTERNATIVES = {name: METHODS[name] for name in METHODS if name not in (TWICE, INVERSE_SQRT)}
 ALTERNATIVES |= {
     f"width_{n}": (f"model.d_model={n}", f"model.d_ff={2 * n}") for n in (128, 192, 256)
@@ -100,7 +101,16 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--skip_failed", action="store_true", help=what)
     args = parser.parse_args(argv)
     args.choice = args.choice or [chosen_alternatives(text) for text in CHOICES]
-    refuse_overrides(args, INSTEAD)
+    refuse_overrides(args.overrides, INSTEAD)
+    for choice in args.choice:
+        texts = [
+            [text for part in name.split("+") for text in part_changes(part)] for name in choice
+        ]
+        refuse_overrides(itertools.chain(*texts), INSTEAD, "--choice")
+        keys = [{key for key, _ in map(parse_override, each)} for each in texts]
+        # Of no use beside alternatives that all set it, and a scheme would not be taken at all.
+        decided = set.intersection(*keys) | set.union(*keys) & {"model.position"}
+        refuse_overrides(args.overrides, dict.fromkeys(decided, "--choice"))
     return args
 
 
@@ -136,16 +146,21 @@ def sample(choices: Sequence[Sequence[str]]) -> list[str]:
     return sorted(names, key=lambda _: draw.random())
 
 
+def part_changes(part: str) -> tuple[str, ...]:
+    """The `--set` texts of one part of an alternative."""
+    return (f"model.position={part}",) if is_position(part) else ALTERNATIVES.get(part, (part,))
+
+
 def recipe_changes(args: Namespace, recipe: str) -> tuple[list[str], str | None]:
     """`--set` texts and the name of the position scheme.
 
     Raises ConfigError where two alternatives set one field otherwise, or both are schemes.
     """
-    parts = recipe.split("+")
-    schemes = list(filter(is_position, parts))
-    changes = {part: ALTERNATIVES.get(part, (part,)) for part in parts if part not in schemes}
-    together(changes | {name: (f"model.position={name}",) for name in schemes})
-    return [*args.overrides, *together(changes)], next(iter(schemes), None)
+    changes = {part: part_changes(part) for part in recipe.split("+")}
+    together(changes)
+    scheme = next(filter(is_position, changes), None)
+    changes.pop(scheme or "", None)
+    return [*args.overrides, *together(changes)], scheme
 
 
 def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> Config:
@@ -230,6 +245,7 @@ class Halving(Experiment):
     def rows(self, trial: Trial) -> Rows:
         """One; that of the winner has the tests' scores too."""
         done = self.record(trial)
+        self.require_one_text(trial, trial.splits[-1])
         validation = done.scores[trial.splits[-1]]
         learned = {key: done.training[key] for key in ("parameters", "training_loss")}
         taken = {key: done.training[key] for key in ("tokens_per_second", "train_minutes", "jobs")}
@@ -305,7 +321,7 @@ class Halving(Experiment):
         changes, position = recipe_changes(self.args, rows[0]["recipe"])
         winner = self.stages[-1][0]
         stated = dict(map(parse_override, changes))
-        for name in ("max_tokens", "max_epochs", "keep_regular"):
+        for name in ("max_tokens", "max_epochs", "keep_regular", "checkpoint_every_epochs"):
             stated[f"train.{name}"] = str(getattr(winner.config.train, name))
         settings = [f"--set {key}={text}" for key, text in stated.items() if key not in PLACES]
         settings = [f"--position {position}"] * bool(position) + settings

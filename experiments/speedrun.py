@@ -229,7 +229,7 @@ def add_record(path: Path, entry: Mapping[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code, see Experiment.main."""
     args = parse_args(argv)
-    refuse_overrides(args, {"train.seed": "--seeds"})
+    refuse_overrides(args.overrides, {"train.seed": "--seeds"})
     trials: list[Trial] = []
     for seed in args.seeds:
         config = load_config(args.config, [*args.overrides, f"train.seed={seed}"])

@@ -140,7 +140,7 @@ def json_lines(path: Path, read: Callable[[Any], T], wrong: str) -> list[T]:
         try:
             found.append(read(json.loads(line)))
         except BROKEN as error:
-            why = f"{wrong} ({one_line(error)}): delete the line"
+            why = f"{wrong} ({one_line(error)}): name another file, or delete the line"
             raise UserError(f"{path}, line {number}: {why}") from None
     return found
 

@@ -116,8 +116,10 @@ class Trial:
     def write_config(self) -> None:
         """Write the config into the folder, which is made."""
         train = dataclasses.replace(self.config.train, runs_dir=str(self.folder))
-        config = dataclasses.replace(self.config, train=train)
-        write_config_json(config, self.folder / "config.json")
+        config, file = dataclasses.replace(self.config, train=train), self.folder / "config.json"
+        with contextlib.suppress(ConfigError):  # a run goes on under the name that it began with
+            config = dataclasses.replace(config, name=read_config_json(file).name)
+        write_config_json(config, file)
         write_text(self.folder / "config.py", CONFIG_FILE)
 
     def finished_run(self) -> Path | None:
@@ -302,6 +304,13 @@ class Runner:
 
     def _score(self, trial: Trial, lock: int) -> None:
         self._say(trial, "scoring")
+        scored_file = trial.folder / "scored.json"
+        if (before := _read_json(scored_file)) is not None:
+            if (last := before.get("average", 0)) != trial.average:
+                what = f"the mean of {last} checkpoints" if last else "its best checkpoint"
+                what = f"{trial.run} was scored by {what}, and other checkpoints are gone"
+                raise Failed(f"{what}: delete it to train it again")
+            write_text(scored_file, json.dumps({"average": last}) + "\n")  # until it is done
         model, config = averaged(Run(trial.run), trial.average), trial.folder / "config.py"
         arguments = ["--model_path", str(model), "--config", str(config)]
         arguments += ["--search", trial.search, "--device", trial.config.train.device]
@@ -309,7 +318,7 @@ class Runner:
         named = [["--split", name] for name in trial.splits[len(trial.tests) :]]
         for split in [[], *named] if trial.tests else named:
             self._run(trial, lock, "test", *arguments, *split, measured={})
-        write_text(trial.folder / "scored.json", json.dumps(trial.scoring()) + "\n")
+        write_text(scored_file, json.dumps(trial.scoring()) + "\n")
         # All other checkpoints go: with optimizer state they are the bulk of a run.
         scored = trial.scores(trial.splits[0])["checkpoint"]
         for path in trial.run.glob(CHECKPOINTS):
@@ -362,16 +371,11 @@ def averaged(run: Run, last: int) -> Path:
     """A checkpoint with the mean of the `last` regular ones' weights; the run where last is 0.
 
     The mean is of fewer where there are fewer, and the run itself is taken where there is one.
-    Raises Failed where the checkpoints are gone since others were averaged.
     """
-    if not last:
-        return run.path
-    there = sorted(run.checkpoints.glob("averaged_checkpoint_*.pt"))
-    if there and not there[0].name.startswith(f"averaged_checkpoint_last{last}_"):
-        raise Failed(f"{there[0]} was scored, and other checkpoints are gone: delete {run.path}")
+    there = next(run.checkpoints.glob(f"averaged_checkpoint_last{last}_*.pt"), None)
     regular = run.files(REGULAR)[-last:]
-    if there or len(regular) < 2:
-        return there[0] if there else run.path
+    if there or not last or len(regular) < 2:
+        return there or run.path
     from checkpoints.average import average_checkpoints, write_average  # imports torch
 
     return write_average(run, average_checkpoints(regular), how=f"last{last}")

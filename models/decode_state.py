@@ -134,15 +134,13 @@ class LayerStep:
             )
         )
         self.activation = layer.feed_forward.activation
-        self.branches = [
-            (normed(layer.norm1), self.attend_to_self),
-            (normed(layer.norm2), self.attend_to_memory),
-            (normed(layer.norm3), self.feed_forward),
-        ]
+        self.norms = [normed(norm) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
     def __call__(self, y: Tensor, state: DecodeState) -> Tensor:
         """y [B*K,T,D] of the newest tokens -> [B*K,T,D]."""
-        for norm, branch in self.branches:
+        # Kept, these would hold the step, and its weights, until Python looks for cycles.
+        branches = self.attend_to_self, self.attend_to_memory, self.feed_forward
+        for norm, branch in zip(self.norms, branches):
             if self.pre_norm:
                 y = y + branch(norm(y), state)
             elif self.residual_scale == 1:

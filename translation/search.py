@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from checkpoints.ctranslate2 import MAX_POSITIONS
-from configs.schema import DecodeConfig, DiverseBeam, Sampling
+from configs.schema import Beam, DecodeConfig, DiverseBeam, Sampling
 from models.decoding.beam import beam_search
 from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis, Limits
@@ -163,9 +163,10 @@ class BatchSearch:
         size, n_best = (1, 1) if greedy else (decode.beam_size, decode.n_best)
         beam: dict[str, Any] = {"beam_size": size, "n_best": n_best}
         found: list[list[Hypothesis]] = [[] for _ in sources]
-        if self.engine is not None and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
+        engine = self.engine if greedy or isinstance(search, Beam) else None
+        if engine is not None and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
             lengths = limits.max_lengths(src, self.tokenizer.pad_id).tolist()
-            found = self.engine.search(sources, limits, lengths, **beam)
+            found = engine.search(sources, limits, lengths, **beam)
         if all(found):
             pass
         elif greedy:

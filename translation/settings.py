@@ -23,6 +23,7 @@ TRAINING_ONLY = {
     "model.position.form",
     "tokenizer.sampling",
 }
+AMONG = {"decode.mbr", "decode.n_best", "decode.beam_size"}
 SHAPING = ("model.", "tokenizer", "data.src_lang", "data.tgt_lang")
 
 
@@ -56,13 +57,16 @@ def config_change(
             raise UserError(
                 f"--set {text}: {key} was fixed by training; only {allowed} can be set here"
             )
-    if search == "greedy" and changes.get("decode.mbr", "none") not in ("none", "null"):
+    if search == "greedy" and changes.get("decode.mbr", "none").lower() not in ("none", "null"):
         raise UserError("decode.mbr: greedy search finds one translation; use another search")
     given = None if file is None else load_config(file)
 
     def choosing(config: Config) -> Config:
-        if "decode.mbr" in changes and config.decode.mbr and config.decode.n_best == 1:
-            raise UserError("decode.mbr chooses among the n_best, and decode.n_best = 1: set more")
+        decode = config.decode
+        if search != "greedy" and decode.mbr and decode.n_best == 1 and changes.keys() & AMONG:
+            narrow = decode.beam_size == 1 and not isinstance(decode.search, Sampling)
+            few = "decode.beam_size" if narrow else "decode.n_best"
+            raise UserError(f"decode.mbr chooses among the n_best, and {few} = 1: set more")
         return config
 
     def change(trained: Config) -> Config:

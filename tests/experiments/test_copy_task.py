@@ -282,7 +282,8 @@ def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
     store.write_text('{"settings": 1, "result": 1}\n{}\n')
     error = script("--schemes", "none", "--seeds", "0", "--steps", "1").error()
     assert error.endswith(
-        "jsonl, line 2: no result of a run (KeyError: 'settings'): delete the line"
+        "jsonl, line 2: no result of a run (KeyError: 'settings'): name another file, or delete "
+        "the line"
     )
 
 

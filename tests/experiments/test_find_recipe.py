@@ -12,8 +12,8 @@ from checkpoints.run import REGULAR
 from configs.schema import RDrop, Subword, TransformerXl
 from experiments import find_recipe
 from experiments.find_recipe import CHOICES, chosen_alternatives, recipe_config, sample
-from experiments.trials import Failed, averaged
-from utils.errors import ConfigError
+from experiments.trials import averaged
+from utils.errors import ConfigError, UserError
 
 SIX = ("--choice", "rope,alibi", "--choice", "plain,dropout_03,model.dropout=0.4")
 FOUR = ["alibi", "alibi+model.dropout=0.4", "rope+model.dropout=0.4", "alibi+dropout_03"]  # drawn
@@ -73,7 +73,8 @@ def test_the_best_third_goes_on_and_the_tests_are_read_once_for_the_winner(
     assert "| mean | 0.0500 ± 0.0000 | 89.00 ± 0.00 | 89.00 ± 0.00 |" in text
     assert "The recipe, the last 10 checkpoints averaged: `--position rope --set" in text
     assert "--set model.dropout=0.4 " in text
-    assert "--set train.max_tokens=4000 --set train.keep_regular=10`" in text
+    stated = "--set train.max_tokens=4000 --set train.keep_regular=10 --set "
+    assert f"{stated}train.checkpoint_every_epochs=1`" in text
     assert str(stand_in.folder) not in text
 
     # All of it comes from the store, also where the runs are gone.
@@ -107,6 +108,19 @@ def test_what_failed_may_be_left_behind(stand_in: StandIn) -> None:
     assert [row["recipe"] for row in rows if row["round"] == "2"] == [WINNER, FOUR[0]]
     assert [row["recipe"] for row in rows if row["round"] == "winner"] == [WINNER]
     assert stand_in.calls().count(f"train {FOUR[1]}") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("--set model.position=alibi --choice plain,rope", "--set model.position: .*see --choice"),
+        ("--set model.dropout=0", "--set model.dropout: .*see --choice"),
+        ("--choice train.seed=1,train.seed=2", "--choice train.seed: .*see --seeds"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(given: str, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        find_recipe.parse_args(given.split())
 
 
 def test_bleu_may_choose(stand_in: StandIn) -> None:
@@ -144,7 +158,6 @@ def test_every_recipe_fits_the_default_config_and_what_counts_updates_shrinks() 
 
 def test_averages_shrink_with_the_budget_and_a_moving_average_has_none(stand_in: StandIn) -> None:
     given = stand_in.arguments("--choice", "plain,moving_average", "--average", "12", *ROUNDS)
-    given += ["--set", "train.checkpoint_every_epochs=2"]
     [of_round] = find_recipe.Halving(find_recipe.parse_args(given), [], "recipe").stages
     assert {trial.variant: trial.average for trial in of_round} == {"plain": 3, "moving_average": 0}
     assert {trial.config.train.keep_regular for trial in of_round} == {12}
@@ -160,5 +173,11 @@ def test_the_average_is_made_once(tmp_path: Path) -> None:
     for file in run.files(REGULAR):
         file.unlink()
     assert averaged(run, 2) == path
-    with pytest.raises(Failed, match="other checkpoints are gone: delete"):
-        averaged(run, 3)
+
+
+def test_what_was_scored_by_another_average_is_not_scored_by_this_one(stand_in: StandIn) -> None:
+    one = stand_in.arguments("--choice", "rope", "--rounds", "0.001", "--average")
+    assert find_recipe.main([*one, "2"]) == 0
+    assert find_recipe.main([*one, "3"]) == 1
+    why = "was scored by the mean of 2 checkpoints, and other checkpoints are gone: delete it"
+    assert why in stand_in.table("recipe.csv")[0]["reason"]

@@ -73,7 +73,9 @@ def test_five_seeds_above_the_mark_are_a_record(
     assert records(stand_in) == [record]
     path = stand_in.folder / "records.jsonl"
     path.write_text(f"{path.read_text('utf-8')}<<<<<<< HEAD\n", "utf-8")
-    with pytest.raises(UserError, match=r"records\.jsonl, line 2: no record .*: delete the line"):
+    with pytest.raises(
+        UserError, match=r"records\.jsonl, line 2: no record .*, or delete the line"
+    ):
         run(stand_in, "--report_only")
 
 

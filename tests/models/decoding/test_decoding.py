@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import weakref
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -30,6 +32,7 @@ from torch import Tensor
 
 from configs.schema import Position, Rope, Sampling, Sinusoidal
 from models import linear
+from models.decode_state import LayerStep
 from models.decoding import beam, hypothesis, stepwise
 from models.decoding.beam import beam_search
 from models.decoding.hypothesis import (
@@ -405,6 +408,24 @@ def test_a_step_of_six_layers_asks_little_of_a_device_and_seldom_waits(
     eight = counts[1] - counts[0]
     assert eight.total() <= 8 * 160
     assert sum(eight[name] for name in WAITS) <= 1
+
+
+def test_a_search_keeps_no_step_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[LayerStep]] = []
+    make = LayerStep.__init__
+
+    def noted(step: LayerStep, *args: Any) -> None:
+        make(step, *args)
+        made.append(weakref.ref(step))
+
+    monkeypatch.setattr(LayerStep, "__init__", noted)
+    gc.disable()
+    try:
+        beam_search(lively(), sources(5, 2), LIMITS, **FOUR)
+        assert len(made) == N_LAYERS
+        assert not any(step() for step in made)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("bias", [True, False])
