@@ -281,6 +281,7 @@ def test_finished_trainings_are_studied_and_told(
     words = f"rope, seed 0 is both {trained_run.name} and retrained"
     ended = script(*args, "--model_path", retrained)
     assert (ended.code, words in ended.err) == (2, True)
+    assert script(*args, "--report_only").code == 0  # and it is not in the store
 
     # What `test.py --align` says of the same pairs, in the column "AER produced".
     aligned = Scripts(scoring.main, script.capsys, script.monkeypatch)

@@ -44,3 +44,8 @@ def test_a_risk_that_would_choose_among_one_is_refused() -> None:
         change = config_change(None, None, [*given, "decode.mbr=chrf"])
         with pytest.raises(UserError, match=r"n_best = 1: set more"):
             change(Config(decode=DecodeConfig(n_best=n_best)))
+    trained = Config(decode=DecodeConfig(mbr="chrf"))
+    narrow = config_change(None, "beam", ["decode.beam_size=1"])
+    with pytest.raises(UserError, match=r"beam_size = 1: set more"):
+        narrow(trained)
+    assert config_change(None, "greedy", ["decode.mbr=None"])(trained).decode.mbr is None
