@@ -1,8 +1,8 @@
 """Everyday sentences, captions and laws in one model, with a longer budget than mix_best.py.
 
-    python train.py --config configs/mix_long.py --nproc_per_node 2 --threads 1
+    python train.py --config configs/mix_long.py
     python inference.py --src_text "Où est la gare, s'il vous plaît ?"
-    python test.py                       # Tatoeba's test, the laws', then the three of Multi30k
+    python test.py                       # Tatoeba's test, the three of Multi30k, the laws'
 
 The files are those of mix_best.py, and in data/canlaws train, dev and test. What it scores:
 docs/results/everyday_french.md. Against mix_best.py:
