@@ -38,10 +38,15 @@ class PositionSection(Section, section="model.position"):
         found = [Bound(f"{name}.{b.field}", b.length) for name, b in bounds if b is not None]
         return min(found, key=lambda bound: bound.length, default=None)
 
-    def longest(self) -> Bound | None:
+    def tightest(self) -> Bound | None:
         """The tighter bound of the two sides; None: there is none."""
         bounds = filter(None, (self.bound("source"), self.bound("target")))
         return min(bounds, key=lambda bound: bound.length, default=None)
+
+    def longest(self) -> int | None:
+        """The longest sequence in tokens that both sides can place; None: there is no bound."""
+        bound = self.tightest()
+        return None if bound is None else bound.length
 
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         """Raises ConfigError where the scheme does not fit a model of this shape.
@@ -414,7 +419,7 @@ class Randomized(PositionSection, kind="randomized"):
     max_positions: int = count(256)  # the longest sequence; outside training one draw of it
 
     def _check(self) -> None:
-        inner = self.scheme.longest()
+        inner = self.scheme.tightest()
         if inner is not None and inner.length < self.spread:
             rule = f"scheme.{inner.field} allows for {inner.length} positions: lower spread to that"
             self._fail("spread", rule)

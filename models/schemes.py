@@ -120,8 +120,7 @@ def _repo(p: config.Repo, m: ModelConfig) -> PositionScheme:
 
 def _xpos(p: config.XPos, m: ModelConfig) -> PositionScheme:
     decaying = XPos(base=p.base, gamma=p.gamma, scale_base=p.scale_base, form=p.form)
-    bound = p.longest()
-    decaying.max_positions = bound.length if bound else None
+    decaying.max_positions = p.longest()
     plain = Rotary(base=p.base, form=p.form, rope_dim="head")
     return AttentionScheme(encoder=[plain], decoder=[decaying])
 

@@ -121,6 +121,6 @@ def test_rules_are_set_by_text_and_come_back_from_a_dict() -> None:
     old = to_dict(Config())
     del old["data"]["clean"], old["data"]["directions"]
     assert from_dict(old).data.clean == NoCleaning()
-    words = r"data\.clean\.max_words = 2: allowed: .* >= data\.clean\.min_words = 3"
+    words = r"data\.clean\.max_words = 2: allowed: .* >= min_words = 3"
     with pytest.raises(ConfigError, match=words):
         Cleaning(min_words=3, max_words=2)
