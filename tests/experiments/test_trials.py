@@ -86,8 +86,10 @@ def test_a_run_that_was_cut_short_goes_on(stand_in: StandIn) -> None:
     stand_in.fates(rope="killed")
     assert stand_in.compare("rope") == 1
     assert [row["reason"] for row in stand_in.table()] == ["", "ended by SIGKILL (out of memory?)"]
-    assert stand_in.compare("rope") == 0
+    begun = stand_in.config("rope")["name"]
+    assert stand_in.compare("rope", "--set", "name=renamed") == 0
     assert stand_in.calls()[-2:] == ["resume rope", "test rope"]
+    assert stand_in.config("rope")["name"] == begun
     folder = stand_in.trial_folder("rope")
     assert len(list(folder.glob("toy_*"))) == 1
     path = folder / "attempts.json"

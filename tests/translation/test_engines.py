@@ -26,7 +26,7 @@ import inference
 import test as test_script
 from checkpoints import ctranslate2
 from checkpoints.content import checkpoint_config, read_checkpoint
-from configs.schema import DecodeConfig, Fire
+from configs.schema import DecodeConfig, Fire, Sampling
 from data.corpora.build import build_corpus
 from models.decoding.beam import beam_search
 from translation import engines
@@ -119,6 +119,9 @@ def test_ctranslate2_finds_what_our_search_finds(
             n_unfinished += not a[0].finished
     assert n_unfinished > 10
     assert searched.call_count > 5 * 3  # three batches: some sentences are searched anew
+    samples = replace(loaded.config.decode, search=Sampling(seed=1), n_best=1)  # not an engine's
+    drawn = [each.search_ids(ids[:4], samples, greedy=False) for each in (ours, theirs)]
+    assert drawn[0] == drawn[1]
 
 
 def test_where_padding_is_probable_our_own_search_ranks(trained_run: Path, tmp_path: Path) -> None:
