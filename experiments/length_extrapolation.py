@@ -37,7 +37,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 from configs.load import load_config, write_config_json
 from configs.position_names import POSITIONS
 from configs.positions import DynamicNtkScaling, NoScaling, Rope, YarnScaling
-from configs.schema import Config, Mixture, NoCleaning, ParallelFiles, Phrasebook
+from configs.schema import Config, ParallelFiles, Phrasebook
 from configs.serialize import to_dict
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
@@ -344,9 +344,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def load(name: str, more: list[str]) -> Config:
         config = load_config(args.config, [*args.overrides, *more], name.removesuffix(SSMAX))
-        # Of a mixture they are cleaned, and repeated by its weights.
-        clean = NoCleaning() if isinstance(config.data.corpus, Mixture) else config.data.clean
-        data = dataclasses.replace(config.data, corpus=limited, clean=clean)
+        data = dataclasses.replace(config.data, corpus=limited)
         config = dataclasses.replace(config, data=data)
         if name.endswith(SSMAX):
             model = dataclasses.replace(config.model, position=with_ssmax(config.model.position))

@@ -23,6 +23,7 @@ TRAINING_ONLY = {
     "model.position.form",
     "tokenizer.sampling",
 }
+# By which one translation may be left for minimum Bayes risk to choose among.
 AMONG = {"decode.mbr", "decode.n_best", "decode.beam_size"}
 SHAPING = ("model.", "tokenizer", "data.src_lang", "data.tgt_lang")
 
