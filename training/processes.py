@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -47,11 +48,15 @@ def run_processes(work: Callable[[int], None], *, nproc_per_node: int, device: s
     previous = {number: signal.signal(number, _pass_on) for number in passed_on}
     try:
         if spawn:
-            idist.spawn(backend, _guarded, args=(work,), timeout=PATIENCE, **spawn)
-            return
-        if backend is not None:
+            # As many as there are cores in each would wait for each other at every product.
+            share = max(1, torch.get_num_threads() // nproc_per_node)
+            os.environ.setdefault("OMP_NUM_THREADS", str(share))
+            idist.spawn(backend, _one_of_several, args=(work,), timeout=PATIENCE, **spawn)
+        elif backend is not None:
             idist.initialize(backend, timeout=PATIENCE)
-        _guarded(idist.get_local_rank(), work)
+            _one_of_several(idist.get_local_rank(), work)
+        else:
+            _guarded(0, work)
     except ProcessExitedException as error:
         if error.exit_code >= 0:  # it has said why
             sys.exit(error.exit_code)
@@ -59,7 +64,6 @@ def run_processes(work: Callable[[int], None], *, nproc_per_node: int, device: s
         print(f"error: {ended}", file=sys.stderr)
         sys.exit(128 - error.exit_code)
     finally:
-        idist.finalize()
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -103,6 +107,25 @@ def process_device(name: str) -> torch.device:
     if idist.get_world_size() > 1:
         name = str(idist.device()) if idist.backend() == "nccl" else "cpu"
     return resolve_device(name)
+
+
+def _one_of_several(local_rank: int, work: Callable[[int], None]) -> None:
+    """Work, and end the process without the interpreter's own end.
+
+    While that goes on, a thread of gloo's may let go of the last tensor that it added up, which
+    aborts the process (pull request 179291 of pytorch): exit code 134 for 143, after all was saved.
+    """
+    code = 0
+    try:
+        _guarded(local_rank, work)
+        idist.finalize()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 def _guarded(local_rank: int, work: Callable[[int], None]) -> None:

@@ -1,5 +1,7 @@
 """Several processes train what one trains, write once, stop together and fail together."""
 
+import atexit
+import multiprocessing
 import os
 import re
 import signal
@@ -191,10 +193,17 @@ def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.Monk
 
 
 def on_the_cpu(local_rank: int) -> None:
-    """Work for processes that see no GPU, and wait for each other for hours."""
+    """Work for processes that see no GPU, share the cores, and wait for each other for hours.
+
+    Those of their own end without the interpreter's end, in which a thread of gloo's may abort.
+    """
+    n_processes = idist.get_world_size()
+    if multiprocessing.parent_process() is not None:
+        atexit.register(os.abort)
+        assert torch.get_num_threads() <= max(1, len(os.sched_getaffinity(0)) // n_processes)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert idist.device() == torch.device("cpu")
-    assert idist.all_reduce(1) == idist.get_world_size()
+    assert idist.all_reduce(1) == n_processes
     group = torch.distributed.distributed_c10d._get_default_group()
     assert group._get_backend(torch.device("cpu")).options._timeout == PATIENCE
 
@@ -213,7 +222,10 @@ def test_processes_on_the_cpu_touch_no_gpu_and_ask_no_slurm(
     for name, stand_in in fake.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setenv("SLURM_JOB_ID", "7")  # of salloc, which sets no SLURM_PROCID
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
     if under_torchrun:
         ranks = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 2}
         with socket.socket() as probe:
@@ -222,6 +234,7 @@ def test_processes_on_the_cpu_touch_no_gpu_and_ask_no_slurm(
         for name, value in ranks.items():
             monkeypatch.setenv(name, str(value))
         run_processes(on_the_cpu, nproc_per_node=1, device="auto")
+        assert ended == [0]
     else:
         run_processes(on_the_cpu, nproc_per_node=2, device="auto")
     said = "train.device = 'auto': 2 processes, and GPUs for 1: they train on the CPU"
