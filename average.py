@@ -5,7 +5,7 @@ from pathlib import Path
 from zlib import crc32
 
 from translation.arguments import add_run_arguments, require_runs
-from utils.cli import Parser, positive, run_main
+from utils.cli import Parser, integer, run_main
 from utils.errors import UserError
 
 
@@ -17,8 +17,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("files", nargs="*", type=Path, metavar="CHECKPOINT", help="the checkpoints to average")
     which = parser.add_mutually_exclusive_group()
     best, last = "of the run: the K best by validation loss", "of the run: its last K regular ones"
-    which.add_argument("--best", type=positive, metavar="K", help=best)
-    which.add_argument("--last", type=positive, metavar="K", help=last)
+    which.add_argument("--best", type=integer(2), metavar="K", help=best)
+    which.add_argument("--last", type=integer(2), metavar="K", help=last)
     add_run_arguments(parser)
     args = parser.parse_args(argv)
     if args.files and (args.best or args.last or args.model_path):

@@ -132,7 +132,8 @@ def main(argv: list[str] | None = None) -> None:
         raw, name = open_source(args.src_file)
         texts, where = read_lines(raw, name), f"{name}, line"
         chunk = 1 if args.prompt or raw.isatty() else CHUNK * args.workers
-    total = None if args.src_file is None else count_lines(args.src_file)
+    hidden = args.src_file is None or not sys.stderr.isatty()
+    total = None if hidden else count_lines(args.src_file)
     with writer(args.output, never=args.src_file) as write:
         from tqdm import tqdm
 
@@ -154,7 +155,6 @@ def main(argv: list[str] | None = None) -> None:
             if n_tokens > max_len:
                 beyond.append(n_tokens)
 
-        hidden = args.src_file is None or not sys.stderr.isatty()
         bar = tqdm(total=total, unit=" lines", disable=hidden, smoothing=0)
 
         def translate(texts: Iterable[str]) -> None:

@@ -60,11 +60,14 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         if args.align is None and (value := getattr(args, flag)) is not None:
             raise UserError(f"--{flag} {value} is for --align: add it")
     useless = "compare", "mbr", "search", "limit", "split", "protocol", "char_bleu", "engine"
-    for flag in (*useless, "workers"):
+    for flag in (*useless, "workers", "config"):
         if args.align is not None and (value := getattr(args, flag)) != parser.get_default(flag):
             given = value[0] if isinstance(value, list) else value
             what = f"--{flag}" if given is True else f"--{flag} {given}"
             raise UserError(f"{what} is of no use beside --align: leave it out")
+    for text in args.overrides if args.align is not None else ():
+        if not text.startswith("decode.batch_size="):
+            raise UserError(f"--set {text} is of no use beside --align: leave it out")
     if args.align is not None and not args.align.is_file():
         raise UserError(f"--align {args.align}: no such file")
     return args
@@ -79,10 +82,11 @@ def report_alignment(args: Namespace, loaded: LoadedRun, translator: Translator)
     src, tgt, gold = read_gold_pairs(args.align, prefix, data.src_lang, data.tgt_lang)
     if (args.align_dev or 0) >= len(src):
         raise UserError(f"--align_dev {args.align_dev}: of {len(src):,} pairs some must be left")
+    choice = args.align_with or ALL_HEADS
+    translator.align("", "", choice)  # what cannot be is refused at once
     pairs = GoldPairs(translator.word_attention(src, tgt), gold)
     print(f"{loaded.about()}\n\n{args.align}, {len(src):,} pairs, mean of all heads:")
     print(pairs.by_layer())
-    choice = args.align_with or ALL_HEADS
     print(f"--align_with {args.align_with or '(default)'}: {pairs.scores(choice)}")
     if args.align_dev is not None:
         n = args.align_dev

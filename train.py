@@ -51,7 +51,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 
 def choose_config(args: Namespace) -> tuple[Config, Path | None]:
     """The training that is asked for, and the checkpoint or run that it goes on from."""
-    checkpoint, file = None, DEFAULT_CONFIG if args.config is None else args.config
+    file = DEFAULT_CONFIG if args.config is None else args.config
     if args.resume == AUTO:
         from training.start import run_to_resume
 
@@ -59,15 +59,13 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
         return config, run_to_resume(config)
     if args.resume is not None:
         require_there(args.resume)
-        from checkpoints.content import checkpoint_config
-        from training.start import find_checkpoint
-
-        found, _, payload = find_checkpoint(args.resume)
-        checkpoint = found if args.resume.is_file() else args.resume  # newer ones may come
         if args.config is None:
-            saved = checkpoint_config(payload)
-            return apply_overrides(saved, args.overrides, position=args.position), checkpoint
-    return load_config(file, args.overrides, args.position), checkpoint
+            from checkpoints.content import checkpoint_config
+            from training.start import find_checkpoint
+
+            saved = checkpoint_config(find_checkpoint(args.resume)[2])
+            return apply_overrides(saved, args.overrides, position=args.position), args.resume
+    return load_config(file, args.overrides, args.position), args.resume
 
 
 def require_own_model(args: Namespace) -> None:

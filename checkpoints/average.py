@@ -28,8 +28,8 @@ def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[
     wanted = best or last or 0
     if len(found) < wanted:
         raise UserError(
-            f"{run.checkpoints} has {len(found)} such checkpoints, not {wanted}: ask for fewer, or "
-            f"train with --set train.{field}={wanted}"
+            f"{run.checkpoints} has {len(found)} such checkpoints, not {wanted}: ask for fewer "
+            f"(train.{field} says how many a training keeps)"
         )
     return found[:wanted]
 

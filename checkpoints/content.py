@@ -174,6 +174,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, **metadata: str) -> Non
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
     """What `write_safetensors` wrote, as the content of a checkpoint."""
+    again = f"export it again, or remove {path.parent} if it was made of a Marian model"
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["about"])
@@ -191,11 +192,11 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         }
     except (OSError, SafetensorError) as error:
         reason = f"not a whole safetensors file ({str(error)[:120]})"
-        raise UserError(f"{path}: {reason}; export it again") from error
+        raise UserError(f"{path}: {reason}; {again}") from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise UserError(f"{path}: not a file that this project exported") from None
     if not whole:
-        raise UserError(f"{path}: the weights are damaged (wrong checksum); export it again")
+        raise UserError(f"{path}: the weights are damaged (wrong checksum); {again}")
     return payload | {"config": to_dict(read_config_json(path.parent / CONFIG))}
 
 

@@ -4,13 +4,12 @@ What it has as `save_pretrained` writes it: config.json, model.safetensors or py
 the tokenizer's files. The run is kept beside the hub's cache, in HF_HOME/fr2en/NAME-CHECKSUM.
 """
 
-import fcntl
 import hashlib
 import json
 import re
-import shutil
 from collections import ChainMap
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +30,7 @@ from tokenizer.base import BaseTokenizer
 from tokenizer.build import load_tokenizer
 from tokenizer.marian import OPTIONAL_FILES, REQUIRED_FILES, FrEnTokenizer
 from utils.errors import ConfigError, UserError, one_line
-from utils.files import atomic_path, write_errors
+from utils.files import made_once
 from utils.hub import fetch
 
 CONVERTER = 1  # raised when the same model would become another run
@@ -120,17 +119,8 @@ def marian_run(folder: Path, source: str) -> Path:
     model = build_model(config.model, tokenizer)
     model.load_state_dict(to_ours(weights, config.model))
     _check_ties(weights, to_theirs(model.state_dict(), config.model), folder)
-    with write_errors(run):
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / ".lock").open("w") as lock:  # a killed process gives it back
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            for left in home.glob(f".{run.name}.*.tmp"):
-                shutil.rmtree(left)
-            if not run.is_dir():
-                with atomic_path(run) as aside:
-                    aside.mkdir()
-                    write_safetensors(model, config, tokenizer, {"epoch": 0, "step": 0}, aside)
-    return run
+    write = partial(write_safetensors, model, config, tokenizer, {"epoch": 0, "step": 0})
+    return made_once(run, write, is_whole=Path.is_dir, stale=re.escape(run.name))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -48,6 +48,7 @@ print(*tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
 `config.json` has the whole configuration under `fr2en`, `tokenizer/` the tokenizer of the run.
 """
 
+READING = ("corpus", "max_len", "eval_long")  # of data: which text, and what of it
 _NO_SCORES = "The run had none of this checkpoint.\n"
 
 
@@ -57,14 +58,15 @@ def model_card(
     """Markdown; `progress` has the run's epoch and step.
 
     Of the files in `results` those count that test.py wrote of this checkpoint, of SHA-256
-    `checksum`.
+    `checksum`, with the corpus that the card names, read as for the training.
     """
     data, model = config.data, config.model
     needs = "transformers 5 or newer: older ones have one embedding for both sides.\n"
     both = ", in both directions" if data.directions == "both" else ""
     corpus = json.dumps(to_dict(data)["corpus"], ensure_ascii=False)
     header = ["split", "search", "sentences", "sacreBLEU", "95% interval", "chrF"]
-    rows = list(_scores(results, checksum))
+    own = {"checkpoint_sha256": checksum, **{key: to_dict(data)[key] for key in READING}}
+    rows = list(_scores(results, json.loads(json.dumps(own))))
     shape = {
         "parameters": f"{n_parameters:,}",
         "layers": f"{model.n_encoder_layers} + {model.n_decoder_layers}, {model.norm}-norm",
@@ -87,12 +89,13 @@ def model_card(
     )
 
 
-def _scores(results: Path, checksum: str) -> Iterator[list[str]]:
-    """A row for each of test.py's files."""
+def _scores(results: Path, own: Mapping[str, Any]) -> Iterator[list[str]]:
+    """A row for each of test.py's files that has the given checkpoint and data settings."""
     for path in sorted(results.glob("*_scores.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             record = json.loads(path.read_text("utf-8"))
-            if record["checkpoint_sha256"] == checksum and "partners" not in record:
+            known = {**record, **record["config"]["data"]}
+            if own.items() <= known.items() and "partners" not in record:
                 yield [path.name.removesuffix("_scores.json"), *_row(record)]
 
 

@@ -350,7 +350,7 @@ class TrainConfig(Section, section="train"):
 
     max_epochs: int = count(20)
     max_steps: int | None = count(None, le=MOST_STEPS)  # stops earlier, within an epoch too
-    max_tokens: int | None = count(None, le=MOST_STEPS)  # so too: of the target, without sampling
+    max_tokens: int | None = count(None, le=LARGEST)  # so too: of the target, without sampling
     seed: int = number(0, ge=0, le=LARGEST)
     # A run, a checkpoint or a Marian model: its weights and tokenizer are the first.
     init_from: str | None = None

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 from configs.schema import Cleaning
 from data.corpora.base import CorpusReader, ParallelText
@@ -25,19 +26,21 @@ def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: st
     counts: Counter[str] = Counter(text.skipped)
     kept: list[int] = []
     most_words, most_ratio = config.max_words or math.inf, config.max_ratio or math.inf
-    for row, (src, tgt) in enumerate(zip(text.src, text.tgt)):
+
+    def broken(src: str, tgt: str) -> Iterator[tuple[str, bool]]:
+        """Each rule, and whether it applies; the dearest last but one."""
         n_words = len(src.split()), len(tgt.split())
         lengths = n_words if config.ratio_of == "words" else (len(src), len(tgt))
+        yield "identical", config.identical and src.casefold() == tgt.casefold()
+        yield "too_few_words", min(n_words) < config.min_words
+        yield "too_many_words", max(n_words) > most_words
+        yield "length_ratio", max(lengths) > most_ratio * min(lengths)
         speak = not config.language or (speaks(src, src_lang) and speaks(tgt, tgt_lang))
-        dropped = {
-            "identical": config.identical and src.casefold() == tgt.casefold(),
-            "too_few_words": min(n_words) < config.min_words,
-            "too_many_words": max(n_words) > most_words,
-            "length_ratio": max(lengths) > most_ratio * min(lengths),
-            "language": not speak,
-            "duplicate": config.duplicates and (src, tgt) in seen,
-        }
-        reason = next((rule for rule, applies in dropped.items() if applies), None)
+        yield "language", not speak
+        yield "duplicate", config.duplicates and (src, tgt) in seen
+
+    for row, (src, tgt) in enumerate(zip(text.src, text.tgt)):
+        reason = next((rule for rule, applies in broken(src, tgt) if applies), None)
         if reason is None:
             seen.add((src, tgt))
             kept.append(row)
@@ -79,7 +82,7 @@ def speaks(text: str, lang: str) -> bool:
     It is not where most of its letters are not Latin, or where it has more stop words of the other
     language than of its own, and MIN_FOREIGN at least.
     """
-    letters = [char for char in text if char.isalpha()]
+    letters = [] if text.isascii() else [char for char in text if char.isalpha()]
     if 2 * sum(map(_is_latin, letters)) < len(letters):
         return False
     words = "".join(char if char.isalpha() else " " for char in text.casefold()).split()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,6 @@ from serving.batcher import Batcher, Full
 from serving.measures import Measures, Watched
 from serving.tasks import MOST_SHOWN, Served, Task
 from utils.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

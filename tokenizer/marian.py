@@ -96,7 +96,7 @@ class FrEnTokenizer(BaseTokenizer):
         Raises UserError where it cannot be had (within seconds where there is no network), or where
         its files say that it is for another direction than src_lang -> tgt_lang.
         """
-        folder = Path(name_or_path)
+        folder = Path(name_or_path).expanduser()
         if not folder.is_dir():
             if not is_hub_name(name_or_path):
                 raise UserError(

@@ -78,6 +78,10 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
     under_torchrun = "LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ
     if not under_torchrun and nproc_per_node == 1:
         return None, {}
+    if under_torchrun and nproc_per_node > 1:
+        raise UserError(
+            f"--nproc_per_node {nproc_per_node}: torchrun began them; give it to torchrun"
+        )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if under_torchrun else nproc_per_node
     # Not is_available: after that CUDA_VISIBLE_DEVICES says nothing any more.
     n_gpus = 0 if device == "cpu" else torch.cuda.device_count()

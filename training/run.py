@@ -5,6 +5,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import ignite.distributed as idist
 import torch
@@ -15,7 +16,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import Run
 from configs.load import write_config_json
-from configs.schema import Config, EpochDecay
+from configs.schema import Beam, Config, EpochDecay
 from configs.serialize import apply_overrides, leaves, to_dict
 from data.batching import largest_batches
 from data.corpora.build import build_corpus
@@ -96,12 +97,13 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             if precision == "tf32":
                 torch.set_float32_matmul_precision("high")
             corpus = build_corpus(config.data)
+            corpus.load(corpus.validation)  # what is not there is told before the work begins
             tokenizer = start.tokenizer(corpus)
             data = prepare_data(config, corpus, tokenizer, device=device.type)
             stack.callback(end_workers, data.loader)
             progress = Progress(epoch_length=len(data.loader))
             total_steps = count_steps(config.train, progress.epoch_length, data.n_tokens)
-            warn_of_warm_up(config, total_steps)
+            warn_of_warm_up(config.optim.schedule, total_steps, progress.epoch_length)
             learner = build_learner(
                 config, tokenizer, device=device, dtype=dtype, total_steps=total_steps
             )
@@ -134,10 +136,10 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping, device)
             start.restore(parts)
             if start.whole:
-                require_steps_left(config.train, progress, total_steps)
+                require_steps_left(run, progress, total_steps, data.n_tokens)
             log = stack.enter_context(RunLog(run, first_step=progress.step))
             checkpoints = Checkpoints(run, parts, trainer, config=config.train, before=log.flush)
-            checkpoints.resume(progress, over=is_over())
+            checkpoints.resume(progress, over=is_over(), damaged=start.damaged)
         size = sum(p.numel() for p in learner.model.parameters())
         if idist.get_rank() == 0:
             write_config_json(config, run.config_file)
@@ -151,7 +153,9 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             f"{start.origin}"
         )
         several = config.evaluate.batch_on(device.type)
-        decode = replace(config.decode, batch_size=several)
+        # Greedy, so that what no beam leaves room for does not matter.
+        one: dict[str, Any] = {"search": Beam(), "beam_size": 1, "n_best": 1, "mbr": None}
+        decode = replace(config.decode, **one, batch_size=several)
         translator = Translator(BatchSearch(learner.evaluated, tokenizer, device), decode)
         validation = Validation(config, data, evaluator, translator, log)
         if start.validated:

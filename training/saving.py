@@ -3,7 +3,7 @@
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,11 +192,14 @@ class Checkpoints:
             self.save(trainer)
         self._saver.remove_replaced()
 
-    def resume(self, progress: Progress, *, over: bool) -> None:
+    def resume(
+        self, progress: Progress, *, over: bool, damaged: Collection[Path] = frozenset()
+    ) -> None:
         """Take the files of a run that goes on for its own.
 
         Later ones are of a course that the run may not take again: they are put into a folder of
         their own, the newest first, so that at any time the newest that is left has all before it.
+        So are damaged ones, which would be kept in the place of whole ones.
         """
         later: set[Path] = set()
         # Of a run that is over the last validation may have come within an epoch.
@@ -211,7 +214,7 @@ class Checkpoints:
                 match = pattern.fullmatch(path.name)
                 assert match is not None
                 number = int(match[1])
-                if number > bound:
+                if number > bound or path in damaged:
                     later.add(path)
                 else:
                     score = float(match["score"]) if pattern is BEST else number

@@ -22,12 +22,13 @@ def base_lr(schedule: schema.Schedule, model: schema.ModelConfig) -> float:
     return schedule.lr
 
 
-def warn_of_warm_up(config: schema.Config, total_steps: int) -> None:
+def warn_of_warm_up(schedule: schema.Schedule, total_steps: int, epoch_length: int) -> None:
     """A warning where the run ends before its warm-up, as on few pairs with the config for many."""
-    schedule, epochs = config.optim.schedule, config.train.max_epochs
-    lengths = {"warmup_steps": (total_steps, "updates"), "warmup_epochs": (epochs, "epochs")}
-    for name, (whole, unit) in lengths.items():
-        if getattr(schedule, name, 0) >= whole:
+    epochs = -(-total_steps // epoch_length)
+    # The last update of a warm-up has the full rate, and the epoch after it.
+    lengths = {"warmup_steps": (total_steps, "updates", 0), "warmup_epochs": (epochs, "epochs", 1)}
+    for name, (whole, unit, after) in lengths.items():
+        if getattr(schedule, name, 0) + after > whole:
             logger.warning(
                 f"optim.schedule.{name} = {getattr(schedule, name)}, and the whole run has {whole} "
                 f"{unit}: the learning rate will not reach its height; lower it, or train longer"

@@ -3,6 +3,8 @@
 import contextlib
 import logging
 import shutil
+import signal
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -76,6 +78,7 @@ class Start:
     is_new = True
     validated = False  # the update that it begins after
     whole = False  # and all that follows a last update
+    damaged = frozenset[Path]()  # newer checkpoints, which cannot be read
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         """The run's tokenizer: made and saved by the first process, then loaded by all."""
@@ -95,17 +98,20 @@ class Start:
         )
 
     def restore(self, parts: Mapping[str, Any]) -> None:
-        """Load what there is to begin with into the parts of a checkpoint, given by name."""
+        """Load what there is to begin with into the parts of a checkpoint, given by name; once."""
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
-        """A new run that fails in here leaves nothing behind."""
+        """A new run that fails in here, or gets a SIGTERM, leaves nothing behind."""
+        before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         try:
             yield
         except BaseException:
             if self.is_new and idist.get_rank() == 0:
                 shutil.rmtree(self.run.path, ignore_errors=True)
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ class Initialized(Start):
 
     parent: Run
     checkpoint: Path
-    payload: Mapping[str, Any]
+    payload: dict[str, Any]
 
     def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         tokenizer, data = run_tokenizer(self.parent, self.payload), self.config.data
@@ -140,6 +146,7 @@ class Initialized(Start):
             ) from error
         if different:
             logger.info("the weights fit, but they were trained for another model: %s", different)
+        self.payload.clear()  # it takes memory
 
 
 @dataclass(frozen=True)
@@ -147,9 +154,10 @@ class Resumed(Start):
     """A run that goes on from one of its checkpoints, exactly."""
 
     checkpoint: Path
-    payload: Mapping[str, Any]
+    payload: dict[str, Any]
     validated: bool
     whole: bool
+    damaged: frozenset[Path]
     is_new = False
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
@@ -183,6 +191,7 @@ class Resumed(Start):
                 parts["early_stopping"].load_state_dict(self.payload["early_stopping"])
             elif "early_stopping" in parts and best is not None:  # it is asked for from here on
                 parts["early_stopping"].best_score = -best
+        self.payload.clear()
 
 
 def open_run(config: Config, resume: Path | None) -> Start:
@@ -209,7 +218,9 @@ def open_run(config: Config, resume: Path | None) -> Start:
                 if whole:
                     raise
             origin = f"; going on after update {step} ({checkpoint})"
-        return Resumed(config, run, origin, checkpoint, payload, validated, whole)
+        newer = run.by_age() if resume.is_dir() else [checkpoint]
+        damaged = frozenset(newer[newer.index(checkpoint) + 1 :])
+        return Resumed(config, run, origin, checkpoint, payload, validated, whole, damaged)
     if config.train.init_from is None:
         return Start(config, _new_run(config), "")
     checkpoint, parent = resolve_checkpoint(config.train.init_from, prefer="best")
@@ -231,8 +242,8 @@ def as_parent(config: Config, parent: Config) -> Config:
         what = f"tokenizer.sampling = {own.sampling:g} is for {own.algorithm}"
         why = "what train.init_from names has another tokenizer"
         raise ConfigError(f"{what}, and {why}: set tokenizer.sampling=0")
-    if isinstance(tokenizer, Subword) and isinstance(own, Subword):
-        tokenizer = replace(tokenizer, sampling=own.sampling)
+    if isinstance(tokenizer, Subword):
+        tokenizer = replace(tokenizer, sampling=getattr(own, "sampling", 0.0))
     if config.train.init_model:
         names = (key.removeprefix("model.") for key in TRAINING_ONLY if key.startswith("model."))
         kept: Any = {name: getattr(model, name) for name in names if "." not in name}
@@ -269,7 +280,7 @@ def _new_run(config: Config) -> Run:
     return Run(Path(idist.broadcast(path, src=0, safe_mode=True)))
 
 
-def find_checkpoint(path: Path) -> tuple[Path, Run, Mapping[str, Any]]:
+def find_checkpoint(path: Path) -> tuple[Path, Run, dict[str, Any]]:
     """The checkpoint that --resume means, its run, and its content.
 
     Of a run: the newest, or where that is damaged the one before, with a warning that names both.
@@ -358,10 +369,11 @@ def count_steps(config: TrainConfig, epoch_length: int, n_tokens: int) -> int:
     return min(steps, config.max_steps or steps)
 
 
-def require_steps_left(config: TrainConfig, progress: Progress, total_steps: int) -> None:
+def require_steps_left(run: Run, progress: Progress, total_steps: int, n_tokens: int) -> None:
     """Raises FinishedError; what follows from the checkpoint alone, check_resume has found."""
     if progress.step >= total_steps:
+        twice = -(-2 * progress.step * n_tokens // progress.epoch_length)
         raise FinishedError(
-            f"this run is finished (updates: {progress.step}). To train on, raise the limit: --set "
-            f"train.max_tokens={2 * (config.max_tokens or 1)}"
+            f"{run.path}: this run is finished (updates: {progress.step}). To train on, raise the "
+            f"limit: --set train.max_tokens={twice}"
         )

@@ -96,9 +96,8 @@ class Pieces:
         those of the text, and every id has its word, be it a byte or unknown.
         """
         words = text.split()
-        encoded = encode(words)
+        *encoded, [eos_id] = encode([*words, ""])
         word_of = np.repeat(np.arange(len(words)), [len(ids) - 1 for ids in encoded])
-        [[eos_id]] = encode([""])
         ids = [i for of_word in encoded for i in of_word[:-1]][: most and most - 1]
         return cls(words, [*ids, eos_id], word_of[: len(ids)])
 

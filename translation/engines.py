@@ -1,12 +1,10 @@
 """Search by CTranslate2 with an export of the run, made once: the hypotheses of our own search."""
 
-import fcntl
 import hashlib
 import json
 import logging
 import math
 import re
-import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +19,7 @@ from models.decoding.hypothesis import Hypothesis, Limits, length_penalty, never
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError, one_line
-from utils.files import atomic_path, crc32, write_errors
+from utils.files import crc32, made_once
 
 logger = logging.getLogger(__name__)
 
@@ -56,26 +54,16 @@ def export_once(
     ctranslate2.require_ctranslate2()
     converter = Path(ctranslate2.__file__).read_bytes()
     key = hashlib.sha256(checksum.encode() + converter).hexdigest()[:16]
-    home = run.path / "ctranslate2"
-    folder = home / f"{checkpoint.stem}-{key}"
-    if _is_whole(folder):
-        return folder
-    with write_errors(folder):
-        home.mkdir(exist_ok=True)
-        with (home / ".lock").open("w") as lock:  # a killed process gives it back
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_whole(folder):
-                if (folder / CHECKSUMS).exists():
-                    logger.warning("%s is damaged; it is made anew", folder)
-                ours = rf"\.?{re.escape(checkpoint.stem)}-[0-9a-f]{{16}}(\.[0-9a-f]+\.tmp)?"
-                for stale in home.iterdir():
-                    if re.fullmatch(ours, stale.name):
-                        shutil.rmtree(stale)
-                with atomic_path(folder) as aside:
-                    aside.mkdir()
-                    ctranslate2.convert(model, config, tokenizer, aside, rule_out=False)
-                    (aside / CHECKSUMS).write_text(json.dumps(_checksums(aside)), "utf-8")
-    return folder
+    folder = run.path / "ctranslate2" / f"{checkpoint.stem}-{key}"
+
+    def make(aside: Path) -> None:
+        ctranslate2.convert(model, config, tokenizer, aside, rule_out=False)
+        (aside / CHECKSUMS).write_text(json.dumps(_checksums(aside)), "utf-8")
+
+    if (folder / CHECKSUMS).exists() and not _is_whole(folder):
+        logger.warning("%s is damaged; it is made anew", folder)
+    stale = rf"{re.escape(checkpoint.stem)}-[0-9a-f]{{16}}"
+    return made_once(folder, make, is_whole=_is_whole, stale=stale)
 
 
 def _is_whole(folder: Path) -> bool:

@@ -111,8 +111,8 @@ class EvaluationSet:
                 sources, decode or self.translator.decode, greedy=self.greedy, progress=bar.update
             )
         seconds = time.perf_counter() - began
-        text_of = self.loaded.tokenizer.decode
-        return [" ".join(text_of(best.ids).split()) for best, *_ in found], seconds
+        texts = self.loaded.tokenizer.decode_batch([best.ids for best, *_ in found])
+        return [" ".join(text.split()) for text in texts], seconds
 
     def stored_hypotheses(self) -> list[str] | None:
         """What test.py found before with the same checkpoint, text and search, if it is whole."""
@@ -208,8 +208,11 @@ class Result:
         sides = self.hypotheses, theirs, pairs.references
         paired = paired_bootstrap(*sides, samples=samples, seed=0)
         low, high = paired.interval
+        one, two = run.path.name, other_run.path.name
+        if one == two:
+            one, two = pairs.loaded.checkpoint.name, other.loaded.checkpoint.name
         return (
-            f"{pairs.name}: {run.path.name} {paired.bleu_a:.2f}, {other_run.path.name} "
+            f"{pairs.name}: {one} {paired.bleu_a:.2f}, {two} "
             f"{paired.bleu_b:.2f}: second minus first {paired.difference:+.2f}, 95% interval "
             f"{low:+.2f} to {high:+.2f}, p = {paired.p_value:.3f} (paired bootstrap of sacreBLEU, "
             f"{samples:,} times {paired.n:,} sentences); of systems so far apart people prefer the "

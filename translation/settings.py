@@ -112,8 +112,8 @@ def _require_room(decode: DecodeConfig, *, greedy: bool, best_alone: bool) -> No
         raise UserError(f"{asked}: greedy search finds one translation; use another search")
     if best_alone and decode.mbr is None:
         raise UserError(
-            f"{asked}: one translation a line is written; add --json for all of them, or --mbr to "
-            "choose among them"
+            f"{asked}: one translation a line is written; add --mbr to choose among them, or let "
+            "inference.py --json write them all"
         )
 
 

@@ -52,7 +52,7 @@ class Grid:
             f"best: beam {beam}, length penalty {penalty:g} ({self.split}, {self.n:,} sentences)\n"
             f"{command('inference.py', *as_flags, of='decode.')}\n"
             f"{command('test.py', *as_sets)}\n"
-            f"decode=DecodeConfig(beam_size={beam}, length_penalty={penalty:g}, "
+            f"decode=replace(base.decode, beam_size={beam}, length_penalty={penalty!r}, "
             f"n_best={min(beam, 5)})"
         )
 

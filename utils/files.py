@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import socket
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from utils.errors import UserError
@@ -36,6 +37,34 @@ def atomic_path(path: Path) -> Iterator[Path]:
             aside.unlink()
 
 
+def made_once(
+    folder: Path, make: Callable[[Path], object], *, is_whole: Callable[[Path], bool], stale: str
+) -> Path:
+    """The folder, filled by `make` where it is not whole; several processes at once make one.
+
+    What killed ones left is removed, and first of all siblings with names that match `stale`, which
+    the folder itself does if it may be damaged. Raises UserError where it cannot be written.
+    """
+    import fcntl
+
+    if is_whole(folder):
+        return folder
+    home = folder.parent
+    with write_errors(folder):
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / ".lock").open("w") as lock:  # a killed process gives it back
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if is_whole(folder):
+                return folder
+            for path in home.iterdir():
+                if re.fullmatch(rf"{stale}|\.({stale})\.[0-9a-f]+\.tmp", path.name):
+                    shutil.rmtree(path)
+            with atomic_path(folder) as aside:
+                aside.mkdir()
+                make(aside)
+    return folder
+
+
 @contextlib.contextmanager
 def write_errors(path: Path) -> Iterator[None]:
     """An OSError becomes a UserError that says that `path` cannot be written, and why."""
@@ -44,10 +73,10 @@ def write_errors(path: Path) -> Iterator[None]:
     except BrokenPipeError:  # the reader has gone: no mistake
         raise
     except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; see that it can be written, or free "
-            "some space"
-        ) from error
+        remedy = "see that it can be written, or free some space"
+        if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
+            remedy = "give another name"
+        raise UserError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
 
 
 @contextlib.contextmanager

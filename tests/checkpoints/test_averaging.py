@@ -124,9 +124,8 @@ def test_every_script_takes_an_average_but_training_does_not_go_on_from_it(
     [
         ("", "which checkpoints?"),
         ("--best 2 --last 2", "not allowed with argument"),
-        ("--best 9", "3 such checkpoints, not 9: ask for fewer, or train with --set train.keep_b"),
-        ("--last 1", "an average needs two checkpoints or more"),
-        ("--last 0", "an integer >= 1"),
+        ("--best 9", "3 such checkpoints, not 9: ask for fewer (train.keep_best says how many"),
+        ("--last 1", "an integer >= 2"),
     ],
 )
 def test_a_mistake_gets_one_line(run: Run, averaged: Scripts, args: str, words: str) -> None:

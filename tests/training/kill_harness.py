@@ -103,7 +103,8 @@ class Report:
 def nursery() -> subprocess.Popen[str]:
     """The process that forks lives, one for all campaigns; it ends with this one."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    settings = {"OMP_NUM_THREADS": "1", "COMPUTES_BF16": "yes", "PYTHONPATH": path}
+    env = {**os.environ, **settings}
     command = [sys.executable, "-c", "import nursery; nursery.serve()"]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True)

@@ -190,6 +190,8 @@ def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.Monk
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert choose_backend(1, "cpu") == ("gloo", {})
+    with pytest.raises(UserError, match="--nproc_per_node 2: torchrun began them"):
+        choose_backend(2, "cpu")
 
 
 def on_the_cpu(local_rank: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,11 @@ import train as script
 from checkpoints.content import checkpoint_config
 from checkpoints.run import Run, create_run
 from configs.load import write_config_json
-from configs.schema import Config, Subword
+from configs.schema import Config, Marian, Subword
 from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
 from training.prepare import Learner
-from training.start import run_to_resume
+from training.start import as_parent, run_to_resume
 from utils.cli import run_main
 from utils.errors import ConfigError, UserError
 
@@ -83,6 +84,9 @@ def test_it_begins_with_the_parents_best_weights_and_tokenizer(
     assert (tokenizer["vocab_size"], tokenizer["sampling"]) == (100, 0.2)
     with pytest.raises(ConfigError, match=r"sampling = 0\.2 is for unigram, and what"):
         run_here(child_config(folder, parent, "tokenizer.sampling=0.2 tokenizer.algorithm=unigram"))
+    mine = checkpoint_config(content(run.newest()))
+    other = replace(mine, tokenizer=Marian())  # asks for no sampling
+    assert as_parent(other, mine).tokenizer == replace(mine.tokenizer, sampling=0.0)
 
 
 def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent: Run) -> None:

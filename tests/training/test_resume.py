@@ -274,6 +274,20 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
         run_here(config, resume=kept)
 
 
+def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(
+    whole: Runs, tmp_path: Path
+) -> None:
+    config, run = whole["cosine"]
+    again = copied(run, tmp_path)
+    *_, regular, best, last = again.by_age()
+    best.unlink()
+    last.unlink()
+    cut_in_half(regular)  # and goes on from the best one of that epoch
+    run_here(config, resume=again.path)
+    assert_same(run, again, regular.name)
+    assert [path.name for path in again.by_age()] == [path.name for path in run.by_age()]
+
+
 def test_each_course_that_a_run_leaves_is_kept(whole: Runs, tmp_path: Path) -> None:
     config, run = whole["cosine"]
     again = copied(run, tmp_path)

@@ -202,21 +202,25 @@ def test_all_that_decays_is_one_group_as_it_always_was() -> None:
     ("settings", "said"),
     [
         (
-            "optim.schedule=cosine",
-            "optim.schedule.warmup_steps = 400, and the whole run has 400 up",
+            "optim.schedule=cosine optim.schedule.warmup_steps=401",
+            "optim.schedule.warmup_steps = 401, and the whole run has 400 up",
         ),
-        ("optim.schedule=cosine optim.schedule.warmup_steps=399", ""),
+        ("optim.schedule=cosine", ""),
         (
-            "optim.schedule=epoch_decay train.max_epochs=6",
-            "warmup_epochs = 6, and the whole run ha",
+            "optim.schedule=epoch_decay optim.schedule.warmup_epochs=8",
+            "warmup_epochs = 8, and the whole run has 8 epochs",
         ),
-        ("optim.schedule=epoch_decay train.max_epochs=7", ""),
+        ("optim.schedule=epoch_decay optim.schedule.warmup_epochs=7", ""),
         ("optim.schedule=constant", ""),
     ],
 )
-def test_a_warm_up_as_long_as_the_run_is_told(
+def test_a_warm_up_longer_than_the_run_is_told(
     settings: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_of_warm_up(apply_overrides(Config(), settings.split()), total_steps=400)
+    config = apply_overrides(Config(), settings.split())
+    schedule, rates = config.optim.schedule, lr_factor(config.optim.schedule, total_steps=400)
+    warn_of_warm_up(schedule, total_steps=400, epoch_length=51)
+    n = 8 if config.optim.schedule.kind == "epoch_decay" else 400
+    assert (max(map(rates, range(n))) < 1) == bool(said)
     assert said in caplog.text
     assert bool(said) == bool(caplog.text)

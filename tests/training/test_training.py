@@ -4,7 +4,9 @@ import logging
 import math
 import os
 import re
+import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -272,9 +274,12 @@ def test_a_budget_of_target_tokens_ends_the_run_and_is_what_the_schedule_spans(
     run = run_here(by_tokens).run
     assert_same_logs(run, run_here(apply_overrides(config, ["train.max_steps=7"])).run)
     assert max(log_of(run)) == 7
-    with pytest.raises(FinishedError, match=rf"7\)\. .* train\.max_tokens={2 * budget}$"):
-        run_here(by_tokens, resume=run.path)
-    epoch = run_here(apply_overrides(config, ["train.max_tokens=1000000000"])).run
+    with pytest.raises(FinishedError, match=r"7\)\. .* train\.max_tokens=\d+$") as told:
+        run_here(apply_overrides(by_tokens, ["train.max_tokens=9"]), resume=run.path)
+    more = str(told.value).split()[-1]
+    run_here(apply_overrides(by_tokens, [more, "train.max_epochs=2"]), resume=run.path)
+    assert max(log_of(run)) == 14  # twice as many
+    epoch = run_here(apply_overrides(config, ["train.max_tokens=4000000000"])).run
     assert max(log_of(epoch)) == 10  # max_epochs is a limit too
 
 
@@ -325,11 +330,27 @@ def test_a_mistake_on_the_command_line_gets_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_run_that_cannot_begin_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for wrong in ("data.corpus.root=nowhere", "data.corpus.validation=none_such"):
         with pytest.raises(UserError):
             run_here(toy_config(tmp_path, wrong))
+    assert not (tmp_path / "cache").exists()  # the text was not read in vain
+    end = partial(os.kill, os.getpid(), signal.SIGTERM)
+    monkeypatch.setattr(run_module, "build_learner", lambda *args, **kwargs: end())
+    with pytest.raises(SystemExit) as ended:
+        run_here(toy_config(tmp_path))
+    assert ended.value.code == 128 + signal.SIGTERM
     assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_beam_that_no_batch_of_the_evaluation_leaves_room_for_does_not_matter(
+    tmp_path: Path,
+) -> None:
+    large = "decode.beam_size=1100 decode.batch_size=1 evaluate.bleu_every_epochs=1"
+    run = run_here(toy_config(tmp_path, large, "train.max_epochs=1")).run
+    assert "bleu" in log_of(run, "validation")[max(log_of(run))]
 
 
 def test_a_validation_pair_past_the_position_table_is_named_before_training(tmp_path: Path) -> None:
