@@ -209,7 +209,7 @@ class Result:
         paired = paired_bootstrap(*sides, samples=samples, seed=0)
         low, high = paired.interval
         one, two = run.path.name, other_run.path.name
-        if one == two:
+        if run.path == other_run.path:
             one, two = pairs.loaded.checkpoint.name, other.loaded.checkpoint.name
         return (
             f"{pairs.name}: {one} {paired.bleu_a:.2f}, {two} "

@@ -321,6 +321,9 @@ def test_the_script_writes_a_folder_whose_card_works(
         scored.read_text().replace('"checkpoint_sha256": "', '"checkpoint_sha256": "0')
     )
     (run / "results" / "broken_scores.json").write_text("{")
+    elsewhere = json.loads(scored.read_text())
+    elsewhere["config"]["data"]["corpus"]["n_test"] = 7
+    (run / "results" / "elsewhere_first8_scores.json").write_text(json.dumps(elsewhere))
     out = tmp_path / "out"
     ended = run_script(
         "export.py", "--model_path", run, "--format", "transformers", "--output_dir", out

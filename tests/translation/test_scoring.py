@@ -13,6 +13,7 @@ from made_runs import Scripts, copy_run
 
 import test as test_script
 import tune
+from checkpoints.run import REGULAR, Run
 from tokenizer.build import load_tokenizer
 from translation.metrics import score_corpus
 from translation.tuning import Grid
@@ -137,6 +138,11 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     assert equal in score(*against, "--set", "decode.beam_size=2").splitlines()[-1]
     stored.write_text(chr(ord(references[0]) ^ 1) + references[1:], "utf-8")
     assert equal in score(*against).splitlines()[-1]
+    # Of one run the checkpoints are named.
+    last = Run(run).files(REGULAR)[-1]
+    line = score("--model_path", run, "--compare", last, "--limit", "2").splitlines()[-1]
+    assert f": {Run(run).best().name} " in line
+    assert f" {last.name} " in line
 
 
 def test_scores_do_not_depend_on_the_batch(run: Path) -> None:
