@@ -11,7 +11,6 @@ import io
 import json
 import logging
 import os
-import shutil
 import time
 import uuid
 import zlib
@@ -27,7 +26,7 @@ from configs.schema import DataConfig
 from data.corpora.base import CorpusReader, ParallelText
 from tokenizer.base import BaseTokenizer
 from utils.errors import UserError
-from utils.files import crc32, sync
+from utils.files import crc32, remove, sync
 
 logger = logging.getLogger(__name__)
 
@@ -278,7 +277,7 @@ def _set_aside(damaged: Path) -> None:
     trash = damaged.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
     with contextlib.suppress(FileNotFoundError):  # another process was first
         os.rename(damaged, trash)
-        _remove(trash)
+        remove(trash)
 
 
 @contextlib.contextmanager
@@ -293,12 +292,12 @@ def _partial_folder(cache_dir: Path) -> Iterator[Path]:
         for old in cache_dir.glob(f"{PARTIAL}*"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - old.stat().st_mtime > STALE_AFTER_S:
-                    _remove(old)
+                    remove(old)
         partial.mkdir()
     try:
         yield partial
     finally:
-        _remove(partial)
+        remove(partial)
 
 
 @contextlib.contextmanager
@@ -309,10 +308,3 @@ def _disk_errors(cache_dir: Path) -> Iterator[None]:
         raise UserError(
             f"{cache_dir}: the cache cannot be written ({error.strerror or error}); {REMEDY}"
         ) from error
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

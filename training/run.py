@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,12 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             if precision == "tf32":
                 torch.set_float32_matmul_precision("high")
             corpus = build_corpus(config.data)
-            corpus.load(corpus.validation)  # what is not there is told before the work begins
+            # Tokenizer and ids are made of one text, which is read and cleaned once.
+            corpus.load = read = cache(corpus.load)  # type: ignore[method-assign]
+            read(corpus.validation)  # what is not there is told before the work begins
             tokenizer = start.tokenizer(corpus)
             data = prepare_data(config, corpus, tokenizer, device=device.type)
+            read.cache_clear()
             stack.callback(end_workers, data.loader)
             progress = Progress(epoch_length=len(data.loader))
             total_steps = count_steps(config.train, progress.epoch_length, data.n_tokens)

@@ -32,9 +32,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             os.replace(aside, path)
             sync(path.parent)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            aside.unlink()
+        remove(aside)
 
 
 def made_once(
@@ -140,7 +138,13 @@ def sync(path: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove what processes that were killed while they wrote left in `folder`."""
     for left in folder.glob(".*.tmp"):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
+        remove(left)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, as far as that is possible."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -7,7 +7,7 @@ are integer tensors handed in, never inferred from sizes.
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,20 @@ T = TypeVar("T")
 def exact_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type to compute angles and biases in: float64 for float64, float32 for anything less."""
     return torch.promote_types(dtype, torch.float32)
+
+
+class ExactParameters(nn.Module):
+    """Its parameters stay in float32 or better where the model is cast to less.
+
+    For angles: what a frequency of about 1 loses in bfloat16 is a radian at position 500.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        kept = {name: weight.data for name, weight in self.named_parameters()}
+        super()._apply(fn, recurse)
+        for name, weight in self.named_parameters():
+            weight.data = kept[name].to(weight.device, exact_dtype(weight.dtype))
+        return self
 
 
 def least(*bounds: int | None) -> int | None:

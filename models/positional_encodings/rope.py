@@ -11,7 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.positional_encodings.base import AttentionPosition, Heads, Places, Role, exact_dtype
+from models.positional_encodings.base import (
+    AttentionPosition,
+    ExactParameters,
+    Heads,
+    Places,
+    Role,
+    exact_dtype,
+)
 
 Layout = Literal["interleaved", "half"]
 Form = Literal["auto", "real", "complex"]
@@ -252,7 +259,7 @@ class Rotary(AttentionPosition):
         return q, k, v
 
 
-class LearnedRotary(Rotary):
+class LearnedRotary(ExactParameters, Rotary):
     """Rotary whose every head trains ln theta, [H,Dh/2], from that of the paper.
 
     Takes the arguments of `Rotary` but for stretch, gain and rope_dim.

@@ -12,11 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.positional_encodings.base import AttentionPosition, Heads, Places, exact_dtype
+from models.positional_encodings.base import (
+    AttentionPosition,
+    ExactParameters,
+    Heads,
+    Places,
+    exact_dtype,
+)
 from models.positional_encodings.rope import form_for, inverse_frequencies, rotation, turned
 
 
-class TurnedByState(AttentionPosition):
+class TurnedByState(ExactParameters, AttentionPosition):
     """Pair i of a token's q and k turns by its state, [B,H,T,Dh/2] or [B,H,T,1], times theta_i.
 
     For self-attention alone: elsewhere tokens have no state, and nothing turns.

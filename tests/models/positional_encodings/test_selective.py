@@ -12,6 +12,7 @@ from tiny_models import D_MODEL, N_HEADS, configured, model_with, sources, targe
 from torch import Tensor
 
 import configs.positions as config
+from configs.position_names import POSITIONS
 from models.attention.multi_head import SelfAttention
 from models.positional_encodings.base import Places
 from models.positional_encodings.repo import Repositioned
@@ -148,7 +149,16 @@ def test_sums_and_angles_keep_their_precision_under_autocast() -> None:
             state = made.token_state(x)
         assert state.dtype == torch.float32
         close(state.double(), exact, 1e-5)
-        assert made.bfloat16().token_state(x.bfloat16()).dtype == torch.float32
+        state = made.token_state(x.bfloat16())
+        assert state.dtype == torch.float32
+        assert made.bfloat16().token_state(x.bfloat16()).equal(state)  # of weights not rounded
+
+
+def test_learned_frequencies_keep_theirs_in_a_model_of_less() -> None:
+    made, x = configured(POSITIONS["rope_learned"]), torch.randn(1, N_HEADS, 2, D_MODEL // N_HEADS)
+    exact = made.theta(x)
+    assert made.half().theta(x.half()).equal(exact)
+    assert made.double().log_theta.dtype == torch.float64
 
 
 def test_without_a_state_it_refuses() -> None:
