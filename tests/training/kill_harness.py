@@ -43,6 +43,7 @@ from toy_runs import assert_same_logs, assert_same_state, log_of
 
 from checkpoints.content import read_checkpoint
 from checkpoints.run import BEST, REGULAR, Run
+from utils.machine import CPU, computes_bf16
 
 EPOCHS = 4
 SETTINGS = f"""
@@ -53,14 +54,16 @@ SETTINGS = f"""
     data.corpus.n_validation=20 data.corpus.n_test=10 data.max_len=64 data.batch_size=192
     optim.accumulate=3 optim.schedule.warmup_steps=10 evaluate.bleu_every_epochs=0 decode.max_len=24
 """.split()
+# Where the processor computes in it: to emulate it takes as long as all the rest.
+BF16 = ["train.precision=bf16"] * computes_bf16(CPU)
 # Each of them beside a moving average and accumulation, which all have.
 VARIANTS = {
     "plain": [],
     "within": ["train.max_steps=50"],  # the end, which has a validation of its own
     "sampling": ["tokenizer.sampling=0.1"],  # BPE-dropout
     "muon": ["optim.optimizer=muon"],
-    "bf16": ["train.precision=bf16"],
-    "all": ["tokenizer.sampling=0.1", "optim.optimizer=muon", "train.precision=bf16"],
+    "bf16": BF16,
+    "all": ["tokenizer.sampling=0.1", "optim.optimizer=muon", *BF16],
 }
 # With the highest number that is drawn: a life that goes on from a late checkpoint makes few calls.
 CALLS = {"torch.save": 6, "os.fsync": 24, "os.replace": 12, "os.rename": 2, "os.unlink": 12}
@@ -103,8 +106,7 @@ class Report:
 def nursery() -> subprocess.Popen[str]:
     """The process that forks lives, one for all campaigns; it ends with this one."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
-    settings = {"OMP_NUM_THREADS": "1", "COMPUTES_BF16": "yes", "PYTHONPATH": path}
-    env = {**os.environ, **settings}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     command = [sys.executable, "-c", "import nursery; nursery.serve()"]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True)
