@@ -141,7 +141,7 @@ def main(argv: list[str] | None = None) -> None:
         show_differences(config, args.diff)
         return
     if config.train.init_from is not None and checkpoint is None:
-        require_there(config.train.init_from)
+        require_there(Path(config.train.init_from).expanduser())
         if config.train.init_model:
             require_own_model(args)
     from training.processes import run_processes

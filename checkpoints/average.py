@@ -110,4 +110,4 @@ def _require_same(
 
 def _origin(config: Config, path: Path) -> Path:
     """The run whose weights the run of a checkpoint began with, or that run itself."""
-    return run_of(Path(config.train.init_from or path)).path.resolve()
+    return run_of(Path(config.train.init_from or path).expanduser()).path.resolve()

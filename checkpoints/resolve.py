@@ -15,7 +15,7 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
     OWNER/NAME). Of a run "best" is that of the lowest validation loss, or the newest where there is
     none; "newest" the one to go on from.
     """
-    given = Path(path).expanduser()
+    given = Path(path)
     if given.name in (WEIGHTS, PICKLED) and is_of_transformers(given.parent):
         given = given.parent
     if given.is_file():

@@ -175,5 +175,5 @@ def hub_name(path: str | Path) -> str | None:
 
 def require_there(path: str | Path) -> None:
     """Raises UserError where there is neither a file nor a folder, nor can be a name on the hub."""
-    if not Path(path).expanduser().exists() and hub_name(path) is None:
+    if not Path(path).exists() and hub_name(path) is None:
         raise UserError(f"{path}: no such checkpoint or run folder")

@@ -137,9 +137,7 @@ class Service:
         ranked = [_joined(each, 1 + n_more) for each in of_texts]
         answer: dict[str, Any] = {"translatedText": [each[0]["text"] for each in ranked]}
         if n_more:
-            # Hypotheses of other pieces may spell the same.
-            spelled = (list(dict.fromkeys(h["text"] for h in each)) for each in ranked)
-            answer["alternatives"] = [each[1:] for each in spelled]
+            answer["alternatives"] = [[h["text"] for h in each[1:]] for each in ranked]
         if detailed:
             answer["hypotheses"] = ranked
         if not several:

@@ -70,5 +70,10 @@ class Served:
         if decode.mbr:  # all are compared to find the best
             n_best = decode.n_best
         found = self.translator.translate(list(items), search=task.search, n_best=n_best)
-        ranked = (each.hypotheses[: task.n_best] for each in found)
-        return [[{"text": as_line(h.text), "score": h.score} for h in each] for each in ranked]
+        answers = []
+        for each in found:
+            scores: dict[str, float] = {}  # of those that spell the same in other pieces the best
+            for h in each.hypotheses[: task.n_best]:
+                scores.setdefault(as_line(h.text), h.score)
+            answers.append([{"text": text, "score": score} for text, score in scores.items()])
+        return answers

@@ -100,7 +100,8 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             corpus = build_corpus(config.data)
             # Tokenizer and ids are made of one text, which is read and cleaned once.
             corpus.load = read = cache(corpus.load)  # type: ignore[method-assign]
-            read(corpus.validation)  # what is not there is told before the work begins
+            if idist.get_rank() == 0:
+                read(corpus.validation)  # what is not there is told before the work begins
             tokenizer = start.tokenizer(corpus)
             data = prepare_data(config, corpus, tokenizer, device=device.type)
             read.cache_clear()

@@ -232,7 +232,7 @@ class Checkpoints:
         for path in reversed(self.run.by_age()):
             if path in later:
                 os.replace(path, folder / path.name)
-        said = "checkpoints after update %d are now in %s: going on will make others"
+        said = "checkpoints after update %d, or damaged, are now in %s: going on will make others"
         logger.warning(said, progress.step, folder)
 
 

@@ -103,7 +103,12 @@ class Start:
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
         """A new run that fails in here, or gets a SIGTERM, leaves nothing behind."""
-        before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+        def end(number: int, _: Any) -> None:
+            signal.signal(number, signal.SIG_IGN)  # another one would end the clearing up
+            sys.exit(128 + number)
+
+        before = signal.signal(signal.SIGTERM, end)
         try:
             yield
         except BaseException:
@@ -200,7 +205,7 @@ def open_run(config: Config, resume: Path | None) -> Start:
     Raises UserError where there is nothing to begin with, or where `config` would not go on.
     """
     if resume is not None:
-        checkpoint, run, payload = find_checkpoint(resume)
+        checkpoint, run, payload, damaged = find_checkpoint(resume)
         if "optimizer" not in payload:  # averaged or exported
             raise UserError(
                 f"{checkpoint} holds weights to translate with, and nothing to go on training "
@@ -211,19 +216,18 @@ def open_run(config: Config, resume: Path | None) -> Start:
             config = as_begun(config, checkpoint_config(payload))
             step = payload["progress"]["step"]
             validated = is_validated(run, step)
-            whole = is_whole(run, checkpoint, payload, validated=validated)
+            whole = not damaged and is_whole(run, checkpoint, payload, validated=validated)
             try:
                 check_resume(config, payload, checkpoint)
             except FinishedError:
                 if whole:
                     raise
             origin = f"; going on after update {step} ({checkpoint})"
-        newer = run.by_age() if resume.is_dir() else [checkpoint]
-        damaged = frozenset(newer[newer.index(checkpoint) + 1 :])
         return Resumed(config, run, origin, checkpoint, payload, validated, whole, damaged)
     if config.train.init_from is None:
         return Start(config, _new_run(config), "")
-    checkpoint, parent = resolve_checkpoint(config.train.init_from, prefer="best")
+    named = Path(config.train.init_from).expanduser()
+    checkpoint, parent = resolve_checkpoint(named, prefer="best")
     payload = read_checkpoint(checkpoint)
     config = as_parent(config, checkpoint_config(payload))
     origin = f"; weights of {checkpoint}"
@@ -280,8 +284,8 @@ def _new_run(config: Config) -> Run:
     return Run(Path(idist.broadcast(path, src=0, safe_mode=True)))
 
 
-def find_checkpoint(path: Path) -> tuple[Path, Run, dict[str, Any]]:
-    """The checkpoint that --resume means, its run, and its content.
+def find_checkpoint(path: Path) -> tuple[Path, Run, dict[str, Any], frozenset[Path]]:
+    """The checkpoint that --resume means, its run, its content, and newer ones that are damaged.
 
     Of a run: the newest, or where that is damaged the one before, with a warning that names both.
     Raises UserError where there is none, and DamagedError for a damaged one that is named itself.
@@ -291,18 +295,18 @@ def find_checkpoint(path: Path) -> tuple[Path, Run, dict[str, Any]]:
         why = "the run has taken another course since: begin a new one with --init_from"
         raise UserError(f"{checkpoint} was left aside, and {why}")
     if path.is_file():
-        return checkpoint, run, read_checkpoint(checkpoint)
-    damaged: dict[str, DamagedError] = {}
+        return checkpoint, run, read_checkpoint(checkpoint), frozenset()
+    damaged: dict[Path, DamagedError] = {}
     for checkpoint in reversed(run.by_age()):
         try:
             payload = read_checkpoint(checkpoint)
         except DamagedError as error:
-            damaged[str(checkpoint)] = error
+            damaged[checkpoint] = error
             continue
         if damaged:
-            names = ", ".join(damaged)
+            names = ", ".join(map(str, damaged))
             logger.warning("damaged: %s; going on from the one before, %s", names, checkpoint)
-        return checkpoint, run, payload
+        return checkpoint, run, payload, frozenset(damaged)
     raise next(iter(damaged.values()))
 
 

@@ -60,7 +60,9 @@ def export_once(
         ctranslate2.convert(model, config, tokenizer, aside, rule_out=False)
         (aside / CHECKSUMS).write_text(json.dumps(_checksums(aside)), "utf-8")
 
-    if (folder / CHECKSUMS).exists() and not _is_whole(folder):
+    if _is_whole(folder):
+        return folder
+    if (folder / CHECKSUMS).exists():
         logger.warning("%s is damaged; it is made anew", folder)
     stale = rf"{re.escape(checkpoint.stem)}-[0-9a-f]{{16}}"
     return made_once(folder, make, is_whole=_is_whole, stale=stale)

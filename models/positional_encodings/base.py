@@ -37,7 +37,8 @@ class ExactParameters(nn.Module):
         kept = {name: weight.data for name, weight in self.named_parameters()}
         super()._apply(fn, recurse)
         for name, weight in self.named_parameters():
-            weight.data = kept[name].to(weight.device, exact_dtype(weight.dtype))
+            if (exact := exact_dtype(weight.dtype)) != weight.dtype:
+                weight.data = kept[name].to(weight.device, exact)
         return self
 
 

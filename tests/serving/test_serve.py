@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
 import pytest
@@ -23,7 +24,7 @@ from made_runs import Scripts
 
 import inference
 import serve
-from configs.schema import Phrasebook, Sampling
+from configs.schema import DecodeConfig, Phrasebook, Sampling
 from data.corpora.phrasebook import PhrasebookCorpus
 from serving.app import Limits, build_app
 from serving.tasks import Served, Task
@@ -154,6 +155,16 @@ def test_as_many_samples_are_drawn_as_are_asked_for(trained_run: Path) -> None:
     served = Served(load_run(trained_run), translator)
     [found] = served.do(Task("one", "translate", "sample", 5), ["Le chat dort."])
     assert len(found) == 5
+
+
+def test_what_spells_the_same_is_given_once() -> None:
+    beam = {-1.0: "the cat", -2.0: "the\ncat", -3.0: "a cat"}
+    ranked = [SimpleNamespace(text=text, score=score) for score, text in beam.items()]
+    found = [SimpleNamespace(hypotheses=ranked)]
+    translator: Any = SimpleNamespace(decode=DecodeConfig(), translate=lambda *_, **__: found)
+    served = Served(loaded=cast(Any, None), translator=translator)
+    [answer] = served.do(Task("", "translate", n_best=3), ["le chat"])
+    assert answer == [{"text": "the cat", "score": -1.0}, {"text": "a cat", "score": -3.0}]
 
 
 def test_words_are_linked(server: Server, trained_run: Path) -> None:

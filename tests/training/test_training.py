@@ -26,7 +26,7 @@ from configs.schema import InverseSqrt
 from configs.serialize import apply_overrides
 from data.cache import TokenizedSplit
 from models.loss import TokenSums
-from training import engine, run as run_module
+from training import engine, run as run_module, start as start_module
 from training.engine import step_seed
 from training.faults import NonFiniteError, remedies_named
 from training.handlers import ProgressBar
@@ -339,6 +339,8 @@ def test_a_run_that_cannot_begin_leaves_no_folder(
     assert not (tmp_path / "cache").exists()  # the text was not read in vain
     end = partial(os.kill, os.getpid(), signal.SIGTERM)
     monkeypatch.setattr(run_module, "build_learner", lambda *args, **kwargs: end())
+    remove = start_module.shutil.rmtree
+    monkeypatch.setattr(start_module.shutil, "rmtree", lambda *a, **k: (end(), remove(*a, **k)))
     with pytest.raises(SystemExit) as ended:
         run_here(toy_config(tmp_path))
     assert ended.value.code == 128 + signal.SIGTERM
