@@ -16,11 +16,13 @@ _FEW = 64  # rows, of any other weight
 # Multiplications, below which oneDNN takes longer to begin than torch to finish, unless the weight
 # has so many numbers that to fetch them is what takes long.
 _WORTH, _FETCHED = 2_000_000, 2_000_000
+_BY_COLUMNS = True  # one row by torch, which takes a weight that lies by columns faster
 if torch.backends.cpu.get_cpu_capability() == "AVX512":
-    _FEW, _WORTH, _FETCHED = _SOME, 500_000, 100_000
+    _FEW, _WORTH, _FETCHED, _BY_COLUMNS = _SOME, 500_000, 100_000, False
 
-# Within `weights_fixed`: by id, each weight that was met and the same laid out for oneDNN.
-_laid_out: ContextVar[dict[int, tuple[Tensor, Tensor]] | None] = ContextVar(
+# Within `weights_fixed`: by id, and whether by columns, each weight that was met and the same laid
+# out.
+_laid_out: ContextVar[dict[tuple[int, bool], tuple[Tensor, Tensor]] | None] = ContextVar(
     "laid_out", default=None
 )
 # Within `weights_cast`: by the id of a map, its weight, and its bias if it has one.
@@ -52,7 +54,7 @@ def unpacked(module: nn.Linear) -> Callable[[Tensor], Tensor]:
     def apply(x: Tensor) -> Tensor:
         n_rows = x.shape[0] * x.shape[1]
         if n_rows not in by_rows:
-            by_rows[n_rows] = _for_onednn(weight, n_rows)
+            by_rows[n_rows] = _for_rows(weight, n_rows)
         return _product(x, weight, by_rows[n_rows], bias)
 
     return apply
@@ -63,30 +65,34 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     A search meets the weights with few rows, cold in the cache, and torch's product on a CPU then
     spends most of its time in fetching them: oneDNN's, with the weight laid out for it once, takes
-    two thirds of the time. It serves float32, and bfloat16 where the processor computes in it, on a
-    CPU without gradients, within `weights_fixed`.
+    two thirds of the time, and so does torch's of one row without AVX-512, with the weight laid out
+    by columns. Both serve float32, and bfloat16 where the processor computes in it, on a CPU
+    without gradients, within `weights_fixed`.
     """
-    laid_out = None if x.dtype != weight.dtype else _for_onednn(weight, x.shape[:-1].numel())
+    laid_out = None if x.dtype != weight.dtype else _for_rows(weight, x.shape[:-1].numel())
     return _product(x, weight, laid_out, bias)
 
 
 def _product(x: Tensor, weight: Tensor, laid_out: Tensor | None, bias: Tensor | None) -> Tensor:
-    if laid_out is None:
-        return F.linear(x, weight, bias)
+    if laid_out is None or not laid_out.is_mkldnn:
+        return F.linear(x, weight if laid_out is None else laid_out, bias)
     return torch.ops.mkldnn._linear_pointwise.default(x, laid_out, bias, "none", [], "")
 
 
-def _for_onednn(weight: Tensor, n_rows: int) -> Tensor | None:
-    """The weight laid out for n_rows rows where that serves, else None."""
+def _for_rows(weight: Tensor, n_rows: int) -> Tensor | None:
+    """The weight laid out for n_rows rows, for oneDNN or by columns, where that serves; or None."""
     if torch.compiler.is_compiling() or (held := _laid_out.get()) is None:
         return None
     most = _SOME if weight.numel() >= _LARGE else _FEW
     worth = n_rows * weight.numel() >= _WORTH or (n_rows > 0 and weight.numel() >= _FETCHED)
-    if n_rows > most or not worth or not _serves(weight):
+    by_columns = _BY_COLUMNS and n_rows == 1
+    if (not by_columns and (n_rows > most or not worth)) or not _serves(weight):
         return None
-    if id(weight) not in held:
-        held[id(weight)] = weight, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 32)
-    return held[id(weight)][1]
+    key = id(weight), by_columns
+    if key not in held:
+        own, reorder = weight.detach(), torch.ops.mkldnn._reorder_linear_weight
+        held[key] = weight, own.t().contiguous().t() if by_columns else reorder(own, 32)
+    return held[key][1]
 
 
 def _serves(weight: Tensor) -> bool:

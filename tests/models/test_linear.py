@@ -23,7 +23,7 @@ def was_laid_out(module: Linear, x: torch.Tensor) -> bool:
         module(x)
         held = models.linear._laid_out.get()
         assert held is not None
-        return id(module.weight) in held
+        return id(module.weight) in dict(held.keys())
 
 
 @pytest.fixture
@@ -36,10 +36,16 @@ def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> L
 
 @pytest.mark.parametrize("shape", [(1, 16), (5, 1, 16), (8, 8, 16), (3, 300, 16), (0, 16)])
 @pytest.mark.parametrize("module", [True, False], indirect=True)
-def test_equals_the_plain_product(shape: tuple[int, ...], module: Linear) -> None:
+@pytest.mark.parametrize("by_columns", [True, False])  # one row: without AVX-512, and with it
+def test_equals_the_plain_product(
+    shape: tuple[int, ...], module: Linear, by_columns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models.linear, "_BY_COLUMNS", by_columns)
     x = torch.randn(shape)
     with torch.inference_mode(), weights_fixed():
         out, plain = module(x), F.linear(x, module.weight, module.bias)
+        one_row = list(models.linear._laid_out.get() or ()) == [(id(module.weight), True)]
+    assert one_row == (by_columns and shape == (1, 16))
     assert out.shape == plain.shape == (*shape[:-1], 70)
     assert torch.allclose(out, plain, rtol=0, atol=1e-5)
 
@@ -68,7 +74,7 @@ def test_keeps_a_layout_within_the_outermost_scope_alone(module: Linear) -> None
         with weights_fixed():
             held = models.linear._laid_out.get()
             assert held is not None
-            assert list(held) == [id(module.weight)]
+            assert list(held) == [(id(module.weight), False)]
         assert models.linear._laid_out.get() is held
     assert models.linear._laid_out.get() is None
     with torch.inference_mode():
