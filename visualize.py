@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from configs.load import add_set_argument, load_config
-from configs.position_names import POSITIONS, position_in_names
+from configs.position_names import NAMES, position_in_names, position_name
 from configs.schema import Config
 from configs.serialize import apply_overrides
 from pictures.distance import decay, ideas, projections, similarity
@@ -49,8 +49,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         command = commands.add_parser(name, help=shows.split(":")[0], description=f"Draws {shows}.")
         add = command.add_argument
         drawn = " ".join(picture.schemes) or "the scheme of --model_path"
-        fresh = f"schemes as a training begins with them (default: {drawn}): {', '.join(POSITIONS)}"
-        add("--position", nargs="+", metavar="NAME", help=fresh)
+        fresh = f"schemes as a training begins with them (default: {drawn}): {NAMES}"
+        add("--position", nargs="+", metavar="NAME[:FIELD=VALUE...]", help=fresh)
         of_config = "the scheme of a config; with --position, only its other fields"
         add("--config", metavar="FILE", help=of_config)
         field = "field of the config, or with --position of the model of 512 dimensions"
@@ -164,8 +164,8 @@ def draw_schemes(args: argparse.Namespace) -> None:
     of_run = args.model_path or gif or not names
     if of_run and (args.position or args.config or args.overrides):
         raise UserError(
-            "a run brings its own scheme: give --model_path or --gif, or else --position or "
-            "--config, which --set changes"
+            f"a run brings its own scheme: give --model_path{' or --gif' * hasattr(args, 'gif')}, "
+            "or else --position or --config, which --set changes"
         )
     if of_run:
         require_runs(args)
@@ -173,6 +173,8 @@ def draw_schemes(args: argparse.Namespace) -> None:
     # One folder for all pictures of a config.
     overrides = [f"name={plain.name}", *args.overrides]
     models = [apply_overrides(plain, overrides, position=name).model for name in names]
+
+    import torch
 
     from pictures.maps import map_frames
     from pictures.panels import save_animation
@@ -183,8 +185,13 @@ def draw_schemes(args: argparse.Namespace) -> None:
         schemes = [trained_scheme(loaded)]
         folder = loaded.run.results / args.command
     else:
-        kinds = (name or model.position.kind for name, model in zip(names, models))
-        schemes = [fresh_scheme(position_in_names(k), model) for k, model in zip(kinds, models)]
+        if args.device not in ("auto", "cpu"):
+            raise UserError(f"--device {args.device} is for the model of a run: leave it out")
+        if args.threads is not None:
+            torch.set_num_threads(args.threads)
+        places = ((m.position, name) for name, m in zip(names, models))
+        labels = (position_in_names(name or position_name(p) or p.kind) for p, name in places)
+        schemes = [*map(fresh_scheme, labels, models)]
         folder = args.runs_dir / "pictures" / (plain.name if args.config else "")
     folder = args.output_dir or folder
     paths = save(picture.draw(schemes, args.positions), folder, args.format)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.position_names import KINDS, POSITIONS
+from configs.position_names import NAMES
 from configs.schema import Config
 from configs.section import to_dict
 from configs.serialize import apply_overrides, from_dict
@@ -24,7 +24,7 @@ CONFIGS_DIR = Path(__file__).resolve().parent
 def config_files() -> list[Path]:
     """The experiment files of `configs/` and its folders, by path: those that make a `config`."""
     files = sorted(CONFIGS_DIR.rglob("*.py"))
-    return [path for path in files if "\nconfig = " in path.read_text("utf-8")]
+    return [path for path in files if "\nconfig = " in path.read_text("utf-8", errors="replace")]
 
 
 def load_config(
@@ -60,8 +60,7 @@ def add_set_argument(parser: argparse.ArgumentParser, metavar: str, what: str) -
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--set` and `--position`, as `load_config` takes them."""
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config")
-    names = ", ".join(POSITIONS | KINDS)
-    what = f"change the positional encoding (rope:base=500 sets a field of it): {names}"
+    what = f"change the positional encoding (rope:base=500 sets a field of it): {NAMES}"
     parser.add_argument("--position", metavar="NAME[:FIELD=VALUE...]", help=what)
 
 
@@ -95,11 +94,11 @@ def _checksum(data: dict[str, Any]) -> int:
 
 
 def config_of(path: str | Path) -> Config | None:
-    """What a config file, a config.json or a run's folder with one says; None for a checkpoint.
+    """What a config file, a config.json or a run's folder with one says; None for anything else.
 
     None too for a model of transformers, whose config.json is of another kind.
     Of a run it is config.json, as the run was begun or went on last. Only a config file is
-    executed. Raises ConfigError where `path` is none of them.
+    executed. Raises ConfigError where there is nothing, or nothing whole.
     """
     path = Path(path)
     saved = path / "config.json" if path.is_dir() else path

@@ -53,6 +53,7 @@ POSITIONS: dict[str, positions.Position] = {
 KINDS: dict[str, positions.Position] = {k: cls() for k, cls in kinds(positions.Position).items()}
 # A kind that has no name yet, such as one of your own, is compared under that of the kind.
 POSITIONS |= {kind: scheme for kind, scheme in KINDS.items() if scheme not in POSITIONS.values()}
+NAMES = ", ".join(POSITIONS | KINDS)
 SCALED = {k for k, cls in kinds(positions.Scaling).items() if "trained_length" in type_hints(cls)}
 
 
@@ -64,6 +65,18 @@ def is_position(text: str) -> bool:
 def position_in_names(text: str) -> str:
     """What `--position` takes as a part of a file's name: rope:base=500 is rope_base_500."""
     return re.sub(r"[^\w.-]+", "_", text).strip("_")
+
+
+def position_name(position: positions.Position) -> str | None:
+    """The name for `--position`, whatever the sizes of tables and trained lengths; None: none."""
+
+    def plain(scheme: positions.Position) -> dict[str, Any]:
+        data = {**to_dict(scheme), "max_positions": None}
+        fit_scaling(data, 1)
+        return data
+
+    wanted = plain(position)
+    return next((name for name, scheme in POSITIONS.items() if plain(scheme) == wanted), None)
 
 
 def fit_scaling(position: dict[str, Any], max_len: int) -> None:

@@ -100,7 +100,8 @@ class Shape(PositionSection, kind="shape"):
 
     def bound(self, side: Side) -> Bound | None:
         inner = self.input.bound(side)
-        return None if inner is None else Bound("max_shift", max(0, inner.length - self.max_shift))
+        longest = 0 if inner is None else max(0, inner.length - self.max_shift)
+        return None if inner is None else Bound(f"input.{inner.field}", longest)
 
 
 # ---------------------------------------------------------------------------------------- rotations
@@ -184,6 +185,9 @@ class Rope(PositionSection, kind="rope"):
         if isinstance(self.scaling, (NtkScaling, DynamicNtkScaling)) and d_model // n_heads < 4:
             rule = f"needs a head size of 4 or more; it is {d_model // n_heads}"
             self._fail("scaling.kind", rule)
+        pairs = (d_model if self.rope_dim == "model" else d_model // n_heads) // 2
+        if self.share and int(self.share * pairs) == 0:
+            self._fail("share", f"is less than one of {pairs} pairs; allowed: 0, or 1/{pairs} on")
 
 
 class SelectiveRope(PositionSection, kind="selective_rope"):
@@ -326,7 +330,8 @@ class Tupe(PositionSection, kind="tupe"):
 
 
 TwoSided = Bias | Shaw | TransformerXl | Deberta | Tupe | Dape
-# What may stand in an encoder: everything that is defined for keys on both sides of a query.
+# What may stand in an encoder: of what is defined for keys on both sides of a query, all but Repo
+# and Shape.
 EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | SelectiveRope | Pope | TwoSided
 
 

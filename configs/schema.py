@@ -479,5 +479,6 @@ class Config(Section):
             bound, length = self.model.position.bound(side), getattr(self, section).max_len
             if bound is not None and bound.length < length:
                 rule = f"allows for {bound.length} tokens on the {side} side"
-                rule += f"; {section}.max_len = {length} asks for more: lower that"
+                rule += f"; {section}.max_len = {length} asks for more"
+                rule += ": raise the one or lower the other"
                 self._fail(f"model.position.{bound.field}", rule)

@@ -57,13 +57,16 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
 
 
 def parse_override(text: str) -> tuple[str, str]:
-    """`section.field=value` as (key, value). Raises ConfigError where there is no key or no '='."""
+    """`section.field=value` as (key, value); `section.kind=value`, as a JSON file has it, likewise.
+
+    Raises ConfigError where there is no key or no '='.
+    """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(
             f"--set {text!r}: write SECTION.FIELD=VALUE, for example model.d_model=256"
         )
-    return key.strip(), value.strip()
+    return key.strip().removesuffix(".kind"), value.strip()
 
 
 def diff(a: Section, b: Section, path: str = "") -> list[tuple[str, Any, Any]]:

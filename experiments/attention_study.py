@@ -36,9 +36,8 @@ from torch import Tensor
 if not __package__:  # run as a file: imports begin at the root of the repository, not here
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from configs.position_names import POSITIONS
+from configs.position_names import position_name
 from configs.schema import Config
-from configs.serialize import to_dict
 from data.batching import make_eval_loader
 from data.corpora.build import build_corpus
 from experiments import common
@@ -123,12 +122,7 @@ def compared_runs(folder: Path) -> list[Path]:
 
 def scheme_name(config: Config) -> str:
     """As --position has it, whatever the size of a table; else the name of the config."""
-
-    def plain(position: Any) -> dict[str, Any]:
-        return {**to_dict(position), "max_positions": None}
-
-    wanted = plain(config.model.position)
-    return next((name for name, p in POSITIONS.items() if plain(p) == wanted), config.name)
+    return position_name(config.model.position) or config.name
 
 
 def measured(measure: str, of: object, value: Any, n: int, **more: Any) -> dict[str, Any]:

@@ -88,8 +88,8 @@ def attention_maps(
         title, queries, query_name, keys, key_name = sides[kind]
         weights = getattr(attention, kind)
         stack = "encoder" if kind == "encoder" else "decoder"
-        rows = _choose(layers, weights.shape[0], f"{stack} layer")
-        columns = _choose(heads, weights.shape[1], "head")
+        rows = _choose(layers, weights.shape[0], f"{stack} layer", about)
+        columns = _choose(heads, weights.shape[1], "head", about)
         found[kind] = AttentionMaps(
             weights[np.ix_(np.array(rows) - 1, np.array(columns) - 1)],
             queries,
@@ -103,11 +103,11 @@ def attention_maps(
     return found
 
 
-def _choose(wanted: Sequence[int] | None, there_are: int, what: str) -> list[int]:
+def _choose(wanted: Sequence[int] | None, there_are: int, what: str, about: str) -> list[int]:
     """The wanted numbers from 1, or all. Raises UserError for one that is not there."""
     for number in wanted or ():
         if not 1 <= abs(number) <= there_are:
-            raise UserError(f"there is no {what} {number}: it has {what}s 1 to {there_are}")
+            raise UserError(f"there is no {what} {number}{about}: it has {what}s 1 to {there_are}")
     numbers = range(1, there_are + 1)
     return [numbers[n - 1 if n > 0 else n] for n in wanted] if wanted else list(numbers)
 

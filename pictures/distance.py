@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pictures.panels import Curve, curve_panels, matrix_panels, panel_figure
-from pictures.registry import NO_PLACE, NO_TABLE, Figures, layers_of, need, picture, where
+from pictures.registry import NO_PLACE, NO_TABLE, Figures, need, one_of, picture, where
 from pictures.text import wrap
+from utils.errors import UserError
 
 if TYPE_CHECKING:
     from pictures.schemes import Scheme
@@ -27,6 +28,8 @@ def ideas(scheme: Scheme, n: int) -> Figures:
     from scipy.spatial.distance import cdist
 
     width = scheme.model.d_model
+    if n < 2:
+        raise UserError(f"--positions {n}: distances take 2 or more")
     side, table = next(iter(need(scheme.tables(n), scheme, NO_TABLE).items()))
     tables = first_ideas(n, width) | {f"{scheme.label}{where(side, 'side')}": table}
     title = f"First ideas for {n} positions, why they fail, and what serves instead{scheme.about}"
@@ -116,7 +119,7 @@ def decay(schemes: Sequence[Scheme], n: int) -> Figures:
             products[label] = Curve(k, by_offset(cosines(table))[0])
         for stack, turned in list(turns.items())[-1:]:  # the decoder, where the stacks differ
             layer = scheme.turning(stack)
-            of = f"{where(stack)}{where([*layers_of(turned), ''][layer])}"
+            of = where(stack) + one_of(turned, layer)
             label = f"{scheme.label} (heads of {scheme.head_dim}{of})"
             products[label] = Curve(k, scheme.equal_vector_logits(stack, n))
             more = any(layer in layers for layers in scheme.beyond(stack, n).values())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pictures.panels import Curve, curve_panels, matrix_panels, point_panels
-from pictures.registry import NO_PLACE, Figures, heads_of, layers_of, need, picture, where
+from pictures.registry import NO_PLACE, Figures, heads_of, layers_of, need, one_of, picture, where
 
 if TYPE_CHECKING:
     from pictures.schemes import Scheme
@@ -36,8 +36,7 @@ def encoding(scheme: Scheme, n: int) -> Figures:
             y_label="position",
         )
         yield side, figure
-    by_words = scheme.decided_by("words") if turns else ""
-    but = f" (words have a say in {by_words})" if by_words else ""
+    but = scheme.reservations(n) if turns else ""
     for stack, turned in turns.items():
         keys = scheme.rotation(stack, n, "key")
         alike = bool((turned == turned[:, :1]).all())
@@ -93,8 +92,8 @@ def bias(scheme: Scheme, n: int) -> Figures:
     biases = need(
         scheme.biases(n),
         scheme,
-        "adds no bias to the logits that depends on positions alone; choose one that does, as in "
-        "--position alibi",
+        "adds no bias to the logits that stands apart from queries and keys; choose one that does, "
+        "as in --position alibi",
     )
     for stack, matrices in biases.items():
         layers, heads = layers_of(matrices), heads_of(matrices)
@@ -137,7 +136,7 @@ def rotation(scheme: Scheme, n: int) -> Figures:
     lacks += "--position rope"
     for stack, turned in need(scheme.turns(n), scheme, lacks).items():
         layer = scheme.turning(stack)
-        head, of_layer = turned[layer, 0], [*layers_of(turned), ""][layer]
+        head, of = turned[layer, 0], where(stack) + one_of(turned, layer)
         planes = np.stack((head.real, head.imag), axis=2)  # [n,P,2]
         first, second = scheme.rotation(stack, 2)[layer, 0]
         with np.errstate(divide="ignore"):  # a pair may rest
@@ -147,7 +146,7 @@ def rotation(scheme: Scheme, n: int) -> Figures:
         figure = point_panels(
             {f"pair {pair}: period {lengths[pair]}": planes[:, pair] for pair in pairs},
             title=f"{scheme.label}: the vector (1, 0) of a pair of dimensions of a query, turned "
-            f"by position (period: of a whole turn){where(stack)}{where(of_layer)}{scheme.about}",
+            f"by position (period: of a whole turn){of}{scheme.reservations(n)}{scheme.about}",
             x_label="first dimension of the pair",
             y_label="second dimension of the pair",
             columns=4,

@@ -64,6 +64,12 @@ def heads_of(values: np.ndarray) -> list[str]:
     return [f"head {i + 1}" for i in range(values.shape[1])]
 
 
+def one_of(values: np.ndarray, layer: int) -> str:
+    """The end of a title for a layer's first head in values [L,H,...], as far as they differ."""
+    alike = (values[layer] == values[layer, :1]).all()
+    return where([*layers_of(values), ""][layer]) + where("" if alike else "head 1")
+
+
 def need(found: T, scheme: Scheme, lacks: str) -> T:
     """`found`. Raises UserError that says what the scheme lacks where nothing is found."""
     if not found:

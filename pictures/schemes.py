@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from configs.position_names import position_name
 from configs.positions import Sinusoidal
 from configs.schema import ModelConfig
 from models.positional_encodings.base import (
@@ -166,6 +167,16 @@ class Scheme:
                 named.append(f"the {stack}{some if len(layers) < self.depth(stack) else ''}")
         return " and ".join(named)
 
+    def reservations(self, n: int) -> str:
+        """What else has a say in how n positions turn: the end of a title."""
+        words, length = (
+            self.decided_by("words"),
+            self.decided_by("length", dict.fromkeys(STACKS, n)),
+        )
+        found = [f" (words have a say in {words})"] * bool(words)
+        found += [f" (in {length} so long a sentence turns by other angles)"] * bool(length)
+        return "".join(found)
+
     @property
     def elsewhere(self) -> str:
         """What it does beside adding to embeddings and turning by position: the end of a line."""
@@ -221,10 +232,10 @@ class Scheme:
     def equal_vector_logits(self, stack: str, n: int) -> np.ndarray:
         """q.k / Dh of a query of ones at n-1 and keys of ones at distance k = 0 .. n-1: [n].
 
-        In the first layer that turns. For a rotation by frequencies w_i this is the mean of
-        cos(k w_i), as for any q = k with equally strong pairs; with the magnitudes of YaRN and
-        xPos. Terms that the scheme adds to the logits because of q and k count too; a bias does
-        not.
+        In the first head of the first layer that turns. For a rotation by frequencies w_i this is
+        the mean of cos(k w_i), as for any q = k with equally strong pairs; with the magnitudes of
+        YaRN and xPos. Terms that the scheme adds to the logits because of q and k count too; a bias
+        does not.
         """
         module, positions = self.attention(stack, self.turning(stack)), torch.arange(n)
         ones = torch.ones(1, self.model.n_heads, n, self.head_dim, dtype=torch.float64)
@@ -265,8 +276,8 @@ class Scheme:
         found = {
             stack: {
                 layer: torch.stack([*module.parameters()]).detach().double().numpy()
-                for layer, module in enumerate(self.layers(stack))
-                if isinstance(module, Shaw)
+                for layer, scaled in enumerate(self.layers(stack))
+                if isinstance(module := getattr(scaled, "inner", scaled), Shaw)
             }
             for stack in STACKS
         }
@@ -319,7 +330,7 @@ def trained_scheme(loaded: LoadedRun) -> Scheme:
     """The scheme of a run's model."""
     model = loaded.config.model
     return Scheme(
-        model.position.kind,
+        position_name(model.position) or model.position.kind,
         copy.deepcopy(loaded.model.scheme).cpu(),  # the model stays on its device
         model,
         trained=True,

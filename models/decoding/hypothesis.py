@@ -76,13 +76,18 @@ def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:
     vocab_size = log_probs.shape[-1]
     n_parts = vocab_size // _WIDTH
     if n == 1 and log_probs.numel() < _MANY:
-        return log_probs.max(dim=-1, keepdim=True)
+        return _largest(log_probs, n)
     if log_probs.device.type != "cpu" or log_probs.numel() < _MANY or n_parts < 4 * n:
         return log_probs.topk(n, dim=-1)
     whole = n_parts * _WIDTH
-    _, part = log_probs[..., :whole].unflatten(-1, (n_parts, _WIDTH)).amax(dim=-1).topk(n, dim=-1)
+    _, part = _largest(log_probs[..., :whole].unflatten(-1, (n_parts, _WIDTH)).amax(dim=-1), n)
     in_parts = (part[..., None] * _WIDTH + torch.arange(_WIDTH)).flatten(-2)
     left_over = torch.arange(whole, vocab_size).expand(*part.shape[:-1], -1)
     ids = torch.cat((in_parts, left_over), dim=-1)
-    values, index = log_probs.gather(-1, ids).topk(n, dim=-1)
+    values, index = _largest(log_probs.gather(-1, ids), n)
     return values, ids.gather(-1, index)
+
+
+def _largest(values: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Of equals max takes the first and topk any: one best token is the same in any batch."""
+    return values.max(dim=-1, keepdim=True) if n == 1 else values.topk(n, dim=-1)

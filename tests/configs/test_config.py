@@ -17,6 +17,7 @@ from configs import schema, section as sections
 from configs.load import (
     add_config_arguments,
     config_files,
+    config_of,
     load_config,
     read_config_json,
     write_config_json,
@@ -294,6 +295,7 @@ def test_overrides_work_in_any_order(texts: list[str]) -> None:
 
 def test_the_last_of_two_overrides_of_one_key_wins() -> None:
     assert parse_override(" model.d_model = 3 ") == ("model.d_model", "3")
+    assert parse_override("model.position.kind=alibi") == ("model.position", "alibi")
     assert apply_overrides(CONFIG, ["train.seed=1", "train.seed=2"]).train.seed == 2
 
 
@@ -481,6 +483,7 @@ def test_a_config_file_that_fails_gives_file_line_and_reason(
 def test_a_path_that_is_no_config_file_is_named_with_the_closest_ones(tmp_path: Path) -> None:
     said = "configs/demoo.py: no such config file; the closest .. there are: configs/demo.py, "
     refused(lambda: load_config("configs/demoo.py"), said)
+    assert config_of("README.md") is None
     refused(lambda: load_config(tmp_path), "a config is a Python file")
     refused(lambda: load_config(write(tmp_path / "a.json", "{}")), "a config is a Python file")
 

@@ -208,20 +208,11 @@ def test_finished_trainings_are_studied_and_told(
     for name, text in lines.items():
         (gold / name).write_text(text)
     out = tmp_path / "out"
-    args = [
-        "--compared",
-        tmp_path / "compared",
-        "--gold",
-        gold,
-        "--shifts",
-        "1,95",
-        "--threads",
-        "1",
-    ]
     back = turned_run(trained_run, tmp_path)
-    args += ["--reversed", back, "--store", tmp_path / "kept.csv"]
-    args += ["--sentences", "5"]
-    ended = script(*args, "--output_dir", out)
+    args = ["--compared", tmp_path / "compared", "--gold", gold, "--shifts", "1,95"]
+    args += ["--threads", "1", "--reversed", back, "--store", tmp_path / "kept.csv"]
+    args += ["--sentences", "5", "--output_dir", out]
+    ended = script(*args)
     assert ended.code == 0, ended.err
     assert ended.out == (out / "attention.md").read_text("utf-8")
     for name in ("layers", "accuracy", "shifts"):

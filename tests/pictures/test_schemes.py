@@ -27,6 +27,7 @@ from configs.schema import (
     Rope,
     Shaw,
     Sinusoidal,
+    Ssmax,
     XPos,
     YarnScaling,
 )
@@ -156,7 +157,7 @@ def test_a_fresh_scheme_leaves_the_random_state_alone_and_is_the_same_each_time(
     [
         ("encoding", Alibi(), None, "'alibi' adds nothing to embeddings and turns nothing"),
         ("encoding", Learnable(max_positions=20), 21, "21: the learnable encoding has 20"),
-        ("bias", Rope(), None, "'rope' adds no bias to the logits that depends on positions alone"),
+        ("bias", Rope(), None, "'rope' adds no bias to the logits that stands apart from queries"),
         ("similarity", Rope(), None, "'rope' adds nothing to embeddings; choose one that does"),
         ("projections", T5(), None, "'t5' adds nothing to embeddings"),
         ("encoding", Pope(), None, "in the encoder and the decoder depends on the words too"),
@@ -164,6 +165,7 @@ def test_a_fresh_scheme_leaves_the_random_state_alone_and_is_the_same_each_time(
         ("decay", T5(), None, "'t5' adds nothing to embeddings and turns nothing"),
         ("rotation", Sinusoidal(), None, "'sinusoidal' turns no queries and keys"),
         ("embedding_map", Rope(), None, "'rope' adds nothing to embeddings"),
+        ("ideas", Sinusoidal(), 1, "--positions 1: distances take 2 or more"),
         ("embedding_map", Sinusoidal(), 2, "--positions 2: a map in the plane needs 3 positions"),
     ],
 )
@@ -225,6 +227,7 @@ def test_magnitudes_are_drawn_where_they_are_not_1() -> None:
 
 
 def test_shaws_tables_stand_by_distance_and_layer() -> None:
+    assert len(draw("encoding", Ssmax(scheme=Shaw()))) == 2
     made = scheme(Shaw(clip=3))
     figures = draw("encoding", made)
     assert list(figures) == ["encoding_shaw_encoder_tables", "encoding_shaw_decoder_tables"]
@@ -411,6 +414,23 @@ def test_the_bound_holds_for_real_products_and_is_met() -> None:
         product = (q_d @ module.rotate(k, torch.tensor([0]), "key").mT).flatten().numpy()
         assert (np.abs(product) <= 4 * steps * bound + 1e-12).all()
     assert bound[0] == 2.5  # at distance 0 the sums are 1, 2, 3, 4
+
+
+@pytest.mark.parametrize("picture", ["encoding", "rotation"])
+def test_a_rotation_that_depends_on_the_length_is_told_beyond_what_was_trained(
+    picture: str,
+) -> None:
+    position = Rope(scaling=DynamicNtkScaling(trained_length=20))
+    for n, there in ((20, False), (21, True)):
+        figure = next(iter(draw(picture, position, n=n).values()))
+        assert ("so long a sentence turns by other angles" in suptitle(figure)) == there
+
+
+def test_heads_that_turn_apart_are_told_apart() -> None:
+    for position, there in ((Rope(), False), (Rope(rope_dim="model"), True)):
+        [decay], [turns] = (draw(p, position, n=9).values() for p in ("decay", "rotation"))
+        assert any(", head 1)" in label for label in legend(decay)) == there
+        assert (", head 1" in suptitle(turns)) == there
 
 
 def test_magnitudes_and_lengths_take_part_in_the_decay() -> None:

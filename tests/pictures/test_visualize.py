@@ -88,7 +88,7 @@ def test_two_runs_stand_side_by_side(
     assert svg.count("<!-- head 3 -->") == 1
     # Each of the two is asked for what it lacks.
     assert draw(*both, *SENTENCE, "--heads", "3").error() == (
-        "there is no head 3: it has heads 1 to 2"
+        f"there is no head 3 ({trained_run.name}, epoch 2): it has heads 1 to 2"
     )
     other = ("attention", "--model_path", sinusoidal_run, "--compare")
     assert "no head 3" in draw(*other, trained_run, *SENTENCE, "--heads", "3").error()
@@ -179,8 +179,8 @@ def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ("attention --layers 3", "there is no encoder layer 3: it has encoder layers 1 to 2"),
-        ("attention --kind cross --layers 1,9", "no decoder layer 9: it has decoder layers 1 to 2"),
+        ("attention --layers 3", "epoch 2): it has encoder layers 1 to 2"),
+        ("attention --kind cross --layers 1,9", "no decoder layer 9 (demo"),
         ("attention --heads 0", "argument --heads: '0': an integer >= 1"),
         ("attention --layers 1-2", "argument --layers: '1-2': an integer >= 1"),
         ("attention --kind self", "argument --kind: invalid choice: 'self'"),
@@ -197,7 +197,8 @@ def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
         ("bias --position t5 --model_path x", "a run brings its own scheme"),
         ("bias --set model.n_heads=4 --model_path x", "a run brings its own scheme"),
         ("bias --set model.n_heads=4", "a run brings its own scheme"),
-        ("embedding_map --gif --position learnable", "a run brings its own scheme"),
+        ("embedding_map --gif --position learnable", "or --gif, or else --position"),
+        ("decay --device cuda:9", "--device cuda:9 is for the model of a run"),
         ("bias --position aliby", "aliby"),
         ("decay --positions 0", "argument --positions: '0': an integer >= 1"),
         ("decay --output_dir LICENSE", "cannot write LICENSE/decay_sinusoidal_rope.png"),

@@ -391,6 +391,8 @@ def test_the_best_tokens_are_those_of_topk(
         expected = rows.topk(n, dim=-1)
         assert torch.equal(values, expected.values)
         assert torch.equal(ids, expected.indices)
+    equal = torch.zeros(2, vocab_size)
+    assert best_tokens(equal, 1)[1].tolist() == [[0], [0]]
 
 
 @pytest.mark.parametrize("position", [Sinusoidal(), Rope(form="real")])
