@@ -75,10 +75,8 @@ def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """
     vocab_size = log_probs.shape[-1]
     n_parts = vocab_size // _WIDTH
-    if n == 1 and log_probs.numel() < _MANY:
-        return _largest(log_probs, n)
     if log_probs.device.type != "cpu" or log_probs.numel() < _MANY or n_parts < 4 * n:
-        return log_probs.topk(n, dim=-1)
+        return _largest(log_probs, n)
     whole = n_parts * _WIDTH
     _, part = _largest(log_probs[..., :whole].unflatten(-1, (n_parts, _WIDTH)).amax(dim=-1), n)
     in_parts = (part[..., None] * _WIDTH + torch.arange(_WIDTH)).flatten(-2)
