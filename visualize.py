@@ -106,10 +106,10 @@ def explore(args: argparse.Namespace) -> None:
 
 def require_sentence(args: argparse.Namespace, *others: Path) -> None:
     """Raises UserError where there is nothing to look at, or too much. Imports no torch."""
-    if not args.src_text.strip():
-        raise UserError(f"--src_text {args.src_text!r}: there is nothing to look at")
-    for flag, text in (("--src_text", args.src_text), ("--tgt_text", args.tgt_text or "")):
-        require_readable(len(text.split()), f"{flag}: {{:,}} words")  # of one token or more
+    for flag, text in (("--src_text", args.src_text), ("--tgt_text", args.tgt_text)):
+        if text is not None and not text.strip():
+            raise UserError(f"{flag} {text!r}: there is nothing to look at")
+        require_readable(len((text or "").split()), f"{flag}: {{:,}} words")  # of a token or more
     require_runs(args, *others)
 
 

@@ -37,13 +37,13 @@ from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
+CONFIG = str(ROOT / "configs/demo.py")
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(description="Measure the data's way, the padding, and each script's start.")
     add = parser.add_argument
-    default = str(ROOT / "configs/demo.py")
-    add("--config", metavar="FILE", default=default, help="default: configs/demo.py")
+    add("--config", metavar="FILE", default=CONFIG, help="of the data; default: configs/demo.py")
     what = "pairs of the training split (default: all)"
     add("--sentences", type=positive, metavar="N", help=what)
     what = "of each script (default: %(default)s)"
@@ -57,6 +57,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
+    if args.only == "start" and (args.overrides or args.position or args.config != CONFIG):
+        raise UserError("--only start times configs/demo.py: leave --config and its changes out")
     device = common.use_machine(args)
     config = load_config(args.config, args.overrides, args.position)
     args.config = config.name
@@ -245,7 +247,7 @@ def report_start(report: Report, scripts: dict[str, Script], starts: int) -> Non
     ]
     columns = {"": "{script}", "until": "{until}", "seconds": "{spread}"}
     columns["/ import torch"] = "{over_torch.median:.2f}"
-    about = f"Median of {starts} starts in turn, quartiles in brackets."
+    about = f"The demo's config. Median of {starts} starts in turn, quartiles in brackets."
     report.add("Start-up", f"{about}\n\n{table(rows, columns)}", {"rows": rows})
 
 

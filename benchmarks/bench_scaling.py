@@ -82,6 +82,9 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     if (fewest := min(args.vocabularies)) < EOS + 2:
         least = f"at least {EOS + 2}, for the special ids and a word"
         raise UserError(f"--vocabularies {fewest}: {least}")
+    bound = POSITIONS[args.position].bound("source")
+    if bound is not None and max(args.lengths) > bound.length:
+        raise UserError(f"--lengths {max(args.lengths)}: {args.position} places {bound.length}")
     return args
 
 

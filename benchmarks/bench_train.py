@@ -320,7 +320,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     what = "also our bfloat16 beside float32, at these d_model"
     add("--widths", nargs="+", type=positive, metavar="N", help=what)
     add("--memory", action="store_true", help="also peak memory, in a process for each model")
-    what = "default: 4096 for small, 2048 for base, 25000 for the others"
+    sizes = ", ".join(f"{size.batch_tokens} for {name}" for name, size in SIZES.items())
+    what = f"default: {sizes}"
     add("--batch_tokens", type=positive, metavar="N", help=what)
     add("--steps", type=positive, default=4, metavar="N", help="updates in a round (default: 4)")
     what = "torch.compile for all models; compiles in the first steps: --warmup 5"

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import os
 import runpy
 import traceback
 import zlib
@@ -40,8 +41,8 @@ def load_config(
     path = Path(path)
     if path.suffix != ".py" or not path.is_file():
         wrong = "a config is a Python file (.py)" if path.exists() else "no such config file"
-        files = {file.stem: file.relative_to(CONFIGS_DIR.parent) for file in config_files()}
-        closest = [files[stem].as_posix() for stem in closest_first(path.stem, files)]
+        files = {file.stem: os.path.relpath(file) for file in config_files()}
+        closest = [files[stem] for stem in closest_first(path.stem, files)]
         there = f"; the closest of {len(files)} there are: {', '.join(closest[:5])}"
         raise ConfigError(f"{path}: {wrong}{there}")
     config = _execute(path)

@@ -46,16 +46,20 @@ SETTINGS = ["data.corpus.train_max_words=8", "data.corpus.n_train=10000", "train
 N_SENTENCES = 100
 
 # %%
-from checkpoints.run import newest_run
+from contextlib import suppress
+
+from checkpoints.run import FinishedError, newest_run
 from configs.demo import config as demo
 from configs.serialize import apply_overrides
 from training.run import train
+from training.start import run_to_resume
 
 
 def trained(position: str) -> Translator:
     settings = [*SETTINGS, f"train.runs_dir={RUNS}/{position}"]
-    if not any(Path(RUNS, position).glob("*/checkpoints/best*")):
-        train(apply_overrides(demo, settings, position=position))
+    config = apply_overrides(demo, settings, position=position)
+    with suppress(FinishedError):  # what was cut off goes on
+        train(config, resume=run_to_resume(config))
     return Translator.load(newest_run(f"{RUNS}/{position}").path)
 
 

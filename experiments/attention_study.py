@@ -338,7 +338,9 @@ def require_one_of_each(of_runs: Sequence[Rows]) -> None:
         other = runs.setdefault((first["scheme"], first["seed"]), first["run"])
         if other != first["run"]:
             what = f"{first['scheme']}, seed {first['seed']}"
-            raise UserError(f"{what} is both {other} and {first['run']}: study one at a time")
+            raise UserError(
+                f"{what} is both {other} and {first['run']}: study each with a --store of its own"
+            )
 
 
 def by_scheme(of_runs: Sequence[Rows]) -> dict[str, list[Rows]]:

@@ -25,7 +25,7 @@ from configs.schema import Config
 from configs.serialize import parse_override
 from data.corpora.build import build_corpus
 from experiments.store import Record, Sentences, add_record, read_store
-from experiments.trials import Runner, Trial, say
+from experiments.trials import ROOT, Runner, Trial, say
 from utils.cli import Parser, positive, threads
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
@@ -111,7 +111,7 @@ def add_trial_arguments(
         names = f"position schemes as for --position, separated by commas (default: {default})"
         add("--positions", metavar="NAME,...", type=chosen_positions, default=positions, help=names)
     shared = f"the config that all runs share (default: {config or 'by the corpus'})"
-    add("--config", metavar="FILE", default=config, help=shared)
+    add("--config", metavar="FILE", default=config and str(ROOT / config), help=shared)
     each = f"{seeds} (default: 0)"
     add("--seeds", metavar="N,...", type=chosen_seeds, default="0", help=each)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config for all runs")
@@ -326,8 +326,14 @@ class Experiment(ABC):
         return self.records[trial.digest]
 
     def require_one_text(self, trial: Trial, *splits: str) -> None:
-        """Raises UserError where one was scored on other sentences than of the first trial."""
+        """Raises UserError where it was trained or scored on other text than the first trial."""
         first = self.done[0]
+        trained = [self.record(each).provenance.get("training_text") for each in (first, trial)]
+        if None not in trained and len(set(trained)) > 1:  # older records tell not
+            raise UserError(
+                f"{self.store}: {first.title} and {trial.title} were trained on other text: delete "
+                "the line of one, and its run, to train it again"
+            )
         for split in splits:
             texts = (self.record(each).scores[split] for each in (first, trial))
             if len({scores["data_fingerprint"] for scores in texts}) > 1:

@@ -46,11 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def load(name: str, more: list[str]) -> Config:
         return load_config(args.config, [*args.overrides, *more], name)
 
-    names, instead = (
-        dict.fromkeys([args.baseline, *args.positions]),
-        {"model.position": "--positions"},
-    )
-    trials = make_trials(args, load, names, instead=instead)
+    names = dict.fromkeys([args.baseline, *args.positions])
+    trials = make_trials(args, load, names, instead={"model.position": "--positions"})
     return Comparison(args, trials, "scheme", args.baseline).main()
 
 

@@ -166,7 +166,7 @@ class Comparison(Experiment):
             spread = " ± is the standard deviation over the seeds; a line with one seed is "
             spread += "that of the lowest validation loss. The ranking is by the mean of the test "
             spread += "splits, of what has all seeds; its intervals and the probability of "
-            spread += "being the best are by a hierarchical bootstrap over seeds and sentences."
+            spread += "being the best are by a bootstrap over sentences and Student's t over seeds."
         parts.append(
             "BLEU-4 is nltk's on 13a tokens (0 to 1), the rest is sacreBLEU (0 to 100). Intervals "
             f"are 95%, by bootstrap over the sentences{averaged}. Difference and p value: paired "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -53,7 +53,7 @@ from models.attention.tap import AttentionTap
 from pictures.attention import AttentionMaps, attention_grid
 from pictures.panels import Curve, curve_panels, dot_panels, panel_figure, save_figure
 from utils.cli import Parser, run_main
-from utils.errors import UserError
+from utils.errors import ConfigError, UserError
 from utils.files import write_text
 from utils.machine import provenance
 from utils.tables import markdown_table, write_csv
@@ -106,6 +106,27 @@ def read_results(store: Path) -> dict[str, Result]:
         return json.dumps(record["settings"], sort_keys=True), record["result"]
 
     return dict(json_lines(store, result, "no result of a run"))
+
+
+def fitting(names: Sequence[str], tasks: Sequence[Task], wanted: Collection[str]) -> list[str]:
+    """The schemes that models of every size may have; says which are left out.
+
+    Raises ConfigError for one that is `wanted`, and where none is left.
+    """
+    found, error = [], ConfigError("no scheme")
+    for name in names:
+        try:
+            for task in tasks:
+                Copier(VARIANTS[name], task)
+            found.append(name)
+        except ConfigError as unfit:
+            error = ConfigError(f"{name}: {unfit}")
+            if name.removesuffix(SSMAX) in wanted:
+                raise error from None
+            print(f"left out: {error}", flush=True)
+    if not found:
+        raise error
+    return found
 
 
 def run_all(
@@ -422,6 +443,7 @@ def main(argv: list[str] | None = None) -> None:
     sizes = itertools.product(args.layers or [task.n_layers], args.steps or [task.steps])
     tasks = [replace(task, n_layers=layers, steps=steps) for layers, steps in sizes]
     folder = args.output_dir or Path("runs/copy_task_fast" if args.fast else "runs/copy_task")
+    names = fitting(names, tasks, wanted=args.schemes or ())
     # A model this small has nothing to share out, and the last bits stay the same.
     torch.set_num_threads(1)
     store = args.store or folder / "results.jsonl"

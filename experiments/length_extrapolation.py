@@ -57,7 +57,7 @@ from experiments.common import (
     with_ssmax,
 )
 from experiments.ranking import standings
-from experiments.trials import Runner, Trial, training_digest
+from experiments.trials import ROOT, Runner, Trial, training_digest
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.files import write_text
@@ -103,7 +103,10 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     if args.scaled_at_test is None:
         args.scaled_at_test = ["rope_linear", "rope_ntk", "rope_yarn"]
     config, max_words = DEFAULTS[args.corpus]
-    args.config, args.max_words = args.config or config, args.max_words or max_words
+    args.config = args.config or str(ROOT / config)
+    args.max_words = args.max_words or max_words
+    if args.corpus == "phrasebook" and args.max_words < 4:
+        parser.error(f"--max_words {args.max_words}: 4 or more words of the phrasebook")
     args.output_dir = args.output_dir or Path(f"runs/extrapolation_{args.corpus}")
     return args
 
@@ -268,6 +271,9 @@ class Extrapolation(Experiment):
         ready = []
         for source, scaled in pairs if not runner.signals else []:
             try:
+                if source.finished_run() is None and self.is_done(source):
+                    gone = f"the run of {source.title} is gone: delete its line of {self.store}"
+                    raise UserError(f"{gone} to train it again")
                 copy_run(source, scaled)
                 ready.append(scaled)
             except UserError as error:

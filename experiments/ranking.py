@@ -1,4 +1,4 @@
-"""Which variant is best: a hierarchical bootstrap over seeds and sentences."""
+"""Which variant is best: a bootstrap over sentences, and Student's t over seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ def standings(
 ) -> dict[str, Standing]:
     """The variants, best mean first. statistics: [n,10] by variant, seed and split.
 
-    All have the same seeds, in one order. Each resample draws sentences of every split and then
-    seeds with replacement, the same for all: a difference is paired by both. n draws of n seeds
-    have (n-1)/n of their variance: what was drawn lies sqrt(n/(n-1)) times as far from the mean of
-    all. Of one seed nothing is known of others.
+    All have the same seeds, in one order. Each resample draws sentences of every split with
+    replacement, the same for all, and the mean over all seeds that there could be: from that of
+    the n there are it lies s/sqrt(n) times a draw of Student's t with n-1 degrees, again the same
+    for all, so that a difference is paired by both. Of one seed nothing is known of others.
     """
     n_splits = len(next(iter(statistics.values()))[0])
     runs = [run for seeds in statistics.values() for run in seeds]
@@ -38,14 +38,14 @@ def standings(
     for split in range(n_splits):
         drawn += resampled_bleu([run[split] for run in runs], samples, seed=split)
     rows = iter(drawn / n_splits)
-    places = np.random.default_rng(0).random((max(map(len, statistics.values())), samples))
+    draw, n = np.random.default_rng(0), len(next(iter(statistics.values())))
+    squares = n * draw.chisquare(max(n - 1, 1), samples)
+    weights = draw.standard_normal((n, samples)) / np.sqrt(squares)  # of the seeds, in each draw
     resampled, scores = {}, {}
     for name, seeds in statistics.items():
         of_seeds = np.stack([next(rows) for _ in seeds])
-        chosen = (places[: len(seeds)] * len(seeds)).astype(int)
-        mean, n = of_seeds.mean(0), len(seeds)
-        apart_from_mean = np.take_along_axis(of_seeds, chosen, axis=0).mean(0) - mean
-        resampled[name] = mean + apart_from_mean * np.sqrt(n / max(n - 1, 1))
+        mean = of_seeds.mean(0)
+        resampled[name] = mean + (weights * (of_seeds - mean)).sum(0)
         scores[name] = [float(np.mean([summed_bleu(s.sum(0)) for s in run])) for run in seeds]
     highest = np.max(list(resampled.values()), axis=0)
     found = {}

@@ -30,7 +30,7 @@ from configs.multi30k_small_rope import MULTI30K
 from configs.schema import Config, ParallelFiles, Subword
 from experiments.common import Experiment, Rows, chosen_seeds, mean_plus_minus, refuse_overrides
 from experiments.store import json_lines
-from experiments.trials import Trial, say, training_digest
+from experiments.trials import ROOT, Trial, say, training_digest
 from utils.cli import Parser, run_main, threads
 from utils.errors import UserError
 from utils.files import write_text
@@ -47,7 +47,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         description=f"Time a training to {MARK:g} sacreBLEU on Multi30k's validation split."
     )
     add = parser.add_argument
-    add("--config", metavar="FILE", default="configs/multi30k_small_rope.py")
+    add("--config", metavar="FILE", default=str(ROOT / "configs/multi30k_small_rope.py"))
     seeds = "one training for each, one after the other (default: 0,1,2,3,4)"
     add("--seeds", metavar="N,...", type=chosen_seeds, default="0,1,2,3,4", help=seeds)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config")

@@ -104,7 +104,7 @@ class Trial:
         Known by the config inside: a trial is found again when the schema has got a new field.
         """
         wanted = training_digest(self.config)
-        label = f"{self.variant}_seed{self.seed}_"
+        label = f"{self.variant.replace(os.sep, '_')[:100]}_seed{self.seed}_"
         parent = self.output_dir / "runs"
         own = parent / f"{label}{wanted}"
         for folder in [own, *sorted(parent.glob(f"{label}*"))]:
@@ -311,8 +311,11 @@ class Runner:
                 what = f"{trial.run} was scored by {what}, and other checkpoints are gone"
                 raise Failed(f"{what}: delete it to train it again")
             write_text(scored_file, json.dumps({"average": last}) + "\n")  # until it is done
-        model, config = averaged(Run(trial.run), trial.average), trial.folder / "config.py"
-        arguments = ["--model_path", str(model), "--config", str(config)]
+        try:
+            model = averaged(Run(trial.run), trial.average)
+        except UserError as error:
+            raise Failed(f"{error}; delete {trial.run} to train it again") from None
+        arguments = ["--model_path", str(model), "--config", str(trial.folder / "config.py")]
         arguments += ["--search", trial.search, "--device", trial.config.train.device]
         (trial.folder / "test.log").unlink(missing_ok=True)
         named = [["--split", name] for name in trial.splits[len(trial.tests) :]]
@@ -343,15 +346,17 @@ class Runner:
                 start_new_session=True,  # Ctrl-C reaches us, and from here each process once
                 pass_fds=(lock,),
             )
-        n_sent, pid = 0, 0
+        n_sent, pid, peak_mb = 0, 0, None
         while not pid:
             time.sleep(POLL_S)
             while n_sent < len(self.signals):
                 os.kill(process.pid, self.signals[n_sent])
                 n_sent += 1
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            # Not ru_maxrss, which begins at what this process holds. Linux alone has it.
+            if found := re.search(r"VmHWM:\s+(\d+)", _read(Path(f"/proc/{process.pid}/status"))):
+                peak_mb = int(found[1]) / 2**10
+            pid, status = os.waitpid(process.pid, os.WNOHANG)
         process.returncode = os.waitstatus_to_exitcode(status)
-        peak_mb = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
         measured.update(seconds=time.monotonic() - began, peak_mb=peak_mb)
         if process.returncode:
             said = log_file.read_bytes()[before:].decode("utf-8", "replace")

@@ -73,5 +73,8 @@ def one_of(values: np.ndarray, layer: int) -> str:
 def need(found: T, scheme: Scheme, lacks: str) -> T:
     """`found`. Raises UserError that says what the scheme lacks where nothing is found."""
     if not found:
+        what, remedy, _ = lacks.partition("; choose one")
+        if remedy and scheme.trained:
+            lacks = f"{what}; give a run of a scheme that does"
         raise UserError(f"the position scheme {scheme.name!r} {lacks}")
     return found

@@ -33,7 +33,7 @@ class LoadedRun:
     model: TranslationTransformer
     epoch: int
     step: int
-    trained: Mapping[str, Any]  # where and how: versions, device, hardware, precision
+    trained: Mapping[str, Any]  # on what, where and how: versions, device, hardware, precision
     partners: tuple["LoadedRun", ...] = ()  # the runs that translate with it, as an ensemble
 
     @property
@@ -102,7 +102,8 @@ def load_run(
     model = build_model(config.model, tokenizer)
     load_weights(model, payload, checkpoint)
     epoch, step = payload["progress"]["epoch"], payload["progress"]["step"]
-    trained = {**payload["format"], "precision": config.train.precision}
+    text = {"training_text": payload["data"]["fingerprint"]} if "data" in payload else {}
+    trained = {**payload["format"], "precision": config.train.precision, **text}
     del payload  # which may hold an optimizer, before partners are loaded
 
     def search_alike(other: Config) -> Config:

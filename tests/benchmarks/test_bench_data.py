@@ -185,3 +185,8 @@ def test_each_script_prints_what_is_waited_for(
     done = Scripts(main, capsys, monkeypatch)(*script.args[1:])
     assert done.code == 0, done.err
     assert any(re.search(script.pattern, line) for line in done.out.splitlines())
+
+
+def test_the_start_up_table_is_of_the_demo_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--only start times"):
+        bench_data.main(["--only", "start", "--position", "t5", "--output_dir", str(tmp_path)])

@@ -25,6 +25,7 @@ from experiments.copier import (
 )
 from experiments.copy_task import accuracy_figure, family, what_blanks_know
 from models.positional_encodings.base import Places
+from utils.errors import UserError
 from utils.files import write_text
 from utils.tables import markdown_table
 
@@ -308,3 +309,13 @@ def test_a_plot_shows_mean_spread_and_every_seed() -> None:
     assert spread == pytest.approx([0.3 - 0.02**0.5, 0.3 + 0.02**0.5])
     assert (mean, seeds) == ([pytest.approx(0.3)], [0.2, 0.4])
     assert one_seed == [[1.0, 1.0], [1.0]]
+
+
+def test_a_scheme_that_does_not_fit_a_size_is_left_out_or_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one_layer = [Task(n_layers=1)]
+    assert copy_task.fitting(["none", "interleaved"], one_layer, wanted=()) == ["none"]
+    assert capsys.readouterr().out.startswith("left out: interleaved: model.position.every = 2")
+    with pytest.raises(UserError, match="^interleaved: model"):
+        copy_task.fitting(["none", "interleaved"], one_layer, wanted=["interleaved"])

@@ -157,5 +157,5 @@ def test_the_default_sizes_are_in_the_phrasebook_and_defaults_follow_the_corpus(
     assert list(map(len, splits)) == [20_000, 500, 500]
     assert max(words(splits[0].src)) == 10 < min(words(splits[2].src))
     args = length_extrapolation.parse_args(["--corpus", "files"])
-    assert (args.config, args.max_words) == ("configs/multi30k_small_rope.py", 12)
+    assert (Path(args.config), args.max_words) == (ROOT / "configs/multi30k_small_rope.py", 12)
     assert args.output_dir == Path("runs/extrapolation_files")

@@ -5,6 +5,7 @@ import resource
 import shutil
 import time
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -97,6 +98,12 @@ def test_trainings_that_were_scored_on_other_text_are_not_compared(stand_in: Sta
     path.write_text(f"{first}\n{json.dumps(record)}\n", "utf-8")
     with pytest.raises(UserError, match="sinusoidal, seed 0 and rope, seed 0 were scored on other"):
         stand_in.compare("rope", "--report_only")
+    records = json.loads(first), json.loads(second)
+    for text, record in zip("ab", records):
+        record["scores"]["test"]["trained"]["training_text"] = text
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")
+    with pytest.raises(UserError, match="rope, seed 0 were trained on other text: delete the line"):
+        stand_in.compare("rope", "--report_only")
 
 
 def made(n: int, share: float, seed: int) -> np.ndarray:
@@ -130,20 +137,23 @@ def test_one_seed_has_the_bootstrap_over_sentences() -> None:
     assert found["weak"].difference == (0, 0, 0)
 
 
-def test_seeds_are_drawn_with_replacement_the_same_for_all_variants() -> None:
-    # One sentence each: drawing sentences changes nothing, so means of two seeds are left, as far
-    # from each other as two seeds of such a variance are.
-    seeds = [[made(1, share, seed=3)] for share in (0.7, 0.9)]
-    first, second = (float(summed_bleu(run[0].sum(0))) for run in seeds)
-    assert first != second
-    pair = {"a": seeds, "b": seeds, "c": seeds[::-1]}
-    found = standings(pair, "a", samples=2000)
-    assert found["a"].seeds == [first, second]
-    middle, away = (first + second) / 2, abs(first - second) / 2**0.5
-    assert found["a"].interval == pytest.approx((middle - away, middle + away))
+def test_seeds_are_drawn_by_students_t_the_same_for_all_variants() -> None:
+    # One sentence each: drawing sentences changes nothing, so what is left is the seeds' part.
+    seeds = [[made(1, share, seed=3)] for share in (0.7, 0.8, 0.9)]
+    bleu = [float(summed_bleu(run[0].sum(0))) for run in seeds]
+    assert len(set(bleu)) == 3
+    turned = [*seeds[1:], seeds[0]]
+    found = standings({"a": seeds, "b": seeds, "c": turned}, "a", samples=20_000)
+    assert found["a"].seeds == bleu
+    quantile = 4.303  # of t with two degrees, 97.5%
+    away = quantile * np.std(bleu, ddof=1) / 3**0.5
+    expected = fmean(bleu) - away, fmean(bleu) + away
+    assert found["a"].interval == pytest.approx(expected, abs=0.05 * away)
     assert found["b"].difference == (0, 0, 0)
+    apart = np.array(found["c"].seeds) - bleu
     low, high = found["c"].difference[1:]
-    assert (low, high) == pytest.approx((-2 * away, 2 * away))
-    # Each is behind where the worse of its seeds was drawn twice: a quarter of the time.
-    assert found["a"].best == found["b"].best == pytest.approx(0.75, abs=0.03)
-    assert found["c"].best == pytest.approx(0.75, abs=0.03)
+    away = quantile * np.std(apart, ddof=1) / 3**0.5
+    assert (low, high) == pytest.approx((-away, away), rel=0.05)
+    # Of equal means each is behind half of the time.
+    assert found["a"].best == found["b"].best == pytest.approx(0.5, abs=0.02)
+    assert found["c"].best == pytest.approx(0.5, abs=0.02)

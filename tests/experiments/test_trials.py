@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 from stand_in import StandIn
 
+from checkpoints.run import Run
+from configs.schema import Config
 from experiments import comparison, trials
+from experiments.trials import Trial
 from utils.errors import UserError
 
 
@@ -206,3 +210,23 @@ def test_what_another_process_has_done_meanwhile_is_no_failure(
     assert stand_in.compare("rope") == 0
     assert [row["status"] for row in stand_in.table()] == ["done", "done"]
     assert "failed" not in stand_in.text()
+
+
+def test_checkpoints_that_cannot_be_averaged_fail_one_trial(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(run: Run, last: int) -> Path:
+        raise UserError(f"{run.path}: not a whole checkpoint")
+
+    monkeypatch.setattr(trials, "averaged", damaged)
+    assert stand_in.compare("rope") == 1
+    assert re.findall(r"(\w+), seed 0: \S+: not a whole checkpoint; delete", stand_in.text()) == [
+        "sinusoidal",
+        "rope",
+    ]
+
+
+def test_a_variant_of_any_name_has_one_folder(tmp_path: Path) -> None:
+    trial = Trial("model.dropout=0.1/" * 20, 0, Config(), tmp_path, (), ())
+    assert trial.folder.parent == tmp_path / "runs"
+    trial.folder.mkdir(parents=True)

@@ -186,6 +186,7 @@ def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
         ("attention --kind self", "argument --kind: invalid choice: 'self'"),
         ("attention --format gif", "argument --format: invalid choice: 'gif'"),
         ("attention --src_text \N{NO-BREAK SPACE}", "there is nothing to look at"),
+        ("attention --tgt_text ", "--tgt_text '': there is nothing to look at"),
         ("attention --src_text caf\udce9", "not valid Unicode"),
         ("attention --output_dir LICENSE", "cannot write LICENSE/attention_encoder.png"),
         (
