@@ -22,7 +22,7 @@ from benchmarks.common import DTYPES, in_turn, ratio, spread
 from models.attention.kernels import attend_eager, attend_sdpa
 from models.dropout import Dropout
 from models.loss import token_sums
-from models.positional_encodings.rope import inverse_frequencies, rotate_complex, rotate_real
+from models.positional_encodings.rope import inverse_frequencies, rotate_by
 from utils.cli import Parser, positive, run_main, threads
 from utils.machine import CPU, computes_bf16
 from utils.tables import markdown_table
@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             torch_loss,
         ),
         "rotation, [100,4,15,48]: complex against real": (
-            lambda: rotate_complex(heads, angles),
-            lambda: rotate_real(heads, angles),
+            lambda: rotate_by(heads, angles, form="complex"),
+            lambda: rotate_by(heads, angles, form="real"),
         ),
     }
     alike: dict[str, Any] = {

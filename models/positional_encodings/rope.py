@@ -77,14 +77,13 @@ def rotate(
 
     Args:
         theta: radians a position, [Dh/2], or [...,1,Dh/2] by head or by row.
-        layout, magnitude: see `rotate_real`.
+        layout, magnitude: see `rotate_by`.
         form: "auto" is the faster one, which on a CPU is the complex one where the pairs lie side
             by side; torch's compiler takes real numbers alone.
     """
     exact = exact_dtype(theta.dtype)
     angles = positions.to(exact)[:, None] * theta.to(exact)
-    form = form_for(x, form, layout)
-    return turned(x, rotation(angles, magnitude, layout, form), layout)
+    return rotate_by(x, angles, layout=layout, magnitude=magnitude, form=form_for(x, form, layout))
 
 
 def form_for(x: Tensor, form: Form, layout: Layout) -> Form:
@@ -95,23 +94,22 @@ def form_for(x: Tensor, form: Form, layout: Layout) -> Form:
     return "complex" if plain and layout == "interleaved" else "real"
 
 
-def rotate_real(
-    x: Tensor, angles: Tensor, *, layout: Layout = "interleaved", magnitude: float | Tensor = 1.0
+def rotate_by(
+    x: Tensor,
+    angles: Tensor,
+    *,
+    layout: Layout = "interleaved",
+    magnitude: float | Tensor = 1.0,
+    form: Form = "real",
 ) -> Tensor:
     """Turn the pairs of x [B,H,T,Dh]: (a, b) -> magnitude (a cos - b sin, a sin + b cos).
 
     Pair i is (x[2i], x[2i+1]) in the interleaved layout and (x[i], x[i + Dh/2]) in the half layout.
     angles and magnitude broadcast to [B,H,T,Dh/2]. Computed in the finer type of x and angles,
-    float32 or better; returned in x's type.
+    float32 or better; returned in x's type. form="complex" multiplies a + ib by magnitude
+    exp(i angle).
     """
-    return turned(x, rotation(angles, magnitude, layout, "real"), layout)
-
-
-def rotate_complex(
-    x: Tensor, angles: Tensor, *, layout: Layout = "interleaved", magnitude: float | Tensor = 1.0
-) -> Tensor:
-    """`rotate_real` as a product of complex numbers: (a + ib) magnitude exp(i angle)."""
-    return turned(x, rotation(angles, magnitude, layout, "complex"), layout)
+    return turned(x, rotation(angles, magnitude, layout, form), layout)
 
 
 def rotation(angles: Tensor, magnitude: float | Tensor, layout: Layout, form: Form) -> Tensor:

@@ -26,24 +26,6 @@ def xpos_scale(
     return torch.pow(zeta, positions.to(exact)[:, None] / scale_base).to(dtype)
 
 
-def xpos_scores(
-    q: Tensor,
-    k: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    *,
-    base: float = 10000.0,
-    gamma: float = 0.4,
-    scale_base: float = 512.0,
-) -> Tensor:
-    """q.k under xPos, [B,H,Tq,Tk], not yet multiplied by 1/sqrt(Dh).
-
-    q [B,H,Tq,Dh] at positions [Tq], k [B,H,Tk,Dh] at [Tk].
-    """
-    xpos = XPos(base=base, gamma=gamma, scale_base=scale_base, form="real")
-    return xpos.rotate(q, q_positions, "query") @ xpos.rotate(k, k_positions, "key").mT
-
-
 class XPos(Rotary):
     """Turns q and k as RoPE does, and multiplies q by zeta^(m/S) and k by zeta^(-n/S).
 

@@ -18,7 +18,7 @@ from configs.position_names import POSITIONS
 from models.positional_encodings.alibi import alibi_bias, alibi_slopes
 from models.positional_encodings.fire import fire_ratio
 from models.positional_encodings.kerple import kerple_log_bias, kerple_power_bias
-from models.positional_encodings.rope import rotate_real
+from models.positional_encodings.rope import rotate_by
 from models.positional_encodings.rope_scaling import yarn_attention_factor, yarn_frequencies
 from models.positional_encodings.sandwich import sandwich_bias
 from models.positional_encodings.shaw import shaw_values
@@ -161,7 +161,7 @@ def test_wavelengths_of_sinusoids() -> None:
 
 
 def turn(x: Tensor, position: int | Tensor) -> Tensor:
-    return rotate_real(x, torch.as_tensor(position)[..., None] * theta_of(x.shape[-1]))
+    return rotate_by(x, torch.as_tensor(position)[..., None] * theta_of(x.shape[-1]))
 
 
 def score(q: Tensor, k: Tensor, m: int, n: int) -> float:
