@@ -84,7 +84,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         raise UserError(f"--vocabularies {fewest}: {least}")
     bound = POSITIONS[args.position].bound("source")
     if bound is not None and max(args.lengths) > bound.length:
-        raise UserError(f"--lengths {max(args.lengths)}: {args.position} places {bound.length}")
+        least = f"the {args.position} encoding has {bound.length} positions"
+        raise UserError(f"{least}: give --lengths of at most so many")
     return args
 
 

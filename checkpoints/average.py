@@ -48,7 +48,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         raise UserError(f"{given}: an average needs two checkpoints or more, each of them once")
     sums: dict[str, Tensor] = {}
     newest: dict[str, Any] = {}
-    newest_path, sources = paths[0], []
+    newest_path, sources, texts = paths[0], [], []
     for path in paths:  # one at a time: any number fits into memory
         payload = read_checkpoint(path)
         if newest:
@@ -60,10 +60,12 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         if not newest or progress["step"] > newest["progress"]["step"]:
             newest, newest_path = {**payload, "progress": progress}, path
         sources.append({"file": path.name, **progress})
+        texts.append(payload.get("data"))
     model = {
         name: (sums[name] / len(paths)).to(tensor.dtype) if name in sums else tensor
         for name, tensor in newest["model"].items()
     }
+    text = {"data": texts[0]} if texts[0] and texts.count(texts[0]) == len(texts) else {}
     return {
         "format": newest["format"],
         "config": newest["config"],
@@ -71,6 +73,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         "model": {name: model[first] for name, first in tied_names(newest["model"]).items()},
         "progress": newest["progress"],
         "averaged": sources,
+        **text,
     }
 
 

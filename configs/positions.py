@@ -153,6 +153,7 @@ class Rope(PositionSection, kind="rope"):
 
     share < 1 is p-RoPE (Barbero et al. 2024): only the fastest share of the pairs turns.
     clipped > 0 is clipped RoPE (Li et al. 2026): the slowest share of the pairs fades out to rest.
+    Both count whole pairs, rounded down.
     learn_frequencies=True trains those of each head and layer, from those of the paper.
 
     rope_dim="model" spreads the frequencies over d_model, as if the rotation came before the head
@@ -185,9 +186,6 @@ class Rope(PositionSection, kind="rope"):
         if isinstance(self.scaling, (NtkScaling, DynamicNtkScaling)) and d_model // n_heads < 4:
             rule = f"needs a head size of 4 or more; it is {d_model // n_heads}"
             self._fail("scaling.kind", rule)
-        pairs = (d_model if self.rope_dim == "model" else d_model // n_heads) // 2
-        if self.share and int(self.share * pairs) == 0:
-            self._fail("share", f"is less than one of {pairs} pairs; allowed: 0, or 1/{pairs} on")
 
 
 class SelectiveRope(PositionSection, kind="selective_rope"):

@@ -48,7 +48,7 @@ N_SENTENCES = 100
 # %%
 from contextlib import suppress
 
-from checkpoints.run import FinishedError, newest_run
+from checkpoints.run import FinishedError
 from configs.demo import config as demo
 from configs.serialize import apply_overrides
 from training.run import train
@@ -58,9 +58,12 @@ from training.start import run_to_resume
 def trained(position: str) -> Translator:
     settings = [*SETTINGS, f"train.runs_dir={RUNS}/{position}"]
     config = apply_overrides(demo, settings, position=position)
-    with suppress(FinishedError):  # what was cut off goes on
-        train(config, resume=run_to_resume(config))
-    return Translator.load(newest_run(f"{RUNS}/{position}").path)
+    run = run_to_resume(config)  # what was cut off goes on
+    with suppress(FinishedError):
+        result = train(config, resume=run)
+        assert result.signal is None, "stopped: run the cell again to go on"
+        run = result.run.path
+    return Translator.load(run)
 
 
 sinusoidal, rope = trained("sinusoidal"), trained("rope")

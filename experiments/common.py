@@ -326,12 +326,20 @@ class Experiment(ABC):
         return self.records[trial.digest]
 
     def require_one_text(self, trial: Trial, *splits: str) -> None:
-        """Raises UserError where it was trained or scored on other text than the first trial."""
-        first = self.done[0]
-        trained = [self.record(each).provenance.get("training_text") for each in (first, trial)]
-        if None not in trained and len(set(trained)) > 1:  # older records tell not
+        """Raises UserError where a trial was scored on other sentences than the first of them.
+
+        So too where it was trained on other text than the first with such data.
+        """
+
+        def training_text(each: Trial) -> str | None:
+            return self.record(each).provenance.get("training_text")  # older records tell not
+
+        first, data = self.done[0], trial.config.data
+        alike = (each for each in self.done if each.config.data == data and training_text(each))
+        other = next(alike, trial)
+        if training_text(trial) not in (None, training_text(other)):
             raise UserError(
-                f"{self.store}: {first.title} and {trial.title} were trained on other text: delete "
+                f"{self.store}: {other.title} and {trial.title} were trained on other text: delete "
                 "the line of one, and its run, to train it again"
             )
         for split in splits:

@@ -121,7 +121,7 @@ def fitting(names: Sequence[str], tasks: Sequence[Task], wanted: Collection[str]
             found.append(name)
         except ConfigError as unfit:
             error = ConfigError(f"{name}: {unfit}")
-            if name.removesuffix(SSMAX) in wanted:
+            if {name, name.removesuffix(SSMAX)} & set(wanted):
                 raise error from None
             print(f"left out: {error}", flush=True)
     if not found:

@@ -241,7 +241,7 @@ class Extrapolation(Experiment):
     def gains(self) -> dict[str, list[tuple[float, float, float]]]:
         """By scheme what SSMax adds to sacreBLEU up to the limit and beyond it, with 95% intervals.
 
-        Of the seeds that both have, by the bootstrap over seeds and sentences of `ranking.py`.
+        Of the seeds that both have, by the bootstrap and Student's t of `ranking.py`.
         """
         scored = {(trial.variant, trial.seed): self.sides(trial) for trial in self.done}
         samples = self.trials[0].config.evaluate.bootstrap_samples

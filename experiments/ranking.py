@@ -7,6 +7,8 @@ import numpy as np
 
 from translation.metrics import quantile_interval, resampled_bleu, summed_bleu
 
+OVER_SEEDS = 100  # draws over seeds for each of sentences: the tails of Student's t are long
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -39,11 +41,12 @@ def standings(
         drawn += resampled_bleu([run[split] for run in runs], samples, seed=split)
     rows = iter(drawn / n_splits)
     draw, n = np.random.default_rng(0), len(next(iter(statistics.values())))
-    squares = n * draw.chisquare(max(n - 1, 1), samples)
-    weights = draw.standard_normal((n, samples)) / np.sqrt(squares)  # of the seeds, in each draw
+    size = samples * (OVER_SEEDS if n > 1 else 1)
+    squares = n * draw.chisquare(max(n - 1, 1), size)
+    weights = draw.standard_normal((n, size)) / np.sqrt(squares)  # of the seeds, in each draw
     resampled, scores = {}, {}
     for name, seeds in statistics.items():
-        of_seeds = np.stack([next(rows) for _ in seeds])
+        of_seeds = np.tile(np.stack([next(rows) for _ in seeds]), size // samples)
         mean = of_seeds.mean(0)
         resampled[name] = mean + (weights * (of_seeds - mean)).sum(0)
         scores[name] = [float(np.mean([summed_bleu(s.sum(0)) for s in run])) for run in seeds]

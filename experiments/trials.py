@@ -34,7 +34,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from checkpoints.run import REGULAR, Run
+from checkpoints.run import REGULAR, DamagedError, Run
 from configs.load import read_config_json, write_config_json
 from configs.schema import Config
 from configs.serialize import to_dict
@@ -104,7 +104,7 @@ class Trial:
         Known by the config inside: a trial is found again when the schema has got a new field.
         """
         wanted = training_digest(self.config)
-        label = f"{self.variant.replace(os.sep, '_')[:100]}_seed{self.seed}_"
+        label = f"{self.variant.replace(os.sep, '_')[:200]}_seed{self.seed}_"
         parent = self.output_dir / "runs"
         own = parent / f"{label}{wanted}"
         for folder in [own, *sorted(parent.glob(f"{label}*"))]:
@@ -314,7 +314,8 @@ class Runner:
         try:
             model = averaged(Run(trial.run), trial.average)
         except UserError as error:
-            raise Failed(f"{error}; delete {trial.run} to train it again") from None
+            again = f"; delete {trial.run} to train it again"
+            raise Failed(f"{error}{again * isinstance(error, DamagedError)}") from None
         arguments = ["--model_path", str(model), "--config", str(trial.folder / "config.py")]
         arguments += ["--search", trial.search, "--device", trial.config.train.device]
         (trial.folder / "test.log").unlink(missing_ok=True)

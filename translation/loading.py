@@ -102,8 +102,9 @@ def load_run(
     model = build_model(config.model, tokenizer)
     load_weights(model, payload, checkpoint)
     epoch, step = payload["progress"]["epoch"], payload["progress"]["step"]
-    text = {"training_text": payload["data"]["fingerprint"]} if "data" in payload else {}
-    trained = {**payload["format"], "precision": config.train.precision, **text}
+    trained = {**payload["format"], "precision": config.train.precision}
+    if (text := payload.get("data", {}).get("fingerprint")) is not None:
+        trained["training_text"] = text
     del payload  # which may hold an optimizer, before partners are loaded
 
     def search_alike(other: Config) -> Config:

@@ -317,5 +317,6 @@ def test_a_scheme_that_does_not_fit_a_size_is_left_out_or_refused(
     one_layer = [Task(n_layers=1)]
     assert copy_task.fitting(["none", "interleaved"], one_layer, wanted=()) == ["none"]
     assert capsys.readouterr().out.startswith("left out: interleaved: model.position.every = 2")
-    with pytest.raises(UserError, match="interleaved: model"):
-        copy_task.fitting(["none", "interleaved"], one_layer, wanted=["interleaved"])
+    for name in ("interleaved", "interleaved_ssmax"):
+        with pytest.raises(UserError, match=f"^{name}: model"):
+            copy_task.fitting(["none", name], one_layer, wanted=[name])

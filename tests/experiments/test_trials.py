@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stand_in import StandIn
 
-from checkpoints.run import Run
+from checkpoints.run import DamagedError, Run
 from configs.schema import Config
 from experiments import comparison, trials
 from experiments.trials import Trial
@@ -216,7 +216,7 @@ def test_checkpoints_that_cannot_be_averaged_fail_one_trial(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(run: Run, last: int) -> Path:
-        raise UserError(f"{run.path}: not a whole checkpoint")
+        raise DamagedError(f"{run.path}: not a whole checkpoint")
 
     monkeypatch.setattr(trials, "averaged", damaged)
     assert stand_in.compare("rope") == 1

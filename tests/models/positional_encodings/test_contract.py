@@ -540,7 +540,6 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (tiny_config, {"position": config.Fox(), "d_model": 6}, "rope needs an even head size"),
     (tiny_config, {"position": config.XPos(), "d_model": 6}, "xpos needs an even head size"),
     (tiny_config, {"position": config.Rope(scaling=NTK), "d_model": 4}, "head size of 4 or more"),
-    (tiny_config, {"position": config.Rope(share=0.2)}, "share = 0.2: is less than one of 4 pairs"),
     (tiny_config, {"position": config.Sinusoidal(layout="t2t"), "d_model": 2}, "d_model of 4"),
     (tiny_config, {"position": config.Deberta(), "n_heads": 3}, "multiple of model.n_heads = 3"),
     (tiny_config, {"position": config.Sinusoidal(), "d_model": 9, "n_heads": 3}, "a multiple of 2"),

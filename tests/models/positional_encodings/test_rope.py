@@ -197,7 +197,7 @@ def test_heads_turned_in_one_product_are_those_turned_each_for_itself(name: str,
 # ------------------------------------------------------------------ p-RoPE and learned frequencies
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.25, 0.7, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.25, 0.7, 1.0])
 def test_p_rope_turns_the_fastest_pairs_as_transformers_has_it(share: float) -> None:
     settings = {"rope_type": "proportional", "rope_theta": 300.0, "partial_rotary_factor": share}
     theirs, _ = ROPE_INIT_FUNCTIONS["proportional"](
