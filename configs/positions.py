@@ -24,6 +24,7 @@ class PositionSection(Section, section="model.position"):
     """What the rest of the configuration may ask of a position scheme."""
 
     inside_attention: ClassVar[bool] = True  # it acts on queries, keys, logits or values
+    even_head: ClassVar[bool] = False  # it turns pairs of a head's dimensions
 
     def parts(self) -> dict[str, "PositionSection"]:
         """The schemes that this one is made of, by their fields."""
@@ -53,6 +54,9 @@ class PositionSection(Section, section="model.position"):
 
         n_layers: of the stack that has fewer.
         """
+        if self.even_head and (d_model // n_heads) % 2:
+            odd = f"{self.kind} needs an even head size; {d_model} / {n_heads} is odd"
+            raise ConfigError(f"model.n_heads = {n_heads}: {odd}")
         for name, part in self.parts().items():
             try:
                 part.check_shape(d_model, n_heads, n_layers)
@@ -142,12 +146,6 @@ class YarnScaling(Section, kind="yarn", section="model.position.scaling"):
 Scaling = NoScaling | LinearScaling | NtkScaling | DynamicNtkScaling | YarnScaling
 
 
-def _check_head(kind: str, d_model: int, n_heads: int) -> None:
-    if (d_model // n_heads) % 2:
-        odd = f"{d_model} / {n_heads} is odd"
-        raise ConfigError(f"model.n_heads = {n_heads}: {kind} needs an even head size; {odd}")
-
-
 class Rope(PositionSection, kind="rope"):
     """Rotary positions on queries and keys (Su et al. 2021, equations 14-16 and 34).
 
@@ -161,6 +159,7 @@ class Rope(PositionSection, kind="rope"):
     cross=True also rotates in cross-attention. Both are kept as labelled experiments.
     """
 
+    even_head: ClassVar[bool] = True
     base: float = number(10000.0, gt=1, le=HUGE)
     form: Literal["auto", "real", "complex"] = "auto"  # how it is computed; auto: the faster way
     layout: Literal["interleaved", "half"] = "interleaved"  # the pairs; half: as in Llama
@@ -182,7 +181,7 @@ class Rope(PositionSection, kind="rope"):
             self._fail("cross", "dynamic_ntk has a length of its own on each side; allowed: False")
 
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
-        _check_head(self.kind, d_model, n_heads)
+        super().check_shape(d_model, n_heads, n_layers)
         if isinstance(self.scaling, (NtkScaling, DynamicNtkScaling)) and d_model // n_heads < 4:
             rule = f"needs a head size of 4 or more; it is {d_model // n_heads}"
             self._fail("scaling.kind", rule)
@@ -191,22 +190,21 @@ class Rope(PositionSection, kind="rope"):
 class SelectiveRope(PositionSection, kind="selective_rope"):
     """Rotation by running sums of what each token turns (Movahedi et al. 2026)."""
 
+    even_head: ClassVar[bool] = True
     base: float = number(10000.0, gt=1, le=HUGE)
     rank: int = count(16)  # of the map from a token to its turns
-
-    def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
-        _check_head(self.kind, d_model, n_heads)
 
 
 class Repo(PositionSection, kind="repo"):
     """RoPE at places that a small network gives the tokens (Li et al. 2025)."""
 
+    even_head: ClassVar[bool] = True
     base: float = number(10000.0, gt=1, le=HUGE)
     width: int = count(64)
     rope_layers: int = count(1, ge=0)  # so many of the lowest layers have plain positions
 
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
-        _check_head(self.kind, d_model, n_heads)
+        super().check_shape(d_model, n_heads, n_layers)
         if self.rope_layers >= n_layers:
             self._fail("rope_layers", f"a stack of {n_layers} layers has none above them")
 
@@ -220,6 +218,7 @@ class Pope(PositionSection, kind="pope"):
 class XPos(PositionSection, kind="xpos"):
     """Rotation with a decay by distance (Sun et al. 2022) in the decoder; RoPE in the encoder."""
 
+    even_head: ClassVar[bool] = True
     base: float = number(10000.0, gt=1, le=HUGE)
     gamma: float = positive(0.4)
     scale_base: float = positive(512.0)
@@ -231,9 +230,6 @@ class XPos(PositionSection, kind="xpos"):
         # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most; four digits are its own.
         growth = math.log1p(1 / self.gamma) / self.scale_base
         return Bound("scale_base", int(math.log(FLOAT32_MAX / 1e4) / growth))
-
-    def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
-        _check_head(self.kind, d_model, n_heads)
 
 
 # ------------------------------------------------------------------------------- biases by distance
