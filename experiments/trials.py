@@ -349,13 +349,13 @@ class Runner:
             )
         n_sent, pid, peak_mb = 0, 0, None
         while not pid:
+            # Not ru_maxrss, which begins at what this process holds. Linux alone has it.
+            if found := re.search(r"VmHWM:\s+(\d+)", _read(Path(f"/proc/{process.pid}/status"))):
+                peak_mb = int(found[1]) / 2**10
             time.sleep(POLL_S)
             while n_sent < len(self.signals):
                 os.kill(process.pid, self.signals[n_sent])
                 n_sent += 1
-            # Not ru_maxrss, which begins at what this process holds. Linux alone has it.
-            if found := re.search(r"VmHWM:\s+(\d+)", _read(Path(f"/proc/{process.pid}/status"))):
-                peak_mb = int(found[1]) / 2**10
             pid, status = os.waitpid(process.pid, os.WNOHANG)
         process.returncode = os.waitstatus_to_exitcode(status)
         measured.update(seconds=time.monotonic() - began, peak_mb=peak_mb)
