@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 here = Path(__file__).parent
+time.sleep(0.1)  # so that its memory is looked at: every 0.02 s
 arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 resume = arguments.get("--resume")
 folder = Path(arguments["--config"]).parent

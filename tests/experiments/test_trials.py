@@ -99,7 +99,7 @@ def test_a_run_that_was_cut_short_goes_on(stand_in: StandIn) -> None:
     path = folder / "attempts.json"
     attempts = json.loads(path.read_text("utf-8"))
     assert len(attempts) == 2
-    assert all(attempt["peak_mb"] > 0 for attempt in attempts)  # seen as they began at least
+    assert all(attempt["peak_mb"] > 1 for attempt in attempts)
     minutes = float(stand_in.table()[1]["train_minutes"])
     assert minutes == pytest.approx(sum(attempt["seconds"] for attempt in attempts) / 60)
     # where nobody saw the end of one, or the file is damaged, they are not known
