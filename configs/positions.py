@@ -10,6 +10,7 @@ from configs.section import HUGE, MOST, Section, count, number, positive
 from utils.errors import ConfigError
 
 Side = Literal["source", "target"]
+SIDES: tuple[Side, Side] = ("source", "target")
 FLOAT32_MAX = 3.4e38
 
 
@@ -41,7 +42,7 @@ class PositionSection(Section, section="model.position"):
 
     def tightest(self) -> Bound | None:
         """The tighter bound of the two sides; None: there is none."""
-        bounds = filter(None, (self.bound("source"), self.bound("target")))
+        bounds = filter(None, map(self.bound, SIDES))
         return min(bounds, key=lambda bound: bound.length, default=None)
 
     def longest(self) -> int | None:

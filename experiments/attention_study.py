@@ -70,16 +70,14 @@ class Shifted(base.PositionScheme):
         super().__init__()
         self.inner, self.shift = inner, shift
         self.input, self.attention = inner.input, inner.attention  # type: ignore[method-assign]
+        for side, bound in inner.bounds.items():
+            self.bounds[side] = bound._replace(length=max(0, bound.length - shift))
 
     def positions(self, side: base.Side, start: int, end: int, device: torch.device) -> Tensor:
         return self.inner.positions(side, start + self.shift, end + self.shift, device)
 
     def span(self, start: int, end: int) -> base.Span | None:
         return self.inner.span(start + self.shift, end + self.shift)
-
-    def max_length(self, side: base.Side) -> int | None:
-        bound = self.inner.max_length(side)
-        return None if bound is None else max(0, bound - self.shift)
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:

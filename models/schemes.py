@@ -51,22 +51,27 @@ from models.positional_encodings.xpos import XPos
 
 def build_scheme(model: ModelConfig) -> PositionScheme:
     """The scheme that model.position asks for, with freshly initialised parameters."""
-    return _build(model.position, model)
+    scheme = _build(model.position, model)
+    bounds = ((side, model.position.bound(side)) for side in config.SIDES)
+    scheme.bounds = {side: bound for side, bound in bounds if bound is not None}
+    return scheme
 
 
 def _build(position: config.PositionSection, model: ModelConfig) -> PositionScheme:
     return POSITION_SCHEMES[type(position)](position, model)
 
 
-def each_stack(make: Callable[[], AttentionPosition]) -> PositionScheme:
+def each_stack(make: Callable[[Kind], AttentionPosition]) -> PositionScheme:
     """A module of its own for each stack, shared by its layers."""
-    return AttentionScheme(encoder=[make()], decoder=[make()])
+    return AttentionScheme(encoder=[make("encoder")], decoder=[make("decoder")])
 
 
-def each_layer(m: ModelConfig, make: Callable[[], AttentionPosition]) -> PositionScheme:
+def each_layer(m: ModelConfig, make: Callable[[Kind], AttentionPosition]) -> PositionScheme:
     """A module of its own for every self-attention."""
-    encoder, decoder = ([make() for _ in range(n)] for n in _n_layers(m))
-    return AttentionScheme(encoder=encoder, decoder=decoder)
+    encoder = [make("encoder") for _ in range(m.n_encoder_layers)]
+    return AttentionScheme(
+        encoder=encoder, decoder=[make("decoder") for _ in range(m.n_decoder_layers)]
+    )
 
 
 def _n_layers(m: ModelConfig) -> tuple[int, int]:
@@ -120,15 +125,8 @@ def _repo(p: config.Repo, m: ModelConfig) -> PositionScheme:
 
 def _xpos(p: config.XPos, m: ModelConfig) -> PositionScheme:
     decaying = XPos(base=p.base, gamma=p.gamma, scale_base=p.scale_base, form=p.form)
-    decaying.max_positions = p.longest()
     plain = Rotary(base=p.base, form=p.form, rope_dim="head")
     return AttentionScheme(encoder=[plain], decoder=[decaying])
-
-
-def _t5(p: config.T5, m: ModelConfig) -> PositionScheme:
-    encoder = T5Bias(n_heads=m.n_heads, bidirectional=True, **vars(p))
-    decoder = T5Bias(n_heads=m.n_heads, bidirectional=False, **vars(p))
-    return AttentionScheme(encoder=[encoder], decoder=[decoder])
 
 
 def _transformer_xl(p: config.TransformerXl, m: ModelConfig) -> PositionScheme:
@@ -160,10 +158,7 @@ def _deberta(p: config.Deberta, m: ModelConfig) -> PositionScheme:
 
 def _tupe(p: config.Tupe, m: ModelConfig) -> PositionScheme:
     sizes = {"d_model": m.d_model, "n_heads": m.n_heads, "max_positions": p.max_positions}
-    encoder, decoder = (
-        Tupe(_build(p.relative, m).attention(kind, 0), **sizes) for kind in ("encoder", "decoder")
-    )
-    return AttentionScheme(encoder=[encoder], decoder=[decoder])
+    return each_stack(lambda kind: Tupe(_build(p.relative, m).attention(kind, 0), **sizes))
 
 
 def _dape(p: config.Dape, m: ModelConfig) -> PositionScheme:
@@ -171,11 +166,7 @@ def _dape(p: config.Dape, m: ModelConfig) -> PositionScheme:
         own = _build(p.bias, m).attention(kind, 0)
         return Dape(own, n_heads=m.n_heads, width=p.width)
 
-    n_encoder, n_decoder = _n_layers(m)
-    return AttentionScheme(
-        encoder=[layer("encoder") for _ in range(n_encoder)],
-        decoder=[layer("decoder") for _ in range(n_decoder)],
-    )
+    return each_layer(m, layer)
 
 
 def _causal_only(
@@ -203,26 +194,30 @@ def _interleaved(p: config.Interleaved, m: ModelConfig) -> PositionScheme:
 # One line for each position section of configs/positions.py.
 POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.NoPosition: lambda p, m: PositionScheme(),
-    config.Sinusoidal: lambda p, m: InputScheme(*[SinusoidalInput(**vars(p))] * 2),
+    config.Sinusoidal: lambda p, m: InputScheme(
+        *[SinusoidalInput(base=p.base, layout=p.layout)] * 2
+    ),
     config.Learnable: lambda p, m: InputScheme(
         *(LearnableInput(d_model=m.d_model, **vars(p)) for _ in range(2))
     ),
     config.Shape: lambda p, m: ShapeScheme(_build(p.input, m), p.max_shift),
     config.Rope: _rope,
     config.SelectiveRope: lambda p, m: each_layer(
-        m, lambda: SelectiveRotary(d_model=m.d_model, n_heads=m.n_heads, base=p.base, rank=p.rank)
+        m, lambda _: SelectiveRotary(d_model=m.d_model, n_heads=m.n_heads, base=p.base, rank=p.rank)
     ),
     config.Repo: _repo,
     config.Pope: lambda p, m: each_layer(
-        m, lambda: Pope(n_heads=m.n_heads, head_dim=_head_dim(m), base=p.base)
+        m, lambda _: Pope(n_heads=m.n_heads, head_dim=_head_dim(m), base=p.base)
     ),
     config.XPos: _xpos,
-    config.Alibi: lambda p, m: each_stack(lambda: Alibi(n_heads=m.n_heads, asymmetry=p.asymmetry)),
-    config.T5: _t5,
-    config.Kerple: lambda p, m: each_stack(lambda: Kerple(n_heads=m.n_heads, form=p.form)),
-    config.Fire: lambda p, m: each_stack(lambda: Fire(n_heads=m.n_heads, **vars(p))),
-    config.Sandwich: lambda p, m: each_stack(lambda: Sandwich(n_heads=m.n_heads, **vars(p))),
-    config.Shaw: lambda p, m: each_layer(m, lambda: Shaw(head_dim=_head_dim(m), **vars(p))),
+    config.Alibi: lambda p, m: each_stack(lambda _: Alibi(n_heads=m.n_heads, **vars(p))),
+    config.T5: lambda p, m: each_stack(
+        lambda kind: T5Bias(n_heads=m.n_heads, bidirectional=kind == "encoder", **vars(p))
+    ),
+    config.Kerple: lambda p, m: each_stack(lambda _: Kerple(n_heads=m.n_heads, form=p.form)),
+    config.Fire: lambda p, m: each_stack(lambda _: Fire(n_heads=m.n_heads, **vars(p))),
+    config.Sandwich: lambda p, m: each_stack(lambda _: Sandwich(n_heads=m.n_heads, **vars(p))),
+    config.Shaw: lambda p, m: each_layer(m, lambda _: Shaw(head_dim=_head_dim(m), **vars(p))),
     config.TransformerXl: _transformer_xl,
     config.Deberta: _deberta,
     config.Tupe: _tupe,

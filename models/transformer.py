@@ -81,11 +81,11 @@ class TranslationTransformer(nn.Module):
         keep [B,T] bool: elsewhere the token's embedding is 0 and its position stays.
         """
         end = start + ids.shape[1]
-        limit = self.scheme.max_length(side)
-        if limit is not None and end > limit:
+        bound = self.scheme.bounds.get(side)
+        if bound is not None and end > bound.length:
             raise UserError(
-                f"a {side} of {end} tokens is longer than the position table of {limit}: "
-                "shorten the input, or train with a larger max_positions"
+                f"a {side} of {end} tokens is too long: model.position.{bound.field} allows for "
+                f"{bound.length}; shorten the input, or train with a larger one"
             )
         positions = self.scheme.positions(side, start, end, ids.device)
         embedding = self.src_embedding if side == "source" else self.tgt_embedding

@@ -7,14 +7,14 @@ them, 0 .. n-1; Shaw's tables alone have lines of their own. Arrays are float64.
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from configs.position_names import position_name
-from configs.positions import Sinusoidal
+from configs.positions import SIDES, Sinusoidal
 from configs.schema import ModelConfig
 from models.positional_encodings.base import (
     AttentionPosition,
@@ -31,7 +31,6 @@ from models.transformer_backend import Encoder
 from translation.loading import LoadedRun
 from utils.errors import UserError
 
-SIDES: tuple[Side, ...] = get_args(Side)
 STACKS = ("encoder", "decoder")
 Cause = Literal["words", "length"]
 

@@ -134,14 +134,14 @@ def end_workers(loader: DataLoader[list[Batch]]) -> None:
 
 
 def check_lengths(model: TranslationTransformer, ids: TokenizedSplit) -> None:
-    """Raises UserError where a validation pair outgrows a table of positions: now, not later."""
+    """Raises UserError where a validation pair is longer than the scheme allows: now, not later."""
     longest: dict[Side, int] = {"source": ids.src_lengths.max(), "target": ids.tgt_lengths.max()}
     for side, length in longest.items():
-        most = model.scheme.max_length(side)
-        if most is not None and length > most:
+        bound = model.scheme.bounds.get(side)
+        if bound is not None and length > bound.length:
             raise UserError(
-                f"a validation {side} has {length} tokens and the position table {most}: use --set "
-                "data.eval_long=truncate, or a larger model.position.max_positions"
+                f"a validation {side} has {length} tokens, and model.position.{bound.field} allows "
+                f"for {bound.length}: raise it, or use --set data.eval_long=truncate"
             )
 
 

@@ -108,7 +108,7 @@ class BatchSearch:
         return str(self.model.output.weight.dtype).removeprefix("torch.")
 
     def longest(self, side: Side) -> int | None:
-        """How many tokens the models' position tables have room for; None: any number."""
+        """How many tokens the models have positions for; None: any number."""
         models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
         return least(*(model.scheme.max_length(side) for model in models))
 

@@ -12,9 +12,9 @@ from typing import Any, Literal, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from configs.positions import Bound, Side as Side
 from models.masks import as_bias, causal_attn_mask
 
-Side = Literal["source", "target"]
 Kind = Literal["encoder", "decoder", "cross"]
 Role = Literal["query", "key"]
 Span = tuple[int, int]
@@ -125,9 +125,7 @@ class Places:
 
 
 class InputPosition(nn.Module):
-    """Acts on embeddings. It knows `max_positions` positions; None where there is no bound."""
-
-    max_positions: int | None = None
+    """Acts on embeddings."""
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x [B,T,D] after the multiplication with sqrt(d_model), positions [T] -> [B,T,D].
@@ -141,13 +139,11 @@ class AttentionPosition(nn.Module):
     """Acts inside one attention: its logits are logit_scale * q.k + bias + logit_term.
 
     q and k are rotated, which makes them `widening` times as wide: R = widening * Dh.
-    `needs_weights` asks for the weights, hence for the eager kernel. It knows `max_positions`
-    positions; None where there is no bound.
+    `needs_weights` asks for the weights, hence for the eager kernel.
     """
 
     needs_weights = False
     widening = 1
-    max_positions: int | None = None
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
         """q or k [B,H,T,Dh] at positions [T] -> [B,H,T,R]. Caches keep rotated keys."""
@@ -211,6 +207,8 @@ class PositionScheme(nn.Module):
         super().__init__()
         self.no_input = InputPosition()
         self.no_attention = AttentionPosition()
+        # What limits each side, where something does; `build_scheme` knows.
+        self.bounds: dict[Side, Bound] = {}
 
     def input(self, side: Side) -> InputPosition:
         return self.no_input
@@ -231,8 +229,7 @@ class PositionScheme(nn.Module):
 
     def max_length(self, side: Side) -> int | None:
         """The longest sequence of this side in tokens; None where there is no bound."""
-        inside = self.attention("encoder" if side == "source" else "decoder", 0)
-        return least(self.input(side).max_positions, inside.max_positions)
+        return self.bounds[side].length if side in self.bounds else None
 
 
 class InputScheme(PositionScheme):

@@ -6,7 +6,6 @@ from models.positional_encodings.base import (
     Kind,
     PositionScheme,
     Side,
-    least,
 )
 
 
@@ -23,9 +22,6 @@ class CombinedScheme(PositionScheme):
 
     def attention(self, kind: Kind, layer: int) -> AttentionPosition:
         return self.inside.attention(kind, layer)
-
-    def max_length(self, side: Side) -> int | None:
-        return least(self.on_input.max_length(side), self.inside.max_length(side))
 
 
 class PairedScheme(PositionScheme):
@@ -62,6 +58,3 @@ class InterleavedScheme(PositionScheme):
         if rest == 0:
             return self.nth.attention(kind, n_nth - 1)
         return self.others.attention(kind, layer - n_nth)
-
-    def max_length(self, side: Side) -> int | None:
-        return least(self.others.max_length(side), self.nth.max_length(side))

@@ -13,7 +13,6 @@ class LearnableInput(InputPosition):
 
     def __init__(self, *, max_positions: int, d_model: int) -> None:
         super().__init__()
-        self.max_positions = max_positions
         self.table = nn.Embedding(max_positions, d_model)
         # As large as an embedding before its factor sqrt(d_model): positions start as a hint.
         nn.init.normal_(self.table.weight, std=d_model**-0.5)

@@ -53,9 +53,6 @@ class RandomizedScheme(PositionScheme):
         n = int(torch.randint(end, self.max_positions + 1, ()))
         return draw_positions(n, self.spread)[start:end].to(device)
 
-    def max_length(self, side: Side) -> int | None:
-        return self.max_positions
-
     def input(self, side: Side) -> InputPosition:
         return self.inner.input(side)
 

@@ -8,7 +8,8 @@ look at differences. Outside of training k = 0.
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import InputPosition, InputScheme, PositionScheme, Side
+from configs.positions import SIDES
+from models.positional_encodings.base import InputPosition, InputScheme, PositionScheme
 
 
 def shifted(positions: Tensor, n_rows: int, max_shift: int) -> Tensor:
@@ -23,8 +24,6 @@ class ShiftedInput(InputPosition):
         super().__init__()
         self._inner = (inner,)  # hidden from the registry: its scheme saves it
         self.max_shift = max_shift
-        if inner.max_positions is not None:
-            self.max_positions = inner.max_positions - max_shift
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         if self.training:
@@ -36,6 +35,5 @@ class ShapeScheme(InputScheme):
     """A scheme that is added to the embeddings, shifted."""
 
     def __init__(self, inner: PositionScheme, max_shift: int) -> None:
-        sides: tuple[Side, Side] = ("source", "target")
-        super().__init__(*(ShiftedInput(inner.input(side), max_shift) for side in sides))
+        super().__init__(*(ShiftedInput(inner.input(side), max_shift) for side in SIDES))
         self.inner = inner

@@ -44,16 +44,9 @@ def sinusoid_table(
 class SinusoidalInput(InputPosition):
     """Adds the sinusoids of the given positions: computed, so there is no table to outgrow."""
 
-    def __init__(
-        self,
-        *,
-        base: float,
-        layout: SinusoidLayout = "interleaved",
-        max_positions: int | None = None,
-    ) -> None:
+    def __init__(self, *, base: float, layout: SinusoidLayout = "interleaved") -> None:
         super().__init__()
         self.base = base
-        self.max_positions = max_positions
         self.layout: SinusoidLayout = layout
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -97,6 +97,3 @@ class SsmaxScheme(PositionScheme):
         if kind == "cross":
             return self.inner.attention(kind, layer)
         return cast(AttentionPosition, (self.encoder if kind == "encoder" else self.decoder)[layer])
-
-    def max_length(self, side: Side) -> int | None:
-        return self.inner.max_length(side)

@@ -40,7 +40,6 @@ class Tupe(AttentionPosition):
         super().__init__()
         self.relative = relative
         self.n_heads = n_heads
-        self.max_positions = max_positions
         self.table = nn.Embedding(max_positions, d_model)
         nn.init.normal_(self.table.weight, std=0.02)
         self.norm = nn.LayerNorm(d_model)
