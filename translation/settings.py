@@ -60,6 +60,8 @@ def config_change(
             )
     if search == "greedy" and changes.get("decode.mbr", "none").lower() not in ("none", "null"):
         raise UserError("decode.mbr: greedy search finds one translation; use another search")
+    if search == "greedy" and "decode.beam_size" in changes:
+        raise UserError("decode.beam_size: greedy search has none; use another search")
     given = None if file is None else load_config(file)
 
     def choosing(config: Config) -> Config:
