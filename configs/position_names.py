@@ -93,8 +93,8 @@ def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_
 
     text: a name of POSITIONS or a kind, which stands for its defaults; what follows a colon is for
     the config's name alone. A scaled rotation is one trained on `max_len` tokens, a table of
-    positions is made long enough for both lengths, and the name of a config that had another scheme
-    ends in that of this one. Raises ConfigError listing the names.
+    positions of its own is made long enough for both lengths, and the name of a config that had
+    another scheme ends in that of this one. Raises ConfigError listing the names.
     """
     schemes, name = POSITIONS | KINDS, text.partition(":")[0]
     if name not in schemes:

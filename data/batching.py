@@ -290,17 +290,24 @@ def make_train_loader(
 def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
     """This process's rows of the batches of `make_train_loader` that take the most memory.
 
-    That is the one of the most padded tokens, and that of the most pairs of tokens (for attention);
-    with a resampler, as one draw has them: others may be longer.
+    That is the one of the most padded tokens, of both sides, that of the most target tokens (which
+    have logits), and that of the most pairs of tokens (which have attention); with a resampler, as
+    one draw has them: others may be longer.
     """
     sampler: Any = loader.sampler
-    dataset: Any = loader.dataset
-    longest = np.maximum(dataset.split.src_lengths, dataset.split.tgt_lengths)
-    sizes = [(len(rows), int(longest[rows].max())) for rows in sampler.batches]
-    costs = [[rows * width**power for rows, width in sizes] for power in (1, 2)]
+    split: TokenizedSplit = loader.dataset.split  # type: ignore[attr-defined]
+    sizes = [
+        (len(rows), int(split.src_lengths[rows].max()), int(split.tgt_lengths[rows].max()))
+        for rows in sampler.batches
+    ]
+    costs = [
+        [n * (src + tgt) for n, src, tgt in sizes],
+        [n * tgt for n, _, tgt in sizes],
+        [n * (src * src + src * tgt + tgt * tgt) for n, src, tgt in sizes],
+    ]
     largest = sorted({cost.index(max(cost)) for cost in costs})
     shards = [sampler.batches[i][sampler.rank :: sampler.world_size] for i in largest]
-    return [batch for rows in shards for batch in dataset[Group(0, [rows.tolist()], None)]]
+    return [batch for rows in shards for batch in loader.dataset[Group(0, [rows.tolist()], None)]]
 
 
 def make_eval_loader(

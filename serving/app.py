@@ -121,7 +121,7 @@ class Service:
             raise HTTPException(400, f"format {asked['format']!r}: text is the only one here")
         n_more = as_integer(asked, "alternatives", 0, MOST_ALTERNATIVES)
         detailed = as_flag(asked, "details")
-        # As in inference.py a line is a sentence; a blank one stays as it is.
+        # As in inference.py a line is a sentence; a blank one gives a blank one.
         lines = [text.split("\n") for text in texts]
         spoken = [line for each in lines for line in each if line.strip()]
         model = self.models[name]
@@ -245,7 +245,7 @@ class Service:
             raise HTTPException(413, f"at most {most:,} bytes")
         try:
             if kind == "application/x-www-form-urlencoded":
-                form = parse_qs(body.decode(), True, errors="strict", max_num_fields=100)
+                form = parse_qs(body.decode(), True, errors="strict")
                 texts = form.pop("q", [])  # which may be empty
                 asked = {"q": texts if len(texts) > 1 else texts[0]} if texts else {}
                 return asked | {key: values[-1] for key, values in form.items() if values[-1]}

@@ -66,7 +66,11 @@ class Batcher:
         jobs = [Job(key, item, loop.create_future()) for item in items]
         self._waiting.extend(jobs)
         self._came.set()
-        return list(await asyncio.gather(*(job.found for job in jobs)))
+        try:
+            return list(await asyncio.gather(*(job.found for job in jobs)))
+        finally:  # where one has failed nobody waits for the others
+            for job in jobs:
+                job.found.cancel()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -232,7 +232,8 @@ class Checkpoints:
         for path in reversed(self.run.by_age()):
             if path in later:
                 os.replace(path, folder / path.name)
-        said = "checkpoints after update %d, or damaged, are now in %s: going on will make others"
+        said = "checkpoints of what came after update %d, or damaged, are now in %s: going on will "
+        said += "make others"
         logger.warning(said, progress.step, folder)
 
 

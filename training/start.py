@@ -246,6 +246,9 @@ def as_parent(config: Config, parent: Config) -> Config:
         what = f"tokenizer.sampling = {own.sampling:g} is for {own.algorithm}"
         why = "what train.init_from names has another tokenizer"
         raise ConfigError(f"{what}, and {why}: set tokenizer.sampling=0")
+    if config.data.directions == "both" and not isinstance(tokenizer, Subword):
+        why = "the tokenizer of what train.init_from names has a vocabulary for each language"
+        raise ConfigError(f"data.directions = 'both': {why}: set data.directions=forward")
     if isinstance(tokenizer, Subword):
         tokenizer = replace(tokenizer, sampling=getattr(own, "sampling", 0.0))
     if config.train.init_model:

@@ -1,9 +1,9 @@
 """What a Translator answers: plain values, in text and NumPy arrays."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -30,7 +30,10 @@ class Hypothesis(Candidate):
     """A translation with its tokens, of which the last is EOS where it is finished."""
 
     tokens: list[str]
-    _scored: Callable[[], list[float]] = field(repr=False, compare=False)
+
+    def scored_by(self, scored: Callable[[], list[float]]) -> Self:
+        vars(self)["_scored"] = scored  # no field: `asdict` gives plain values
+        return self
 
     @cached_property
     def token_log_probs(self) -> list[float]:
@@ -39,7 +42,7 @@ class Hypothesis(Candidate):
         But for rounding, `log_prob` is their sum. The model computes them when they are first
         asked for, for all hypotheses of a text at once.
         """
-        return self._scored()
+        return vars(self)["_scored"]()
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, where there is no model: with the log-probabilities."""

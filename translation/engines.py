@@ -149,27 +149,30 @@ class CTranslate2:
         found: list[list[tuple[list[str], float]]] = [[] for _ in texts]
         rows, steps = list(range(len(texts))), max(map(len, texts)) + MORE_STEPS
         while rows:
-            alike: dict[int, list[int]] = defaultdict(list)
+            alike: dict[tuple[int, bool], list[int]] = defaultdict(list)
             for row in rows:
-                alike[min(steps, max_lengths[row])].append(row)
+                alike[min(steps, max_lengths[row]), steps >= max_lengths[row]].append(row)
             rows, steps = [], 2 * steps
-            for n_steps, group in alike.items():
+            for (n_steps, last), group in alike.items():
                 batch = [texts[row] for row in group]
-                results = self._translate(batch, limits.alpha, n_steps, beam_size, n_best)
+                # The most probable one is enough, unless it may be cut off: theirs do not rank
+                # behind those that ended.
+                alone = n_best == 1 and limits.alpha == 0 and not last
+                results = self._translate(batch, n_steps, beam_size, alone=alone)
                 for row, result in zip(group, results):
                     longest = max_lengths[row]
                     found[row], ends = self._ends(result, n_best, penalties, longest)
-                    if not ends and n_steps < longest:
+                    if not (ends or last):
                         rows.append(row)
         unsure = UNSURE if beam_size > 1 else math.inf
         return self._scored(texts, found, penalties, unsure)
 
     def _translate(
-        self, texts: list[list[str]], alpha: float, n_steps: int, beam_size: int, n_best: int
+        self, texts: list[list[str]], n_steps: int, beam_size: int, *, alone: bool
     ) -> Any:
-        """All that CTranslate2 finds in n_steps; one hypothesis where the most probable decides."""
+        """All that CTranslate2 finds in n_steps, or the most probable hypothesis alone."""
         options: dict[str, Any] = {"length_penalty": 0}
-        if beam_size > 1 and (n_best > 1 or alpha > 0):
+        if beam_size > 1 and not alone:
             options = {"length_penalty": NO_EARLY_EXIT, "patience": n_steps + 1}
             options["num_hypotheses"] = (n_steps + 1) * beam_size
         return self._translator.translate_batch(

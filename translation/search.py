@@ -78,7 +78,7 @@ def in_batches(
         if len(rows) == 1:
             raise UserError(
                 f"not enough memory to translate one sentence of {lengths[rows[0]]:,} tokens: "
-                "lower decode.beam_size, or split the sentence"
+                "lower decode.beam_size or decode.n_best, or split the sentence"
             )
         most = len(rows) // 2
         message = "not enough memory to translate %d sentences at once: going on with %d"

@@ -62,6 +62,8 @@ def config_change(
         raise UserError("decode.mbr: greedy search finds one translation; use another search")
     if search == "greedy" and "decode.beam_size" in changes:
         raise UserError("decode.beam_size: greedy search has none; use another search")
+    if search in ("greedy", *SEARCHES) and "decode.search" in changes:
+        raise UserError(f"--search {search} and --set decode.search: give one of them")
     given = None if file is None else load_config(file)
 
     def choosing(config: Config) -> Config:
@@ -82,7 +84,8 @@ def config_change(
         if "decode.n_best" in changes:
             changed = apply_overrides(config, texts)
             if changed.decode.n_best > 1:
-                _require_room(changed.decode, greedy=search == "greedy", best_alone=best_alone)
+                used_alone = best_alone or scoring
+                _require_room(changed.decode, greedy=search == "greedy", best_alone=used_alone)
             return choosing(changed)
         changed = apply_overrides(config, ["decode.n_best=1", *texts])
         if (scoring or best_alone) and changed.decode.mbr is None:
@@ -114,8 +117,8 @@ def _require_room(decode: DecodeConfig, *, greedy: bool, best_alone: bool) -> No
         raise UserError(f"{asked}: greedy search finds one translation; use another search")
     if best_alone and decode.mbr is None:
         raise UserError(
-            f"{asked}: one translation a line is written; add --mbr to choose among them, or let "
-            "inference.py --json write them all"
+            f"{asked}: one translation of each line is used; add --mbr to choose among them, or "
+            "let inference.py --json write them all"
         )
 
 

@@ -135,7 +135,8 @@ class Translator:
             search: "greedy", "beam", "diverse", "sample", or a section of configs.schema such as
                 Sampling(temperature=0.8, seed=3).
             beam_size: hypotheses kept.
-            n_best: translations of each text; at most beam_size, but any number of samples.
+            n_best: translations of each text; at most beam_size, but any number of samples. Greedy
+                search finds one.
             length_penalty: alpha of the GNMT length penalty; 0: none.
             batch_size: texts translated at once.
 
@@ -242,12 +243,14 @@ class Translator:
 
         def hypothesis(number: int, candidate: Candidate) -> Hypothesis:
             tokens = self.tokenizer.tgt_pieces(targets[number])
-            return Hypothesis(**vars(candidate), tokens=tokens, _scored=lambda: scored()[number])
+            made = Hypothesis(**vars(candidate), tokens=tokens)
+            return made.scored_by(lambda: scored()[number])
 
-        nothing = Hypothesis(**vars(NOTHING), tokens=[], _scored=list)
-        hypotheses = [hypothesis(*each) for each in enumerate(self._candidates(found))]
-        hypotheses = hypotheses or [nothing]
-        return Translation(**vars(hypotheses[0]), src=text, hypotheses=hypotheses)
+        nothing = Hypothesis(**vars(NOTHING), tokens=[]).scored_by(list)
+        hypotheses = [hypothesis(*each) for each in enumerate(self._candidates(found))] or [nothing]
+        best = hypotheses[0]
+        shared = (best.text, best.score, best.log_prob, best.finished, best.tokens)
+        return Translation(*shared, text, hypotheses).scored_by(lambda: best.token_log_probs)
 
     def _candidates(self, found: Sequence[FoundIds]) -> list[Candidate]:
         texts = self.tokenizer.decode_batch([h.ids for h in found])

@@ -24,9 +24,11 @@ class MixtureCorpus(CorpusReader):
             *main.test,
             *(f"{name}.{split}" for name, part in others for split in part.test),
         )
+        if self.train in (self.validation, *main.test):
+            self.train = "the mixture"  # a name that no file has
 
     def load(self, split: str) -> ParallelText:
-        """The mixture for "train"; else a split of the part to evaluate, or NAME.SPLIT."""
+        """The mixture for `train`; else a split of the part to evaluate, or NAME.SPLIT."""
         if split == self.train:
             return self._mixed()
         name, _, rest = split.partition(".")

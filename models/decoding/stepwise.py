@@ -49,7 +49,7 @@ def sample_search(
     All chance comes from the seed, the sentence's number in `numbers`, how many samples there are,
     the sample and the step: what is translated beside it changes nothing.
     """
-    shape = (limits.max_len, n_samples)
+    shape = (int(limits.max_lengths(src, model.pad_id).max()), n_samples)
     draws = np.stack(
         [np.random.default_rng((sampling.seed, number)).random(shape) for number in numbers]
     )

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from configs.schema import DataConfig, ParallelFiles
+from data import cache
 from data.cache import PARTIAL, STALE_AFTER_S, TokenizedSplit, cache_key, load_split, tokenize_split
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
@@ -130,7 +131,7 @@ def test_nothing_left_names_the_limit_and_leaves_nothing(tmp_path: Path) -> None
 # ------------------------------------------------------------------------------------------ its key
 
 
-def test_the_key_holds_everything_that_decides_the_ids() -> None:
+def test_the_key_holds_everything_that_decides_the_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     base = {"text": TEXT, "tokenizer": WordTokenizer(), "max_len": 8, "too_long": "drop"}
     other_text = ParallelText([*TEXT.src[:-1], "deux"], TEXT.tgt)
     moved_word = ParallelText(["a b", "c"], ["x", "y"]), ParallelText(["a", "b c"], ["x", "y"])
@@ -144,8 +145,12 @@ def test_the_key_holds_everything_that_decides_the_ids() -> None:
         *(base | {"text": text} for text in moved_word),
     ]
     keys = [cache_key(**variant) for variant in variants]
-    assert len(set(keys)) == len(keys)
     assert cache_key(**base) == keys[0]
+    for name, other in (("CODE_VERSION", -1), ("__file__", __file__)):  # by what code
+        with monkeypatch.context() as patched:
+            patched.setattr(cache, name, other)
+            keys.append(cache_key(**base))
+    assert len(set(keys)) == len(keys)
 
 
 # ------------------------------------------------------------------------------- damage and crashes

@@ -90,6 +90,9 @@ def test_evaluation_is_of_one_part_and_the_others_have_their_names(tmp_path: Pat
     alone = replace(large, corpus=replace(large.corpus, test=()))
     untested = build_corpus(DataConfig(corpus=Mixture(parts=(small, alone))))
     assert untested.test == ("test",)
+    trained = replace(small, corpus=replace(small.corpus, test=("train",)))
+    named = build_corpus(DataConfig(corpus=Mixture(parts=(trained, large))))
+    assert (len(named.load(named.train)), len(named.load("train"))) == (45, 10)
 
 
 def test_each_part_is_cleaned_by_itself_and_counted_by_name(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ DOUBLE = torch.float64
 # toys) and each stack.
 POST = [*TOYS, "none", "sinusoidal", "learnable", "rope", "torch"]
 EVERY = [*((name, "pre") for name in [*ALL_SCHEMES, "torch"]), *((name, "post") for name in POST)]
+EVERY.append(("rope", "deepnorm"))
 every_model = pytest.mark.parametrize(("name", "norm"), EVERY)
 
 

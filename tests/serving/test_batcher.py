@@ -85,3 +85,16 @@ def test_an_item_that_fails_fails_alone() -> None:
         assert found[2] == ["22"]
 
     with_first_under_way(then)
+
+
+def test_of_a_request_that_has_failed_no_more_is_computed() -> None:
+    async def then(batcher: Batcher, work: Work, first: Any) -> None:
+        failing = asyncio.create_task(batcher.submit("a", ["bad", *"1234"]))
+        await asyncio.sleep(0)
+        work.may_end.set()
+        with pytest.raises(ValueError, match="bad"):
+            await failing
+        assert len(batcher) == 0
+        assert await batcher.submit("b", ["5"]) == ["55"]
+
+    assert ("a", ["3", "4"]) not in with_first_under_way(then).batches

@@ -214,10 +214,18 @@ def test_workers_and_the_place_where_an_epoch_is_taken_up_change_no_draw(tmp_pat
 
 
 def test_draws_are_of_the_rows_that_are_asked_for(tmp_path: Path) -> None:
-    drawn = training(tmp_path)[1].draw([4, 0], epoch=1)
-    assert trained().decode_batch([drawn.src(0), drawn.src(1)]) == [FRENCH[4], FRENCH[0]]
-    assert trained().decode_batch([drawn.tgt(0), drawn.tgt(1)]) == [ENGLISH[4], ENGLISH[0]]
-    assert drawn.kept.tolist() == [4, 0]
+    encoded = (trained().encode_src_batch(text) for text in (FRENCH, ENGLISH))
+    lengths = [max(map(len, pair)) for pair in zip(*encoded)]
+    ids, resampler = training(tmp_path, max_len=max(lengths[:4]) - 1)  # an early pair is dropped
+    resampler = dataclasses.replace(resampler, max_len=999)
+    drawn = resampler.draw([4, 0], epoch=1)
+    lines = ids.kept[[4, 0]].tolist()
+    assert lines[0] > 4
+    assert trained().decode_batch([drawn.src(0), drawn.src(1)]) == [FRENCH[i] for i in lines]
+    assert trained().decode_batch([drawn.tgt(0), drawn.tgt(1)]) == [ENGLISH[i] for i in lines]
+    assert drawn.kept.tolist() == lines
+    other = dataclasses.replace(resampler, seed=4).draw([4, 0], epoch=1)
+    assert other.src_ids.tolist() != drawn.src_ids.tolist()
 
 
 def test_a_draw_that_is_too_long_gives_way_to_the_deterministic_form(tmp_path: Path) -> None:

@@ -1,21 +1,27 @@
 """The moving average of the weights: its formula, what is evaluated and saved, and resuming it."""
 
 import re
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from tiny_models import tiny_model
-from toy_runs import content, run_here, same, toy_config, validation_loss
+from toy_runs import content, log_of, run_here, same, toy_config, validation_loss
 
 from checkpoints.run import Run
 from configs.schema import Config, TrainConfig
 from configs.serialize import apply_overrides
+from data.corpora.build import build_corpus
 from training.ema import WeightAverage
+from translation.metrics import sacrebleu_score
+from translation.search import BatchSearch
+from translation.translator import Translator
 from utils.errors import ConfigError, UserError
 
 SETTINGS = """
     optim.accumulate=3 train.checkpoint_every_steps=14 train.keep_regular=3 train.patience=5
-    train.ema_decay=0.7 model.tie_embeddings=all train.max_epochs=2
+    train.ema_decay=0.7 model.tie_embeddings=all train.max_epochs=2 evaluate.bleu_every_epochs=1
 """
 
 
@@ -72,12 +78,24 @@ def test_training_is_not_changed_and_the_average_of_its_updates_saved(config: Co
             assert not torch.equal(averages[n - 1][name], now)
 
 
-def test_the_loss_in_a_name_is_that_of_the_average(run: Run) -> None:
+def test_the_loss_in_a_name_and_the_bleu_are_those_of_the_average(run: Run, config: Config) -> None:
     best = run.best()
     assert f"_loss=-{validation_loss(best, 21):.4f}.pt" in best.name
     last = {**content(best), "model": content(best)["last_weights"]}
     torch.save(last, run.checkpoints / "last.pt")
     assert f"_loss=-{validation_loss(run.checkpoints / 'last.pt', 21):.4f}.pt" not in best.name
+    corpus = build_corpus(config.data)
+    text = corpus.load(corpus.validation)
+    translator = Translator.load(run.newest(), device="cpu")
+    found = [each.text for each in translator.translate(list(text.src), search="greedy")]
+    assert log_of(run, "validation")[20]["bleu"] == sacrebleu_score(found, text.tgt) > 0
+    seen: list[Any] = []
+    search = mock.Mock(side_effect=BatchSearch)
+    with mock.patch("training.run.BatchSearch", search):  # the two models hardly differ in BLEU
+        short = apply_overrides(config, ["train.max_steps=1"])
+        run_here(short, hook=lambda trainer, learner: seen.append((learner.average, learner.model)))
+    [(average, model)] = seen
+    assert search.call_args.args[0] is average.model is not model
 
 
 def test_the_decay_is_fixed_for_a_run_and_checked(config: Config, run: Run) -> None:

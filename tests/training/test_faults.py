@@ -270,11 +270,16 @@ def test_a_stopped_run_may_go_on_leaving_bad_updates_out(tmp_path: Path, the_run
     assert sorted(log_of(the_run())) == [1, 2, 3, 4, 5, 7, 8, 9, 10]
 
 
-def test_no_checkpoint_is_made_of_broken_weights(tmp_path: Path, the_run: FindRun) -> None:
+@pytest.mark.parametrize("part", ["model", "optimizer"])
+def test_no_checkpoint_is_made_of_broken_weights(
+    tmp_path: Path, the_run: FindRun, part: str
+) -> None:
     def break_one(trainer: Engine, learner: Learner) -> None:
-        learner.model.output.weight.data[0].fill_(math.inf)
+        weight = learner.model.output.weight
+        broken = weight.data if part == "model" else learner.optimizer.state[weight]["exp_avg"]
+        broken[0].fill_(math.inf)
 
-    words = r"^not a number in model .*no checkpoint is made of them"
+    words = rf"^not a number in {part} .*no checkpoint is made of them"
     with pytest.raises(NonFiniteError, match=words):
         run_here(toy_config(tmp_path, STEPS), hook=at_update(8, break_one))
     assert whole(the_run()) == ["step_checkpoint_4.pt"]
@@ -303,6 +308,24 @@ def test_a_scaler_that_finds_no_scale_ends_the_run_and_its_steps_are_counted(
         run_here(toy_config(tmp_path, STEPS), hook=hook)
     skipped = {n: line["total"] for n, line in log_of(the_run(), "skipped").items()}
     assert (skipped, list(log_of(the_run()))) == ({2: 1, 5: 2}, [1, 3, 4])
+
+
+def test_a_scaler_goes_on_with_its_own_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, the_run: FindRun
+) -> None:
+    make = partial(torch.amp.GradScaler, "cpu", init_scale=8.0)
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda *_, **__: make())
+
+    def hook(trainer: Engine, learner: Learner) -> None:
+        learner.model.output.weight.register_hook(
+            lambda gradient: gradient / (trainer.state.iteration != 2)
+        )
+
+    config = toy_config(tmp_path, STEPS)
+    run_here(apply_overrides(config, ["train.max_steps=4"]), hook=hook)
+    run_here(apply_overrides(config, ["train.max_steps=5"]), resume=the_run().path)
+    last = content(the_run().checkpoints / "step_checkpoint_5.pt")
+    assert (last["scaler"]["scale"], last["progress"]["skipped"]) == (4.0, 1)
 
 
 # ------------------------------------------------------------------------------------------- memory
@@ -334,17 +357,21 @@ def test_a_run_that_cannot_fit_fails_before_its_first_update_with_the_remedy(
     engines: list[Engine] = []
 
     def noting(loader: Any) -> Any:
-        """The largest batches are those with the most padded tokens, or the most pairs of them."""
+        """The largest: those with the most padded tokens, target tokens, or pairs of tokens."""
         found = largest_batches(loader)
         loader.sampler.set_position(0)
         every = [batch for group in loader for batch in group]
-        for power in (1, 2):
-            sizes_of, sizes_tried = (
-                [len(b.src) * max(b.src.shape[1], b.tgt_out.shape[1]) ** power for b in batches]
+        for cost in (
+            lambda n, src, tgt: n * (src + tgt),
+            lambda n, src, tgt: n * tgt,
+            lambda n, src, tgt: n * (src**2 + src * tgt + tgt**2),
+        ):
+            costs, tried = (
+                [cost(*batch.src.shape, batch.tgt_out.shape[1]) for batch in batches]
                 for batches in (every, found)
             )
-            assert max(sizes_of) in sizes_tried
-        assert len(found) <= 2
+            assert max(costs) in tried
+        assert len(found) <= 3
         sizes.extend(batch.src.numel() for batch in found)
         return found
 

@@ -149,6 +149,7 @@ def test_only_a_training_in_bfloat16_makes_the_products_in_it() -> None:
         config = Config(model=tiny_config(), optim=OptimConfig(optimizer="muon"))
         cpu = torch.device("cpu")
         learner = build_learner(config, vocabulary(), device=cpu, dtype=dtype, total_steps=9)
+        assert learner.scaler.is_enabled() == (dtype == torch.float16)
         give_gradients(learner.model, 1)
         learner.optimizer.step()
         return torch.cat([weight.detach().flatten() for weight, _ in hidden_maps(learner.model)])

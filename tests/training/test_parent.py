@@ -87,6 +87,9 @@ def test_it_begins_with_the_parents_best_weights_and_tokenizer(
     mine = checkpoint_config(content(run.newest()))
     other = replace(mine, tokenizer=Marian())  # asks for no sampling
     assert as_parent(other, mine).tokenizer == replace(mine.tokenizer, sampling=0.0)
+    both = replace(mine, data=replace(mine.data, directions="both"))
+    with pytest.raises(ConfigError, match="names has a vocabulary for each language: set data"):
+        as_parent(replace(both, tokenizer=replace(mine.tokenizer, sampling=0.0)), other)
 
 
 def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent: Run) -> None:

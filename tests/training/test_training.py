@@ -1,10 +1,12 @@
 """One update is what it says: sums over real tokens, divided once. And a user's mistakes."""
 
+import itertools
 import logging
 import math
 import os
 import re
 import signal
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -167,18 +169,36 @@ def test_a_validation_loss_that_is_no_number_saves_nothing(tmp_path: Path) -> No
 # ----------------------------------------------------------------------------------------- progress
 
 
-def test_without_a_terminal_a_line_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_terminal_a_line_says_how_far_it_is(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO)
     output = {"nll": 20.0, "n_tokens": 10, "lr": 0.001}
     trainer = Engine(lambda engine, batch: output)
+    ticks = map(float, itertools.count())
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks) / 10)
     ProgressBar(trainer, first_step=0, total_steps=4, line_every=0)
     trainer.run([0, 0], max_epochs=2)
     lines = [message for message in caplog.messages if message.startswith("epoch")]
     assert len(lines) == 4
-    shape = (
-        r"epoch 2/2 step 3/4 \| loss 2\.000 \| [\d,]+ tokens/s \| lr 1\.00e-03 \| 0:00:\d\d left"
-    )
+    shape = r"epoch 2/2 step 3/4 \| loss 2\.000 \| 100 tokens/s \| lr 1\.00e-03 \| 0:00:\d\d left"
     assert re.fullmatch(shape, lines[2]), lines[2]
+
+
+def test_the_logged_figures_are_those_of_an_update_by_token(tmp_path: Path) -> None:
+    outputs = {}
+
+    def hook(trainer: Engine, learner: Any) -> None:
+        @trainer.on(Events.ITERATION_COMPLETED)
+        def keep(engine: Engine) -> None:
+            outputs[engine.state.iteration] = engine.state.output
+
+    log = log_of(run_here(toy_config(tmp_path, "train.max_steps=2"), hook=hook).run)
+    assert list(log) == [1, 2]
+    for step, logged in log.items():
+        out = outputs[step]
+        assert logged["loss"] == out["nll"] / out["n_tokens"] > 1
+        assert logged["accuracy"] == out["n_correct"] / out["n_tokens"]
 
 
 # -------------------------------------------------------------------------------- a user's mistakes
@@ -210,8 +230,9 @@ def test_a_gpu_becomes_the_current_one_without_cudnns_attention(
 
 
 def test_no_two_processes_draw_the_same_dropout() -> None:
-    seeds = {step_seed(0, step, rank) for step in range(400) for rank in range(8)}
-    assert len(seeds) == len({seed % 2**32 for seed in seeds}) == 3200
+    places = itertools.product(range(2), range(400), range(8))
+    seeds = {step_seed(seed, step, rank) for seed, step, rank in places}
+    assert len(seeds) == len({seed % 2**32 for seed in seeds}) == 6400
 
 
 @pytest.mark.parametrize("computes", ["yes", "no"])

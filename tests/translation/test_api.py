@@ -1,5 +1,7 @@
 """`from fr2en import Translator`: what Python users get, and that it is what the scripts get."""
 
+import dataclasses
+import json
 import math
 import pickle
 import random
@@ -47,6 +49,8 @@ def test_a_translation_is_its_best_hypothesis_with_all_that_were_found(
     for _ in range(2):  # one that came from another process goes on to a third
         sent = pickle.loads(pickle.dumps(sent))
     assert sent == found
+    plain = json.loads(json.dumps(dataclasses.asdict(sent)))
+    assert [each["text"] for each in plain["hypotheses"]] == [h.text for h in found.hypotheses]
     assert sent.hypotheses[2].token_log_probs == others[1].token_log_probs
     for each in found.hypotheses:
         assert (each.tokens[-1] == "</s>") == each.finished

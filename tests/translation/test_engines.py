@@ -97,15 +97,16 @@ def test_ctranslate2_finds_what_our_search_finds(
     ours, theirs = searchers(loaded, engine)
     ids = ours.tokenizer.encode_src_batch(texts_of(run))
     n_unfinished = 0
-    for beam_size, n_best, alpha, ratio in (
-        (1, 1, 0.6, 2.0),
-        (4, 1, 0.0, 2.0),
-        (4, 1, 0.6, 2.0),
-        (4, 4, 1.0, 2.0),
-        (4, 4, 0.0, 0.1),  # many are cut off, at limits of their own
+    for beam_size, n_best, alpha, ratio, max_len in (
+        (1, 1, 0.6, 2.0, 24),
+        (4, 1, 0.0, 2.0, 24),
+        (4, 1, 0.6, 2.0, 24),
+        (4, 4, 1.0, 2.0, 24),
+        (4, 4, 0.0, 0.1, 24),  # many are cut off, at limits of their own
+        (8, 1, 0.0, 2.0, 4),  # some while another one has ended
     ):
         decode = DecodeConfig(beam_size=beam_size, n_best=n_best, length_penalty=alpha)
-        decode = replace(decode, max_len=24, max_len_ratio=ratio, batch_size=16)
+        decode = replace(decode, max_len=max_len, max_len_ratio=ratio, batch_size=16)
         expected = ours.search_ids(ids, decode, greedy=beam_size == 1)
         with monkeypatch.context() as patched:
             if beam_size > 1:

@@ -134,6 +134,7 @@ def test_interval_is_close_to_sacrebleus_own_bootstrap_and_holds_the_score():
     hypotheses = damage(references, 0.2, seed=3)
     result = score(hypotheses, references, bootstrap_samples=2000)
     theirs = sacrebleu.BLEU().corpus_score(hypotheses, [references], n_bootstrap=1000)
+    assert metrics.quantile_interval(np.arange(1001.0)) == (25, 975)
     low, high = result.interval
     assert score(hypotheses, references, bootstrap_samples=2000).interval == (low, high)
     assert low < result.sacrebleu < high

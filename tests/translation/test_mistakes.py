@@ -40,7 +40,7 @@ MISTAKES = [
         "cannot write /dev/full: ",
     ),
     ("inference --src_file /proc/self/mem", "/proc/self/mem, line 1: cannot be read: "),
-    ("inference --n_best 3", "decode.n_best = 3: one translation a line is written; add --mbr"),
+    ("inference --n_best 3", "decode.n_best = 3: one translation of each line is used; add --mbr"),
     ("inference --search greedy --src_text Oui. --n_best 2", "= 2: greedy search finds one"),
     ("inference --search greedy --src_text Oui. --beam_size 4", "decode.beam_size: greedy search"),
     ("inference --output .", "Is a directory"),

@@ -37,9 +37,13 @@ def test_as_many_are_asked_for_as_are_used(
     assert change(Config(decode=decode)).decode.n_best == n_best
 
 
-def test_a_risk_that_would_choose_among_one_is_refused() -> None:
+def test_what_would_be_of_no_use_is_refused() -> None:
     with pytest.raises(UserError, match="greedy search finds one"):
         config_change(None, "greedy", ["decode.mbr=chrf"])
+    with pytest.raises(UserError, match="one translation of each line is used"):
+        config_change(None, None, ["decode.n_best=2"], scoring=True)(Config())
+    with pytest.raises(UserError, match=r"--search beam and --set decode\.search: give one"):
+        config_change(None, "beam", ["decode.search=sample"])
     for n_best, given in ((5, ["decode.n_best=1"]), (1, [])):
         change = config_change(None, None, [*given, "decode.mbr=chrf"])
         with pytest.raises(UserError, match=r"n_best = 1: set more"):

@@ -84,6 +84,8 @@ def test_samples_depend_on_seed_and_number_alone(name: str) -> None:
     assert sample(model, src) == together
     assert sample(model, src, seed=4) != together
     same = sources(5).expand(2, -1)
+    later, other = (sample(model, same[:1], numbers=[n], seed=5 - n) for n in (1, 0))
+    assert later != other
     for numbers, alike in (([0, 1], False), ([1, 1], True)):
         one, other = ([h.ids for h in found] for found in sample(model, same, numbers=numbers))
         assert (one == other) == alike
