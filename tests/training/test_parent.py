@@ -70,12 +70,13 @@ def test_it_begins_with_the_parents_best_weights_and_tokenizer(
     def hook(trainer: Engine, learner: Learner) -> None:
         @trainer.on(Events.STARTED)
         def look(engine: Engine) -> None:
-            assert same(dict(learner.model.state_dict()), saved["model"])
+            for model in (learner.model, learner.average.model):
+                assert same(dict(model.state_dict()), saved["model"])
             assert learner.optimizer.state == {}
             assert learner.scheduler.last_epoch == engine.state.iteration == 0
             assert engine.state.epoch_length == 5  # of its own corpus
 
-    changes = "model.activation=gelu tokenizer.sampling=0.2 train.max_steps=1"
+    changes = "model.activation=gelu tokenizer.sampling=0.2 train.max_steps=1 train.ema_decay=0.9"
     run = run_here(child_config(folder, parent, changes), hook=hook).run
     assert any(message.endswith(f"; weights of {best}") for message in caplog.messages)
     different = "model.activation is 'relu' there and 'gelu' here"

@@ -5,17 +5,23 @@ import io
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from made_runs import Scripts, copy_run
 
 import test as test_script
 import tune
 from checkpoints.run import REGULAR, Run
+from configs.schema import Sampling
 from tokenizer.build import load_tokenizer
+from translation.evaluation import search_identity
+from translation.loading import load_run
 from translation.metrics import score_corpus
+from translation.translator import Translator
 from translation.tuning import Grid
 
 SPLIT = 40  # pairs of the tiny run's test split
@@ -143,6 +149,22 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     line = score("--model_path", run, "--compare", last, "--limit", "2").splitlines()[-1]
     assert f": {Run(run).best().name} " in line
     assert f" {last.name} " in line
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_all_that_decides_a_search_is_in_its_identity(run: Path, greedy: bool) -> None:
+    loaded = load_run(run)
+    decode = loaded.config.decode
+    changes = {"beam_size": 9, "length_penalty": 0.1, "max_len": 7, "max_len_ratio": 1.1}
+    changes |= {"search": Sampling(seed=1), "batch_size": 3}
+    found = {}
+    for name, value in {"": None, **changes}.items():
+        config = replace(loaded.config, decode=replace(decode, **({name: value} if name else {})))
+        changed = replace(loaded, config=config)
+        translator = Translator.of(changed, torch.device("cpu"))
+        found[name] = search_identity(changed, translator, greedy=greedy)
+    of_no_matter = {name for name in changes if found[name] == found[""]}
+    assert of_no_matter == {"batch_size", *(("beam_size", "search") if greedy else ())}
 
 
 def test_scores_do_not_depend_on_the_batch(run: Path) -> None:
