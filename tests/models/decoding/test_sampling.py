@@ -79,6 +79,12 @@ def test_samples_depend_on_seed_and_number_alone(name: str) -> None:
     for number, sentence in enumerate(src):
         alone = sample(model, sentence[sentence != PAD][None], numbers=[number])[0]
         assert [h.ids for h in alone] == [h.ids for h in together[number]]
+    own = replace(LIMITS, max_len=40)  # each sentence has a limit of its own
+    short, beside_longer = (
+        sample_search(model, of, own, Sampling(seed=3), n_samples=6, numbers=range(len(of)))[0]
+        for of in (src[1:2, :3], src[1:])
+    )
+    assert [h.ids for h in short] == [h.ids for h in beside_longer]
     backwards = sample(model, src.flip(0), numbers=[3, 2, 1, 0])[::-1]
     assert [[h.ids for h in row] for row in backwards] == [[h.ids for h in row] for row in together]
     assert sample(model, src) == together
