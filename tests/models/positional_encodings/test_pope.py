@@ -6,16 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references import (
-    ANYWHERE,
-    by_pair,
-    catches,
-    causal_logits,
-    close,
-    logits_of,
-    normal,
-    stepwise_logits,
-)
+from references import ANYWHERE, by_pair, catches, close, logits_of, normal
 from tiny_models import N_HEADS, configured, model_with, sources
 from torch import Tensor
 from x_transformers.x_transformers import PolarEmbedding, apply_polar_pos_emb
@@ -76,11 +67,6 @@ def test_rotated_queries_and_keys_are_those_of_x_transformers() -> None:
     q, k = Q[:, :, :4], K[:, :, :4]
     for x, role, angles in ((q, "query", frequencies), (k, "key", frequencies + phases)):
         close(made.rotate(x, at, role), apply_polar_pos_emb(x, angles), 2e-5)  # in float32
-
-
-def test_steps_and_chunks_of_a_decoder_are_the_whole() -> None:
-    for chunks in ([1] * 9, [4, 1, 3, 1]):
-        close(stepwise_logits(module(), Q, K, chunks), causal_logits(module(), Q, K))
 
 
 def test_a_phase_past_its_bound_finds_the_way_back() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references import catches, close, normal
-from tiny_models import D_MODEL, N_HEADS, configured, model_with, sources, targets, tiny_config
+from tiny_models import D_MODEL, N_HEADS, configured, tiny_config
 from torch import Tensor
 
 import configs.positions as config
@@ -124,20 +124,6 @@ def test_sums_go_on_where_a_step_begins() -> None:
     first = made.token_state(X[:, :4])
     close(torch.cat((first, made.token_state(X[:, 4:], first[:, :, -1:])), dim=2), whole)
     close(made.token_state(X[:, :1], torch.zeros_like(first[:, :, :1])), whole[:, :, :1])
-
-
-@pytest.mark.parametrize("name", ["selective_rope", "repo", "interleaved_fox", "ssmax_fox"])
-def test_a_search_reorders_the_sums_with_the_keys(name: str) -> None:
-    model, src = model_with(name), sources(6, 4)
-    tokens = targets(4, 5).view(2, 2, 5)
-    state = model.init_state(model.encode(src), beam_size=2, max_len=6)
-    model.decode_step(tokens[..., :3], state)
-    swapped = torch.tensor([[1, 1], [1, 0]])
-    state.reorder(swapped)
-    tokens = tokens.gather(1, swapped[..., None].expand(-1, -1, 5))
-    got = model.decode_step(tokens[..., 3:], state)
-    whole = model(src.repeat_interleave(2, 0), tokens.flatten(0, 1))
-    close(got, whole.view(2, 2, 5, -1)[:, :, 3:])
 
 
 def test_sums_and_angles_keep_their_precision_under_autocast() -> None:

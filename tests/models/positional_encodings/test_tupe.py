@@ -6,16 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references import (
-    ANYWHERE,
-    by_pair,
-    catches,
-    causal_logits,
-    close,
-    logits_of,
-    normal,
-    stepwise_logits,
-)
+from references import ANYWHERE, by_pair, catches, close, logits_of, normal
 from tiny_models import (
     BUCKETS,
     D_MODEL,
@@ -97,14 +88,6 @@ def test_it_is_attention_over_words_and_positions_side_by_side() -> None:
     )
     expected = F.scaled_dot_product_attention(*both, v)
     close(logits_of(layer, q, k, Places(at, at)).softmax(-1) @ v, expected)
-
-
-@every_form
-def test_steps_and_chunks_of_a_decoder_are_the_whole(relative: Any) -> None:
-    layer, q = layer_of(relative, "decoder"), normal(2, N_HEADS, 9, DH, seed=1)
-    k = normal(2, N_HEADS, 9, DH, seed=2)
-    for chunks in ([1] * 9, [4, 1, 3, 1]):
-        close(stepwise_logits(layer, q, k, chunks), causal_logits(layer, q, k))
 
 
 def test_the_layers_of_a_stack_compare_positions_once(monkeypatch: Any) -> None:
