@@ -51,6 +51,16 @@ class Scripts:
         return Ended(code, *self.capsys.readouterr())
 
 
+def scripted(main: Callable[[list[str]], None]) -> Any:
+    """A fixture: Scripts of this main."""
+
+    @pytest.fixture
+    def scripts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
+        return Scripts(main, capsys, monkeypatch)
+
+    return scripts
+
+
 def best_of(run: Path) -> Path:
     best = Run(run).best()
     assert best is not None

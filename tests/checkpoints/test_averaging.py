@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_runs import Scripts, best_of, copy_run
+from made_runs import Scripts, best_of, copy_run, scripted
 from toy_runs import content, run_here, same, toy_config
 
 import average
@@ -32,9 +32,7 @@ def run(config: Config) -> Run:
     return run_here(config).run
 
 
-@pytest.fixture
-def averaged(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(average.main, capsys, monkeypatch)
+averaged = scripted(average.main)
 
 
 def test_the_last_k_are_averaged_weight_by_weight_in_float64(run: Run, averaged: Scripts) -> None:

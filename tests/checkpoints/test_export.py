@@ -9,7 +9,7 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
-from made_runs import Scripts, best_of
+from made_runs import Scripts, best_of, scripted
 from safetensors.torch import load_file, save_file
 from tiny_models import POSITIONS
 from toy_runs import same
@@ -307,9 +307,7 @@ def test_the_lists_of_schemes_leave_none_out() -> None:
 # -------------------------------------------------------------------------------------- safetensors
 
 
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(script.main, capsys, monkeypatch)
+call = scripted(script.main)
 
 
 class Made:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import run_script
 from huggingface_hub import constants
-from made_runs import Ended, Scripts
+from made_runs import Ended, Scripts, scripted
 from marian_files import write_marian_model
 
 import train
@@ -14,10 +14,7 @@ from configs.load import write_config_json
 from configs.schema import Config
 from configs.serialize import apply_overrides, to_dict
 
-
-@pytest.fixture
-def compared(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(train.main, capsys, monkeypatch)
+compared = scripted(train.main)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import gzip
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from made_runs import Scripts, best_of, copy_run, untrained_run
+from made_runs import Scripts, best_of, copy_run, scripted, untrained_run
 from tiny_models import BOS, LIMITS, model_with, sources, targets
 
 import test as scoring
@@ -184,9 +183,7 @@ def test_agreement_is_the_share_of_the_links_that_both_directions_have() -> None
     assert agreement_rows(cast(Any, there), cast(Any, made(other)))[0]["value"] == 1
 
 
-@pytest.fixture
-def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable:
-    return Scripts(attention_study.main, capsys, monkeypatch)
+script = scripted(attention_study.main)
 
 
 def test_finished_trainings_are_studied_and_told(

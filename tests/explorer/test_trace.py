@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from made_runs import Scripts, untrained_run
+from made_runs import Scripts, scripted, untrained_run
 from tiny_models import BOS, EOS, LIMITS, tiny_model
 
 import visualize
@@ -254,9 +254,7 @@ def test_no_text_can_leave_its_place_in_the_page(trained_run: Path) -> None:
         assert not re.findall(unsafe, text), script.name
 
 
-@pytest.fixture
-def draw(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(visualize.main, capsys, monkeypatch)
+draw = scripted(visualize.main)
 
 
 def test_the_command_writes_where_it_says(draw: Scripts, trained_run: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import run_script
 from drawn import images, points
-from made_runs import Scripts, copy_run, untrained_run
+from made_runs import Scripts, copy_run, scripted, untrained_run
 
 import visualize
 from checkpoints.content import read_checkpoint
@@ -26,9 +26,7 @@ SENTENCE = ("--src_text", "Oui.", "--tgt_text", "Yes.")
 SMALL = ("--set", "model.d_model=16", "--set", "model.n_heads=2", "--positions", "12")
 
 
-@pytest.fixture
-def draw(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(visualize.main, capsys, monkeypatch)
+draw = scripted(visualize.main)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from conftest import run_script
-from made_runs import Scripts, best_of, copy_run
+from made_runs import Scripts, best_of, copy_run, scripted
 from toy_runs import run_here, toy_config, toy_corpus
 
 import back_translate as script
@@ -49,9 +49,7 @@ def mono(folder: Path, english: list[str]) -> Path:
     return path
 
 
-@pytest.fixture
-def made(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(script.main, capsys, monkeypatch)
+made = scripted(script.main)
 
 
 def test_the_pairs_are_the_models_translations_line_by_line(

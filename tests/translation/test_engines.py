@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 import torch
 from conftest import ROOT
-from made_runs import Scripts, best_of, copy_run, untrained_run
+from made_runs import Scripts, best_of, copy_run, scripted, untrained_run
 from tiny_models import LIMITS, POSITIONS, sources, tiny_model
 
 import inference
@@ -73,9 +73,7 @@ def file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def infer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(inference.main, capsys, monkeypatch)
+infer = scripted(inference.main)
 
 
 # -------------------------------------------------------------------------------------- CTranslate2

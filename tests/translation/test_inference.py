@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 from conftest import ROOT
-from made_runs import Scripts, best_of
+from made_runs import Scripts, best_of, scripted
 
 import inference
 from checkpoints.content import checkpoint_config, read_checkpoint
@@ -26,10 +26,7 @@ from data.corpora.build import build_corpus
 from translation.translator import Translator
 from utils.lines import as_line, read_lines, writer
 
-
-@pytest.fixture
-def infer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(inference.main, capsys, monkeypatch)
+infer = scripted(inference.main)
 
 
 @pytest.fixture(scope="module")

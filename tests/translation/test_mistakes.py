@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import run_script
-from made_runs import Scripts, best_of, copy_run, untrained_run
+from made_runs import Scripts, best_of, copy_run, scripted, untrained_run
 
 import inference
 from checkpoints.content import checkpoint_config, read_checkpoint
@@ -109,9 +109,7 @@ MISTAKES = [
 ]
 
 
-@pytest.fixture
-def infer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(inference.main, capsys, monkeypatch)
+infer = scripted(inference.main)
 
 
 @pytest.mark.parametrize(("command", "words"), MISTAKES)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_runs import Scripts, best_of, copy_run, untrained_run
+from made_runs import Scripts, best_of, copy_run, scripted, untrained_run
 from tiny_models import BOS, EOS, LIMITS, PAD, lively, sources, targets, tiny_model, vocabulary
 from torch import Tensor
 
@@ -108,9 +108,7 @@ def test_models_of_different_vocabularies_are_refused() -> None:
 # -------------------------------------------------------------------------------------- the scripts
 
 
-@pytest.fixture
-def infer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    return Scripts(inference.main, capsys, monkeypatch)
+infer = scripted(inference.main)
 
 
 def test_inference_takes_several_models_in_both_ways_of_writing(
