@@ -1,5 +1,6 @@
 """Linear maps, and the same for the few rows of a search step: one weight met again and again."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -16,9 +17,10 @@ _FEW = 64  # rows, of any other weight
 # Multiplications, below which oneDNN takes longer to begin than torch to finish, unless the weight
 # has so many numbers that to fetch them is what takes long.
 _WORTH, _FETCHED = 2_000_000, 2_000_000
-_BY_COLUMNS = True  # one row by torch, which takes a weight that lies by columns faster
+# Below so many numbers a single row goes by torch, with the weight laid out by columns.
+_BY_COLUMNS = math.inf
 if torch.backends.cpu.get_cpu_capability() == "AVX512":
-    _FEW, _WORTH, _FETCHED, _BY_COLUMNS = _SOME, 500_000, 100_000, False
+    _FEW, _WORTH, _FETCHED, _BY_COLUMNS = _SOME, 500_000, 100_000, 200_000
 
 # Within `weights_fixed`: by id, and whether by columns, each weight that was met and the same laid
 # out.
@@ -54,7 +56,8 @@ def unpacked(module: nn.Linear) -> Callable[[Tensor], Tensor]:
     def apply(x: Tensor) -> Tensor:
         n_rows = x.shape[0] * x.shape[1]
         if n_rows not in by_rows:
-            by_rows[n_rows] = _for_rows(weight, n_rows)
+            # A search that began with more rows has its weights laid out for those.
+            by_rows[n_rows] = _for_rows(weight, n_rows, by_columns=not by_rows)
         return _product(x, weight, by_rows[n_rows], bias)
 
     return apply
@@ -65,9 +68,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     A search meets the weights with few rows, cold in the cache, and torch's product on a CPU then
     spends most of its time in fetching them: oneDNN's, with the weight laid out for it once, takes
-    two thirds of the time, and so does torch's of one row without AVX-512, with the weight laid out
-    by columns. Both serve float32, and bfloat16 where the processor computes in it, on a CPU
-    without gradients, within `weights_fixed`.
+    two thirds of the time, and so does torch's of one row with the weight laid out by columns,
+    unless the weight is large and there is AVX-512. Both serve float32, oneDNN also bfloat16 where
+    the processor computes in it, on a CPU without gradients, within `weights_fixed`.
     """
     laid_out = None if x.dtype != weight.dtype else _for_rows(weight, x.shape[:-1].numel())
     return _product(x, weight, laid_out, bias)
@@ -79,13 +82,14 @@ def _product(x: Tensor, weight: Tensor, laid_out: Tensor | None, bias: Tensor | 
     return torch.ops.mkldnn._linear_pointwise.default(x, laid_out, bias, "none", [], "")
 
 
-def _for_rows(weight: Tensor, n_rows: int) -> Tensor | None:
+def _for_rows(weight: Tensor, n_rows: int, *, by_columns: bool = True) -> Tensor | None:
     """The weight laid out for n_rows rows, for oneDNN or by columns, where that serves; or None."""
     if torch.compiler.is_compiling() or (held := _laid_out.get()) is None:
         return None
     most = _SOME if weight.numel() >= _LARGE else _FEW
     worth = n_rows * weight.numel() >= _WORTH or (n_rows > 0 and weight.numel() >= _FETCHED)
-    by_columns = _BY_COLUMNS and n_rows == 1
+    by_columns &= n_rows == 1 and weight.numel() < _BY_COLUMNS
+    by_columns &= weight.dtype == torch.float32
     if (not by_columns and (n_rows > most or not worth)) or not _serves(weight):
         return None
     key = id(weight), by_columns

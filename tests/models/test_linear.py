@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import models.linear
-from models.linear import Linear, linear, side_by_side, weights_cast, weights_fixed
+from models.linear import Linear, linear, side_by_side, unpacked, weights_cast, weights_fixed
 from utils.machine import CPU, computes_bf16
 
 
@@ -36,18 +36,32 @@ def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> L
 
 @pytest.mark.parametrize("shape", [(1, 16), (5, 1, 16), (8, 8, 16), (3, 300, 16), (0, 16)])
 @pytest.mark.parametrize("module", [True, False], indirect=True)
-@pytest.mark.parametrize("by_columns", [True, False])  # one row: without AVX-512, and with it
+@pytest.mark.parametrize("by_columns", [70 * 16 + 1, 70 * 16])  # a weight of fewer numbers
 def test_equals_the_plain_product(
-    shape: tuple[int, ...], module: Linear, by_columns: bool, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], module: Linear, by_columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models.linear, "_BY_COLUMNS", by_columns)
     x = torch.randn(shape)
     with torch.inference_mode(), weights_fixed():
         out, plain = module(x), F.linear(x, module.weight, module.bias)
         one_row = list(models.linear._laid_out.get() or ()) == [(id(module.weight), True)]
-    assert one_row == (by_columns and shape == (1, 16))
+    assert one_row == (by_columns > module.weight.numel() and shape == (1, 16))
     assert out.shape == plain.shape == (*shape[:-1], 70)
     assert torch.allclose(out, plain, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [([1, 5, 1], True), ([5, 1], False)])
+def test_a_search_that_began_with_more_rows_goes_on_with_their_layout(
+    module: Linear, rows: list[int], columns: bool
+) -> None:
+    with torch.inference_mode(), weights_fixed():
+        product = unpacked(module)
+        for n in rows:
+            x = torch.randn(n, 1, 16)
+            plain = F.linear(x, module.weight, module.bias)
+            assert torch.allclose(product(x), plain, rtol=0, atol=1e-5)
+        held = {by_columns for _, by_columns in models.linear._laid_out.get() or ()}
+    assert held == {False, columns}
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
