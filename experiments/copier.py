@@ -239,8 +239,8 @@ def train(variant: Variant, seed: int, task: Task) -> Copier:
 def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
     """Accuracies by test length, and the seconds of CPU time taken.
 
-    The test rows are the same for all seeds. A test length that the scheme cannot place (beyond a
-    table of positions) is absent.
+    The test rows are the same for all seeds. A test length that the scheme cannot place is
+    absent.
     """
     start = time.process_time()
     model = train(variant, seed, task)

@@ -68,10 +68,9 @@ def each_stack(make: Callable[[Kind], AttentionPosition]) -> PositionScheme:
 
 def each_layer(m: ModelConfig, make: Callable[[Kind], AttentionPosition]) -> PositionScheme:
     """A module of its own for every self-attention."""
-    encoder = [make("encoder") for _ in range(m.n_encoder_layers)]
-    return AttentionScheme(
-        encoder=encoder, decoder=[make("decoder") for _ in range(m.n_decoder_layers)]
-    )
+    stacks: tuple[Kind, Kind] = ("encoder", "decoder")
+    encoder, decoder = ([make(kind) for _ in range(n)] for kind, n in zip(stacks, _n_layers(m)))
+    return AttentionScheme(encoder=encoder, decoder=decoder)
 
 
 def _n_layers(m: ModelConfig) -> tuple[int, int]:

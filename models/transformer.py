@@ -159,7 +159,7 @@ class TranslationTransformer(nn.Module):
             keep: bool, of the shapes of src and tgt_in: elsewhere a token counts with its position,
                 without its embedding.
 
-        Raises UserError for a sequence past a table of positions.
+        Raises UserError for a sequence longer than the scheme allows.
         """
         keep_src, keep_tgt = (None, None) if keep is None else keep
         memory = self.encode(src, tap=tap, keep=keep_src)

@@ -31,8 +31,9 @@ class Batcher:
     """Hands items of equal keys to `work`, up to max_batch at once, in one thread.
 
     A batch begins when it is full or its first item has waited for max_wait seconds; what comes
-    while another batch is at work waits for its end. An item whose request was cancelled is left
-    out. Where a batch fails, each of its items is tried alone, so that none fails for another.
+    while another batch is at work waits for its end. An item whose request was cancelled, or has
+    failed, is left out. Where a batch fails, each of its items is tried alone, so that none fails
+    for another.
 
     Args:
         work: (key, items) -> a result for each, called in the batcher's own thread.
@@ -104,6 +105,7 @@ class Batcher:
             self._waiting = deque(job for job in self._waiting if id(job) not in taken)
             begun = time.monotonic()
             await loop.run_in_executor(thread, self._compute, loop, batch)
+            await asyncio.sleep(0)  # a request of which one has failed lets go of the others first
             self.watch(len(batch), time.monotonic() - begun)
 
     def _next(self) -> list[Job]:
@@ -122,7 +124,8 @@ class Batcher:
                 loop.call_soon_threadsafe(_settle, batch[0].found.set_exception, batch[0], error)
                 return
             for job in batch:
-                self._compute(loop, [job])
+                if not job.found.done():
+                    self._compute(loop, [job])
             return
         for job, result in zip(batch, results, strict=True):
             loop.call_soon_threadsafe(_settle, job.found.set_result, job, result)

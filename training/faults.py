@@ -134,14 +134,18 @@ def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None
 
 
 def smaller_batches(config: Config) -> str:
-    """The change of the config that takes half of the memory and learns the same."""
-    data, half = config.data, config.data.batch_size // 2
-    if half < (data.max_len if data.batch_by == "tokens" else 1):
+    """The change of the config that takes less memory and learns the same, or much the same."""
+    data = config.data
+    half = max(data.max_len if data.batch_by == "tokens" else 1, data.batch_size // 2)
+    if half == data.batch_size:
         return (
-            f"data.batch_size = {data.batch_size} cannot be halved for data.max_len = "
-            f"{data.max_len}; use a smaller data.max_len or a smaller model"
+            f"data.batch_size = {half} is the least for data.max_len = {data.max_len}; use a "
+            "smaller data.max_len or a smaller model"
         )
+    parts = -(-data.batch_size // half)
+    times = parts * half / data.batch_size
+    size = "the same size" if times == 1 else f"{times:.2g} times the size"
     return (
-        f"use --set data.batch_size={half} --set optim.accumulate={2 * config.optim.accumulate}, "
-        "which makes updates of the same size, or a smaller model"
+        f"use --set data.batch_size={half} --set optim.accumulate={parts * config.optim.accumulate}"
+        f", which makes updates of {size}, or a smaller model"
     )

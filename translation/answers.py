@@ -42,12 +42,15 @@ class Hypothesis(Candidate):
         But for rounding, `log_prob` is their sum. The model computes them when they are first
         asked for, for all hypotheses of a text at once.
         """
+        if "_scored" not in vars(self):
+            raise ValueError("only what a Translator has answered knows its log-probabilities")
         return vars(self)["_scored"]()
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, where there is no model: with the log-probabilities."""
-        values = {**vars(self), "token_log_probs": self.token_log_probs}
-        values.pop("_scored", None)  # one from another process has none
+        values = dict(vars(self))
+        if values.pop("_scored", None):  # one from another process has none
+            values["token_log_probs"] = self.token_log_probs
         return values
 
 

@@ -148,22 +148,23 @@ class CTranslate2:
         texts = [[self._pieces[i] for i in source] for source in sources]
         found: list[list[tuple[list[str], float]]] = [[] for _ in texts]
         rows, steps = list(range(len(texts))), max(map(len, texts)) + MORE_STEPS
+        alone = beam_size > 1 and n_best == 1 and limits.alpha == 0
         while rows:
-            alike: dict[tuple[int, bool], list[int]] = defaultdict(list)
+            alike: dict[int, list[int]] = defaultdict(list)
             for row in rows:
-                alike[min(steps, max_lengths[row]), steps >= max_lengths[row]].append(row)
+                alike[min(steps, max_lengths[row])].append(row)
             rows, steps = [], 2 * steps
-            for (n_steps, last), group in alike.items():
+            for n_steps, group in alike.items():
                 batch = [texts[row] for row in group]
-                # The most probable one is enough, unless it may be cut off: theirs do not rank
-                # behind those that ended.
-                alone = n_best == 1 and limits.alpha == 0 and not last
                 results = self._translate(batch, n_steps, beam_size, alone=alone)
                 for row, result in zip(group, results):
                     longest = max_lengths[row]
                     found[row], ends = self._ends(result, n_best, penalties, longest)
-                    if not (ends or last):
+                    if not ends and n_steps < longest:
                         rows.append(row)
+                    elif not ends and alone:  # it is cut off; one that ended ranks before it
+                        [result] = self._translate([texts[row]], n_steps, beam_size, alone=False)
+                        found[row], _ = self._ends(result, n_best, penalties, longest)
         unsure = UNSURE if beam_size > 1 else math.inf
         return self._scored(texts, found, penalties, unsure)
 

@@ -50,7 +50,7 @@ def config_change(
             Bayes risk or `overrides` need them. So it is where scores are asked for.
     """
     sections = ("data", "evaluate", "decode") if scoring else ("decode",)
-    changes = dict(map(parse_override, overrides))
+    changes, alone = dict(map(parse_override, overrides)), best_alone or scoring
     for text in overrides:
         key, _ = parse_override(text)
         if key.startswith(SHAPING) or key.partition(".")[0] not in sections:
@@ -63,7 +63,7 @@ def config_change(
     if search == "greedy" and "decode.beam_size" in changes:
         raise UserError("decode.beam_size: greedy search has none; use another search")
     if search in ("greedy", *SEARCHES) and "decode.search" in changes:
-        raise UserError(f"--search {search} and --set decode.search: give one of them")
+        raise UserError(f"--set decode.search: --search chooses it (here {search})")
     given = None if file is None else load_config(file)
 
     def choosing(config: Config) -> Config:
@@ -84,11 +84,10 @@ def config_change(
         if "decode.n_best" in changes:
             changed = apply_overrides(config, texts)
             if changed.decode.n_best > 1:
-                used_alone = best_alone or scoring
-                _require_room(changed.decode, greedy=search == "greedy", best_alone=used_alone)
+                _require_room(changed.decode, greedy=search == "greedy", best_alone=alone)
             return choosing(changed)
         changed = apply_overrides(config, ["decode.n_best=1", *texts])
-        if (scoring or best_alone) and changed.decode.mbr is None:
+        if alone and changed.decode.mbr is None:
             return changed
         n_best = config.decode.n_best
         if not isinstance(changed.decode.search, Sampling):  # a smaller beam takes it down

@@ -141,7 +141,7 @@ class Translator:
             batch_size: texts translated at once.
 
         Raises UserError for a setting that is not allowed, text that is not Unicode, and a text
-        past a table of positions.
+        longer than the scheme allows.
         """
         texts = _texts(text)
         decode, greedy = self._settings(
@@ -338,7 +338,7 @@ class Translator:
     def word_attention(self, src: Sequence[str], tgt: Sequence[str]) -> list[WordAttention]:
         """The cross-attention between the words of each pair, of all layers and heads.
 
-        Words of a target that a table of positions has no room for look at nothing.
+        Words of a target that are past what the scheme allows look at nothing.
         """
         model, tokenizer, device = self.searcher.model, self.tokenizer, self.searcher.device
         sources = [Pieces.of(text, tokenizer.encode_src_batch) for text in src]

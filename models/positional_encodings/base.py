@@ -207,7 +207,7 @@ class PositionScheme(nn.Module):
         super().__init__()
         self.no_input = InputPosition()
         self.no_attention = AttentionPosition()
-        # What limits each side, where something does; `build_scheme` knows.
+        # What limits each side, where something does: `build_scheme` has it from the section.
         self.bounds: dict[Side, Bound] = {}
 
     def input(self, side: Side) -> InputPosition:

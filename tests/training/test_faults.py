@@ -447,6 +447,10 @@ def test_what_is_no_lack_of_memory_is_left_alone(tmp_path: Path) -> None:
     least = toy_config(tmp_path, "data.batch_size=40")
     words = "data.batch_size = 40 is the least for data.max_len = 40"
     assert smaller_batches(least).startswith(words)
+    words = "use --set data.batch_size=40 --set optim.accumulate=2, which makes updates of "
+    for size, what in ((80, "the same size, or"), (50, "1.6 times the size, or")):
+        config = toy_config(tmp_path, f"data.batch_size={size}")
+        assert smaller_batches(config).startswith(words + what)
 
 
 def test_evaluation_goes_on_with_smaller_batches(caplog: pytest.LogCaptureFixture) -> None:

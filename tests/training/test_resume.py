@@ -328,9 +328,8 @@ def test_a_kill_before_the_last_removal_is_made_up_for(whole: Runs, tmp_path: Pa
         run_here(config, resume=again.path)
 
 
-@pytest.mark.parametrize(
-    ("limit", "died_in"), [("max_steps=14", "report"), ("max_tokens=4000", "loss")]
-)
+@pytest.mark.parametrize("limit", ["max_steps=14", "max_tokens=4000"])
+@pytest.mark.parametrize("died_in", ["loss", "report"])
 def test_the_last_validation_of_a_run_that_is_over_is_made_up_for(
     whole: Runs, folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, died_in: str
 ) -> None:

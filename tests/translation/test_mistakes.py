@@ -42,6 +42,7 @@ MISTAKES = [
     ("inference --src_file /proc/self/mem", "/proc/self/mem, line 1: cannot be read: "),
     ("inference --n_best 3", "decode.n_best = 3: one translation of each line is used; add --mbr"),
     ("inference --search greedy --src_text Oui. --n_best 2", "= 2: greedy search finds one"),
+    (f"{BACK} {{tmp}}/x --set decode.search=sample", "decode.search: --search chooses it (here b"),
     ("inference --search greedy --src_text Oui. --beam_size 4", "decode.beam_size: greedy search"),
     ("inference --output .", "Is a directory"),
     ("inference --src_file {tmp}/mono.fr --output {tmp}/mono.fr", "mono.fr is the input itself"),

@@ -42,7 +42,7 @@ def test_what_would_be_of_no_use_is_refused() -> None:
         config_change(None, "greedy", ["decode.mbr=chrf"])
     with pytest.raises(UserError, match="one translation of each line is used"):
         config_change(None, None, ["decode.n_best=2"], scoring=True)(Config())
-    with pytest.raises(UserError, match=r"--search beam and --set decode\.search: give one"):
+    with pytest.raises(UserError, match=r"--set decode\.search: --search chooses it \(here beam\)"):
         config_change(None, "beam", ["decode.search=sample"])
     for n_best, given in ((5, ["decode.n_best=1"]), (1, [])):
         change = config_change(None, None, [*given, "decode.mbr=chrf"])

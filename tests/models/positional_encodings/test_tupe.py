@@ -21,7 +21,17 @@ from tiny_models import (
 )
 from torch import Tensor
 
-from configs.positions import Alibi, Combined, Cope, Interleaved, NoPosition, Rope, Ssmax, Tupe
+from configs.positions import (
+    Alibi,
+    Combined,
+    Cope,
+    Interleaved,
+    NoPosition,
+    Rope,
+    Sinusoidal,
+    Ssmax,
+    Tupe,
+)
 from models.build import build_scheme
 from models.positional_encodings.base import Places
 from models.positional_encodings.tupe import Tupe as Layer, tupe_products
@@ -114,6 +124,9 @@ BOUNDED: list[tuple[Any, int | None, int | None]] = [
     (Combined(attention=SHORT), 6, 6),
     (Interleaved(nth=SHORT), 6, 6),
     (Interleaved(others=SHORT, nth=Tupe(max_positions=5)), 5, 5),
+    (Ssmax(scheme=Interleaved(nth=SHORT)), 6, 6),
+    (Combined(attention=Interleaved(nth=SHORT)), 6, 6),
+    (Sinusoidal(max_positions=6), 6, 6),
     (Cope(encoder=SHORT), 6, None),
     (Rope(), None, None),
 ]
