@@ -11,11 +11,11 @@ from configs.multi30k_small_rope import config as base
 from configs.multi30k_student import TAUGHT
 from configs.schema import Cosine, Subword
 
-size = {"d_model": 128, "d_ff": 512, "n_encoder_layers": 4, "n_decoder_layers": 2}
+model = replace(base.model, n_encoder_layers=4, n_decoder_layers=2)
 config = replace(
     base,
     name="multi30k_tiny",
-    model=replace(base.model, **size, dropout=0.05),
+    model=replace(model, d_model=128, d_ff=512, dropout=0.05),
     tokenizer=Subword(algorithm="bpe", vocab_size=4000),
     data=replace(base.data, corpus=TAUGHT),
     optim=replace(base.optim, schedule=Cosine(lr=3e-3, warmup_steps=300)),
