@@ -25,6 +25,7 @@ from models.attention.multi_head import SelfAttention
 from models.attention.tap import AttentionTap
 from models.decode_state import KeyValueCache
 from models.positional_encodings.base import AttentionPosition, Places
+from models.positional_encodings.kerple import Kerple
 
 DOUBLE = torch.float64
 B, H, TQ, TK, DH = 2, 3, 5, 5, 4
@@ -47,6 +48,18 @@ MASKS = {
     "full": torch.tensor([[1, 0, 1, 0, 1]] * 5).bool().logical_or(torch.eye(5).bool()),
 }
 BIASES = {"none": None, "heads": (H, TQ, TK), "full": (B, H, TQ, TK), "one": (1, 1, TQ, TK)}
+
+
+def test_layers_with_biases_of_their_own_do_not_share_one() -> None:
+    torch.manual_seed(0)
+    attention, at = SelfAttention(tiny_config(), kind="encoder", layer=0).double(), torch.arange(TQ)
+    first, second = (Kerple(n_heads=N_HEADS, form="log").double() for _ in range(2))
+    second.p.data.mul_(3)
+    x, places = torch.randn(1, TQ, D_MODEL, dtype=DOUBLE), Places(at, at)
+    together = [attention(x, position=bias, places=places) for bias in (first, second)]
+    apart = [attention(x, position=bias, places=Places(at, at)) for bias in (first, second)]
+    assert torch.equal(torch.stack(together), torch.stack(apart))
+    assert (apart[0] - apart[1]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("mask", MASKS)

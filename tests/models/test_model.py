@@ -229,6 +229,12 @@ def test_stepwise_logits_equal_those_of_the_whole_target(name: str, norm: str) -
             close(steps(model, src, tgt_in, chunks), whole)
 
 
+def test_a_step_has_the_activation_of_the_model() -> None:
+    model, src, tgt_in = tiny_model(activation="gelu"), sources(6, 3), targets(2, 4)
+    with torch.no_grad():
+        close(steps(model, src, tgt_in[:, None], [1] * 4), model(src, tgt_in)[:, None])
+
+
 @every_model
 def test_reordered_and_selected_beams_go_on_from_their_own_prefix(name: str, norm: str) -> None:
     model, src = model_with(name, norm=norm), sources(6, 3, 5)

@@ -123,6 +123,16 @@ def test_ctranslate2_finds_what_our_search_finds(
     assert drawn[0] == drawn[1]
 
 
+def test_a_last_step_in_which_all_have_ended_hides_what_lives_on() -> None:
+    """One that ended is believed when no live one, which scores below 0, can overtake it."""
+    penalties = [1.0, 1.0, 2.0, 3.0, 4.0]
+    for log_probs, ends in (((-1.0, -2.0), False), ((0.0, -2.0), True)):
+        hypotheses = [["a", "</s>"], ["b", "</s>"]]
+        result = mock.Mock(hypotheses=hypotheses, scores=log_probs)
+        of_it = engines.CTranslate2._ends(mock.Mock(_eos="</s>"), result, 1, penalties, 4)
+        assert of_it == ([(hypotheses[0], log_probs[0])], ends)
+
+
 def test_where_padding_is_probable_our_own_search_ranks(trained_run: Path, tmp_path: Path) -> None:
     loaded = load_run(copy_run(trained_run, tmp_path))
     engine = loaded.ctranslate2(CPU, greedy=False, **ONE)
