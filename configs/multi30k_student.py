@@ -8,8 +8,7 @@ r"""One small model that learns from several: Multi30k's pairs, and its teachers
 Sequence-level knowledge distillation (Kim and Rush 2016). Alone it translates about as well as its
 two teachers together (docs/results/multi30k.md). Why each choice:
 - people's English beside the teachers': theirs is more regular, and wrong where they are.
-- the teachers' own recipe: with less noise, and as many epochs as they take, it was 1 to 3 points
-  worse.
+- the teachers' own recipe: with less noise and a third of the time it was 1 to 3 points worse.
 - four encoder layers and two decoder layers: the decoder takes most of the time in search (Kasai et
   al. 2021).
 - RoPE: CTranslate2 has an equal of it.

@@ -57,7 +57,7 @@ def unpacked(module: nn.Linear) -> Callable[[Tensor], Tensor]:
         n_rows = x.shape[0] * x.shape[1]
         if n_rows not in by_rows:
             # With AVX-512 a search that began with more rows has its weights laid out for those.
-            alone = not by_rows or math.inf == _BY_COLUMNS
+            alone = not by_rows or math.isinf(_BY_COLUMNS)
             by_rows[n_rows] = _for_rows(weight, n_rows, by_columns=alone)
         return _product(x, weight, by_rows[n_rows], bias)
 
