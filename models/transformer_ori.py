@@ -15,6 +15,7 @@ from configs.schema import ModelConfig
 from models.attention.tap import AttentionTap
 from models.decode_state import Memory
 from models.positional_encodings.base import PositionScheme
+from models.transformer_backend import final_norm
 
 
 def _no_tap(tap: AttentionTap | None) -> None:
@@ -37,10 +38,6 @@ def _layer_arguments(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _final_norm(config: ModelConfig) -> nn.LayerNorm | None:
-    return nn.LayerNorm(config.d_model, bias=config.bias) if config.norm == "pre" else None
-
-
 class TorchEncoder(nn.Module):
     """torch.nn.TransformerEncoder with the signature of `transformer_backend.Encoder`."""
 
@@ -48,7 +45,7 @@ class TorchEncoder(nn.Module):
         super().__init__()
         layer = nn.TransformerEncoderLayer(**_layer_arguments(config))
         self.stack = nn.TransformerEncoder(
-            layer, config.n_encoder_layers, _final_norm(config), enable_nested_tensor=False
+            layer, config.n_encoder_layers, final_norm(config), enable_nested_tensor=False
         )
 
     def forward(
@@ -93,7 +90,7 @@ class TorchDecoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         layer = nn.TransformerDecoderLayer(**_layer_arguments(config))
-        self.stack = nn.TransformerDecoder(layer, config.n_decoder_layers, _final_norm(config))
+        self.stack = nn.TransformerDecoder(layer, config.n_decoder_layers, final_norm(config))
 
     def forward(
         self,
