@@ -27,9 +27,10 @@ def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[
         found, field = run.files(REGULAR)[::-1], "keep_regular"
     wanted = best or last or 0
     if len(found) < wanted:
+        remedy = "ask for fewer" if len(found) > 1 else "an average needs two"
         raise UserError(
-            f"{run.checkpoints} has {len(found)} such checkpoints, not {wanted}: ask for fewer "
-            f"(train.{field} says how many a training keeps)"
+            f"{run.checkpoints}: such checkpoints: {len(found)}, not {wanted}: {remedy} "
+            f"(train.{field} says how many a training keeps at most)"
         )
     return found[:wanted]
 

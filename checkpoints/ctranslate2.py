@@ -131,7 +131,7 @@ def _stack(specs: Any, model: TranslationTransformer, config: ModelConfig, kind:
         _layer(layer_spec, layer)
         if fill is not None:
             own = model.scheme.attention(kind, i)
-            fill(layer_spec.self_attention, own, kind, config.d_model // config.n_heads)
+            fill(layer_spec.self_attention, own, kind, config.head_dim)
     return spec
 
 

@@ -245,7 +245,8 @@ class Alibi(PositionSection, kind="alibi"):
 class T5(PositionSection, kind="t5"):
     """A trained number for each head and bucket of distances (Raffel et al. 2020, 2.1)."""
 
-    n_buckets: int = count(32, ge=4, multiple_of=4)  # two sides, half exact, half logarithmic
+    # of both sides, half of them exact and half logarithmic
+    n_buckets: int = count(32, ge=4, le=4096, multiple_of=4)
     max_distance: int = count(128, ge=2)
     scaled: bool = True  # False: q.k undivided by sqrt(Dh), as in T5
 

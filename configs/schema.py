@@ -37,6 +37,10 @@ class ModelConfig(Section, section="model"):
     tie_embeddings: Literal["none", "target", "all"] = "none"  # target: with the output's weights
     output_bias: bool = False  # a trained number for each target token, added to its logit
 
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.n_heads
+
     def _check(self) -> None:
         if self.d_model % self.n_heads:
             self._fail("d_model", f"must be a multiple of model.n_heads = {self.n_heads}")

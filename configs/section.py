@@ -177,7 +177,7 @@ def describe(hint: Any, bounds: str) -> str:
     if get_origin(hint) is Literal:
         return ", ".join(map(repr, inner))
     if get_origin(hint) is tuple:
-        count = "a sequence of" if inner[-1] is Ellipsis else str(len(inner))
-        return f"{count} values, each {describe(inner[0], bounds)}"
+        count = "values" if inner[-1] is Ellipsis else f"{len(inner)} values"
+        return f"a tuple of {count}, each {describe(inner[0], bounds)}"
     noun = NOUNS.get(hint, hint.__name__)
     return f"{noun} {bounds}".strip() if hint in (int, float) else noun

@@ -43,15 +43,15 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
     for key, text in given:
         if (key, text) not in after:
             _set(data, key, text)
+    max_len = _build(DataConfig, data["data"], "data").max_len
     if position is not None:
-        max_len = _build(DataConfig, data["data"], "data").max_len
         choose_position(
             data, position, max_len, _build(DecodeConfig, data["decode"], "decode").max_len
         )
     for key, text in after:
         _set(data, key, text)
         # For a kind chosen just now.
-        if position is not None and key.startswith("model.position") and key.endswith(".scaling"):
+        if key.startswith("model.position") and key.endswith(".scaling"):
             fit_scaling(data["model"]["position"], max_len)
     return from_dict(data)
 

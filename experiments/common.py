@@ -39,7 +39,7 @@ Rows = list[dict[str, Any]]
 NOTHING = "–"  # in a table
 SSMAX = "_ssmax"  # ends the name of a scheme that has it besides
 # Of this machine: not for a report.
-PLACES = ("data.corpus.root", "data.corpus.path", "data.cache_dir", "train.runs_dir")
+PLACES = ("data.corpus.root", "data.corpus.path", "data.cache_dir")
 
 
 def between_commas(text: str) -> list[str]:
@@ -134,7 +134,7 @@ def refuse_overrides(
 ) -> None:
     """Raises UserError for an override of what the experiment sets: field by field the option."""
     for key in map(itemgetter(0), map(parse_override, overrides)):
-        for field_name, option in instead.items():
+        for field_name, option in {"train.runs_dir": "--output_dir", **instead}.items():
             if f"{key}.".startswith(f"{field_name}."):
                 raise UserError(f"{flag} {key}: the experiment decides it itself; see {option}")
 

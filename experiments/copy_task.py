@@ -450,7 +450,8 @@ def main(argv: list[str] | None = None) -> None:
     found = run_all(names, seeds, tasks, store, args.report_only)
     whole = [task for task, results in found.items() if all(results.values())]
     if not whole:
-        raise UserError(f"{store}: no size is done for all of {', '.join(names)}")
+        what = "leave --report_only out, or name fewer by --schemes"
+        raise UserError(f"{store}: no size is done for all {len(names)} schemes yet; {what}")
     task, results = whole[-1], found[whole[-1]]
     rows = [
         {"scheme": name, "heads": VARIANTS[name].n_heads, "layers": each.n_layers}

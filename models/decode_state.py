@@ -102,7 +102,9 @@ class KeyValueCache:
         self.spare = self.held if as_many else None
         self.held = into
         self._view()
-        self.states = {layer: states[rows] for layer, states in self.states.items()}
+        for layer, states in self.states.items():
+            self.states[layer] = states.new_empty(len(rows), *states.shape[1:])
+            self.states[layer][:, :, : self.length] = states[rows, :, : self.length]
 
 
 class LayerStep:
@@ -143,10 +145,9 @@ class LayerStep:
         for norm, branch in zip(self.norms, branches):
             if self.pre_norm:
                 y = y + branch(norm(y), state)
-            elif self.residual_scale == 1:
-                y = norm(y + branch(y, state))
             else:
-                y = norm(self.residual_scale * y + branch(y, state))
+                kept = y if self.residual_scale == 1 else self.residual_scale * y
+                y = norm(kept + branch(y, state))
         return y
 
     def attend_to_self(self, y: Tensor, state: DecodeState) -> Tensor:

@@ -77,15 +77,11 @@ def _n_layers(m: ModelConfig) -> tuple[int, int]:
     return m.n_encoder_layers, m.n_decoder_layers
 
 
-def _head_dim(m: ModelConfig) -> int:
-    return m.d_model // m.n_heads
-
-
 def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
     rotation: dict[str, Any] = {"base": p.base, "form": p.form, "layout": p.layout}
     rotation |= {"share": p.share, "clipped": p.clipped, **_scaling(p.scaling, p.base)}
     if p.learn_frequencies:
-        heads = {"n_heads": m.n_heads, "head_dim": _head_dim(m)}
+        heads = {"n_heads": m.n_heads, "head_dim": m.head_dim}
         encoder, decoder, cross = (
             [LearnedRotary(**heads, **rotation) for _ in range(n)]
             for n in (*_n_layers(m), m.n_decoder_layers if p.cross else 0)
@@ -130,7 +126,7 @@ def _xpos(p: config.XPos, m: ModelConfig) -> PositionScheme:
 
 def _transformer_xl(p: config.TransformerXl, m: ModelConfig) -> PositionScheme:
     def biases() -> HeadBiases | None:
-        return HeadBiases(n_heads=m.n_heads, head_dim=_head_dim(m)) if p.reading == "xl" else None
+        return HeadBiases(n_heads=m.n_heads, head_dim=m.head_dim) if p.reading == "xl" else None
 
     # In the "xl" reading the layers of a stack share u and v, in "xlnet" each has its own.
     return SharedScheme(
@@ -145,8 +141,9 @@ def _transformer_xl(p: config.TransformerXl, m: ModelConfig) -> PositionScheme:
 
 def _deberta(p: config.Deberta, m: ModelConfig) -> PositionScheme:
     rows = table_rows(p.max_distance, p.log_buckets)
-    # The tables start as wide as the normalised states that W_q and W_k see (normal, 1): each term
-    # weighs about as much as the content at first. DeBERTa v2 normalises its table to the same end.
+    # The tables start as wide as the normalised states that W_q and W_k see (normal, 1): at first
+    # each term spreads 1.4 times as wide as the content, for W_q, W_k and W_v start as one Xavier
+    # map. DeBERTa v2 normalises its table to the same end.
     return SharedScheme(
         name="table",
         n_layers=_n_layers(m),
@@ -206,7 +203,7 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     ),
     config.Repo: _repo,
     config.Pope: lambda p, m: each_layer(
-        m, lambda _: Pope(n_heads=m.n_heads, head_dim=_head_dim(m), base=p.base)
+        m, lambda _: Pope(n_heads=m.n_heads, head_dim=m.head_dim, base=p.base)
     ),
     config.XPos: _xpos,
     config.Alibi: lambda p, m: each_stack(lambda _: Alibi(n_heads=m.n_heads, **vars(p))),
@@ -216,13 +213,13 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.Kerple: lambda p, m: each_stack(lambda _: Kerple(n_heads=m.n_heads, form=p.form)),
     config.Fire: lambda p, m: each_stack(lambda _: Fire(n_heads=m.n_heads, **vars(p))),
     config.Sandwich: lambda p, m: each_stack(lambda _: Sandwich(n_heads=m.n_heads, **vars(p))),
-    config.Shaw: lambda p, m: each_layer(m, lambda _: Shaw(head_dim=_head_dim(m), **vars(p))),
+    config.Shaw: lambda p, m: each_layer(m, lambda _: Shaw(head_dim=m.head_dim, **vars(p))),
     config.TransformerXl: _transformer_xl,
     config.Deberta: _deberta,
     config.Tupe: _tupe,
     config.Dape: _dape,
     config.Cope: lambda p, m: _causal_only(
-        p, m, lambda: Cope(head_dim=_head_dim(m), n_positions=p.n_positions)
+        p, m, lambda: Cope(head_dim=m.head_dim, n_positions=p.n_positions)
     ),
     config.Fox: lambda p, m: _causal_only(
         p, m, lambda: ForgetGate(d_model=m.d_model, n_heads=m.n_heads)

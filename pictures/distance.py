@@ -120,7 +120,7 @@ def decay(schemes: Sequence[Scheme], n: int) -> Figures:
         for stack, turned in list(turns.items())[-1:]:  # the decoder, where the stacks differ
             layer = scheme.turning(stack)
             of = where(stack) + one_of(turned, layer)
-            label = f"{scheme.label} (heads of {scheme.head_dim}{of})"
+            label = f"{scheme.label} (heads of {scheme.model.head_dim}{of})"
             products[label] = Curve(k, scheme.equal_vector_logits(stack, n))
             more = any(layer in layers for layers in scheme.beyond(stack, n).values())
             if np.allclose(np.abs(turned[layer]), 1.0) and not more:

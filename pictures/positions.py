@@ -58,13 +58,13 @@ def encoding(scheme: Scheme, n: int) -> Figures:
                     columns=layers or [""] if alike else heads_of(values),
                     size=wide if values.shape[:2] == (1, 1) else None,
                     centre=centre,
-                    title=f"{scheme.label}: {what}, heads of {scheme.head_dim} dimensions"
+                    title=f"{scheme.label}: {what}, heads of {scheme.model.head_dim} dimensions"
                     f"{where(stack)}{but}{scheme.about}",
                     x_label="rotated pair of dimensions (fast to slow)",
                     y_label="position",
                 )
                 yield f"{stack}_{name}".lstrip("_"), figure
-    for stack, by_layer in shaw.items():
+    for (stack, _), by_layer in shaw.items():
         matrices = np.stack([*by_layer.values()], axis=1)
         figure = matrix_panels(
             matrices,
@@ -75,7 +75,8 @@ def encoding(scheme: Scheme, n: int) -> Figures:
             y_label="key position - query position",
             first_row=-(matrices.shape[2] // 2),
         )
-        yield f"{stack}_tables", figure
+        alone = [name for name, _ in shaw].count(stack) == 1
+        yield f"{stack}_tables{'' if alone else f'_layer_{min(by_layer) + 1}'}", figure
 
 
 @picture(

@@ -64,10 +64,6 @@ class Scheme:
     def label(self) -> str:
         return self.name if self.state == "fixed" else f"{self.name}, {self.state}"
 
-    @property
-    def head_dim(self) -> int:
-        return self.model.d_model // self.model.n_heads
-
     def references(self) -> list["Scheme"]:
         """What trained vectors are compared with: the same before training, and sinusoids."""
         found = []
@@ -131,7 +127,7 @@ class Scheme:
         generator = torch.Generator().manual_seed(0)
         how: Any = {"dtype": torch.float64, "generator": generator}
         x = torch.randn(2, n, self.model.d_model, **how)
-        qkv = torch.randn(1, n, 3, n_heads, self.head_dim, **how)
+        qkv = torch.randn(1, n, 3, n_heads, self.model.head_dim, **how)
         qkv = torch.cat((qkv, 2 * qkv))
         places, last = (
             Places(ids, positions, causal=causal) for ids in (positions, positions[-1:])
@@ -140,7 +136,7 @@ class Scheme:
         for layer, module in enumerate(exact.layers(stack)):
             state = module.token_state(x)
             q, k, _ = module.rotate_heads(qkv, places, state)
-            scale = module.logit_scale(self.head_dim, last)
+            scale = module.logit_scale(self.model.head_dim, last)
             logits = scale * q[:, :, -1:] @ k.mT
             term = module.logit_term(q[:, :, -1:], k, last, state)
             if term is not None:
@@ -213,7 +209,7 @@ class Scheme:
         They are found by trying, so that any layout of pairs will do: dimension a turns into
         dimension b. They are ordered by their first dimension, which is from fast to slow.
         """
-        size = self.head_dim
+        size = self.model.head_dim
         if module.widening > 1:  # no turn of planes
             return np.empty((self.model.n_heads, len(positions), 0))
         basis = torch.eye(size, dtype=torch.float64)[:, None, None, :]
@@ -237,15 +233,15 @@ class Scheme:
         does not.
         """
         module, positions = self.attention(stack, self.turning(stack)), torch.arange(n)
-        ones = torch.ones(1, self.model.n_heads, n, self.head_dim, dtype=torch.float64)
+        ones = torch.ones(1, self.model.n_heads, n, self.model.head_dim, dtype=torch.float64)
         q = module.rotate(ones, positions, "query")[:, :, -1:]
         k = module.rotate(ones, positions, "key")
         logits = q @ k.mT
         places = Places(positions[-1:], positions, causal=True)
         term = module.logit_term(q, k, places, None)
         if term is not None:
-            logits = logits + term / module.logit_scale(self.head_dim, places)
-        return logits[0, 0, 0].flip(0).numpy() / self.head_dim
+            logits = logits + term / module.logit_scale(self.model.head_dim, places)
+        return logits[0, 0, 0].flip(0).numpy() / self.model.head_dim
 
     @torch.inference_mode()
     def biases(self, at: int | Tensor) -> dict[str, np.ndarray]:
@@ -267,20 +263,18 @@ class Scheme:
                 found[stack] = matrices.numpy()
         return found
 
-    def shaw_tables(self) -> dict[str, dict[int, np.ndarray]]:
-        """Shaw's vectors of the distances -clip .. clip by stack and layer: [R,2*clip+1,Dh].
+    def shaw_tables(self) -> dict[tuple[str, tuple[int, ...]], dict[int, np.ndarray]]:
+        """Shaw's vectors of the distances -clip .. clip by stack and shape, then by layer.
 
-        R is 1, those of keys, or 2 with those of values.
+        The shape is [R,2*clip+1,Dh]. R is 1, those of keys, or 2 with those of values.
         """
-        found = {
-            stack: {
-                layer: torch.stack([*module.parameters()]).detach().double().numpy()
-                for layer, scaled in enumerate(self.layers(stack))
-                if isinstance(module := getattr(scaled, "inner", scaled), Shaw)
-            }
-            for stack in STACKS
-        }
-        return {stack: tables for stack, tables in found.items() if tables}
+        found: dict[tuple[str, tuple[int, ...]], dict[int, np.ndarray]] = {}
+        for stack in STACKS:
+            for layer, scaled in enumerate(self.layers(stack)):
+                if isinstance(module := getattr(scaled, "inner", scaled), Shaw):
+                    table = torch.stack([*module.parameters()]).detach().double().numpy()
+                    found.setdefault((stack, table.shape), {})[layer] = table
+        return found
 
     @torch.inference_mode()
     def encoded(self, ids: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from conftest import ROOT
 from ignite.engine import Engine, Events
 
 from checkpoints.run import Run
-from configs.schema import Config
+from configs.schema import Config, TrainConfig
 from configs.serialize import apply_overrides
 from data.cache import load_split
 from data.corpora.build import build_corpus
@@ -61,19 +61,20 @@ def toy_corpus(folder: Path) -> Path:
 def toy_settings(folder: Path, *overrides: str) -> list[str]:
     """`section.field=value` texts of a toy run under `folder`; `overrides`, texts of one or more
     settings, come last and win."""
-    root, cache, runs = toy_corpus(folder), folder / "cache", folder / "runs"
-    places = [f"data.corpus.root={root}", f"data.cache_dir={cache}", f"train.runs_dir={runs}"]
+    places = [f"data.corpus.root={toy_corpus(folder)}", f"data.cache_dir={folder / 'cache'}"]
     return [*TOY, *places, *" ".join(overrides).split()]
 
 
 def toy_config(folder: Path, *overrides: str) -> Config:
-    return apply_overrides(Config(name="toy"), toy_settings(folder, *overrides))
+    config = Config(name="toy", train=TrainConfig(runs_dir=str(folder / "runs")))
+    return apply_overrides(config, toy_settings(folder, *overrides))
 
 
 def toy_command(folder: Path, *overrides: str) -> list[str]:
     """Arguments of `python` for the same run as `toy_config`."""
     file = folder / "toy.py"
-    file.write_text("from configs.schema import Config\n\nconfig = Config(name='toy')\n", "utf-8")
+    config = f"Config(name='toy', train=TrainConfig(runs_dir={str(folder / 'runs')!r}))"
+    file.write_text(f"from configs.schema import *\n\nconfig = {config}\n", "utf-8")
     settings = [part for text in toy_settings(folder, *overrides) for part in ("--set", text)]
     return ["train.py", "--config", str(file), *settings]
 

@@ -60,8 +60,9 @@ def config_change(
             )
     if search == "greedy" and changes.get("decode.mbr", "none").lower() not in ("none", "null"):
         raise UserError("decode.mbr: greedy search finds one translation; use another search")
-    if search == "greedy" and "decode.beam_size" in changes:
-        raise UserError("decode.beam_size: greedy search has none; use another search")
+    for key in changes if search == "greedy" else ():
+        if key == "decode.beam_size" or key.startswith("decode.search."):
+            raise UserError(f"{key}: greedy search has none; use another search")
     if search in ("greedy", *SEARCHES) and "decode.search" in changes:
         raise UserError(f"--set decode.search: --search chooses it (here {search})")
     given = None if file is None else load_config(file)

@@ -22,7 +22,7 @@ class _MultiHead(nn.Module):
     def __init__(self, config: ModelConfig, *, kind: Kind, layer: int) -> None:
         super().__init__()
         self.n_heads = config.n_heads
-        self.head_dim = config.d_model // config.n_heads
+        self.head_dim = config.head_dim
         self.dropout = config.attention_dropout
         self.kind = kind
         self.layer = layer

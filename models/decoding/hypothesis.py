@@ -42,7 +42,7 @@ class Limits:
         translated beside it does not change it.
         """
         n_source = (src != pad_id).sum(dim=1)
-        return (n_source * self.max_len_ratio).long().add(10).clamp(max=self.max_len)
+        return (n_source.double() * self.max_len_ratio).long().add(10).clamp(max=self.max_len)
 
 
 def length_penalty(length: Tensor, alpha: float) -> Tensor:

@@ -125,7 +125,7 @@ def deberta_logits(
 class Deberta(AttentionPosition):
     """One layer: its own W_kr (c2p) and W_qr (p2c), without bias, on the table of the stack.
 
-    Only the rows that are asked for are projected. W_kr and W_qr start Xavier-uniform, as W_k.
+    Only the rows that are asked for are projected. W_kr and W_qr start Xavier-uniform.
     """
 
     def __init__(

@@ -34,15 +34,13 @@ def ssmax_factor(s: Tensor, n_keys: Tensor) -> Tensor:
 class Ssmax(AttentionPosition):
     """One layer: what `inner` does, with all of its logits times s ln n."""
 
+    inner: AttentionPosition
+
     def __init__(self, inner: AttentionPosition, *, n_heads: int, start: float) -> None:
         super().__init__()
-        self._inner = (inner,)  # hidden from the registry: its scheme saves it, once
+        self.__dict__["inner"] = inner  # not among its modules: the scheme saves it, once
         self.needs_weights, self.widening = inner.needs_weights, inner.widening
         self.s = nn.Parameter(torch.full((n_heads,), float(start)))
-
-    @property
-    def inner(self) -> AttentionPosition:
-        return self._inner[0]
 
     def factor(self, places: Places) -> Tensor:
         return places.once(("ssmax", id(self)), lambda: ssmax_factor(self.s, places.n_visible))

@@ -81,7 +81,7 @@ class HeadBiases(nn.Module):
 
 
 class TransformerXl(AttentionPosition):
-    """One layer: its own W_kR, Xavier-uniform as W_k, and u and v of its own or `shared` ones."""
+    """One layer: its own W_kR, Xavier-uniform, and u and v of its own or `shared` ones."""
 
     def __init__(
         self, *, d_model: int, n_heads: int, base: float = 10000.0, shared: HeadBiases | None = None

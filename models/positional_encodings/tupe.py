@@ -30,8 +30,8 @@ def tupe_products(p_q: Tensor, p_k: Tensor, u_q: Tensor, u_k: Tensor, n_heads: i
 class Tupe(AttentionPosition):
     """Table, norm and maps of one stack, for all of its layers; `relative` may add a bias.
 
-    The table starts normal(0, 0.02), as the authors' does, U_Q and U_K Xavier-uniform, as W_q. Past
-    the table there is no vector: `TranslationTransformer` holds to max_positions.
+    The table starts normal(0, 0.02), as the authors' does, U_Q and U_K Xavier-uniform. Past the
+    table there is no vector: `TranslationTransformer` holds to max_positions.
     """
 
     def __init__(

@@ -118,7 +118,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ({"model": {"bias": 1}}, "model.bias = 1: allowed: True or False"),
         ({"model": 3}, "model = 3: model is a section; set its fields: position, "),
         ([], "the configuration = []: .. fields: name, model, "),
-        ({"optim": {"betas": [0.9]}}, "optim.betas = (0.9,): allowed: 2 values, each a number"),
+        ({"optim": {"betas": [0.9]}}, "optim.betas = (0.9,): allowed: a tuple of 2 values"),
         ({"data": {"corpus": {"kind": "files", "test": []}}}, "data.corpus.test = ()"),
         ({"data": {"cache_dir": "a\0"}}, "data.cache_dir = .. a string of Unicode text"),
         (ENCODER, "model.position.encoder.base = -1: allowed: a number > 1"),
@@ -135,8 +135,8 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("model.position=Rope", "model.position = 'Rope': allowed: none, sinusoidal, learnable, "),
         ("model.n_heads=512, model.position=rope", "model.n_heads = 512 .. even head size"),
         ("model.backend=torch, model.position=rope", "model.position .. none, sinusoidal, learn"),
-        ("optim.betas=0.9,x", "optim.betas = '0.9,x': allowed: 2 values"),
-        ("optim.betas=0.9", "optim.betas = '0.9': allowed: 2 values"),
+        ("optim.betas=0.9,x", "optim.betas = '0.9,x': allowed: a tuple of 2 values"),
+        ("optim.betas=0.9", "optim.betas = '0.9': allowed: a tuple of 2 values"),
         ("optim.betas=0.9,1.0", "optim.betas = (0.9, 1.0) .. < 1"),
         ("optim.grad_clip=off", "optim.grad_clip = 'off' .. None"),
         ("optim.schedule.noam_factor=1", "(inverse_sqrt) .. belongs to optim.schedule=noam"),
@@ -377,6 +377,11 @@ def test_position_changes_the_scheme_its_lengths_and_the_name(
     assert replace(config, name=plain.name, model=plain.model) == plain
     assert replace(config.model, position=plain.model.position) == plain.model
     assert load_config(f"configs/{file}.py", ["name=mine"], name).name == "mine"
+
+
+def test_a_scaling_that_is_set_alone_takes_the_length_of_the_training_too() -> None:
+    scaled = load_config("configs/demo.py", ["model.position=rope", "model.position.scaling=yarn"])
+    assert scaled.model.position == Rope(scaling=schema.YarnScaling(trained_length=96))
 
 
 def test_the_longest_name_of_a_scheme_gives_way_to_that_of_another() -> None:

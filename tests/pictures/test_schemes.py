@@ -242,6 +242,11 @@ def test_shaws_tables_stand_by_distance_and_layer() -> None:
     assert len(images(without)) == 2
     every_second = draw("encoding", Interleaved(others=NoPosition(), nth=Shaw(), every=2))
     assert titles(every_second["encoding_interleaved_encoder_tables"]) == ["layer 2"]
+    unlike = draw("encoding", Interleaved(others=Shaw(clip=3), nth=Shaw(clip=2), every=2))
+    names = [
+        f"encoding_interleaved_{s}_tables_layer_{n}" for s in ("encoder", "decoder") for n in (1, 2)
+    ]
+    assert [*unlike] == names
 
 
 # --------------------------------------------------------------------------- why positions, and how

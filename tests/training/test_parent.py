@@ -124,8 +124,9 @@ def test_it_goes_on_without_its_parent(
     assert log_of(stopped) == log_of(whole)
     assert_same(whole, stopped, "regular_checkpoint_2.pt")
     words = r"^train\.init_from = 'elsewhere', but .* a run goes on as it began"
-    with pytest.raises(UserError, match=words):
-        run_here(apply_overrides(saved, ["train.init_from=elsewhere"]), resume=stopped.path)
+    changed = apply_overrides(saved, ["train.init_from=elsewhere", "name=other"])
+    with pytest.raises(UserError, match=words):  # and not its name, which comes of --position
+        run_here(changed, resume=stopped.path)
 
 
 def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(

@@ -66,6 +66,7 @@ MISTAKES = [
     ("inference --beam_size 100000", "decode.beam_size = 100000: allowed: an integer >= 1 and <="),
     ("inference --length_penalty 1e308", "decode.length_penalty = 1e+308: allowed: a number >= 0"),
     ("inference --top_p 0.9", "decode.search (beam) has no fields; top_p belongs to decode.search"),
+    ("inference --search greedy --top_p 0.9", "decode.search.top_p: greedy search has none"),
     ("inference --search sample --top_p 1.5", "decode.search.top_p = 1.5"),
     ("inference --search sample --temperature 0", "decode.search.temperature = 0.0"),
     ("test --search sample --set decode.search.temperature=1e-320", "temperature = 1e-320: allow"),

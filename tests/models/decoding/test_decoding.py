@@ -313,6 +313,8 @@ def test_each_sentence_has_a_length_limit_of_its_own() -> None:
     for max_len, ratio, expected in table:
         limits = replace(LIMITS, max_len=max_len, max_len_ratio=ratio)
         assert limits.max_lengths(src, PAD).tolist() == expected
+    exact = replace(LIMITS, max_len=999, max_len_ratio=1.3)  # in float32 1.3 is less
+    assert exact.max_lengths(sources(90), PAD).tolist() == [127]
     model = lively(seed=2)
     with torch.no_grad():
         model.output.weight[EOS] = 0
