@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor
 
 # Rows of logits at once; on a CPU few enough for the cache to hold them between two passes.
 _ROWS_CPU, _ROWS = 512, 4096
+# There in bfloat16, for a weight of so many numbers: more, for its gradient leaves the cache each
+# time that a product is added. Then so many logits at once are made float32.
+_LARGE, _ROWS_LARGE, _LOGITS = 4_000_000, 2048, 1_000_000
 # Of which the vocabulary is made a multiple by rows of zeros, for the tensor cores of a GPU.
 _MULTIPLE_CPU, _MULTIPLE = 1, 64
 
@@ -37,6 +41,18 @@ def exponentials(logits: Tensor, target: Tensor, dtype: torch.dtype) -> tuple[Te
     exps = logits.sub_(top[:, None]).exp_()
     total = exps.sum(dim=1)
     return exps.to(dtype), total, total.log() + top, at_target, best == target
+
+
+def _in_place(
+    softmax: Exponentials, logits: Tensor, target: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    """`softmax` into the logits themselves, which are of dtype, a few rows at a time."""
+    rows, rest = max(1, _LOGITS // logits.shape[1]), []
+    for some, at in zip(logits.split(rows), target.split(rows)):
+        exps, *others = softmax(some, at, dtype)
+        some.copy_(exps)
+        rest.append(others)
+    return logits, *map(torch.cat, zip(*rest))
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -69,7 +85,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         if differentiate:
             grad_hidden = torch.empty(h.shape, dtype=exact, device=h.device)
             grad_weight = torch.zeros(w.shape, dtype=exact, device=h.device)
+        large = on_cpu and differentiate and dtype != exact and w.numel() >= _LARGE
         rows = _ROWS_CPU if on_cpu else _ROWS
+        if large:
+            rows, softmax = _ROWS_LARGE, partial(_in_place, softmax)
         for start in range(0, len(h), rows):
             some, target = h[start : start + rows], targets[start : start + rows]
             logits = torch.mm(some, w.t())

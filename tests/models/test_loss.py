@@ -55,6 +55,29 @@ def test_sums_equal_torchs_cross_entropy(
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-11)
 
 
+def test_large_weights_in_bfloat16_give_the_same_by_other_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To the bit where the rows that are multiplied at once are the same."""
+    made, calls = [], []
+    inputs = [x.float().detach().requires_grad_() for x in example(20, 50, 16)[:2]]
+    targets = torch.arange(20)
+
+    def softmax(logits: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        calls.append(len(logits))
+        return loss.exponentials(logits, *args)
+
+    monkeypatch.setattr(loss, "_LOGITS", 7 * 50 + 3)
+    for large in (50 * 16 + 1, 50 * 16):
+        monkeypatch.setattr(loss, "_LARGE", large)
+        with torch.autocast("cpu", torch.bfloat16):
+            sums = token_sums(*inputs, targets, label_smoothing=0.1, softmax=softmax)
+        grads = torch.autograd.grad(sums.objective, inputs)
+        made.append((sums.objective, sums.nll, sums.n_correct, *grads))
+    assert calls == [20, 7, 7, 6]
+    assert all(map(torch.equal, *made))
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_no_tokens_give_zero(smoothing: float) -> None:
     hidden, weight, targets = example(0)
