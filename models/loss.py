@@ -75,7 +75,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         exact = torch.promote_types(dtype, torch.float32)
         h, w = hidden.to(dtype), weight.to(dtype)
-        mean_w = w.to(exact).mean(dim=0)
+        mean_w = w.mean(dim=0, dtype=exact)
         on_cpu, vocab_size = h.device.type == "cpu", len(w)
         if idle := -vocab_size % (_MULTIPLE_CPU if on_cpu else _MULTIPLE):
             w = F.pad(w, (0, 0, 0, idle))
