@@ -27,10 +27,10 @@ def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[
         found, field = run.files(REGULAR)[::-1], "keep_regular"
     wanted = best or last or 0
     if len(found) < wanted:
-        remedy = "ask for fewer" if len(found) > 1 else "an average needs two"
+        remedy = "ask for fewer" if len(found) > 1 else "an average needs two; train on"
         raise UserError(
-            f"{run.checkpoints}: such checkpoints: {len(found)}, not {wanted}: {remedy} "
-            f"(train.{field} says how many a training keeps at most)"
+            f"{run.checkpoints}: {len(found)} of the {wanted} checkpoints asked for are there: "
+            f"{remedy} (train.{field} says how many a training keeps at most)"
         )
     return found[:wanted]
 

@@ -49,10 +49,9 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
             data, position, max_len, _build(DecodeConfig, data["decode"], "decode").max_len
         )
     for key, text in after:
-        _set(data, key, text)
-        # For a kind chosen just now.
-        if key.startswith("model.position") and key.endswith(".scaling"):
-            fit_scaling(data["model"]["position"], max_len)
+        value = _set(data, key, text)
+        if key.startswith("model.position") and key.endswith(".scaling") and value is not None:
+            fit_scaling(value, max_len)
     return from_dict(data)
 
 
@@ -169,8 +168,8 @@ def _places(key: str, hint: Any, path: str) -> Iterator[str]:
 # ------------------------------------------------------------------------------------ from the text
 
 
-def _set(data: dict[str, Any], key: str, text: str) -> None:
-    """Put what text stands for into the dict of a whole configuration.
+def _set(data: dict[str, Any], key: str, text: str) -> Any:
+    """Put what text stands for, which is returned, into the dict of a whole configuration.
 
     `_build` finds what is wrong with the value, and a name that there is not.
     """
@@ -194,7 +193,8 @@ def _set(data: dict[str, Any], key: str, text: str) -> None:
             raise ConfigError(f"unknown key {key!r}: {path} is a single value, it has no fields")
         if i < len(parts) - 1:
             node = node[at]
-    node[at] = _parse(hint, text, key)
+    node[at] = value = _parse(hint, text, key)
+    return value
 
 
 _WORDS = {"none": None, "null": None, "true": True, "yes": True, "1": True}

@@ -330,9 +330,8 @@ def misfits_reported(checkpoint: Path) -> Iterator[None]:
 def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -> None:
     """Raises UserError where `config` would not continue the run; FinishedError: it is over."""
     found = fixed_differences(checkpoint_config(payload), config)
-    for name, old, new in sorted(
-        found, key=lambda each: each[0] == "name"
-    ):  # --position changes it
+    found.sort(key=lambda each: each[0] == "name")  # which --position changes too
+    for name, old, new in found:
         raise UserError(
             f"{name} = {new!r}, but {checkpoint} was trained with {old!r}: a run goes on as it "
             "began; leave the change out, or start a new run without --resume"

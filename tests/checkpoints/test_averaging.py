@@ -122,7 +122,10 @@ def test_every_script_takes_an_average_but_training_does_not_go_on_from_it(
     [
         ("", "which checkpoints?"),
         ("--best 2 --last 2", "not allowed with argument"),
-        ("--best 9", "such checkpoints: 3, not 9: ask for fewer (train.keep_best says how many"),
+        (
+            "--best 9",
+            "3 of the 9 checkpoints asked for are there: ask for fewer (train.keep_best says",
+        ),
         ("--last 1", "an integer >= 2"),
     ],
 )

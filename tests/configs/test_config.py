@@ -382,6 +382,14 @@ def test_position_changes_the_scheme_its_lengths_and_the_name(
 def test_a_scaling_that_is_set_alone_takes_the_length_of_the_training_too() -> None:
     scaled = load_config("configs/demo.py", ["model.position=rope", "model.position.scaling=yarn"])
     assert scaled.model.position == Rope(scaling=schema.YarnScaling(trained_length=96))
+    both = load_config(
+        "configs/demo.py",
+        ["model.position.nth.scaling=yarn", "data.max_len=33"],
+        "interleaved:nth=rope:others=rope",
+    )
+    both = apply_overrides(both, ["model.position.others.scaling=yarn", "data.max_len=44"])
+    lengths = [both.model.position.nth.scaling, both.model.position.others.scaling]
+    assert [scaling.trained_length for scaling in lengths] == [33, 44]
 
 
 def test_the_longest_name_of_a_scheme_gives_way_to_that_of_another() -> None:
