@@ -1,5 +1,6 @@
 """The linear map of a search step against the plain one, whatever became of the weight."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -50,10 +51,18 @@ def test_equals_the_plain_product(
     assert torch.allclose(out, plain, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [([1, 5, 1], True), ([5, 1], False)])
-def test_a_search_that_began_with_more_rows_goes_on_with_their_layout(
-    module: Linear, rows: list[int], columns: bool
+@pytest.mark.parametrize(
+    ("rows", "by_columns", "columns"),
+    [([1, 5, 1], 10**6, True), ([5, 1], 10**6, False), ([5, 1], math.inf, True)],
+)
+def test_with_avx512_a_search_that_began_with_more_rows_goes_on_with_their_layout(
+    module: Linear,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: list[int],
+    by_columns: float,
+    columns: bool,
 ) -> None:
+    monkeypatch.setattr(models.linear, "_BY_COLUMNS", by_columns)
     with torch.inference_mode(), weights_fixed():
         product = unpacked(module)
         for n in rows:
