@@ -50,7 +50,8 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
         )
     for key, text in after:
         value = _set(data, key, text)
-        if key.startswith("model.position") and key.endswith(".scaling") and value is not None:
+        scaling = key.startswith("model.position") and key.endswith(".scaling")
+        if scaling and isinstance(value, dict):  # `_build` refuses a name that the scheme has not
             fit_scaling(value, max_len)
     return from_dict(data)
 

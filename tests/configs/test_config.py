@@ -382,6 +382,8 @@ def test_position_changes_the_scheme_its_lengths_and_the_name(
 def test_a_scaling_that_is_set_alone_takes_the_length_of_the_training_too() -> None:
     scaled = load_config("configs/demo.py", ["model.position=rope", "model.position.scaling=yarn"])
     assert scaled.model.position == Rope(scaling=schema.YarnScaling(trained_length=96))
+    with pytest.raises(ConfigError, match=r"unknown key 'model\.position\.scaling'"):
+        apply_overrides(CONFIG, ["model.position=alibi", "model.position.scaling=yarn"])
     both = load_config(
         "configs/demo.py",
         ["model.position.nth.scaling=yarn", "data.max_len=33"],
