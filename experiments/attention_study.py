@@ -135,7 +135,7 @@ def head_rows(pairs: EvaluationSet) -> Rows:
 
     def compute(rows: Sequence[int]) -> list[dict[base.Kind, dict[str, np.ndarray]]]:
         given = [ids.src(i).tolist() for i in rows], [ids.tgt(i).tolist() for i in rows]
-        found = attention_weights(searcher.model, searcher.tokenizer, searcher.device, *given)
+        found = attention_weights(searcher, *given)
         return [{k: head_statistics(w.astype(np.float64)) for k, w in e.items()} for e in found]
 
     lengths = np.maximum(ids.src_lengths, ids.tgt_lengths).tolist()

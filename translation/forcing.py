@@ -12,10 +12,8 @@ from models.attention.tap import AttentionTap
 from models.decoding.ensemble import Ensemble
 from models.linear import weights_fixed
 from models.positional_encodings.base import Kind
-from models.transformer import TranslationTransformer
 from models.transformer_ori import TorchDecoder
-from tokenizer.base import BaseTokenizer
-from translation.search import pad_sources
+from translation.search import BatchSearch, pad_sources
 from utils.errors import UserError
 
 Ids = Sequence[Sequence[int]]
@@ -24,32 +22,27 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 ROWS = 512  # tokens whose logits over the vocabulary are held at once
 
 
-def _inputs(tokenizer: BaseTokenizer, sources: Ids, targets: Ids) -> tuple[Tensor, Tensor]:
+def _inputs(searcher: BatchSearch, sources: Ids, targets: Ids) -> tuple[Tensor, Tensor]:
     """src [B,S] and tgt_in [B,T]: what the decoder reads, the start id and all but the last."""
-    read = [[tokenizer.bos_id, *target[:-1]] for target in targets]
-    return pad_sources(sources, tokenizer.pad_id), pad_sources(read, tokenizer.pad_id)
+    bos_id, pad_id = searcher.tokenizer.bos_id, searcher.tokenizer.pad_id
+    read = [[bos_id, *target[:-1]] for target in targets]
+    src, tgt_in = (pad_sources(ids, pad_id).to(searcher.device) for ids in (sources, read))
+    return src, tgt_in
 
 
 @torch.inference_mode()
 @weights_fixed()
-def token_log_probs(
-    model: TranslationTransformer | Ensemble,
-    tokenizer: BaseTokenizer,
-    device: torch.device,
-    sources: Ids,
-    targets: Ids,
-) -> list[list[float]]:
+def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[list[float]]:
     """B pairs of ids -> the log-probability of each target token after those before it.
 
     In float32, or the model's type where it is more exact. Targets of no token have none.
     """
-    model.eval()
-    src, tgt_in = _inputs(tokenizer, sources, targets)
+    model, device = searcher.model.eval(), searcher.device
+    src, tgt_in = _inputs(searcher, sources, targets)
     lengths = torch.tensor(list(map(len, targets)))
     flat = (torch.arange(tgt_in.shape[1]) < lengths[:, None]).flatten().nonzero()[:, 0]
     wanted = torch.tensor([i for target in targets for i in target], dtype=torch.long)
-    places = src.to(device), tgt_in.to(device)
-    hidden = model(*places, select=flat.to(device), project=False)
+    hidden = model(src, tgt_in, select=flat.to(device), project=False)
     weight, parts = model.output_weight(), []
     for rows, ids in zip(hidden.split(ROWS), wanted.to(device).split(ROWS)):
         logits = F.linear(rows, weight)
@@ -61,17 +54,13 @@ def token_log_probs(
 @torch.inference_mode()
 @weights_fixed()
 def attention_weights(
-    model: TranslationTransformer | Ensemble,
-    tokenizer: BaseTokenizer,
-    device: torch.device,
-    sources: Ids,
-    targets: Ids,
-    kinds: Sequence[Kind] = KINDS,
+    searcher: BatchSearch, sources: Ids, targets: Ids, kinds: Sequence[Kind] = KINDS
 ) -> list[dict[Kind, np.ndarray]]:
     """B pairs of ids -> for each its attention weights [L,H,Tq,Tk] by kind, float32.
 
     Raises UserError for models that do not show them: ensembles, and torch.nn.Transformer.
     """
+    model = searcher.model
     if isinstance(model, Ensemble):
         raise UserError("an ensemble has no one attention: give one model")
     if isinstance(model.decoder, TorchDecoder):
@@ -81,8 +70,7 @@ def attention_weights(
         )
     model.eval()
     tap = AttentionTap(kinds)
-    places = (ids.to(device) for ids in _inputs(tokenizer, sources, targets))
-    model(*places, project=False, tap=tap)
+    model(*_inputs(searcher, sources, targets), project=False, tap=tap)
     maps = {kind: tap.maps(kind).float().cpu().numpy() for kind in kinds}
     found: list[dict[Kind, np.ndarray]] = []
     for row, (n_source, n_target) in enumerate(zip(map(len, sources), map(len, targets))):

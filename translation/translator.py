@@ -290,8 +290,8 @@ class Translator:
         if tgt is None:
             [[best]] = self.searcher.search_ids([source], self.decode, greedy=True)
         target = tgt if isinstance(tgt, list) else self._target(best if tgt is None else tgt)
-        model, tokenizer, device = self.searcher.model, self.tokenizer, self.searcher.device
-        [weights] = attention_weights(model, tokenizer, device, [source], [target])
+        [weights] = attention_weights(self.searcher, [source], [target])
+        tokenizer = self.tokenizer
         pieces = tokenizer.tgt_pieces(target)
         # Marian starts from its padding token, and a label "<pad>" would look like an error.
         marian = tokenizer.bos_id == tokenizer.pad_id
@@ -340,21 +340,20 @@ class Translator:
 
         Words of a target that are past what the scheme allows look at nothing.
         """
-        model, tokenizer, device = self.searcher.model, self.tokenizer, self.searcher.device
-        sources = [Pieces.of(text, tokenizer.encode_src_batch) for text in src]
+        sources = [Pieces.of(text, self.tokenizer.encode_src_batch) for text in src]
         most = self.searcher.longest("target")
-        targets = [Pieces.of(text, tokenizer.encode_tgt_batch, most) for text in tgt]
+        targets = [Pieces.of(text, self.tokenizer.encode_tgt_batch, most) for text in tgt]
 
         def compute(rows: Sequence[int]) -> list[WordAttention]:
             pairs = [sources[i].ids for i in rows], [targets[i].ids for i in rows]
-            weights = attention_weights(model, tokenizer, device, *pairs, kinds=("cross",))
+            weights = attention_weights(self.searcher, *pairs, kinds=("cross",))
             return [
                 WordAttention.of(of_pair["cross"], sources[i], targets[i])
                 for i, of_pair in zip(rows, weights)
             ]
 
         lengths = [max(len(a.ids), len(b.ids)) for a, b in zip(sources, targets, strict=True)]
-        return in_batches(lengths, self.decode.batch_on(device.type), compute)
+        return in_batches(lengths, self.decode.batch_on(self.searcher.device.type), compute)
 
     def _target(self, translation: str | FoundIds) -> list[int]:
         """The ids that the model produces for a translation: with EOS, unless it was cut off."""
@@ -367,14 +366,13 @@ class Translator:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[list[float]]:
         """Of the target tokens of each pair of ids."""
-        model, tokenizer, device = self.searcher.model, self.tokenizer, self.searcher.device
 
         def compute(rows: Sequence[int]) -> list[list[float]]:
             pairs = [sources[i] for i in rows], [targets[i] for i in rows]
-            return token_log_probs(model, tokenizer, device, *pairs)
+            return token_log_probs(self.searcher, *pairs)
 
         lengths = [max(len(a), len(b)) for a, b in zip(sources, targets)]
-        return in_batches(lengths, self.decode.batch_on(device.type), compute)
+        return in_batches(lengths, self.decode.batch_on(self.searcher.device.type), compute)
 
 
 def _texts(given: str | Iterable[str]) -> list[str]:
