@@ -30,14 +30,7 @@ from typing import TYPE_CHECKING, Any
 from configs.schema import DataConfig
 from data.corpora.build import build_corpus
 from data.corpora.text import normalize_whitespace
-from translation.arguments import (
-    ENSEMBLE,
-    add_decode_arguments,
-    add_engine_arguments,
-    add_model_arguments,
-    load_from_arguments,
-    require_runs,
-)
+from translation.arguments import ENSEMBLE, add_search_arguments, load_from_arguments, require_runs
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
@@ -72,9 +65,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     what = "translate from the target language, with a model of data.directions=both"
     add("--reverse", action="store_true", help=what)
     add("--search", choices=("greedy", *SEARCHES), default="beam", help="default: beam")
-    add_decode_arguments(parser)
-    add_model_arguments(parser, several=ENSEMBLE)
-    add_engine_arguments(parser)
+    add_search_arguments(parser, several=ENSEMBLE)
     args = parser.parse_args(argv)
     if args.tag is not None and len(args.tag.split()) != 1:
         raise UserError(f"--tag {args.tag!r}: one word, for example --tag {TAG}")

@@ -14,9 +14,7 @@ from configs.schema import DecodeConfig
 from translation.arguments import (
     ENSEMBLE,
     add_align_argument,
-    add_decode_arguments,
-    add_engine_arguments,
-    add_model_arguments,
+    add_search_arguments,
     load_from_arguments,
     require_runs,
 )
@@ -50,9 +48,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--search", choices=("greedy", *SEARCHES, "both"), help=what)
     what = "its decode settings are used; it must fit the model"
     add("--config", metavar="FILE", help=what)
-    add_decode_arguments(parser)
-    add_model_arguments(parser, several=ENSEMBLE)
-    add_engine_arguments(parser)
+    add_search_arguments(parser, several=ENSEMBLE)
     args = parser.parse_args(argv)
     given = args.src_text or args.src_file or args.output or args.json
     args.prompt = not given and at_terminal()

@@ -9,14 +9,7 @@ import socket
 from argparse import Namespace
 from collections.abc import Mapping
 
-from translation.arguments import (
-    add_decode_arguments,
-    add_engine_arguments,
-    add_model_arguments,
-    load_from_arguments,
-    require_runs,
-    run_paths,
-)
+from translation.arguments import add_search_arguments, load_from_arguments, require_runs, run_paths
 from translation.settings import config_change
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
@@ -42,9 +35,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--timeout", type=positive, default=60, metavar="SECONDS", help="of a request (default 60)")
     what = "a site whose scripts may read the answers, such as https://example.org; repeatable"
     add("--cors", action="append", default=[], metavar="ORIGIN", help=what)
-    add_decode_arguments(parser)
-    add_model_arguments(parser, several="each is served by its name, the first by default")
-    add_engine_arguments(parser)
+    add_search_arguments(parser, several="each is served by its name, the first by default")
     args = parser.parse_args(argv)
     if not 0 <= args.port < 2**16:
         raise UserError(f"--port {args.port}: from 0 to 65535")

@@ -76,8 +76,11 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     add("--workers", type=threads, metavar="N", help=what)
 
 
-def add_decode_arguments(parser: ArgumentParser) -> None:
-    """Add --set and its short forms for decode.*, all into `overrides` in the order given."""
+def add_search_arguments(parser: ArgumentParser, *, several: str) -> None:
+    """Add --set and its short forms for decode.*, all into `overrides` in the order given.
+
+    Behind them `add_model_arguments` and `add_engine_arguments`.
+    """
     add_set_argument(parser, "decode.FIELD=VALUE", "decode setting")
     for field, metavar, what in DECODE_FLAGS:
         parser.add_argument(
@@ -88,6 +91,8 @@ def add_decode_arguments(parser: ArgumentParser) -> None:
             metavar=metavar,
             help=what,
         )
+    add_model_arguments(parser, several=several)
+    add_engine_arguments(parser)
 
 
 def require_runs(args: Namespace, *others: Path) -> None:
