@@ -119,23 +119,16 @@ class LayerStep:
     ) -> None:
         self.number, self.pre_norm = layer.layer, layer.pre_norm
         self.residual_scale = layer.residual_scale
-        self.self_attention, self.cross_attention = layer.self_attention, layer.cross_attention
-        self.heads = (layer.self_attention.n_heads, layer.self_attention.head_dim)
+        own, cross, ffn = layer.self_attention, layer.cross_attention, layer.feed_forward
+        self.self_attention, self.cross_attention = own, cross
+        self.heads = (own.n_heads, own.head_dim)
         self.position = scheme.attention("decoder", layer.layer)
         self.cross_position = scheme.attention("cross", layer.layer)
         self.k, self.v = (x.contiguous() for x in memory_kv)  # read at every step
-        self.qkv, self.out, self.q, self.cross_out, self.linear1, self.linear2 = (
-            unpacked(module)
-            for module in (
-                layer.self_attention.qkv_proj,
-                layer.self_attention.out_proj,
-                layer.cross_attention.q_proj,
-                layer.cross_attention.out_proj,
-                layer.feed_forward.linear1,
-                layer.feed_forward.linear2,
-            )
-        )
-        self.activation = layer.feed_forward.activation
+        self.qkv, self.out = unpacked(own.qkv_proj), unpacked(own.out_proj)
+        self.q, self.cross_out = unpacked(cross.q_proj), unpacked(cross.out_proj)
+        self.linear1, self.linear2 = unpacked(ffn.linear1), unpacked(ffn.linear2)
+        self.activation = ffn.activation
         self.norms = [normed(norm) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
     def __call__(self, y: Tensor, state: DecodeState) -> Tensor:
