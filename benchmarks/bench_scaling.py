@@ -10,12 +10,11 @@ and .png.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,7 +117,7 @@ def chosen_points(args: Namespace, setup: Setup) -> dict[str, list[Point]]:
     for axis, (_, flag, _) in AXES.items():
         fixed = {"sentences": SENTENCES_BY_LENGTH} if axis == "length" else {}
         values = sorted(set(getattr(args, flag)))
-        points[axis] = [dataclasses.replace(base, **{**fixed, axis: value}) for value in values]
+        points[axis] = [replace(base, **{**fixed, axis: value}) for value in values]
     if setup.device.type != "cpu":
         del points["threads"]
     return points
@@ -131,8 +130,8 @@ def runs(
 
     @cache
     def model(vocabulary: int) -> Ours:
-        size = dataclasses.replace(setup.size, vocab_size=vocabulary)
-        return Ours(dataclasses.replace(setup, size=size), position=POSITIONS[position])
+        size = replace(setup.size, vocab_size=vocabulary)
+        return Ours(replace(setup, size=size), position=POSITIONS[position])
 
     def run(work: Callable[[], None], threads: int, number: int) -> None:
         torch.set_num_threads(threads)
@@ -229,7 +228,7 @@ def draw(measured: Mapping[str, Costs], title: str) -> Figure:
     for (kind, name), (axis, kinds) in itertools.product(KINDS.items(), measured.items()):
         found = kinds[kind]
         xs = [getattr(row["at"], axis) for row in found["rows"]]
-        median, low, high = zip(*(dataclasses.astuple(row["ms"]) for row in found["rows"]))
+        median, low, high = zip(*(astuple(row["ms"]) for row in found["rows"]))
         lines = {"median": Curve(xs, median, low, high)}
         if (growth := found["growth"]) is not None:
             fitted = [1e3 * growth["factor"] * x ** growth["exponent"] for x in xs]

@@ -18,13 +18,12 @@ sentence in a hundred of N words has more. A scaling named under --positions is 
 data.max_len tokens.
 """
 
-import dataclasses
 import hashlib
 import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -155,7 +154,7 @@ def limited_corpus(args: Namespace) -> Phrasebook | ParallelFiles:
             raise UserError(
                 "--corpus phrasebook: its limit counts French words; leave data.src_lang"
             )
-        return dataclasses.replace(corpus, train_max_words=args.max_words)
+        return replace(corpus, train_max_words=args.max_words)
     return write_short_corpus(config, args.max_words, args.output_dir)
 
 
@@ -177,13 +176,12 @@ def scaled_trial(source: Trial, name: str, max_words: int) -> Trial:
     assert isinstance(trained, Rope)
     scaling = scheme.scaling
     if isinstance(scaling, (DynamicNtkScaling, YarnScaling)):
-        scaling = dataclasses.replace(scaling, trained_length=2 * max_words)
-    position = dataclasses.replace(trained, scaling=scaling)
-    model = dataclasses.replace(source.config.model, position=position)
-    config = dataclasses.replace(source.config, model=model)
+        scaling = replace(scaling, trained_length=2 * max_words)
+    model = replace(source.config.model, position=replace(trained, scaling=scaling))
+    config = replace(source.config, model=model)
     weights_of = training_digest(source.config)
     variant = f"{name}{AT_TEST}"
-    return dataclasses.replace(source, variant=variant, config=config, weights_of=weights_of)
+    return replace(source, variant=variant, config=config, weights_of=weights_of)
 
 
 def copy_run(source: Trial, trial: Trial) -> None:
@@ -350,11 +348,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def load(name: str, more: list[str]) -> Config:
         config = load_config(args.config, [*args.overrides, *more], name.removesuffix(SSMAX))
-        data = dataclasses.replace(config.data, corpus=limited)
-        config = dataclasses.replace(config, data=data)
+        config = replace(config, data=replace(config.data, corpus=limited))
         if name.endswith(SSMAX):
-            model = dataclasses.replace(config.model, position=with_ssmax(config.model.position))
-            config = dataclasses.replace(config, name=f"{config.name}{SSMAX}", model=model)
+            model = replace(config.model, position=with_ssmax(config.model.position))
+            config = replace(config, name=f"{config.name}{SSMAX}", model=model)
         return config
 
     names = [name + end for name in args.positions for end in ("", SSMAX)[: 1 + args.ssmax]]

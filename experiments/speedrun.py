@@ -10,14 +10,13 @@ anew, since a clock cannot be resumed. Another measurement of the same config wa
 --output_dir.
 """
 
-import dataclasses
 import json
 import shutil
 import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -66,7 +65,7 @@ def require_rules(config: Config) -> None:
     """Raises UserError where another text is read, or weights that are trained already."""
     corpus = config.data.corpus
     if isinstance(corpus, ParallelFiles):
-        corpus = dataclasses.replace(corpus, root=MULTI30K.root)
+        corpus = replace(corpus, root=MULTI30K.root)
     broken = {
         "data.corpus": corpus != MULTI30K,
         "data.src_lang": (config.data.src_lang, config.data.tgt_lang) != ("fr", "en"),
@@ -88,9 +87,8 @@ class TimedTrial(Trial):
             for path in self.folder.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)
-        data = dataclasses.replace(self.config.data, cache_dir=str(self.folder / "cache"))
-        config = dataclasses.replace(self.config, data=data)
-        Trial.write_config(dataclasses.replace(self, config=config))
+        data = replace(self.config.data, cache_dir=str(self.folder / "cache"))
+        Trial.write_config(replace(self, config=replace(self.config, data=data)))
 
     def finished_run(self) -> Path | None:
         """None too where nobody saw the end: its time is not known."""
@@ -119,7 +117,7 @@ class Speedrun(Experiment):
         """All that a table of records says; some trial is done."""
         rows = [row for trial in self.done for row in self.rows(trial)]
         first = self.done[0].config
-        same = dataclasses.replace(first, train=dataclasses.replace(first.train, seed=0))
+        same = replace(first, train=replace(first.train, seed=0))
         bleu, seconds = ([row[key] for row in rows] for key in ("sacrebleu", "seconds"))
         made = [self.record(trial).provenance for trial in self.done]
         kinds = {key: dict.fromkeys(each[key] for each in made) for key in ONE_KIND}

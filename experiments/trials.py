@@ -15,7 +15,6 @@ a changed search alone scores again.
 """
 
 import contextlib
-import dataclasses
 import fcntl
 import fnmatch
 import hashlib
@@ -28,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
@@ -115,10 +114,10 @@ class Trial:
 
     def write_config(self) -> None:
         """Write the config into the folder, which is made."""
-        train = dataclasses.replace(self.config.train, runs_dir=str(self.folder))
-        config, file = dataclasses.replace(self.config, train=train), self.folder / "config.json"
+        train = replace(self.config.train, runs_dir=str(self.folder))
+        config, file = replace(self.config, train=train), self.folder / "config.json"
         with contextlib.suppress(ConfigError):  # a run goes on under the name that it began with
-            config = dataclasses.replace(config, name=read_config_json(file).name)
+            config = replace(config, name=read_config_json(file).name)
         write_config_json(config, file)
         write_text(self.folder / "config.py", CONFIG_FILE)
 
