@@ -384,7 +384,8 @@ class Experiment(ABC):
         for title in self.failures.keys() - missing:  # another process has done it meanwhile
             del self.failures[title]
         if args.report_only and not self.done:
-            raise UserError(f"{folder}: nothing of this is done yet; leave --report_only out")
+            what = "nothing of this is done yet (the folders of its text count too)"
+            raise UserError(f"{self.store}: {what}; leave --report_only out")
         rows = self.all_rows()
         failed = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
         text = self.report(rows) if self.done else failed or "Nothing is done.\n"

@@ -147,7 +147,7 @@ class Initialized(Start):
         except UserError as error:
             raise UserError(
                 f"train.init_from = {self.config.train.init_from!r}: its weights do not fit: "
-                f"{different or error}. Set the model alike"
+                f"{different or error}. Set the model alike, or train.init_model=true"
             ) from error
         if different:
             logger.info("the weights fit, but they were trained for another model: %s", different)
