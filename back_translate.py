@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 import zlib
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -59,7 +60,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     what += "where they lie)"
     source.add_argument("--distill", action="store_true", help=what)
     what = "write PREFIX.LANGUAGE for both languages"
-    add("--output", type=Path, required=True, metavar="PREFIX", help=what)
+    add("--output", type=prefix, required=True, metavar="PREFIX", help=what)
     what = f"a word before each synthetic sentence, to tell them apart (default WORD: {TAG})"
     add("--tag", nargs="?", const=TAG, metavar="WORD", help=what)
     what = "translate from the target language, with a model of data.directions=both"
@@ -72,6 +73,12 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     if args.tag is not None and args.distill:
         raise UserError(f"--tag {args.tag}: the sources of --distill are real; leave it out")
     return args
+
+
+def prefix(text: str) -> Path:
+    if text.endswith(os.sep):
+        raise ArgumentTypeError(f"{text!r} is a folder: give it a name to begin with, {text}train")
+    return Path(text)
 
 
 def languages(data: DataConfig, checkpoint: Path, *, reverse: bool) -> tuple[str, str]:

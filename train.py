@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import shlex
 import signal
 import sys
 from argparse import Namespace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from checkpoints.run import FinishedError, hub_name, require_there
 from configs.load import add_config_arguments, config_of, load_config
-from configs.schema import Config
+from configs.schema import TRAINING_ONLY, Config
 from configs.serialize import apply_overrides, diff, parse_override
 from utils.cli import Parser, at_most, run_main, threads
 from utils.errors import UserError
@@ -70,8 +71,6 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
 
 def require_own_model(args: Namespace) -> None:
     """Raises UserError where the model is another's, and something of it is asked for."""
-    from translation.settings import TRAINING_ONLY
-
     keys = [key for key, _ in map(parse_override, args.overrides) if key.startswith("model.")]
     given = [f"--set {key}" for key in keys if key not in TRAINING_ONLY]
     if args.position is not None:
@@ -124,7 +123,7 @@ def work(local_rank: int, *, args: Namespace, config: Config, resume: Path | Non
     if not main:
         return
     if result.signal is not None:
-        name, path = signal.Signals(result.signal).name, result.run.path
+        name, path = signal.Signals(result.signal).name, shlex.quote(str(result.run.path))
         logging.info(f"stopped by {name}; go on with: python train.py --resume {path}")
         raise SystemExit(128 + result.signal)
     if result.stopped_early:

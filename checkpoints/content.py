@@ -67,7 +67,8 @@ def write_checkpoint(path: Path, payload: Any) -> None:
             try:
                 torch.save(payload, file)
             except RuntimeError as error:  # of a full disk
-                raise OSError(str(error).splitlines()[0][:200]) from error
+                why = str(error).splitlines()[0][:200]
+                raise OSError(f"not all of it could be written ({why})") from error
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -94,6 +94,19 @@ class Marian(Section, kind="marian", section="tokenizer"):
 
 TokenizerConfig = Subword | Marian
 
+# Fields of the model and tokenizer sections that shape neither the weights nor what is answered.
+TRAINING_ONLY = {
+    "model.dropout",
+    "model.embedding_dropout",
+    "model.word_dropout",
+    "model.attention_dropout",
+    "model.activation_dropout",
+    "model.stochastic_depth",
+    "model.init",
+    "model.position.form",
+    "tokenizer.sampling",
+}
+
 # --------------------------------------------------------------------------------------------- data
 
 
@@ -226,6 +239,8 @@ class DataConfig(Section, section="data"):
         return (2 if device == "cuda" else 0) if self.num_workers is None else self.num_workers
 
     def _check(self) -> None:
+        if not self.cache_dir:
+            self._fail("cache_dir", "name a folder; this one is .")
         self._check_name("src_lang")  # it ends the names of files
         self._check_name("tgt_lang")
         if self.src_lang == self.tgt_lang:

@@ -37,6 +37,10 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
     if not all(field.partition("=")[1] for field in fields):
         example = "for example rope:base=500"
         raise ConfigError(f"--position {position!r}: write NAME:FIELD=VALUE, {example}")
+    texts = list(texts)
+    for text in texts:
+        if position is not None and parse_override(text)[0] == "model.position":
+            raise ConfigError(f"--position {position} and --set {text}: give one of the two")
     texts = [*(f"model.position.{field}" for field in fields), *texts]
     given = sorted(map(parse_override, texts), key=lambda override: override[0].count("."))
     after = [override for override in given if override[0].startswith(("name", "model.position"))]

@@ -28,7 +28,7 @@ from checkpoints.run import (
     newest_first,
 )
 from configs.load import read_config_json
-from configs.schema import Config, Subword, TrainConfig
+from configs.schema import TRAINING_ONLY, Config, Subword, TrainConfig
 from configs.serialize import apply_overrides, diff
 from data.corpora.base import CorpusReader
 from tokenizer.base import BaseTokenizer
@@ -36,7 +36,6 @@ from tokenizer.build import build_tokenizer, load_tokenizer
 from tokenizer.marian import FrEnTokenizer
 from training.log import is_validated
 from translation.loading import load_weights, run_tokenizer
-from translation.settings import TRAINING_ONLY
 from utils.errors import ConfigError, UserError, one_line
 
 logger = logging.getLogger(__name__)
@@ -259,7 +258,10 @@ def as_parent(config: Config, parent: Config) -> Config:
 
 
 def run_to_resume(config: Config) -> Path | None:
-    """What --resume auto goes on with: the newest run of `config` that has a checkpoint."""
+    """What --resume auto goes on with: the newest run of `config` that has a checkpoint.
+
+    Text at another place may be other text, which is seen only when it is read: not such a run.
+    """
     for run in newest_first(config.train.runs_dir):
         try:
             saved = read_config_json(run.config_file)
@@ -267,7 +269,8 @@ def run_to_resume(config: Config) -> Path | None:
             logger.warning("left out: %s", error)
             continue
         with contextlib.suppress(ConfigError):  # what that run found does not fit this config
-            if not fixed_differences(saved, as_begun(config, saved)):
+            begun = as_begun(config, saved)
+            if begun.data.corpus == saved.data.corpus and not fixed_differences(saved, begun):
                 return run.path
     return None
 

@@ -5,24 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs.load import load_config
-from configs.schema import Config, DataConfig, DecodeConfig, Sampling, Search
+from configs.schema import TRAINING_ONLY, Config, DataConfig, DecodeConfig, Sampling, Search
 from configs.serialize import apply_overrides, diff, kinds, parse_override
 from utils.errors import UserError
 
 SEARCHES = tuple(kinds(Search))  # of decode.search
 
-# Fields of the model and tokenizer sections that shape neither the weights nor what is answered.
-TRAINING_ONLY = {
-    "model.dropout",
-    "model.embedding_dropout",
-    "model.word_dropout",
-    "model.attention_dropout",
-    "model.activation_dropout",
-    "model.stochastic_depth",
-    "model.init",
-    "model.position.form",
-    "tokenizer.sampling",
-}
 # By which one translation may be left for minimum Bayes risk to choose among.
 AMONG = {"decode.mbr", "decode.n_best", "decode.beam_size"}
 SHAPING = ("model.", "tokenizer", "data.src_lang", "data.tgt_lang")

@@ -169,6 +169,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("data.corpus.n_train=1000000000000", "data.corpus.n_train = 1000000000000: .. <= 30000"),
         ("train.seed=99999999999999999999", "train.seed = '99999999999999999999': .. <= 9223372"),
         ("train.runs_dir=", "train.runs_dir = '': name a folder"),
+        ("data.cache_dir=", "data.cache_dir = '': name a folder"),
         ("train.init_model=true", "train.init_model = True: it is that of init_from"),
         ("name=..", "name = '..': letters"),
         ("decode.mbr=c", "decode.mbr = 'c': allowed: 'chrf', 'bleu', None"),
@@ -414,6 +415,8 @@ def test_position_and_overrides_are_checked_together() -> None:
     for text in ("rope:", "rope:base", "rope:base=7:"):
         said = f"--position '{text}': write NAME:FIELD=VALUE"
         refused(partial(apply_overrides, CONFIG, [], position=text), said)
+    said = "--position rope .. --set model.position=alibi: give one of the two"
+    refused(lambda: apply_overrides(CONFIG, ["model.position=alibi"], position="rope"), said)
     changed = apply_overrides(CONFIG, ["model.position.base=7"], position="rope")
     assert changed.model.position == Rope(base=7.0)
     said = "model.position.max_positions = 100: allows for 100 .. source side; data.max_len = "

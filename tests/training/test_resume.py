@@ -424,6 +424,7 @@ def test_auto_takes_the_newest_run_of_the_config_that_can_go_on(
         (["train.precision=auto", "evaluate.batch_size=3"], "02"),
         (["train.seed=9"], None),
         (["name=other"], None),
+        (["data.corpus.root=elsewhere"], None),
     ):
         run = run_to_resume(apply_overrides(config, changes))
         assert run == stamp or run.name == f"toy_202001{stamp}_000000", changes
