@@ -184,7 +184,7 @@ def main(argv: list[str] | None = None) -> None:
         langs = languages(member.config.data, member.checkpoint, reverse=args.reverse)
     paths = [Path(f"{args.output}.{lang}") for lang in langs]
     for path in paths:
-        output_path(path, never=args.src_file)
+        output_path(path, never=[args.src_file])
     file = Path(f"{args.output}.json")
     record = read_record(file, paths)
     if args.distill:

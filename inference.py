@@ -7,6 +7,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from translation.arguments import (
     add_align_argument,
     add_search_arguments,
     load_from_arguments,
+    refuse_beside,
     require_runs,
 )
 from translation.settings import SEARCHES, config_change
@@ -38,8 +40,13 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     source.add_argument("--src_text", action="append", metavar="TEXT", help=what)
     what = "a sentence a line, plain or .gz (default: standard input; at a terminal a prompt)"
     source.add_argument("--src_file", type=Path, metavar="FILE", help=what)
+    target = parser.add_mutually_exclusive_group()
+    what = "the translation of a sentence, to be scored; repeatable"
+    target.add_argument("--tgt_text", action="append", metavar="TEXT", help=what)
+    what = "translations a line each, plain or .gz, to be scored: nothing is searched for"
+    target.add_argument("--tgt_file", type=Path, metavar="FILE", help=what)
     add = parser.add_argument
-    add("--output", type=Path, metavar="FILE", help="write a translation a line")
+    add("--output", type=Path, metavar="FILE", help="write a translation, or a score, a line")
     add("--json", action="store_true", help="write a JSON object a sentence")
     what = "link its words to those of the source: SOURCE-TARGET, from 0, behind a tab in lines"
     add("--align", action="store_true", help=what)
@@ -50,10 +57,15 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--config", metavar="FILE", help=what)
     add_search_arguments(parser, several=ENSEMBLE)
     args = parser.parse_args(argv)
-    given = args.src_text or args.src_file or args.output or args.json
+    args.scores = args.tgt_text is not None or args.tgt_file is not None
+    if args.scores:
+        beside = "--tgt_file" if args.tgt_text is None else "--tgt_text"
+        settings = "batch_size", "length_penalty"
+        refuse_beside(beside, parser, args, ("search", "engine", "workers"), settings)
+    given = args.src_text or args.src_file or args.output or args.json or args.scores
     args.prompt = not given and at_terminal()
-    args.one_a_line = not args.json and (args.src_text is None or args.output is not None)
-    args.one_a_line = args.one_a_line and not args.prompt
+    as_lines = args.src_text is None or args.output is not None or args.scores
+    args.one_a_line = as_lines and not args.json and not args.prompt
     if args.search == "both" and args.one_a_line:
         raise UserError(
             "--search both has two translations for a line: choose greedy or beam, or add --json"
@@ -74,7 +86,7 @@ def shown(
     args: Namespace,
     decode: DecodeConfig,
 ) -> list[str]:
-    """What is written for some sentences: lines of JSON, translations, or blocks for a reader.
+    """What is written of some sentences: JSON, translations or scores a line, or blocks to read.
 
     Alignments, where there are any, are those of the best translations.
     """
@@ -84,11 +96,12 @@ def shown(
         for each, pharaoh in zip(objects, links or ()):
             each["alignment"] = pharaoh
         return [json.dumps(each, ensure_ascii=False) for each in objects]
-    if args.one_a_line and links is None:
-        return [as_line(item.best.text) for item in items]
     if args.one_a_line:
-        columns = zip((as_line(item.best.text).replace("\t", " ") for item in items), links or ())
-        return ["\t".join(column) for column in columns]
+        best = [item.best for item in items]
+        lines = [f"{each.score:.4f}" if args.scores else as_line(each.text) for each in best]
+        if links is None:
+            return lines
+        return [line.replace("\t", " ") + f"\t{pharaoh}" for line, pharaoh in zip(lines, links)]
     several = len(args.src_text or ()) > 1
     blocks = (
         block(item, decode, alignment, title=several)
@@ -128,9 +141,12 @@ def main(argv: list[str] | None = None) -> None:
         raw, name = open_source(args.src_file)
         texts, where = read_lines(raw, name), f"{name}, line"
         chunk = 1 if args.prompt or raw.isatty() else CHUNK * args.workers
+    given = args.tgt_text
+    if args.tgt_file is not None:
+        given = read_lines(*open_source(args.tgt_file))
     hidden = args.src_file is None or not sys.stderr.isatty()
     total = None if hidden else count_lines(args.src_file)
-    with writer(args.output, never=args.src_file) as write:
+    with writer(args.output, never=(args.src_file, args.tgt_file)) as write:
         from tqdm import tqdm
 
         loaded, translator = load_from_arguments(args, change)
@@ -140,23 +156,25 @@ def main(argv: list[str] | None = None) -> None:
         heads = args.align_with or ALL_HEADS
         if args.align:
             translator.align("", "", heads)  # what cannot be is refused before the search
-        most = min(MOST_TOKENS, translator.searcher.longest("source") or MOST_TOKENS)
+        sides = ("source", "target") if args.scores else ("source",)
+        most = min([MOST_TOKENS, *filter(None, map(translator.searcher.longest, sides))])
         max_len = loaded.config.data.max_len
         beyond: list[int] = []
 
         def watch(number: int, n_tokens: int) -> None:
             if n_tokens > most:
-                line = f"{where} {number:,}: {n_tokens:,} tokens"
+                line = f"{'pair' if args.scores else where} {number:,}: {n_tokens:,} tokens"
                 raise UserError(f"{line}, and the model takes {most:,} at most; split it")
             if n_tokens > max_len:
                 beyond.append(n_tokens)
 
+        stream = partial(translator.translate_stream, greedy=greedy, beam=beam)
+        if args.scores:
+            stream = partial(translator.score_stream, given=given)
         bar = tqdm(total=total, unit=" lines", disable=hidden, smoothing=0)
 
         def translate(texts: Iterable[str]) -> None:
-            for items in translator.translate_stream(
-                texts, chunk=chunk, greedy=greedy, beam=beam, watch=watch
-            ):
+            for items in stream(texts, chunk=chunk, watch=watch):
                 alignments = None
                 if args.align:
                     pairs = [item.src for item in items], [item.best.text for item in items]
@@ -174,7 +192,7 @@ def main(argv: list[str] | None = None) -> None:
                     report(error)  # and the conversation goes on
     if beyond:
         warning = f"longer than any sentence in training (data.max_len = {max_len}), so that the "
-        warning += f"translation may be poor: {len(beyond):,} of up to {max(beyond):,} tokens"
+        warning += f"model may do poorly: {len(beyond):,} of up to {max(beyond):,} tokens"
         print(f"warning: {warning}", file=sys.stderr)
 
 

@@ -15,6 +15,7 @@ from translation.arguments import (
     add_engine_arguments,
     add_model_arguments,
     load_from_arguments,
+    refuse_beside,
     require_runs,
 )
 from translation.settings import SEARCHES, config_change, require_same_languages
@@ -60,14 +61,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         if args.align is None and (value := getattr(args, flag)) is not None:
             raise UserError(f"--{flag} {value} is for --align: add it")
     useless = "compare", "mbr", "search", "limit", "split", "protocol", "char_bleu", "engine"
-    for flag in (*useless, "workers", "config"):
-        if args.align is not None and (value := getattr(args, flag)) != parser.get_default(flag):
-            given = value[0] if isinstance(value, list) else value
-            what = f"--{flag}" if given is True else f"--{flag} {given}"
-            raise UserError(f"{what} is of no use beside --align: leave it out")
-    for text in args.overrides if args.align is not None else ():
-        if not text.startswith("decode.batch_size="):
-            raise UserError(f"--set {text} is of no use beside --align: leave it out")
+    if args.align is not None:
+        flags = *useless, "workers", "config"
+        refuse_beside("--align", parser, args, flags, ("batch_size",))
     if args.align is not None and not args.align.is_file():
         raise UserError(f"--align {args.align}: no such file")
     return args

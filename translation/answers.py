@@ -64,11 +64,11 @@ class Translation(Hypothesis):
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A line of a stream with what greedy search and decode.search found."""
+    """A line of a stream with what greedy search and decode.search found, or what was given."""
 
     src: str
     greedy: Candidate | None  # None: not asked for
-    beam: list[Candidate]  # best first; empty: not asked for
+    beam: list[Candidate]  # best first, or the one given; empty: not asked for
 
     @property
     def best(self) -> Candidate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +110,24 @@ def require_runs(args: Namespace, *others: Path) -> None:
 def run_paths(args: Namespace) -> list[Path]:
     """Those that --model_path names, which takes one or several, as the script has it."""
     return args.model_path if isinstance(args.model_path, list) else [args.model_path]
+
+
+def refuse_beside(
+    what: str,
+    parser: ArgumentParser,
+    args: Namespace,
+    flags: Iterable[str],
+    settings: Iterable[str],
+) -> None:
+    """Raises UserError for one of `flags` and for a decode setting, unless in `settings`."""
+    for flag in flags:
+        if (value := getattr(args, flag)) != parser.get_default(flag):
+            given = value[0] if isinstance(value, list) else value
+            refused = f"--{flag}" if given is True else f"--{flag} {given}"
+            raise UserError(f"{refused} is of no use beside {what}: leave it out")
+    for text in args.overrides:
+        if not text.startswith(tuple(f"decode.{each}=" for each in settings)):
+            raise UserError(f"--set {text} is of no use beside {what}: leave it out")
 
 
 def add_align_argument(parser: ArgumentParser) -> None:

@@ -15,7 +15,7 @@ import torch
 from configs.schema import DecodeConfig, Sampling, Search
 from configs.section import kinds
 from data.corpora.text import normalize_whitespace
-from models.decoding.hypothesis import Hypothesis as FoundIds
+from models.decoding.hypothesis import Hypothesis as FoundIds, length_penalty
 from tokenizer.base import BaseTokenizer
 from translation.alignment import ALL_HEADS, Alignment, HeadChoice, Pieces, WordAttention
 from translation.answers import (
@@ -275,6 +275,34 @@ class Translator:
         found = list(map(TokenScores, map(self.tokenizer.tgt_pieces, ids), log_probs))
         return found[0] if isinstance(src, str) else found
 
+    def score_stream(
+        self,
+        lines: Iterable[str],
+        given: Iterable[str],
+        *,
+        chunk: int,
+        watch: Callable[[int, int], None] = lambda number, n_tokens: None,
+    ) -> Iterator[list[Translated]]:
+        """As `translate_stream`, with a given translation of each line in place of those found.
+
+        `watch` is told the tokens of the longer one of a pair. Raises UserError behind the last
+        pair where there are not as many translations as lines.
+        """
+        rest, done = _side_by_side(lines, given), 0
+        while pairs := list(itertools.islice(rest, chunk)):
+            sources = self.encode([src for src, _ in pairs])
+            targets = [self._target(tgt) for _, tgt in pairs]
+            for number, ids in enumerate(zip(sources, targets), start=done + 1):
+                watch(number, max(map(len, ids)))
+            log_probs = map(sum, self._log_probs(sources, targets))
+            lengths = torch.tensor(list(map(len, targets)), dtype=torch.float64)
+            penalties = length_penalty(lengths, self.decode.length_penalty).tolist()
+            done, items = done + len(pairs), []
+            for (src, tgt), log_prob, penalty in zip(pairs, log_probs, penalties):
+                scored = Candidate(tgt, log_prob / penalty, log_prob, finished=True)
+                items.append(Translated(src, None, [scored if (src + tgt).strip() else NOTHING]))
+            yield items
+
     def attention(self, src: str | list[int], tgt: str | list[int] | None = None) -> Attention:
         """What the model looks at in a sentence and a translation of it (text, or ids with EOS).
 
@@ -392,3 +420,14 @@ def _pairs(src: str | Iterable[str], tgt: str | Iterable[str]) -> tuple[list[str
         counts = f"{len(sources)} sources and {len(targets)} translations"
         raise UserError(f"{counts}: give as many, either as texts or as lists")
     return sources, targets
+
+
+def _side_by_side(lines: Iterable[str], given: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The pairs as they come. Raises UserError behind the last where there are not as many."""
+    sources, targets = iter(lines), iter(given)
+    for n, (src, tgt) in enumerate(itertools.zip_longest(sources, targets)):
+        if src is None or tgt is None:
+            more = n + 1 + sum(1 for _ in itertools.chain(sources, targets))
+            n_src, n_tgt = (n, more) if src is None else (more, n)
+            raise UserError(f"{n_src:,} sources and {n_tgt:,} translations: give as many")
+        yield src, tgt

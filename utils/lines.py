@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
@@ -100,14 +100,15 @@ def count_lines(path: Path) -> int | None:
     return None
 
 
-def output_path(path: Path, *, never: Path | None = None) -> Path:
+def output_path(path: Path, *, never: Sequence[Path | None] = ()) -> Path:
     """The file that `path` leads to, through links; its folder is made.
 
-    Raises UserError where that fails and where `path` is `never`.
+    Raises UserError where that fails and where `path` is one of `never`.
     """
     if not path.exists() or path.is_file():
         path = Path(os.path.realpath(path))
-    if never is not None and path.exists() and never.exists() and path.samefile(never):
+    there = [each for each in never if each is not None and each.exists()]
+    if path.exists() and any(map(path.samefile, there)):
         raise UserError(f"--output {path} is the input itself: give another file")
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +117,7 @@ def output_path(path: Path, *, never: Path | None = None) -> Path:
 
 @contextmanager
 def writer(
-    path: Path | None, *, never: Path | None = None
+    path: Path | None, *, never: Sequence[Path | None] = ()
 ) -> Iterator[Callable[[list[str]], None]]:
     r"""A function that writes lines as UTF-8 and "\n", and flushes them; to standard output where
     path is None.

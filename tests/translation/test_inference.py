@@ -1,5 +1,6 @@
 """`python inference.py`: what it reads, what it writes, and that no sentence minds its batch."""
 
+import gzip
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ from made_runs import Scripts, best_of, scripted
 
 import inference
 from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.run import REGULAR, Run
 from data.corpora.build import build_corpus
 from translation.translator import Translator
 from utils.lines import as_line, read_lines, writer
@@ -244,6 +246,63 @@ def test_lines_are_read_as_they_are_translated_and_cut_into_pieces_once(
     assert [len(call.args[0]) for call in encode.call_args_list] == [4, 4, 4]
     assert [call.args[0] for call in watch.call_args_list] == list(range(1, 13))
     assert next(endless) == "Oui."  # no line was read beyond them
+
+
+# ------------------------------------------------------------------------------ given translations
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_a_given_translation_has_the_score_that_the_search_found_for_it(
+    infer: Scripts,
+    trained_run: Path,
+    sentences: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ensemble: bool,
+) -> None:
+    models = [trained_run, *Run(trained_run).files(REGULAR)[:ensemble]]
+    translator, texts = Translator.load(*models, device="cpu"), sentences[:6]
+    n_best = translator.decode.n_best
+    beams = translator.searcher.search_ids(
+        translator.encode(texts), translator.decode, greedy=False
+    )
+    hypotheses = list(itertools.chain(*beams))
+    # A model hardly trained spells no text as the tokenizer does: numbers stand for its pieces.
+    pieces = {f"{n}": translator._target(found) for n, found in enumerate(hypotheses)}
+    monkeypatch.setattr(Translator, "_target", lambda self, text: pieces[text])
+    source, given = tmp_path / "source.fr", tmp_path / "given.en.gz"
+    source.write_text("".join(f"{text}\n" * n_best for text in texts), "utf-8")
+    given.write_bytes(gzip.compress("\n".join(pieces).encode()))
+    args = ("--model_path", *models, "--tgt_file", given, "--batch_size")
+    items = objects_of(infer(*args, "7", "--src_file", source, "--json").out)
+    monkeypatch.setattr(inference, "CHUNK", 8)
+    lines = lines_of(infer(*args, "1", stdin=source.read_bytes()).out)
+    assert [item["src"] for item in items[::n_best]] == texts
+    for text, item, line, found in zip(pieces, items, lines, hypotheses, strict=True):
+        [scored] = item["beam"]
+        assert (scored["text"], item["greedy"]) == (text, None)
+        assert scored["score"] == pytest.approx(found.score, abs=1e-4)
+        assert scored["log_prob"] == pytest.approx(found.log_prob, abs=1e-4)
+        assert re.fullmatch(r"-\d+\.\d{4}", line)
+        assert float(line) == pytest.approx(found.score, abs=2e-4)
+
+
+def test_every_pair_has_a_line_and_one_without_a_word_has_zero(
+    infer: Scripts, trained_run: Path
+) -> None:
+    pairs = {("Oui.", "Yes."): None, ("", " "): 0.0, ("", "Yes."): None, ("Oui.", ""): None}
+    texts = [part for src, tgt in pairs for part in ("--tgt_text", tgt)]
+    source = "".join(f"{src}\n" for src, _ in pairs).encode()
+    args = ("--model_path", trained_run, *texts, "--length_penalty", "0", "--align")
+    lines = [line.split("\t") for line in lines_of(infer(*args, stdin=source).out)]
+    translator = Translator.load(trained_run, device="cpu")
+    for (score, links), (pair, known) in zip(lines, pairs.items(), strict=True):
+        expected = translator.score(*pair).log_prob if known is None else known
+        assert float(score) == pytest.approx(expected, abs=1e-4)
+        assert links == translator.align(*pair).pharaoh()
+    # Without a file either, a score is a line.
+    ended = infer("--model_path", trained_run, "--src_text", "Oui.", "--tgt_text", "Yes.")
+    assert re.fullmatch(r"-\d+\.\d{4}\n", ended.out)
 
 
 # ------------------------------------------------------------------------------------------ batches

@@ -46,6 +46,18 @@ MISTAKES = [
     ("inference --search greedy --src_text Oui. --beam_size 4", "decode.beam_size: greedy search"),
     ("inference --output .", "Is a directory"),
     ("inference --src_file {tmp}/mono.fr --output {tmp}/mono.fr", "mono.fr is the input itself"),
+    ("inference --tgt_text Yes. --search beam", "--search beam is of no use beside --tgt_text: le"),
+    ("inference --tgt_file LICENSE --engine auto", "--engine auto is of no use beside --tgt_file"),
+    ("inference --tgt_file LICENSE --mbr chrf", "--set decode.mbr=chrf is of no use beside --tgt_"),
+    ("inference --tgt_file nowhere.en", "nowhere.en: cannot be read: No such file or directory"),
+    (
+        "inference --src_file {tmp}/mono.fr --tgt_file {tmp}/blank.fr --output {tmp}/scores",
+        "40 sources and 2 translations: give as many",
+    ),
+    (
+        "inference --src_file LICENSE --tgt_file {tmp}/mono.fr --output {tmp}/mono.fr",
+        "mono.fr is the input itself",
+    ),
     ("inference --device tpu", "device 'tpu' is not on this machine; allowed here: auto, cpu"),
     ("inference --compute_type int8", "--compute_type int8 is for --engine ctranslate2, not torch"),
     ("test --engine auto --precision bf16", "--precision bf16 is for --engine torch, not auto"),
@@ -243,6 +255,8 @@ def test_a_sentence_that_is_too_long_is_named_by_its_line(
         said = infer("--model_path", run, stdin=b"Oui.\n" + b"Le chat dort. " * times).error()
         assert said.startswith("standard input, line 2: ")
         assert said.endswith(f" tokens, and the model takes {most} at most; split it")
+    pair = ("--src_text", "Oui.", "--tgt_text", "The cat sleeps. " * 60)
+    assert infer("--model_path", short, *pair).error().startswith("pair 1: ")
 
 
 def test_results_that_cannot_be_written_are_named(
