@@ -16,7 +16,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="CHECKPOINT", help="the checkpoints to average")
     which = parser.add_mutually_exclusive_group()
-    best, last = "of the run: the K best by validation loss", "of the run: its last K regular ones"
+    best, last = "of the run: the K best by validation", "of the run: its last K regular ones"
     which.add_argument("--best", type=integer(2), metavar="K", help=best)
     which.add_argument("--last", type=integer(2), metavar="K", help=last)
     add_run_arguments(parser)

@@ -126,10 +126,13 @@ def work(local_rank: int, *, args: Namespace, config: Config, resume: Path | Non
         name, path = signal.Signals(result.signal).name, shlex.quote(str(result.run.path))
         logging.info(f"stopped by {name}; go on with: python train.py --resume {path}")
         raise SystemExit(128 + result.signal)
+    measure, best = "loss", f"{result.best_loss:.4f}"
+    if result.best_bleu is not None:
+        measure, best = "BLEU", f"{result.best_bleu:.2f}"
     if result.stopped_early:
         patience = config.train.patience
-        logging.info(f"stopped early: no better validation loss in {patience} evaluations")
-    logging.info(f"finished: best validation loss {result.best_loss:.4f}: {result.best}")
+        logging.info(f"stopped early: no better validation {measure} in {patience} evaluations")
+    logging.info(f"finished: best validation {measure} {best}: {result.best}")
     print(result.run.path)
 
 

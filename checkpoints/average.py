@@ -21,7 +21,7 @@ from utils.errors import UserError
 
 
 def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[Path]:
-    """The `best` checkpoints by validation loss, else the `last` regular ones, or a UserError."""
+    """The `best` checkpoints by validation, else the `last` regular ones, or a UserError."""
     found, field = run.best_first(), "keep_best"
     if best is None:
         found, field = run.files(REGULAR)[::-1], "keep_regular"

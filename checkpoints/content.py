@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from checkpoints.run import FORMAT, WEIGHTS, DamagedError, Run, read_progress
 from configs.load import read_config_json, write_config_json
-from configs.schema import Config
+from configs.schema import OF_BLEU, Config
 from configs.serialize import diff, from_dict, to_dict
 from tokenizer.base import BaseTokenizer
 from utils.errors import ConfigError, UserError, one_line
@@ -38,8 +38,9 @@ MAY_CHANGE = (
     "data.corpus.path",
     "data.corpus.root",
 )
-MAY_NOT_CHANGE = tuple(
-    f"train.{name}" for name in ("seed", "precision", "ema_decay", "init_from", "init_model")
+MAY_NOT_CHANGE = (
+    *(f"train.{name}" for name in ("seed", "precision", "ema_decay", "init_from", "init_model")),
+    "evaluate.choose_by",
 )
 # A part of a mixture: its places may change as others do.
 _PART = re.compile(r"(?<=^data\.corpus\.)parts\.\d+\.corpus\.")
@@ -52,10 +53,11 @@ def checkpoint_config(payload: Mapping[str, Any]) -> Config:
 
 def fixed_differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
     """As `diff`, of what a run that goes on may not change."""
+    fixed = MAY_NOT_CHANGE + OF_BLEU * (now.evaluate.choose_by == "bleu")
     return [
         found
         for found in diff(before, now)
-        if found[0] in MAY_NOT_CHANGE or not _PART.sub("", found[0]).startswith(MAY_CHANGE)
+        if found[0] in fixed or not _PART.sub("", found[0]).startswith(MAY_CHANGE)
     ]
 
 

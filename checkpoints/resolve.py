@@ -12,8 +12,8 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
     """The checkpoint file meant by a user, and its run.
 
     `path` is a checkpoint, a run folder, or a Marian model (its folder, or its name on the hub:
-    OWNER/NAME). Of a run "best" is that of the lowest validation loss, or the newest where there is
-    none; "newest" the one to go on from.
+    OWNER/NAME). Of a run "best" is that of the best validation, or the newest where there is none;
+    "newest" the one to go on from.
     """
     given = Path(path)
     if given.name in (WEIGHTS, PICKLED) and is_of_transformers(given.parent):

@@ -27,7 +27,8 @@ FORMAT = 1  # of a checkpoint's keys; raised when an older program could not rea
 # In a checkpoint whose `model` is a moving average: the weights that training goes on from.
 LAST_WEIGHTS = "last_weights"
 LEFT = "left_after_update_"  # begins the name of a folder of checkpoints that are out of the way
-BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_loss=(?P<score>-?\d+(?:\.\d+)?)\.pt")
+# The higher the score, the better: minus the loss, or BLEU (evaluate.choose_by).
+BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_(?:loss|bleu)=(?P<score>-?\d+(?:\.\d+)?)\.pt")
 REGULAR = re.compile(r"regular_checkpoint_(?P<epoch>\d+)\.pt")
 STEP = re.compile(r"step_checkpoint_(?P<step>\d+)\.pt")
 KEEP_STEP = 2
@@ -58,7 +59,7 @@ class Run:
         return [path for paths in fitting for path in sorted(paths, key=_number)]
 
     def best_first(self) -> list[Path]:
-        """The best checkpoints, lowest loss first, by their names; of equals the newer first."""
+        """The best checkpoints, best first, by their names; of equals the newer first."""
 
         def rank(path: Path) -> tuple[float, int]:
             return float(path.stem.partition("=")[2]), _number(path)
@@ -66,7 +67,7 @@ class Run:
         return sorted(self.files(BEST), key=rank, reverse=True)
 
     def best(self) -> Path | None:
-        """The checkpoint with the lowest validation loss."""
+        """The checkpoint of the lowest validation loss, or of the highest BLEU."""
         return next(iter(self.best_first()), None)
 
     def saved_at(self, step: int, epoch_length: int) -> Path:

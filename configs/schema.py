@@ -386,7 +386,7 @@ class TrainConfig(Section, section="train"):
     keep_regular: int = count(2, ge=2)
     keep_best: int = count(2, ge=2)
     ema_decay: float | None = number(None, gt=0, lt=1)  # of the average that then is evaluated
-    patience: int | None = count(None)  # evaluations without a lower loss before stopping
+    patience: int | None = count(None)  # validations without a better one before stopping
     log_attention: bool = True  # maps of one sentence in TensorBoard at each evaluation
 
     def _check(self) -> None:
@@ -404,6 +404,7 @@ class EvaluateConfig(Section, section="evaluate"):
     """The validation split during training, and what test.py reports."""
 
     every_epochs: int = count(1)
+    choose_by: Literal["loss", "bleu"] = "loss"  # the best checkpoint, and the end by patience
     bleu_every_epochs: int = count(1, ge=0)  # greedy; 0: never
     bleu_sentences: int | None = count(500)  # the first of the split; None: all
     batch_size: int | None = number(None, ge=1, le=MOST_ROWS)  # None: 256 on CUDA, else 64
@@ -416,6 +417,15 @@ class EvaluateConfig(Section, section="evaluate"):
     def _check(self) -> None:
         if list(self.length_buckets) != sorted(set(self.length_buckets)):
             self._fail("length_buckets", "must increase")
+        each = self.bleu_every_epochs and self.every_epochs % self.bleu_every_epochs == 0
+        if self.choose_by == "bleu" and not each:
+            rule = 'evaluate.choose_by = "bleu" needs the BLEU of every validation'
+            rule += f" (evaluate.every_epochs = {self.every_epochs})"
+            self._fail("bleu_every_epochs", f"{rule}: set evaluate.bleu_every_epochs=1")
+
+
+# What the BLEU of a validation depends on beside the model: where it chooses, a part of training.
+OF_BLEU = ("evaluate.bleu_sentences", "decode.max_len", "decode.max_len_ratio")
 
 
 class Beam(Section, kind="beam", section="decode.search"):

@@ -171,9 +171,11 @@ def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> C
     share, shrunk = millions / args.rounds[-1], []
     try:
         changes, position = recipe_changes(args, recipe)
-        # BLEU in training chooses nothing.
-        changes = ["evaluate.bleu_every_epochs=0", *changes, *fixed]
+        changes = [*changes, *fixed]
         config = load_config(args.config, changes, position)
+        if config.evaluate.choose_by == "loss":  # BLEU in training chooses nothing
+            changes = ["evaluate.bleu_every_epochs=0", *changes]
+            config = load_config(args.config, changes, position)
         if config.data.eval_long == "truncate":
             why = "the tables have the loss of whole references; allowed: 'keep'"
             raise ConfigError(f"data.eval_long = 'truncate': {why}")

@@ -35,8 +35,8 @@ from typing import Any
 
 from checkpoints.run import REGULAR, DamagedError, Run
 from configs.load import read_config_json, write_config_json
-from configs.schema import Config
-from configs.serialize import to_dict
+from configs.schema import OF_BLEU, Config
+from configs.serialize import leaves, to_dict
 from translation.settings import search_name
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
@@ -65,13 +65,24 @@ config = read_config_json(Path(__file__).with_name("config.json"))
 
 def training_digest(config: Config) -> str:
     """A hash of all that decides what a training learns."""
-    data = to_dict(config)
+    data = as_before(config)
+    if config.evaluate.choose_by == "bleu":
+        fields = dict(leaves(data, ""))
+        data["chosen_by"] = [fields[key] for key in OF_BLEU]
     del data["name"], data["decode"]
     for section, patterns in NEUTRAL.items():
         for pattern in patterns:
             for name in fnmatch.filter(data[section], pattern):
                 del data[section][name]
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def as_before(config: Config) -> dict[str, Any]:
+    """As `to_dict`, but where the loss chooses as when nothing else could: what it hashes to."""
+    data = to_dict(config)
+    if config.evaluate.choose_by == "loss":
+        del data["evaluate"]["choose_by"]
+    return data
 
 
 class Failed(UserError):
@@ -140,7 +151,8 @@ class Trial:
 
     def scoring(self) -> dict[str, Any]:
         """All that decides the scores of a trained model."""
-        sections = {name: to_dict(getattr(self.config, name)) for name in ("decode", "evaluate")}
+        data = as_before(self.config)
+        sections = {name: data[name] for name in ("decode", "evaluate")}
         rare = {"average": self.average, "weights_of": self.weights_of}
         rare = {name: value for name, value in rare.items() if value}
         return {"search": self.search, "splits": list(self.splits), **rare, **sections}
@@ -180,6 +192,8 @@ class Trial:
         validated = [line for line in log if line["kind"] == "validation"]
         # Of the best checkpoint, though others be averaged; none where validation was off.
         best: dict[str, Any] = min(validated, key=lambda line: line["loss"], default={})
+        if self.config.evaluate.choose_by == "bleu":  # by its name, and of equals the newer
+            best = max(reversed(validated), key=lambda line: round(line["bleu"], 4), default={})
         losses = [line["loss"] for line in updates if line["epoch"] == best.get("epoch")]
         parameters = re.findall(r": ([\d,]+) parameters", _read(self.folder / "train.log"))
         attempts = self.attempts()

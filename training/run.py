@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from training.handlers import ProgressBar, StopSignals, attach_log, attach_progr
 from training.log import RunLog
 from training.prepare import build_learner, check_lengths, end_workers, prepare_data
 from training.processes import process_device
-from training.saving import Checkpoints, checkpoint_parts, is_due
+from training.saving import Checkpoints, checkpoint_parts, is_due, score
 from training.schedules import PlateauLR, warn_of_warm_up
 from training.start import Progress, count_steps, open_run, require_steps_left
 from training.validation import Validation
@@ -54,8 +54,9 @@ class Result:
     run: Run
     best: Path | None
     best_loss: float | None
+    best_bleu: float | None  # None: the loss chose
     signal: int | None
-    stopped_early: bool  # for want of a better validation loss
+    stopped_early: bool  # for want of a better validation
 
 
 def train(config: Config, *, resume: Path | None = None) -> Result:
@@ -125,11 +126,10 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             evaluator = create_evaluator(
                 learner.evaluated, pad_id=tokenizer.pad_id, device=device, dtype=dtype
             )
-            stopping = None
+            stopping, choose_by = None, config.evaluate.choose_by
             if config.train.patience is not None:
-                stopping = EarlyStopping(
-                    config.train.patience, lambda engine: -engine.state.metrics["loss"], trainer
-                )
+                chosen = partial(score, choose_by=choose_by)
+                stopping = EarlyStopping(config.train.patience, chosen, trainer)
                 stopping.logger.setLevel(logging.CRITICAL)
             for engine in (trainer, evaluator):
                 engine.logger.setLevel(logging.CRITICAL)  # the script reports errors, once
@@ -143,7 +143,9 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             if start.whole:
                 require_steps_left(run, progress, total_steps, data.n_tokens)
             log = stack.enter_context(RunLog(run, first_step=progress.step))
-            checkpoints = Checkpoints(run, parts, trainer, config=config.train, before=log.flush)
+            checkpoints = Checkpoints(
+                run, parts, trainer, config=config.train, before=log.flush, choose_by=choose_by
+            )
             checkpoints.resume(progress, over=is_over(), damaged=start.damaged)
         size = sum(p.numel() for p in learner.model.parameters())
         if idist.get_rank() == 0:
@@ -172,9 +174,12 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
             loss = validation.loss()
             if progress.best_loss is None or loss < progress.best_loss:
                 progress.best_loss = loss
+            validation.translate(trainer.state.epoch, last=progress.step >= total_steps)
+            if choose_by == "bleu":
+                progress.best_bleu = max(progress.best_bleu or 0, score(evaluator, choose_by))
             if over:  # what is logged then, says that nothing is left to do
                 checkpoints.best(evaluator)
-            validation.report(trainer, last=progress.step >= total_steps)
+            validation.report(trainer)
             if over:
                 return
             if stopping is not None:
@@ -221,6 +226,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
         run=run,
         best=run.best(),
         best_loss=progress.best_loss,
+        best_bleu=progress.best_bleu,
         signal=signal,
         stopped_early=not finished and signal is None,
     )

@@ -121,7 +121,7 @@ def _require_finite(checkpoint: Mapping[str, Any]) -> None:
 
 
 class Checkpoints:
-    """The three kinds of checkpoint of a run: best by validation loss, regular by epoch, by step.
+    """The three kinds of checkpoint of a run: best by validation, regular by epoch, by step.
 
     The files that are there are found by their names, so that the numbers to keep hold across
     interruptions. `before` is called before each is written.
@@ -135,6 +135,7 @@ class Checkpoints:
         *,
         config: TrainConfig,
         before: Callable[[], None],
+        choose_by: str = "loss",
     ) -> None:
         self.run, self.trainer, self.config = run, trainer, config
         self._saver = AtomicSaver(run.checkpoints, before)
@@ -145,9 +146,10 @@ class Checkpoints:
         self.best = kind(
             "best",
             # Rounded as in the name, so that a resumed run ranks old and new files alike.
-            lambda evaluator: -round(evaluator.state.metrics["loss"], 4),
-            "loss",
+            lambda evaluator: round(score(evaluator, choose_by), 4),
+            choose_by,
             n_saved=config.keep_best,
+            greater_or_equal=choose_by == "bleu",  # of equals the newer: early ones are 0
             global_step_transform=epoch,
         )
         self.regular = kind("regular", n_saved=config.keep_regular, global_step_transform=epoch)
@@ -235,6 +237,12 @@ class Checkpoints:
         said = "checkpoints of what came after update %d, or damaged, are now in %s: going on will "
         said += "make others"
         logger.warning(said, progress.step, folder)
+
+
+def score(evaluator: Engine, choose_by: str) -> float:
+    """Of the last validation, the higher the better: minus the loss, or BLEU."""
+    figure = evaluator.state.metrics[choose_by]
+    return figure if choose_by == "bleu" else -figure
 
 
 def is_due(epoch: int, every: int, last: int) -> bool:

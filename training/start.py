@@ -51,6 +51,7 @@ class Progress:
     step: int = 0
     epoch: int = 0  # whole epochs done
     best_loss: float | None = None
+    best_bleu: float | None = None  # where it chooses
     skipped: int = 0  # updates that were left out because of bad numbers
     skipped_in_a_row: int = 0
 
@@ -59,9 +60,15 @@ class Progress:
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """An older checkpoint may lack counters."""
-        for name in ("best_loss", "skipped", "skipped_in_a_row"):
+        for name in ("best_loss", "best_bleu", "skipped", "skipped_in_a_row"):
             setattr(self, name, saved.get(name, getattr(self, name)))
         self.go_to(saved["step"])
+
+    @property
+    def best_score(self) -> float | None:
+        """The highest so far of what `training.saving.score` gives."""
+        loss = None if self.best_loss is None else -self.best_loss
+        return loss if self.best_bleu is None else self.best_bleu
 
     def go_to(self, step: int) -> None:
         self.step, self.epoch = step, step // self.epoch_length
@@ -190,11 +197,10 @@ class Resumed(Start):
                 parts["optimizer"].param_groups, scheduler.base_lrs, scheduler.lr_lambdas
             ):
                 group["lr"] = base * factor(scheduler.last_epoch)
-            best = parts["progress"].best_loss
             if "early_stopping" in parts and "early_stopping" in self.payload:
                 parts["early_stopping"].load_state_dict(self.payload["early_stopping"])
-            elif "early_stopping" in parts and best is not None:  # it is asked for from here on
-                parts["early_stopping"].best_score = -best
+            elif "early_stopping" in parts:  # it is asked for from here on
+                parts["early_stopping"].best_score = parts["progress"].best_score
         self.payload.clear()
 
 

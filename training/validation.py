@@ -2,7 +2,7 @@
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ignite.distributed as idist
 from ignite.engine import Engine
@@ -30,6 +30,8 @@ class Validation:
     translator: Translator
     log: RunLog
     step: int | None = None  # the last update that was followed by a validation
+    # Source, reference, translation of the pairs of this validation; none where they are not due.
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
 
     def loss(self) -> float:
         """Of all pairs. Raises NonFiniteError where it is no number."""
@@ -41,24 +43,31 @@ class Validation:
             )
         return loss
 
-    def report(self, trainer: Engine, *, last: bool) -> None:
-        """Write down what the loss was taken of, and the translations that are due.
+    def translate(self, epoch: int, *, last: bool) -> None:
+        """Make the translations that are due, and put their BLEU among the evaluator's figures.
 
         After the `last` update they always are, unless none are wanted.
         """
+        evaluate = self.config.evaluate
+        every = evaluate.bleu_every_epochs
+        due = evaluate.choose_by == "bleu" or (every and (epoch % every == 0 or last))
+        self.rows = self._translate() if due else []
+        if self.rows:
+            _, references, texts = map(list, zip(*self.rows))
+            self.evaluator.state.metrics["bleu"] = sacrebleu_score(texts, references)
+
+    def report(self, trainer: Engine) -> None:
+        """Write down what was found."""
         step, epoch = trainer.state.iteration, trainer.state.epoch
         metrics = self.evaluator.state.metrics
         figures = {name: metrics[name] for name in ("loss", "accuracy", "perplexity")}
         said = f"epoch {epoch}: validation loss {figures['loss']:.4f}"
         said += f", accuracy {figures['accuracy']:.4f}"
-        every = self.config.evaluate.bleu_every_epochs
-        if every and (epoch % every == 0 or last):
-            rows = self._translate()
-            references, texts = ([row[i] for row in rows] for i in (1, 2))
-            figures["bleu"] = sacrebleu_score(texts, references)
-            said += f", BLEU {figures['bleu']:.2f} (greedy, {len(rows)} sentences)"
+        if self.rows:
+            figures["bleu"] = metrics["bleu"]
+            said += f", BLEU {figures['bleu']:.2f} (greedy, {len(self.rows)} sentences)"
             header = ("source", "reference", "hypothesis")
-            self.log.table("validation/translations", header, rows[:SHOWN], step)
+            self.log.table("validation/translations", header, self.rows[:SHOWN], step)
         self.log.scalars("validation", figures, step=step, epoch=epoch)
         drawn = self.config.train.log_attention and self.config.model.backend == "scratch"
         if drawn and idist.get_rank() == 0:

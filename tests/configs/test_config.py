@@ -148,6 +148,14 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("data.corpus.root=x", "(phrasebook) .. root belongs to data.corpus=files"),
         ("data.tgt_lang=fr", "data.tgt_lang = 'fr' .. data.src_lang"),
         ("data.batch_size=10", "data.batch_size = 10 .. data.max_len = 256"),
+        (
+            "evaluate.choose_by=bleu, evaluate.bleu_every_epochs=2",
+            "evaluate.bleu_every_epochs = 2: .. (evaluate.every_epochs = 1): set evaluate.bleu_ev",
+        ),
+        (
+            "evaluate.choose_by=bleu, evaluate.bleu_every_epochs=0",
+            "evaluate.bleu_every_epochs = 0: .. set evaluate.bleu_every_epochs=1",
+        ),
         ("decode.n_best=9", "decode.n_best = 9 .. decode.beam_size = 5"),
         ("decode.search=sample, decode.n_best=65536", "decode.n_best = 65536: .. 65535"),
         ("decode.batch_size=13108", "decode.batch_size = 13108 .. 13,107 with decode.beam_size"),

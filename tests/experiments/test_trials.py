@@ -13,8 +13,9 @@ from stand_in import StandIn
 
 from checkpoints.run import DamagedError, Run
 from configs.schema import Config
+from configs.serialize import apply_overrides, from_dict
 from experiments import comparison, trials
-from experiments.trials import Trial
+from experiments.trials import Trial, as_before, training_digest
 from utils.errors import UserError
 
 
@@ -71,6 +72,17 @@ def test_a_run_is_found_again_when_the_schema_has_grown(stand_in: StandIn) -> No
     stand_in.calls()
     assert stand_in.compare("sinusoidal") == 0
     assert stand_in.calls() == []
+
+
+def test_bleu_that_chooses_is_of_the_training_and_the_loss_hashes_as_before() -> None:
+    def digests(*more: str) -> list[str]:
+        changes = [], ["evaluate.bleu_sentences=9"], ["decode.max_len=9"]
+        return [training_digest(apply_overrides(Config(), [*more, *each])) for each in changes]
+
+    assert len(set(digests())) == 1
+    assert len({*digests(), *digests("evaluate.choose_by=bleu")}) == 4
+    assert "choose_by" not in as_before(Config())["evaluate"]
+    assert from_dict(as_before(Config())) == Config()
 
 
 def test_a_failing_scheme_does_not_stop_the_others(stand_in: StandIn) -> None:

@@ -1,5 +1,6 @@
 """What a run leaves behind: its folder, its checkpoints, its logs."""
 
+import logging
 import math
 import re
 import resource
@@ -12,6 +13,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_runs import content, log_of, run_here, toy_config, validation_loss
 
+import train as script
 from checkpoints.content import checkpoint_config, read_checkpoint, write_checkpoint
 from checkpoints.run import BEST, REGULAR, Run, create_run, newest_first, newest_run
 from configs.load import read_config_json
@@ -49,6 +51,25 @@ def test_the_names_and_the_number_of_checkpoints(run: Run) -> None:
     assert [p.name for p in run.files(BEST)] == [names[e] for e in sorted(best_two)]
     assert run.best().name == names[lowest]
     assert content(run.best())["progress"]["best_loss"] == losses[lowest]
+
+
+def test_the_highest_bleu_chooses_where_it_is_asked_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = toy_config(tmp_path, "evaluate.bleu_every_epochs=1 evaluate.choose_by=bleu")
+    caplog.set_level(logging.INFO)
+    with mock.patch("training.validation.sacrebleu_score", side_effect=[9.0, 9.0, 9.0, 5.0]):
+        more = apply_overrides(config, ["train.max_epochs=4"])
+        script.work(0, args=script.parse_args([]), config=more, resume=None)
+    run = Run(Path(capsys.readouterr().out.rstrip()))
+    losses = [line["loss"] for line in log_of(run, "validation").values()]
+    assert losses == sorted(losses, reverse=True)
+    # Of equals the newer are kept, the newest first.
+    names = [f"best_checkpoint_{epoch}_bleu=9.0000.pt" for epoch in (3, 2)]
+    assert [path.name for path in run.best_first()] == names
+    progress = content(run.by_age()[-1])["progress"]
+    assert (progress["best_loss"], progress["best_bleu"]) == (losses[-1], 9.0)
+    assert caplog.messages[-1] == f"finished: best validation BLEU 9.00: {run.best()}"
 
 
 def test_a_checkpoint_holds_all_that_it_takes_to_use_it(config: Config, run: Run) -> None:

@@ -328,13 +328,16 @@ def test_a_kill_before_the_last_removal_is_made_up_for(whole: Runs, tmp_path: Pa
         run_here(config, resume=again.path)
 
 
-@pytest.mark.parametrize("limit", ["max_steps=14", "max_tokens=4000"])
+BY_BLEU = "evaluate.choose_by=bleu evaluate.bleu_every_epochs=1"
+
+
+@pytest.mark.parametrize("limit", ["max_steps=14", "max_tokens=4000", f"max_steps=14 {BY_BLEU}"])
 @pytest.mark.parametrize("died_in", ["loss", "report"])
 def test_the_last_validation_of_a_run_that_is_over_is_made_up_for(
     whole: Runs, folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, died_in: str
 ) -> None:
     shown = "evaluate.bleu_every_epochs=5"
-    config = apply_overrides(whole["cosine"][0], [f"train.{limit}", shown])
+    config = apply_overrides(whole["cosine"][0], [shown, *f"train.{limit}".split()])
     run = run_here(config).run
     first, last = log_of(run, "validation")
     assert first == 10
@@ -397,9 +400,34 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
         run_here(config, resume=again.path)
 
 
-def test_patience_that_is_set_later_knows_the_best_loss(folder: Path) -> None:
+def test_the_patience_that_waits_for_bleu_goes_on(folder: Path, tmp_path: Path) -> None:
+    train = "optim.accumulate=3 train.patience=2 train.max_epochs=9 train.keep_regular=5"
+    config = toy_config(folder, BY_BLEU, train)
+
+    def scored(*scores: float) -> Any:
+        return mock.patch("training.validation.sacrebleu_score", side_effect=scores)
+
+    with scored(5.0, 6.0, 6.0, 4.0):
+        result = run_here(config)
+    losses = [line["loss"] for line in log_of(result.run, "validation").values()]
+    assert (result.stopped_early, len(losses), min(losses)) == (True, 4, losses[-1])
+    again = copied(result.run, tmp_path)
+    third = again.checkpoints / "regular_checkpoint_3.pt"
+    for change in ("evaluate.choose_by=loss", "evaluate.bleu_sentences=3"):
+        with pytest.raises(UserError, match=f"^{change.split('=')[0]} = .* was trained with"):
+            run_here(apply_overrides(config, [change]), third)
+    with scored(4.0):
+        run_here(config, third)
+    assert_same_logs(again, result.run)
+    assert [path.name for path in again.by_age()] == [path.name for path in result.run.by_age()]
+    assert_same(result.run, again, "regular_checkpoint_4.pt")
+    assert content(third)["early_stopping"]["best_score"] == result.best_bleu == 6
+
+
+@pytest.mark.parametrize("by", ["evaluate.choose_by=loss", BY_BLEU])
+def test_patience_that_is_set_later_knows_the_best(folder: Path, by: str) -> None:
     schedule = "optim.schedule=epoch_decay optim.schedule.warmup_epochs=0 optim.schedule.decay=50"
-    config = toy_config(folder, schedule, "train.max_epochs=3")
+    config = toy_config(folder, schedule, by, "train.max_epochs=3")
     run = run_here(config).run
     patient = apply_overrides(config, ["train.max_epochs=9", "train.patience=1"])
     assert run_here(patient, resume=run.path).stopped_early
