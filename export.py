@@ -59,7 +59,8 @@ def main(argv: list[str] | None = None) -> None:
             write_transformers(*trained, folder, zero_start=args.zero_start)
             n_parameters = sum(weight.numel() for weight in loaded.model.parameters())
             found = {"results": loaded.run.results, "checksum": loaded.checksum()}
-            card = model_card(loaded.config, progress, n_parameters=n_parameters, **found)
+            about = loaded.config, loaded.tokenizer, progress
+            card = model_card(*about, n_parameters=n_parameters, **found)
             write_text(folder / "README.md", card)
         else:
             model, config = loaded.model, loaded.config.model

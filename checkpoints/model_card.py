@@ -8,6 +8,7 @@ from typing import Any
 
 from configs.schema import Config
 from configs.section import to_dict
+from tokenizer.base import BaseTokenizer
 from utils.tables import markdown_table
 
 _CARD = """---
@@ -53,7 +54,13 @@ _NO_SCORES = "The run had none of this checkpoint.\n"
 
 
 def model_card(
-    config: Config, progress: Mapping[str, int], *, n_parameters: int, results: Path, checksum: str
+    config: Config,
+    tokenizer: BaseTokenizer,
+    progress: Mapping[str, int],
+    *,
+    n_parameters: int,
+    results: Path,
+    checksum: str,
 ) -> str:
     """Markdown; `progress` has the run's epoch and step.
 
@@ -73,7 +80,7 @@ def model_card(
         "model dimension, heads": f"{model.d_model}, {model.n_heads}",
         "feed-forward": f"{model.d_ff}, {model.activation}",
         "tied embeddings": model.tie_embeddings,
-        "tokenizer": config.tokenizer.kind,
+        "tokenizer": tokenizer.kind,
         "trained for": "{epoch} epochs, {step:,} updates".format_map(progress),
     }
     return _CARD.format(

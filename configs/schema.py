@@ -92,7 +92,18 @@ class Marian(Section, kind="marian", section="tokenizer"):
     name_or_path: str = "Helsinki-NLP/opus-mt-fr-en"
 
 
-TokenizerConfig = Subword | Marian
+class Saved(Section, kind="saved", section="tokenizer"):
+    """The tokenizer of another run, so that models of different text have one vocabulary.
+
+    The run has a copy: it does not need the other one again. sampling is as for a subword
+    tokenizer, in the way of the algorithm that the saved one was trained by.
+    """
+
+    path: str = ""  # a run, an exported one, or the tokenizer/ of either
+    sampling: float = number(0.0, ge=0, le=HUGE)
+
+
+TokenizerConfig = Subword | Marian | Saved
 
 # Fields of the model and tokenizer sections that shape neither the weights nor what is answered.
 TRAINING_ONLY = {
@@ -496,7 +507,7 @@ class Config(Section):
         self._check_name("name", "_-.")  # it begins the name of a folder
         if not self.name.strip("."):
             self._fail("name", "letters, digits, _ or - besides the dots")
-        if self.data.directions == "both" and not isinstance(self.tokenizer, Subword):
+        if self.data.directions == "both" and isinstance(self.tokenizer, Marian):
             rule = 'one vocabulary must segment both languages: use tokenizer = "subword"'
             self._fail("data.directions", rule)
         sides: list[tuple[str, Side]] = [

@@ -1,15 +1,16 @@
-"""The configured tokenizer: trained or fetched for a new run, loaded from a finished one."""
+"""The configured tokenizer: trained, fetched or taken for a new run, loaded from a finished one."""
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from configs.schema import Subword, TokenizerConfig
+from configs.schema import Config, Marian, Saved, Subword, TokenizerConfig
 from tokenizer.base import KIND_FILE, BaseTokenizer
 from tokenizer.marian import FrEnTokenizer
 from tokenizer.sampling import Sampler
 from tokenizer.subword import SubwordTokenizer
-from utils.errors import UserError
+from utils.errors import ConfigError, UserError
 
 LOADERS: dict[str, Callable[[Path], BaseTokenizer]] = {
     SubwordTokenizer.kind: SubwordTokenizer.load,
@@ -26,14 +27,33 @@ def build_tokenizer(
     """
     if isinstance(config, Subword):
         return SubwordTokenizer.train(texts(), config)
+    if isinstance(config, Saved):
+        return load_saved(config.path)
     return FrEnTokenizer.from_pretrained(config.name_or_path, src_lang=src_lang, tgt_lang=tgt_lang)
 
 
 def build_sampler(config: TokenizerConfig, tokenizer: BaseTokenizer) -> Sampler | None:
-    """The random segmentations of training, where the config asks for them."""
-    if isinstance(config, Subword) and isinstance(tokenizer, SubwordTokenizer) and config.sampling:
-        return tokenizer.sampler(config.sampling)
-    return None
+    """The random segmentations of training, where the config asks for them.
+
+    Raises ConfigError where the tokenizer has none of this strength.
+    """
+    if isinstance(config, Marian) or not config.sampling:
+        return None
+    if not isinstance(tokenizer, SubwordTokenizer):
+        rule = "a Marian tokenizer draws no segmentations: set tokenizer.sampling=0"
+        raise ConfigError(f"tokenizer.sampling = {config.sampling}: {rule}")
+    return tokenizer.sampler(config.sampling)
+
+
+def require_fit(tokenizer: BaseTokenizer, config: Config, *, name: str) -> None:
+    """Raises UserError where the tokenizer of another run, `name`, is of no use to this one."""
+    data = config.data
+    if isinstance(tokenizer, FrEnTokenizer):
+        tokenizer.require_direction(data.src_lang, data.tgt_lang, name=name)
+        if data.directions == "both":
+            why = f"the tokenizer of {name} segments each language by itself"
+            raise ConfigError(f"data.directions = 'both': {why}: set data.directions=forward")
+    build_sampler(config.tokenizer, tokenizer)
 
 
 def load_tokenizer(folder: Path) -> BaseTokenizer:
@@ -53,3 +73,16 @@ def load_tokenizer(folder: Path) -> BaseTokenizer:
     if tokenizer.fingerprint() != fingerprint:
         raise UserError(f"the files of {where} were changed after it was saved")
     return tokenizer
+
+
+def load_saved(path: str) -> BaseTokenizer:
+    """That of a run's folder, or of its tokenizer/. Raises UserError naming tokenizer.path."""
+    given = Path(os.path.expanduser(path))
+    there = [each for each in (given / "tokenizer", given) if (each / KIND_FILE).is_file()]
+    if not there:
+        why = "no tokenizer is saved there; give the folder of a run, or the tokenizer/ in it"
+        raise UserError(f"tokenizer.path = {path!r}: {why}")
+    try:
+        return load_tokenizer(there[0])
+    except UserError as error:
+        raise UserError(f"tokenizer.path = {path!r}: {error}; give that of another run") from None

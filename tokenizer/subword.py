@@ -26,7 +26,7 @@ from tokenizers import (
 from configs.schema import Subword
 from tokenizer.base import BaseTokenizer, require_unicode
 from tokenizer.sampling import BpeDropout, Sampler, UnigramSampling
-from utils.errors import UserError
+from utils.errors import ConfigError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -125,10 +125,14 @@ class SubwordTokenizer(BaseTokenizer):
     def sampler(self, strength: float) -> Sampler:
         """Segmentations drawn at random, for training; the ids of `encode_*` stay as they are.
 
-        strength > 0 is BPE's probability to leave a merge out, or Unigram's alpha.
+        strength > 0 is BPE's probability to leave a merge out, or Unigram's alpha. Raises
+        ConfigError for a probability of 1 and more.
         """
         model = json.loads(self._backend.to_str())["model"]
         if model["type"] == "BPE":
+            if strength >= 1:
+                rule = "a probability below 1, for the tokenizer is one of BPE"
+                raise ConfigError(f"tokenizer.sampling = {strength}: {rule}")
             ids, merges = model["vocab"], enumerate(model["merges"])
             table = {(ids[a], ids[b]): (rank, ids[a + b]) for rank, (a, b) in merges}
             bpe = BpeDropout(self._spell, table, unk_id=self.unk_id, probability=strength)

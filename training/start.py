@@ -28,12 +28,11 @@ from checkpoints.run import (
     newest_first,
 )
 from configs.load import read_config_json
-from configs.schema import TRAINING_ONLY, Config, Subword, TrainConfig
+from configs.schema import TRAINING_ONLY, Config, Marian, Saved, TrainConfig
 from configs.serialize import apply_overrides, diff
 from data.corpora.base import CorpusReader
 from tokenizer.base import BaseTokenizer
-from tokenizer.build import build_tokenizer, load_tokenizer
-from tokenizer.marian import FrEnTokenizer
+from tokenizer.build import build_tokenizer, load_saved, load_tokenizer, require_fit
 from training.log import is_validated
 from translation.loading import load_weights, run_tokenizer
 from utils.errors import ConfigError, UserError, one_line
@@ -76,7 +75,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Start:
-    """A new run with random weights. The other two ways to begin derive from it."""
+    """A new run with random weights. The other ways to begin derive from it."""
 
     config: Config
     run: Run
@@ -126,19 +125,21 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Initialized(Start):
-    """A new run with the weights and the tokenizer of another one: its parent (train.init_from)."""
+class Sharing(Start):
+    """A new run with the tokenizer of another one (tokenizer.path)."""
 
-    parent: Run
-    checkpoint: Path
-    payload: dict[str, Any]
+    shared: BaseTokenizer
 
     def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
-        tokenizer, data = run_tokenizer(self.parent, self.payload), self.config.data
-        if isinstance(tokenizer, FrEnTokenizer):
-            name = f"train.init_from = {self.config.train.init_from!r}"
-            tokenizer.require_direction(data.src_lang, data.tgt_lang, name=name)
-        return tokenizer
+        return self.shared
+
+
+@dataclass(frozen=True)
+class Initialized(Sharing):
+    """A new run with the weights and the tokenizer of another one: its parent (train.init_from)."""
+
+    checkpoint: Path
+    payload: dict[str, Any]
 
     def restore(self, parts: Mapping[str, Any]) -> None:
         """The parent's weights. Raises UserError naming the fields by which they do not fit."""
@@ -230,13 +231,18 @@ def open_run(config: Config, resume: Path | None) -> Start:
             origin = f"; going on after update {step} ({checkpoint})"
         return Resumed(config, run, origin, checkpoint, payload, validated, whole, damaged)
     if config.train.init_from is None:
-        return Start(config, _new_run(config), "")
+        if not isinstance(own := config.tokenizer, Saved):
+            return Start(config, _new_run(config), "")
+        shared = load_saved(own.path)
+        require_fit(shared, config, name=f"tokenizer.path = {own.path!r}")
+        return Sharing(config, _new_run(config), f"; tokenizer of {own.path}", shared)
     named = Path(config.train.init_from).expanduser()
     checkpoint, parent = resolve_checkpoint(named, prefer="best")
     payload = read_checkpoint(checkpoint)
     config = as_parent(config, checkpoint_config(payload))
-    origin = f"; weights of {checkpoint}"
-    return Initialized(config, _new_run(config), origin, parent, checkpoint, payload)
+    shared, origin = run_tokenizer(parent, payload), f"; weights of {checkpoint}"
+    require_fit(shared, config, name=f"train.init_from = {config.train.init_from!r}")
+    return Initialized(config, _new_run(config), origin, shared, checkpoint, payload)
 
 
 def as_parent(config: Config, parent: Config) -> Config:
@@ -246,16 +252,21 @@ def as_parent(config: Config, parent: Config) -> Config:
     ConfigError where the parent's tokenizer would draw in another way, or not at all.
     """
     tokenizer, own, model = parent.tokenizer, config.tokenizer, config.model
-    same = isinstance(own, Subword) and getattr(tokenizer, "algorithm", "") == own.algorithm
-    if isinstance(own, Subword) and own.sampling and not same:
-        what = f"tokenizer.sampling = {own.sampling:g} is for {own.algorithm}"
+    # Of a saved one the algorithm is seen when it is loaded.
+    sampling, way = getattr(own, "sampling", 0.0), getattr(own, "algorithm", None)
+    same = not isinstance(tokenizer, Marian) and way in (None, getattr(tokenizer, "algorithm", ""))
+    if sampling and not same:
+        what = f"tokenizer.sampling = {sampling:g} is for {way or 'subwords'}"
         why = "what train.init_from names has another tokenizer"
-        raise ConfigError(f"{what}, and {why}: set tokenizer.sampling=0")
-    if config.data.directions == "both" and not isinstance(tokenizer, Subword):
+        remedy = "set tokenizer.sampling=0"
+        if isinstance(tokenizer, Saved):
+            remedy += f", or tokenizer.kind=saved and tokenizer.sampling={sampling:g}"
+        raise ConfigError(f"{what}, and {why}: {remedy}")
+    if config.data.directions == "both" and isinstance(tokenizer, Marian):
         why = "the tokenizer of what train.init_from names has a vocabulary for each language"
         raise ConfigError(f"data.directions = 'both': {why}: set data.directions=forward")
-    if isinstance(tokenizer, Subword):
-        tokenizer = replace(tokenizer, sampling=getattr(own, "sampling", 0.0))
+    if not isinstance(tokenizer, Marian):
+        tokenizer = replace(tokenizer, sampling=sampling)
     if config.train.init_model:
         names = (key.removeprefix("model.") for key in TRAINING_ONLY if key.startswith("model."))
         kept: Any = {name: getattr(model, name) for name in names if "." not in name}

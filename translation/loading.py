@@ -116,7 +116,8 @@ def load_run(
         if partner.tokenizer.fingerprint() != tokenizer.fingerprint():
             raise UserError(
                 f"{partner.checkpoint} has another tokenizer than {checkpoint}: an ensemble needs "
-                "one vocabulary; give runs that were trained with the same tokenizer"
+                "one vocabulary; give runs that were trained with the same tokenizer (a new run "
+                "takes that of another with tokenizer.kind=saved)"
             )
     model.eval()
     return LoadedRun(

@@ -145,6 +145,8 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("optim.objective=sim_cut, optim.objective.cut=1", "optim.objective.cut = 1.0: "),
         ("optim.schedule=xlnet", "optim.schedule = 'xlnet' .. cosine, plateau"),
         ("data.corpus.test=", "'data.corpus.test' .. belongs to data.corpus=files"),
+        ("tokenizer.path=x", "(subword) .. path belongs to tokenizer=saved"),
+        ("tokenizer=saved, tokenizer.sampling=-1", "tokenizer.sampling = -1.0: .. >= 0"),
         ("data.corpus.root=x", "(phrasebook) .. root belongs to data.corpus=files"),
         ("data.tgt_lang=fr", "data.tgt_lang = 'fr' .. data.src_lang"),
         ("data.batch_size=10", "data.batch_size = 10 .. data.max_len = 256"),

@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 from toy_runs import content, log_of, run_here, same, toy_config
 
-from configs.schema import DataConfig, Marian, Subword
+from configs.schema import DataConfig, Marian, Saved, Subword
 from configs.serialize import apply_overrides
 from data.batching import Batch, make_train_loader
 from data.cache import TokenizedSplit, tokenize_split
@@ -103,6 +103,19 @@ def test_a_probability_of_one_is_refused_for_bpe_alone() -> None:
     assert Subword(algorithm="unigram", sampling=1.0).sampling == 1.0
     with pytest.raises(ConfigError, match=r"tokenizer\.sampling = -0\.1"):
         Subword(sampling=-0.1)
+
+
+@pytest.mark.parametrize(("algorithm", "strength"), [("bpe", 0.3), ("unigram", 0.3)])
+def test_a_saved_tokenizer_draws_as_it_would_where_it_was_trained(
+    algorithm: str, strength: float, tmp_path: Path
+) -> None:
+    trained(algorithm).save(tmp_path)
+    config = Saved(path=str(tmp_path), sampling=strength)
+    saved = build_tokenizer(config, list, src_lang="fr", tgt_lang="en")
+    assert saved.fingerprint() == trained(algorithm).fingerprint()
+    ours, theirs = build_sampler(config, saved), trained(algorithm).sampler(strength)
+    drawn = [[sampler(text, rng_of(1)) for text in FRENCH] for sampler in (ours, theirs)]
+    assert drawn[0] == drawn[1] != trained(algorithm).encode_src_batch(FRENCH)
 
 
 # ------------------------------------------------------------------------------------ distributions

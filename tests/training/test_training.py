@@ -332,6 +332,7 @@ def test_a_deterministic_run_repeats_itself(
         ("--position alibbi", "model.position = 'alibbi': allowed: alibi, alibi_asymmetric,"),
         ("--nproc_per_node 0", "an integer >= 1"),
         ("--resume runs/none_at_all", "no such checkpoint or run folder"),
+        ("--set tokenizer=saved --set tokenizer.path=runs/no", "'runs/no': no tokenizer is saved"),
         ("--config WRONG", "wrong.py:3: TypeError:"),
         ("--epochs 3", "unrecognized arguments: --epochs 3 (see train.py --help)"),
     ],
