@@ -1,12 +1,12 @@
 r"""One small model that learns from several: Multi30k's pairs, and its teachers' translations.
 
     python train.py --config configs/multi30k_long.py --threads 1     # and with train.seed=1, ...
-    python back_translate.py --distill --model_path RUN_0 RUN_1 --output data/distilled/train
+    python back_translate.py --distill --model_path RUN_0 RUN_1 RUN_2 --output data/distilled/train
     python train.py --config configs/multi30k_student.py --threads 1
     python export.py --format ctranslate2 --quantization int8 --output_dir ct2
 
 Sequence-level knowledge distillation (Kim and Rush 2016). Alone it translates about as well as its
-two teachers together (docs/results/multi30k.md). Why each choice:
+three teachers together (docs/results/multi30k.md). Why each choice:
 - people's English beside the teachers': theirs is more regular, and wrong where they are.
 - the teachers' own recipe: with less noise and a third of the time it was 1 to 3 points worse.
 - four encoder layers and two decoder layers: the decoder takes most of the time in search (Kasai et
