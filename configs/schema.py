@@ -250,8 +250,6 @@ class DataConfig(Section, section="data"):
         return (2 if device == "cuda" else 0) if self.num_workers is None else self.num_workers
 
     def _check(self) -> None:
-        if not self.cache_dir:
-            self._fail("cache_dir", "name a folder; this one is .")
         self._check_name("src_lang")  # it ends the names of files
         self._check_name("tgt_lang")
         if self.src_lang == self.tgt_lang:

@@ -37,10 +37,14 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
     if not all(field.partition("=")[1] for field in fields):
         example = "for example rope:base=500"
         raise ConfigError(f"--position {position!r}: write NAME:FIELD=VALUE, {example}")
+    fixed = {"model.position", *(f"model.position.{field.split('=')[0]}" for field in fields)}
     texts = list(texts)
     for text in texts:
-        if position is not None and parse_override(text)[0] == "model.position":
+        key, value = parse_override(text)
+        if position is not None and key in fixed:
             raise ConfigError(f"--position {position} and --set {text}: give one of the two")
+        if key == "data.cache_dir" and not value:  # as of a shell's variable that is not set
+            raise ConfigError("data.cache_dir = '': name a folder")
     texts = [*(f"model.position.{field}" for field in fields), *texts]
     given = sorted(map(parse_override, texts), key=lambda override: override[0].count("."))
     after = [override for override in given if override[0].startswith(("name", "model.position"))]

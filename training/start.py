@@ -239,7 +239,12 @@ def open_run(config: Config, resume: Path | None) -> Start:
     named = Path(config.train.init_from).expanduser()
     checkpoint, parent = resolve_checkpoint(named, prefer="best")
     payload = read_checkpoint(checkpoint)
-    config = as_parent(config, checkpoint_config(payload))
+    before = checkpoint_config(payload)
+    path = getattr(config.tokenizer, "path", "")
+    if path not in ("", getattr(before.tokenizer, "path", "")):
+        why = "train.init_from brings the tokenizer of its own run: leave it out"
+        raise ConfigError(f"tokenizer.path = {path!r}: {why}")
+    config = as_parent(config, before)
     shared, origin = run_tokenizer(parent, payload), f"; weights of {checkpoint}"
     require_fit(shared, config, name=f"train.init_from = {config.train.init_from!r}")
     return Initialized(config, _new_run(config), origin, shared, checkpoint, payload)
@@ -287,8 +292,12 @@ def run_to_resume(config: Config) -> Path | None:
             continue
         with contextlib.suppress(ConfigError):  # what that run found does not fit this config
             begun = as_begun(config, saved)
-            if begun.data.corpus == saved.data.corpus and not fixed_differences(saved, begun):
+            if fixed_differences(saved, begun):
+                continue
+            if begun.data.corpus == saved.data.corpus:
                 return run.path
+            said = "left out: %s had its text at another place; --resume %s goes on with it"
+            logger.warning(said, run.path, run.path)
     return None
 
 

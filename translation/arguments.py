@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from checkpoints.run import newest_run, require_there
 from configs.load import add_set_argument
 from configs.schema import Config
+from configs.serialize import parse_override
 from translation.workers import Processes, Threads, Workers, threads_of_each
 from utils.cli import threads
 from utils.errors import UserError
@@ -126,7 +127,7 @@ def refuse_beside(
             refused = f"--{flag}" if given is True else f"--{flag} {given}"
             raise UserError(f"{refused} is of no use beside {what}: leave it out")
     for text in args.overrides:
-        if not text.startswith(tuple(f"decode.{each}=" for each in settings)):
+        if parse_override(text)[0] not in [f"decode.{each}" for each in settings]:
             raise UserError(f"--set {text} is of no use beside {what}: leave it out")
 
 

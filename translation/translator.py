@@ -285,8 +285,8 @@ class Translator:
     ) -> Iterator[list[Translated]]:
         """As `translate_stream`, with a given translation of each line in place of those found.
 
-        `watch` is told the tokens of the longer one of a pair. Raises UserError behind the last
-        pair where there are not as many translations as lines.
+        `watch` is told the tokens of the longer one of a pair. Raises UserError where there are not
+        as many translations as lines, in place of the last chunk.
         """
         rest, done = _side_by_side(lines, given), 0
         while pairs := list(itertools.islice(rest, chunk)):

@@ -427,6 +427,10 @@ def test_position_and_overrides_are_checked_together() -> None:
         refused(partial(apply_overrides, CONFIG, [], position=text), said)
     said = "--position rope .. --set model.position=alibi: give one of the two"
     refused(lambda: apply_overrides(CONFIG, ["model.position=alibi"], position="rope"), said)
+    said = "--position rope:base=5 .. --set model.position.base=7: give one of the two"
+    refused(
+        lambda: apply_overrides(CONFIG, ["model.position.base=7"], position="rope:base=5"), said
+    )
     changed = apply_overrides(CONFIG, ["model.position.base=7"], position="rope")
     assert changed.model.position == Rope(base=7.0)
     said = "model.position.max_positions = 100: allows for 100 .. source side; data.max_len = "

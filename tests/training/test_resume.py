@@ -457,6 +457,7 @@ def test_auto_takes_the_newest_run_of_the_config_that_can_go_on(
         run = run_to_resume(apply_overrides(config, changes))
         assert run == stamp or run.name == f"toy_202001{stamp}_000000", changes
     assert f"left out: {damaged / 'config.json'}: not valid JSON" in caplog.text
+    assert "toy_20200102_000000 had its text at another place; --resume" in caplog.text
 
 
 def test_auto_has_nothing_to_do_where_the_run_is_over(

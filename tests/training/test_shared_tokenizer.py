@@ -79,6 +79,9 @@ def test_two_of_different_text_are_an_ensemble_wherever_the_first_has_gone(
     child = toy_config(folder, f"train.init_from={second} train.max_steps=1")
     for config in (child, sharing(folder, out, "train.max_steps=1")):
         assert vocabulary(run_here(config).run.path) == vocabulary(first.path)
+    both = sharing(folder, first.path, f"train.init_from={second}")
+    with pytest.raises(ConfigError, match="brings the tokenizer of its own run"):
+        run_here(both)
 
 
 def test_auto_goes_on_with_the_run_of_this_tokenizer_though_it_is_gone(
