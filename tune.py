@@ -1,6 +1,6 @@
 """Tune beam size and length penalty on the validation split: `python tune.py --beam 1 4 8`."""
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,22 +15,11 @@ from translation.arguments import (
     run_paths,
 )
 from translation.settings import config_change
-from utils.cli import Parser, at_most, positive, run_main
+from utils.cli import Parser, at_most, number, positive, run_main
 from utils.errors import UserError
 from utils.files import write_text
 
 FIXED = tuple(f"decode.{name}" for name in ("beam_size", "length_penalty", "mbr", "n_best"))
-
-
-def penalty(text: str) -> float:
-    """A number from 0 to 5 from text; argparse reports the rest."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= MOST_PENALTY:
-        raise ArgumentTypeError(f"{text!r}: a number >= 0 and <= {MOST_PENALTY}")
-    return value
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
@@ -40,7 +29,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add = parser.add_argument
     beams, alphas = {"help": "default: 1 4 8"}, {"help": "default: 0 0.6 1"}
     add("--beam", type=at_most(MOST_ROWS), default=[1, 4, 8], nargs="+", metavar="N", **beams)
-    add("--length_penalty", type=penalty, default=[0.0, 0.6, 1.0], nargs="+", metavar="A", **alphas)
+    alpha = number(MOST_PENALTY)
+    add("--length_penalty", type=alpha, default=[0.0, 0.6, 1.0], nargs="+", metavar="A", **alphas)
     add("--split", metavar="NAME", help="default: the validation split")
     add("--limit", type=positive, metavar="N", help="only the first N pairs")
     add("--markdown", type=Path, metavar="FILE", help="write the table there too")

@@ -5,6 +5,7 @@ Of training see `training/test_faults.py`, of the token cache `data/test_cache.p
 
 import contextlib
 import importlib
+import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ SCRIPTS = (
     f"tune {SCORED} --beam 1 --length_penalty 0.6 --markdown DISK/made/table.md",
     f"inference {LINES} --output DISK/made/lines",
     f"back_translate {LINES} --output DISK/made/lines",
+    "rerank --nbest_file DISK/nbest --device cpu --output DISK/made/lines",
     "export --format safetensors --output_dir DISK/made/exported",
     "export --format transformers --output_dir DISK/made/exported",
     "export --format ctranslate2 --output_dir DISK/made/exported",
@@ -47,6 +49,9 @@ def disk(tmp_path: Path, run: Path) -> Iterator[Path]:
         pytest.skip("file systems cannot be mounted here")
     copy_run(run, folder).rename(folder / "run")
     (folder / "text").write_text("le chat\nle chien\n", "utf-8")
+    candidate = {"text": "the cat", "score": -1, "log_prob": -1, "finished": True}
+    line = json.dumps({"src": "le chat", "beam": [candidate]})
+    (folder / "nbest").write_text(f"{line}\n", "utf-8")
     (folder / "made").mkdir()
     yield folder
     subprocess.run(["umount", folder], check=True)

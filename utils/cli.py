@@ -38,6 +38,21 @@ def integer(least: int, most: float = math.inf) -> Callable[[str], int]:
     return read
 
 
+def number(most: float) -> Callable[[str], float]:
+    """A number from 0 to `most` from text; argparse reports the rest."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: a number >= 0 and <= {most}")
+        return value
+
+    return read
+
+
 at_most = partial(integer, 1)
 positive = integer(1)
 threads = at_most(MOST_THREADS)

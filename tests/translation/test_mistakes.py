@@ -110,6 +110,12 @@ MISTAKES = [
     ("tune --length_penalty nan", "'nan': a number >= 0"),
     ("tune --set decode.mbr=chrf", "--set decode.mbr=chrf: tune.py sets it itself: leave it"),
     ("tune --set model.d_ff=4", "model.d_ff was fixed by training"),
+    ("rerank --nbest_file {tmp}/mono.fr", "mono.fr, line 1: not as inference.py --json --n_best N"),
+    ("rerank --nbest_file none.jsonl", "none.jsonl: cannot be read: No such file or directory"),
+    ("rerank --weight 0 1", "several weights are for --ref_file: give one"),
+    ("rerank --weight -1", "'-1': a number >= 0"),
+    ("rerank --ref_file LICENSE --json", "--json is of no use beside --ref_file: leave one of t"),
+    ("rerank --nbest_file {tmp}/blank.fr --output {tmp}/blank.fr", "blank.fr is the input itself"),
     (f"{BACK} {{tmp}}/bt --tag 'two words'", "--tag 'two words': one word"),
     (f"{BACK} {{tmp}}/bt --reverse", " translates fr to en alone; train one with --set data.s"),
     (f"{BACK} {{tmp}}/", "is a folder: give it a name to begin with"),
@@ -153,7 +159,7 @@ def test_help_and_a_wrong_command_line_answer_before_torch_is_imported() -> None
         "def probe(name, *args):\n"
         "    try: importlib.import_module(name).main(list(args))\n"
         "    except (SystemExit, Exception) as error: print(type(error).__name__)\n"
-        "names = ('inference', 'test', 'tune', 'back_translate', 'average', 'export')\n"
+        "names = ('inference', 'test', 'tune', 'back_translate', 'average', 'export', 'rerank')\n"
         "for name in names: probe(name, '--help'), probe(name, '--flag')\n"
         "run, new = ('--model_path', 'nowhere'), ('--output_dir', 'nowhere')\n"
         "attention = ('visualize', 'attention', '--src_text')\n"
@@ -164,15 +170,15 @@ def test_help_and_a_wrong_command_line_answer_before_torch_is_imported() -> None
         "probe('test', *run), probe('tune', *run), probe('average', 'nowhere', 'there')\n"
         "probe('export', *run, *new, '--format', 'safetensors')\n"
         "probe('back_translate', *run, '--src_file', 'LICENSE', '--output', 'nowhere')\n"
-        "probe('inference', '--runs_dir', 'nowhere')\n"
+        "probe('rerank', *run), probe('inference', '--runs_dir', 'nowhere')\n"
         "probe('inference', '--src_file', 'nowhere')\n"
         "probe('inference', '--set', 'model.d_ff=4')\n"
         "print(sorted({'torch', 'tokenizers', 'tqdm'} & sys.modules.keys()))"
     )
     done = run_script("-c", probe)
-    assert done.stdout.count("UserError\n") == 20, done.stderr
+    assert done.stdout.count("UserError\n") == 22, done.stderr
     assert done.stdout.count("ConfigError\n") == 1
-    assert done.stdout.count("SystemExit\n") == 6
+    assert done.stdout.count("SystemExit\n") == 7
     assert done.stdout.endswith("\n[]\n")
 
 
