@@ -41,13 +41,13 @@ def read_nbest(lines: Iterable[str], name: str) -> Iterator[Translated]:
     for number, line in enumerate(lines, start=1):
         try:
             yield _translated(json.loads(line))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             wanted = "not as inference.py --json --n_best N writes, by a beam or samples"
             raise UserError(f"{name}, line {number:,}: {wanted}") from None
 
 
 def _translated(read: dict[str, Any]) -> Translated:
-    """Raises ValueError, KeyError or TypeError for what is no line of translations."""
+    """Raises what `read_nbest` catches for what is no line of translations."""
     beam = [Candidate(**each) for each in read["beam"]]
     texts = [read["src"], *(each.text for each in beam)]
     as_they_are = all(isinstance(text, str) for text in texts)
