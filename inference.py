@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # torch is imported when the command line is known to be righ
     from translation.answers import Translated
 
 CHUNK = 512  # lines read, sorted by length and translated at a time
-MOST_TOKENS = 8192  # of a sentence: attention takes memory and time by their square
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
@@ -156,8 +155,7 @@ def main(argv: list[str] | None = None) -> None:
         heads = args.align_with or ALL_HEADS
         if args.align:
             translator.align("", "", heads)  # what cannot be is refused before the search
-        sides = ("source", "target") if args.scores else ("source",)
-        most = min([MOST_TOKENS, *filter(None, map(translator.searcher.longest, sides))])
+        most = translator.most_tokens("source", *(["target"] if args.scores else []))
         max_len = loaded.config.data.max_len
         beyond: list[int] = []
 

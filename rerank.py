@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from utils.errors import UserError
 from utils.lines import as_line, open_source, read_lines, writer
 
 WEIGHT, MOST_WEIGHT = 0.2, 100
-GRID = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0]
+GRID = [0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0]
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
@@ -22,16 +23,17 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         "the one with the best score(translation | source) + weight * score(source | translation). "
         "The second score is from --model_path, which translates the other way."
     )
-    add = parser.add_argument
-    what = "of inference.py --json --n_best N, plain or .gz (default: standard input)"
-    add("--nbest_file", type=Path, metavar="FILE", help=what)
+    add, several = parser.add_argument, {"nargs": "+", "action": "extend"}
+    what = "what inference.py --json --n_best N wrote, plain or .gz"
+    add("--nbest_file", type=Path, metavar="FILE", required=True, help=what)
     what = f"default: {WEIGHT}; with --ref_file {' '.join(f'{each:g}' for each in GRID)}"
-    add("--weight", type=number(MOST_WEIGHT), nargs="+", metavar="W", help=what)
-    what = "references a line each, plain or .gz: sacreBLEU by weight, and no translations"
-    add("--ref_file", type=Path, metavar="FILE", help=what)
+    add("--weight", type=number(MOST_WEIGHT), metavar="W", help=what, **several)
+    what = "references a line each, plain or .gz: sacreBLEU by weight, beside that of 0, and no "
+    add("--ref_file", type=Path, metavar="FILE", help=f"{what}translations")
     add("--output", type=Path, metavar="FILE", help="write the best translation, a line each")
-    add("--json", action="store_true", help="write all, ranked anew, as inference.py does")
-    add_model_arguments(parser, several=ENSEMBLE)
+    what = "write all, ranked anew, as inference.py does; score is the sum, reverse the second"
+    add("--json", action="store_true", help=what)
+    add_model_arguments(parser, several=ENSEMBLE, newest=False)
     args = parser.parse_args(argv)
     if args.ref_file is not None and (args.output is not None or args.json):
         given = "--json" if args.output is None else f"--output {args.output}"
@@ -50,13 +52,23 @@ def main(argv: list[str] | None = None) -> None:
     if args.ref_file is not None:
         references = list(read_lines(*open_source(args.ref_file)))
     with writer(args.output, never=(args.nbest_file,)) as write:
-        _, reverse = load_from_arguments(args)
-        from models.linear import weights_fixed
         from translation.reranking import read_nbest, score_reverse, weights_table
 
-        scored = []
+        items = read_nbest(read_lines(file, name), name)
+        if references is not None:
+            items = list(items)  # what is wrong with them is told before they are scored
+            if not 0 < len(items) == len(references):
+                counts = f"{len(references):,} references for {len(items):,} lines of {name}"
+                raise UserError(f"{counts}: give one for each")
+        loaded, reverse = load_from_arguments(args)
+        from models.linear import weights_fixed
+
+        data, scored = loaded.config.data, []
         with weights_fixed():
-            for chunk in score_reverse(reverse, read_nbest(read_lines(file, name), name)):
+            for place, chunk in enumerate(score_reverse(reverse, items)):
+                if place == 0:
+                    direction = f"{data.src_lang} to {data.tgt_lang}"
+                    print(f"the other direction: {direction}", file=sys.stderr)
                 if references is not None:
                     scored += chunk
                     continue
@@ -64,7 +76,8 @@ def main(argv: list[str] | None = None) -> None:
                 as_json = (json.dumps(asdict(each), ensure_ascii=False) for each in found)
                 write(list(as_json) if args.json else [as_line(each.best.text) for each in found])
         if references is not None:
-            write(weights_table(scored, references, args.weight).splitlines())
+            weights = sorted({0.0, *args.weight})
+            write(weights_table(scored, references, weights).splitlines())
 
 
 if __name__ == "__main__":

@@ -43,21 +43,24 @@ DECODE_FLAGS = (
 )
 
 
-def add_run_arguments(parser: ArgumentParser, *, several: str = "") -> None:
-    """Add --model_path (a list of paths where `several` says what they do) and --runs_dir."""
-    what = "a run's folder, a checkpoint or a Marian model (default: newest run)" + (
-        several and f"; {several}"
-    )
-    many: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
+def add_run_arguments(parser: ArgumentParser, *, several: str = "", newest: bool = True) -> None:
+    """Add --model_path (a list of paths where `several` says what they do) and --runs_dir.
+
+    newest=False: it must be given.
+    """
+    what = "a run's folder, a checkpoint or a Marian model"
+    what += newest * " (default: newest run)" + (several and f"; {several}")
+    how: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
     add, metavar = parser.add_argument, "RUN_OR_CHECKPOINT"
-    add("--model_path", type=Path, metavar=metavar, help=what, **many)
+    add("--model_path", type=Path, metavar=metavar, required=not newest, help=what, **how)
     where = "where the newest run is sought"
-    add("--runs_dir", type=Path, default=Path("runs"), metavar="DIR", help=where)
+    if newest:
+        add("--runs_dir", type=Path, default=Path("runs"), metavar="DIR", help=where)
 
 
-def add_model_arguments(parser: ArgumentParser, *, several: str = "") -> None:
+def add_model_arguments(parser: ArgumentParser, *, several: str = "", newest: bool = True) -> None:
     """Add what `load_from_arguments` reads: `add_run_arguments`, --device and --threads."""
-    add_run_arguments(parser, several=several)
+    add_run_arguments(parser, several=several, newest=newest)
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads of each process")
     parser.set_defaults(engine="torch", compute_type=None, precision="fp32", workers=1)

@@ -22,6 +22,13 @@ CHUNK = 64  # lines whose candidates are scored together
 SAMPLES = 1000  # of the paired bootstrap
 
 
+@dataclass(frozen=True)
+class Reranked(Candidate):
+    """With the score of the source as its translation; `score` is the sum."""
+
+    reverse: float
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """A line's candidates, and for each the score of the source as a translation of it."""
@@ -30,9 +37,11 @@ class Scored:
     reverse: list[float]
 
     def ranked(self, weight: float) -> Translated:
-        """Best first; the sum becomes their score."""
-        pairs = zip(self.found.beam, self.reverse)
-        beam = [replace(each, score=each.score + weight * other) for each, other in pairs]
+        """Best first, by the sums."""
+        beam: list[Candidate] = []
+        for each, other in zip(self.found.beam, self.reverse):
+            fields = {**vars(each), "score": each.score + weight * other}
+            beam.append(Reranked(**fields, reverse=other))
         return replace(self.found, beam=sorted(beam, key=lambda each: -each.score))
 
 
@@ -40,41 +49,56 @@ def read_nbest(lines: Iterable[str], name: str) -> Iterator[Translated]:
     """What `inference.py --json` writes. Raises UserError naming a line that is something else."""
     for number, line in enumerate(lines, start=1):
         try:
-            yield _translated(json.loads(line))
+            found = _translated(json.loads(line))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             wanted = "not as inference.py --json --n_best N writes, by a beam or samples"
             raise UserError(f"{name}, line {number:,}: {wanted}") from None
+        if any(each.score > 0 for each in found.beam):
+            why = "a score above 0 is no log-probability; search without --mbr"
+            raise UserError(f"{name}, line {number:,}: {why}")
+        yield found
 
 
 def _translated(read: dict[str, Any]) -> Translated:
     """Raises what `read_nbest` catches for what is no line of translations."""
     beam = [Candidate(**each) for each in read["beam"]]
+    greedy = read.get("greedy") and Candidate(**read["greedy"])
     texts = [read["src"], *(each.text for each in beam)]
+    numbers = [number for each in beam for number in (each.score, each.log_prob)]
     as_they_are = all(isinstance(text, str) for text in texts)
-    if not (beam and as_they_are and all(math.isfinite(each.score) for each in beam)):
+    if not (beam and as_they_are and all(map(math.isfinite, numbers))):
         raise ValueError
-    return Translated(read["src"], None, beam)
+    return Translated(read["src"], greedy, beam)
 
 
 def score_reverse(reverse: Translator, items: Iterable[Translated]) -> Iterator[list[Scored]]:
-    """A list for each CHUNK lines. Raises UserError for what is too long for `reverse`."""
-    rest = iter(items)
+    """A list for each CHUNK lines; equal candidates are scored once.
+
+    Raises UserError naming the line of one that is too long for `reverse`.
+    """
+    rest, done, most = iter(items), 0, reverse.most_tokens("source", "target")
     while chunk := list(islice(rest, CHUNK)):
-        pairs = [(each.text, item.src) for item in chunk for each in item.beam]
-        [found] = reverse.score_stream(*zip(*pairs), chunk=len(pairs))
-        scores = iter([each.best.score for each in found])
-        yield [Scored(item, list(islice(scores, len(item.beam)))) for item in chunk]
+        lines = {
+            (each.text, item.src): number
+            for number, item in enumerate(chunk, start=done + 1)
+            for each in item.beam
+        }
+
+        def watch(place: int, n_tokens: int, numbers: Sequence[int] = (*lines.values(),)) -> None:
+            if n_tokens > most:
+                line = f"line {numbers[place - 1]:,} of the translations: {n_tokens:,} tokens"
+                raise UserError(f"{line}, and the model takes {most:,} at most; leave it out")
+
+        [found] = reverse.score_stream(*zip(*lines), chunk=len(lines), watch=watch)
+        scores = {pair: each.best.score for pair, each in zip(lines, found)}
+        yield [Scored(item, [scores[each.text, item.src] for each in item.beam]) for item in chunk]
+        done += len(chunk)
 
 
 def weights_table(
     scored: Sequence[Scored], references: Sequence[str], weights: Sequence[float]
 ) -> str:
-    """sacreBLEU by weight, the best bold; each beside the first by paired bootstrap.
-
-    Raises UserError where there are not as many references as lines.
-    """
-    if len(scored) != len(references) or not scored:
-        raise UserError(f"{len(references):,} references for {len(scored):,} lines of translations")
+    """sacreBLEU by weight, the best bold; each beside the first by paired bootstrap."""
     best = [[each.ranked(weight).best.text for each in scored] for weight in weights]
     first, *_ = statistics = [sentence_statistics(texts, references) for texts in best]
     compared = [compare_statistics(first, each, samples=SAMPLES, seed=0) for each in statistics]
@@ -86,4 +110,4 @@ def weights_table(
         beside = f"{paired.difference:+.2f} ({low:+.2f} to {high:+.2f})", f"{paired.p_value:.3f}"
         shown = beside if rows else ("", "")
         rows.append([f"{weight:g}", f"**{bleu}**" if paired.bleu_b == top else bleu, *shown])
-    return markdown_table(["weight", "sacreBLEU", "beside the first", "p"], rows)
+    return markdown_table(["weight", "sacreBLEU", f"beside weight {weights[0]:g}", "p"], rows)

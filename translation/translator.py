@@ -16,6 +16,7 @@ from configs.schema import DecodeConfig, Sampling, Search
 from configs.section import kinds
 from data.corpora.text import normalize_whitespace
 from models.decoding.hypothesis import Hypothesis as FoundIds, length_penalty
+from models.positional_encodings.base import Side
 from tokenizer.base import BaseTokenizer
 from translation.alignment import ALL_HEADS, Alignment, HeadChoice, Pieces, WordAttention
 from translation.answers import (
@@ -37,6 +38,8 @@ from utils.machine import resolve_device
 
 TYPES = {str(t).removeprefix("torch."): t for t in (torch.float32, torch.float64)}
 TYPES |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+MOST_TOKENS = 8192  # of a line of a file: attention takes memory and time by their square
 
 
 class Settings(TypedDict, total=False):
@@ -108,6 +111,10 @@ class Translator:
     @property
     def tokenizer(self) -> BaseTokenizer:
         return self.searcher.tokenizer
+
+    def most_tokens(self, *sides: Side) -> int:
+        """How many a line may have on the longest of these sides: MOST_TOKENS, or fewer."""
+        return min([MOST_TOKENS, *filter(None, map(self.searcher.longest, sides))])
 
     # -------------------------------------------------------------------------------- translating
 

@@ -112,9 +112,13 @@ MISTAKES = [
     ("tune --set model.d_ff=4", "model.d_ff was fixed by training"),
     ("rerank --nbest_file {tmp}/mono.fr", "mono.fr, line 1: not as inference.py --json --n_best N"),
     ("rerank --nbest_file none.jsonl", "none.jsonl: cannot be read: No such file or directory"),
-    ("rerank --weight 0 1", "several weights are for --ref_file: give one"),
+    ("rerank --nbest_file LICENSE --weight 0 1", "several weights are for --ref_file: give one"),
     ("rerank --weight -1", "'-1': a number >= 0"),
-    ("rerank --ref_file LICENSE --json", "--json is of no use beside --ref_file: leave one of t"),
+    ("rerank --weight 101", "'101': a number >= 0 and <= 100"),
+    ("rerank --nbest_file LICENSE --ref_file LICENSE --json", "--json is of no use beside --ref_f"),
+    ("rerank --nbest_file LICENSE --ref_file LICENSE --output x", "--output x is of no use beside"),
+    ("rerank --nbest_file /dev/null --ref_file LICENSE", "references for 0 lines of /dev/null: gi"),
+    ("rerank", "the following arguments are required: --nbest_file"),
     ("rerank --nbest_file {tmp}/blank.fr --output {tmp}/blank.fr", "blank.fr is the input itself"),
     (f"{BACK} {{tmp}}/bt --tag 'two words'", "--tag 'two words': one word"),
     (f"{BACK} {{tmp}}/bt --reverse", " translates fr to en alone; train one with --set data.s"),
@@ -170,7 +174,8 @@ def test_help_and_a_wrong_command_line_answer_before_torch_is_imported() -> None
         "probe('test', *run), probe('tune', *run), probe('average', 'nowhere', 'there')\n"
         "probe('export', *run, *new, '--format', 'safetensors')\n"
         "probe('back_translate', *run, '--src_file', 'LICENSE', '--output', 'nowhere')\n"
-        "probe('rerank', *run), probe('inference', '--runs_dir', 'nowhere')\n"
+        "probe('rerank', *run, '--nbest_file', 'LICENSE')\n"
+        "probe('inference', '--runs_dir', 'nowhere')\n"
         "probe('inference', '--src_file', 'nowhere')\n"
         "probe('inference', '--set', 'model.d_ff=4')\n"
         "print(sorted({'torch', 'tokenizers', 'tqdm'} & sys.modules.keys()))"

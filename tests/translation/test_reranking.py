@@ -1,6 +1,8 @@
 """`python rerank.py`: the n best of inference.py by the sum of both directions' scores."""
 
+import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,20 @@ from sacrebleu.metrics import BLEU
 import inference
 import rerank
 from translation import reranking
+from translation.metrics import paired_bootstrap
 from translation.translator import Translator
+from utils.errors import UserError
 
-TEXTS = ["The cat sleeps.", "A cat.", "", "The dog eats the bread and the cat sleeps here."]
+TEXTS = ["The cat sleeps.", "A\ncat.", "", "The dog eats the bread and the cat sleeps here."]
 SOURCES = ["Le chat dort.", "Un chien mange.", "", "Le chat"]
 
 reranked = scripted(rerank.main)
 
 
 def line(src: str, texts: list[str]) -> dict[str, Any]:
-    """As inference.py writes it, each candidate 0.05 behind the one before."""
+    """As inference.py writes it, each candidate 0.02 behind the one before."""
     beam = [
-        {"text": text, "score": -n / 20, "log_prob": -n / 10, "finished": True}
+        {"text": text, "score": -n / 50, "log_prob": -n / 10, "finished": True}
         for n, text in enumerate(texts)
     ]
     return {"src": src, "greedy": None, "beam": beam}
@@ -40,7 +44,7 @@ def nbest(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def sums(trained_run: Path) -> Any:
-    """weight -> for each line its texts and sums, best first, from each pair scored alone."""
+    """weight -> for each line texts, sums and reverse scores, best first, each pair alone."""
     reverse = Translator.load(trained_run, device="cpu")
     alpha = reverse.decode.length_penalty
 
@@ -50,18 +54,21 @@ def sums(trained_run: Path) -> Any:
 
     scores = {(t, src): score(t, src) for src in SOURCES for t in TEXTS}
 
-    def of_weight(weight: float) -> list[list[tuple[str, float]]]:
+    def of_weight(weight: float) -> list[list[tuple[str, float, float]]]:
         of_lines = []
         for each in LINES:
-            texts = [(c["text"], c["score"]) for c in each["beam"]]
-            summed = [(t, score + weight * scores[t, each["src"]]) for t, score in texts]
-            of_lines.append(sorted(summed, key=lambda pair: -pair[1]))
+            reverse = [scores[found["text"], each["src"]] for found in each["beam"]]
+            summed = [
+                (found["text"], found["score"] + weight * other, other)
+                for found, other in zip(each["beam"], reverse)
+            ]
+            of_lines.append(sorted(summed, key=lambda found: -found[1]))
         return of_lines
 
     return of_weight
 
 
-@pytest.mark.parametrize("weight", [0, 0.7])
+@pytest.mark.parametrize("weight", [0, None, 0.7])
 def test_candidates_rank_by_the_sum_of_the_scores_of_each_pair_alone(
     reranked: Scripts,
     nbest: Path,
@@ -69,54 +76,106 @@ def test_candidates_rank_by_the_sum_of_the_scores_of_each_pair_alone(
     trained_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    weight: float,
+    weight: float | None,
 ) -> None:
     monkeypatch.setattr(reranking, "CHUNK", 3)
-    args = ("--model_path", trained_run, "--weight", str(weight), "--output", tmp_path / "made")
-    assert reranked(*args, "--nbest_file", nbest).code == 0
-    expected = sums(weight)
+    args = ["--model_path", trained_run, "--output", tmp_path / "made", "--nbest_file", nbest]
+    args += [] if weight is None else ["--weight", f"{weight}"]
+    ended = reranked(*args)
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.err == "the other direction: fr to en\n"  # what --model_path does
+    expected = sums(0.2 if weight is None else weight)
     written = (tmp_path / "made").read_text("utf-8").split("\n")
-    assert written == [*(best for (best, _), *_ in expected), ""]
-    assert reranked(*args, "--json", stdin=nbest.read_bytes()).code == 0
+    assert written == [*(best.replace("\n", " ") for (best, *_), *_ in expected), ""]
+    assert reranked(*args, "--json").code == 0
     objects = [json.loads(each) for each in (tmp_path / "made").read_text("utf-8").splitlines()]
-    for found, given, pairs in zip(objects, LINES, expected, strict=True):
+    for found, given, of_line in zip(objects, LINES, expected, strict=True):
         assert {**found, "beam": None} == {**given, "beam": None}
-        assert [each["text"] for each in found["beam"]] == [text for text, _ in pairs]
-        assert [each["score"] for each in found["beam"]] == pytest.approx(
-            [score for _, score in pairs], abs=1e-4
-        )
-    changed = [pairs[0][0] != each["beam"][0]["text"] for pairs, each in zip(expected, LINES)]
-    assert any(changed) == (weight > 0)
+        candidates = {each["text"]: each for each in given["beam"]}
+        for each, (text, total, other) in zip(found["beam"], of_line, strict=True):
+            score, reverse = (pytest.approx(value, abs=1e-4) for value in (total, other))
+            assert each == {**candidates[text], "score": score, "reverse": reverse}
+    changed = [of_line[0][0] != each["beam"][0]["text"] for of_line, each in zip(expected, LINES)]
+    assert any(changed) == (weight != 0)
 
 
-def test_the_table_has_the_bleu_of_what_each_weight_chooses(
+def test_the_table_has_the_bleu_of_what_each_weight_chooses_beside_that_of_none(
     reranked: Scripts, nbest: Path, sums: Any, trained_run: Path, tmp_path: Path
 ) -> None:
     references = ["The cat sleeps here.", "A dog eats the bread.", "", "The cat"]
     (tmp_path / "ref").write_text("\n".join(references), "utf-8")
     args = ("--model_path", trained_run, "--nbest_file", nbest, "--ref_file", tmp_path / "ref")
+
+    def rows(*more: str) -> list[list[str]]:
+        ended = reranked(*args, *more)
+        assert ended.code == 0, ended
+        return [row.strip("| ").split(" | ") for row in ended.out.splitlines()[2:]]
+
     weights = (0, 0.7, 3)
-    ended = reranked(*args, "--weight", *map(str, weights))
-    assert ended.code == 0, ended
-    rows = [row.strip("| ").split(" | ") for row in ended.out.splitlines()[2:]]
-    chosen = [[best for (best, _), *_ in sums(weight)] for weight in weights]
+    chosen = [[best for (best, *_), *_ in sums(weight)] for weight in weights]
     bleu = [BLEU(force=True).corpus_score(texts, [references]).score for texts in chosen]
     assert len(set(bleu)) > 1
-    shown = [f"**{each:.2f}**" if each == max(bleu) else f"{each:.2f}" for each in bleu]
-    assert [row[:2] for row in rows] == [[f"{w:g}", each] for w, each in zip(weights, shown)]
-    differences = [row[2].split()[0] for row in rows[1:]]
-    assert differences == [f"{each - bleu[0]:+.2f}" for each in bleu[1:]]
+    expected = [[f"{bleu[0]:.2f}"]]
+    for texts in chosen[1:]:
+        paired = paired_bootstrap(chosen[0], texts, references, samples=1000, seed=0)
+        low, high = paired.interval
+        beside = f"{paired.difference:+.2f} ({low:+.2f} to {high:+.2f})"
+        expected.append([f"{paired.bleu_b:.2f}", beside, f"{paired.p_value:.3f}"])
+    for row, value in zip(expected, bleu):
+        row[0] = f"**{row[0]}**" if value == max(bleu) else row[0]
+    found = rows("--weight", "3", "--weight", "0.7")
+    assert found[1:] == [[f"{w:g}", *row] for w, row in zip(weights[1:], expected[1:])]
+    assert found[0][:2] == ["0", *expected[0]]
+    assert [row[0] for row in rows()] == "0 0.1 0.2 0.3 0.4 0.5 0.7 1".split()
 
 
 def test_what_inference_writes_is_read(
-    reranked: Scripts, trained_run: Path, monkeypatch: pytest.MonkeyPatch
+    reranked: Scripts, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = ("--model_path", trained_run)
     texts = [part for src in SOURCES if src for part in ("--src_text", src)]
-    search = ("--search", "beam", "--beam_size", "3", "--n_best", "3", "--json")
+    search = ("--search", "both", "--beam_size", "3", "--n_best", "3", "--json")
     monkeypatch.setattr(reranked, "main", inference.main)
     found = reranked(*model, *texts, *search).out
+    path = tmp_path / "found.gz"
+    path.write_bytes(gzip.compress(found.encode()))
     monkeypatch.setattr(reranked, "main", rerank.main)
-    assert reranked(*model, "--weight", "0", "--json", stdin=found.encode()).out == found
-    best = [json.loads(each)["beam"][0]["text"] for each in found.splitlines()]
-    assert reranked(*model, "--weight", "0", stdin=found.encode()).out.split("\n") == [*best, ""]
+    ended = reranked(*model, "--nbest_file", path, "--weight", "0", "--json")
+    again = [json.loads(each) for each in ended.out.splitlines()]
+    for each in again:
+        assert all(candidate.pop("reverse") < 0 for candidate in each["beam"])
+    assert again == [json.loads(each) for each in found.splitlines()]
+
+
+GOOD = json.dumps(line("Oui.", ["Yes."]))
+BAD = ["", "[]", "3", "null", "[" * 100_000, '{"src": "Oui."}', GOOD.replace('"Oui."', "3")]
+BAD += [GOOD.replace(*each) for each in (("[{", "[3, {"), ('"Yes."', "null"), (": 0.0", ': "0"'))]
+BAD += [GOOD.replace(": 0.0", f": {number}", 1) for number in ("NaN", "-1e999", f"-1{'0' * 400}")]
+BAD += [GOOD.replace('"text"', '"words"'), json.dumps({**line("Oui.", [])})]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_line_that_is_no_n_best_list_is_named(bad: str) -> None:
+    lines = reranking.read_nbest([GOOD, bad], "nbest")
+    assert next(lines).src == "Oui."
+    with pytest.raises(
+        UserError, match=r"nbest, line 2: not as inference\.py --json --n_best N wri"
+    ):
+        next(lines)
+    above = GOOD.replace(": 0.0", ": 71.3", 1)
+    with pytest.raises(UserError, match="line 1: a score above 0 is no log-probability"):
+        next(reranking.read_nbest([above], "nbest"))
+
+
+def test_a_candidate_that_is_too_long_is_named_by_its_line(
+    reranked: Scripts, nbest: Path, trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reranking, "CHUNK", 2)
+    long = f"{json.dumps(line('Oui.', ['Yes.', 'cat ' * 99]))}\n"
+    nbest.write_text(nbest.read_text("utf-8") + long, "utf-8")
+    monkeypatch.setattr("translation.translator.MOST_TOKENS", 90)
+    ended = reranked("--model_path", trained_run, "--nbest_file", nbest)
+    assert re.search(
+        r"error: line 5 of the translations: \d+ tokens, and the model takes 90 at", ended.err
+    )
+    assert (ended.code, ended.out.count("\n")) == (2, 4)
