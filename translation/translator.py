@@ -113,7 +113,7 @@ class Translator:
         return self.searcher.tokenizer
 
     def most_tokens(self, *sides: Side) -> int:
-        """How many a line may have on the longest of these sides: MOST_TOKENS, or fewer."""
+        """How many a line may have on each of these sides: MOST_TOKENS, or fewer."""
         return min([MOST_TOKENS, *filter(None, map(self.searcher.longest, sides))])
 
     # -------------------------------------------------------------------------------- translating
