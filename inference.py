@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +44,10 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     target.add_argument("--tgt_text", action="append", metavar="TEXT", help=what)
     what = "translations a line each, plain or .gz, to be scored: nothing is searched for"
     target.add_argument("--tgt_file", type=Path, metavar="FILE", help=what)
+    what = "how the translation of a sentence begins; repeatable"
+    target.add_argument("--prefix", action="append", metavar="TEXT", help=what)
+    what = "how the translations begin, a line each, which may be empty"
+    target.add_argument("--prefix_file", type=Path, metavar="FILE", help=what)
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE", help="write a translation, or a score, a line")
     add("--json", action="store_true", help="write a JSON object a sentence")
@@ -62,7 +66,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         settings = "batch_size", "length_penalty"
         refuse_beside(beside, parser, args, ("search", "engine", "workers"), settings)
     given = args.src_text or args.src_file or args.output or args.json or args.scores
-    args.prompt = not given and at_terminal()
+    args.prompt = not (given or args.prefix or args.prefix_file) and at_terminal()
     as_lines = args.src_text is None or args.output is not None or args.scores
     args.one_a_line = as_lines and not args.json and not args.prompt
     if args.search == "both" and args.one_a_line:
@@ -76,7 +80,21 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     for text in args.src_text or ():
         if not text.strip():
             raise UserError(f"--src_text {text!r}: there is nothing to translate")
+    if args.src_text is not None:
+        args.workers = 1
     return args
+
+
+def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, int]:
+    """The sentences, what is given with them, what their place is called, how many go at once."""
+    given, file = args.tgt_text or args.prefix, args.tgt_file or args.prefix_file
+    if file is not None:
+        given = read_lines(*open_source(file))
+    if args.src_text is not None:
+        return args.src_text, given, "--src_text number", CHUNK
+    raw, name = open_source(args.src_file)
+    chunk = 1 if args.prompt or raw.isatty() else CHUNK * args.workers
+    return read_lines(raw, name), given, f"{name}, line", chunk
 
 
 def shown(
@@ -91,7 +109,7 @@ def shown(
     """
     links = None if alignments is None else [each.pharaoh() for each in alignments]
     if args.json:
-        objects = [dataclasses.asdict(item) for item in items]
+        objects = [asdict(item) for item in items]
         for each, pharaoh in zip(objects, links or ()):
             each["alignment"] = pharaoh
         return [json.dumps(each, ensure_ascii=False) for each in objects]
@@ -126,26 +144,39 @@ def block(
     return (f">>> {as_line(item.src)}\n" if title else "") + "\n".join(parts)
 
 
+@dataclass
+class Lengths:
+    """Refuses what the model cannot take, and counts what is beyond its training's `max_len`."""
+
+    where: str
+    most: int
+    max_len: int
+    beyond: list[int] = field(default_factory=list)
+
+    def __call__(self, number: int, n_tokens: int) -> None:
+        if n_tokens > self.most:
+            line = f"{self.where} {number:,}: {n_tokens:,} tokens"
+            raise UserError(f"{line}, and the model takes {self.most:,} at most; split it")
+        if n_tokens > self.max_len:
+            self.beyond.append(n_tokens)
+
+    def warn(self) -> None:
+        if self.beyond:
+            warning = f"longer than any sentence in training (data.max_len = {self.max_len}), so "
+            warning += f"that the model may do poorly: {len(self.beyond):,} of up to "
+            print(f"warning: {warning}{max(self.beyond):,} tokens", file=sys.stderr)
+
+
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     overrides, alone = args.overrides, args.one_a_line
     change = config_change(args.config, args.search, overrides, best_alone=alone)
     require_runs(args)
     greedy, beam = args.search in ("greedy", "both"), args.search != "greedy"
-    chunk = CHUNK
-    if args.src_text is not None:
-        args.workers = 1
-        texts, where = args.src_text, "--src_text number"
-    else:
-        raw, name = open_source(args.src_file)
-        texts, where = read_lines(raw, name), f"{name}, line"
-        chunk = 1 if args.prompt or raw.isatty() else CHUNK * args.workers
-    given = args.tgt_text
-    if args.tgt_file is not None:
-        given = read_lines(*open_source(args.tgt_file))
+    texts, given, where, chunk = opened(args)
     hidden = args.src_file is None or not sys.stderr.isatty()
     total = None if hidden else count_lines(args.src_file)
-    with writer(args.output, never=(args.src_file, args.tgt_file)) as write:
+    with writer(args.output, never=(args.src_file, args.tgt_file, args.prefix_file)) as write:
         from tqdm import tqdm
 
         loaded, translator = load_from_arguments(args, change)
@@ -156,17 +187,8 @@ def main(argv: list[str] | None = None) -> None:
         if args.align:
             translator.align("", "", heads)  # what cannot be is refused before the search
         most = translator.most_tokens("source", *(["target"] if args.scores else []))
-        max_len = loaded.config.data.max_len
-        beyond: list[int] = []
-
-        def watch(number: int, n_tokens: int) -> None:
-            if n_tokens > most:
-                line = f"{'pair' if args.scores else where} {number:,}: {n_tokens:,} tokens"
-                raise UserError(f"{line}, and the model takes {most:,} at most; split it")
-            if n_tokens > max_len:
-                beyond.append(n_tokens)
-
-        stream = partial(translator.translate_stream, greedy=greedy, beam=beam)
+        watch = Lengths("pair" if args.scores else where, most, loaded.config.data.max_len)
+        stream = partial(translator.translate_stream, prefixes=given, greedy=greedy, beam=beam)
         if args.scores:
             stream = partial(translator.score_stream, given=given)
         bar = tqdm(total=total, unit=" lines", disable=hidden, smoothing=0)
@@ -188,10 +210,7 @@ def main(argv: list[str] | None = None) -> None:
                     translate([text])
                 except UserError as error:
                     report(error)  # and the conversation goes on
-    if beyond:
-        warning = f"longer than any sentence in training (data.max_len = {max_len}), so that the "
-        warning += f"model may do poorly: {len(beyond):,} of up to {max(beyond):,} tokens"
-        print(f"warning: {warning}", file=sys.stderr)
+    watch.warn()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,10 @@ class Service:
     # ------------------------------------------------------------------------------ for programs
 
     async def translate(self, request: Request) -> Response:
-        """q, a text or a list of texts -> translatedText, alternatives; `details`: with scores."""
+        """q, a text or a list of texts -> translatedText, alternatives; `details`: with scores.
+
+        `prefix`, as many texts, says how the translations begin, line by line.
+        """
         asked = await self._asked(request)
         name, several = self._model_for(asked), isinstance(asked.get("q"), list)
         texts = as_texts(asked, "q")
@@ -123,10 +127,12 @@ class Service:
         detailed = as_flag(asked, "details")
         # As in inference.py a line is a sentence; a blank one gives a blank one.
         lines = [text.split("\n") for text in texts]
-        spoken = [line for each in lines for line in each if line.strip()]
+        begun = as_texts(asked, "prefix") if asked.get("prefix") else [""] * len(texts)
+        pairs = paired(lines, [text.split("\n") for text in begun])
+        spoken = [pair for pair in pairs if pair[0].strip()]
         model = self.models[name]
-        self._bound(texts, len(spoken))
-        for line in spoken:
+        self._bound([*texts, *begun], len(spoken))
+        for line, _ in spoken:
             model.require_short(line)
         search = asked.get("search", model.searches[0])
         if search not in model.searches:
@@ -317,6 +323,15 @@ def as_integer(asked: Mapping[str, Any], key: str, least: int, most: int) -> int
     if not least <= value <= most:
         raise HTTPException(400, f"{key} = {asked[key]!r}: an integer from {least} to {most}")
     return value
+
+
+def paired(lines: list[list[str]], begun: list[list[str]]) -> list[tuple[str, str]]:
+    """The lines of all texts, each with its prefix; "" where it has none. Raises HTTPException."""
+    counts = [(len(text), len(prefix)) for text, prefix in zip(lines, begun)]
+    if len(lines) != len(begun) or any(few < many for few, many in counts):
+        raise HTTPException(400, "prefix: give as many as texts, none of more lines than its text")
+    of_texts = (itertools.zip_longest(*both, fillvalue="") for both in zip(lines, begun))
+    return list(itertools.chain.from_iterable(of_texts))
 
 
 YES = ("true", "1", "on")  # "on" is what a form's checkbox says

@@ -48,7 +48,7 @@ function setModel() {
   at("ranked-note").textContent = model.mbr
     ? `Mean ${model.mbr} against the other translations, lines added up: higher is better.`
     : "Log-probability over the length penalty, lines added up: nearer to zero is likelier.";
-  at("best").lang = model.target;
+  at("best").lang = at("prefix").lang = model.target;
   at("search").replaceChildren(...model.searches.map((name) => element("option", name)));
 }
 
@@ -74,7 +74,7 @@ async function translate() {
   at("count").disabled = greedy; // it finds one
   const body = {
     q, source: chosen().source, target: chosen().target, format: "text", model: at("model").value,
-    search, alternatives: greedy ? 0 : Number(at("count").value) - 1, details: true,
+    prefix: at("prefix").value, search, alternatives: greedy ? 0 : Number(at("count").value) - 1, details: true,
   };
   const begun = performance.now();
   try {
@@ -161,7 +161,7 @@ async function start() {
   text.maxLength = most;
   at("model").replaceChildren(...models.map((model) => element("option", model.name)));
   setModel();
-  text.addEventListener("input", later);
+  for (const box of [text, at("prefix")]) box.addEventListener("input", later);
   at("model").addEventListener("change", () => { setModel(); translate(); });
   at("search").addEventListener("change", translate);
   at("count").addEventListener("change", translate);

@@ -58,7 +58,7 @@ class Served:
                 raise UserError(f"a line of {len(ids):,} tokens: at most {most:,}; split it")
 
     def do(self, task: Task, items: Sequence[Any]) -> list[Any]:
-        """Of a sentence its hypotheses, best first, or its page; of a pair its linked words."""
+        """Of a sentence and a prefix hypotheses, of a sentence its page, of a pair linked words."""
         if task.kind == "explore":
             return [page([trace(self.loaded, self.translator, text)]) for text in items]
         if task.kind == "align":
@@ -69,7 +69,9 @@ class Served:
         n_best = task.n_best if task.search == "sample" else min(task.n_best, decode.beam_size)
         if decode.mbr:  # all are compared to find the best
             n_best = decode.n_best
-        found = self.translator.translate(list(items), search=task.search, n_best=n_best)
+        texts, prefixes = map(list, zip(*items))
+        how: dict[str, Any] = {"search": task.search, "n_best": n_best, "prefix": prefixes}
+        found = self.translator.translate(texts, **how)
         answers = []
         for each in found:
             scores: dict[str, float] = {}  # of those that spell the same in other pieces the best

@@ -35,7 +35,7 @@ TOKENS_OF_A_SENTENCE = 256
 
 def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
     """Ids of several sentences -> [B,S], padded on the right."""
-    rows = [torch.tensor(ids) for ids in sources]
+    rows = [torch.tensor(ids, dtype=torch.long) for ids in sources]
     return pad_sequence(rows, batch_first=True, padding_value=pad_id)
 
 
@@ -120,19 +120,22 @@ class BatchSearch:
         *,
         greedy: bool,
         numbers: Sequence[int] | None = None,
+        prefixes: Sequence[Sequence[int]] | None = None,
         progress: Callable[[int], object] = lambda n: None,
     ) -> list[list[Hypothesis]]:
         """Source ids (each with EOS) -> hypotheses in the order of the input, best first.
 
-        They are found as `decode` says, or by greedy search. Sampling draws from the sentences'
-        `numbers` (default: their places). `progress` and UserError: see `in_batches`.
+        They are found as `decode` says, or by greedy search, and begin with the sentences'
+        `prefixes` (ids without EOS). Sampling draws from their `numbers` (default: places).
+        `progress` and UserError: see `in_batches`.
         """
         self.model.eval()
-        of_all = range(len(sources)) if numbers is None else numbers
+        of_all = {"sources": sources, "numbers": numbers or range(len(sources))}
+        of_all |= {} if prefixes is None else {"prefixes": prefixes}
         lengths, most = list(map(len, sources)), decode.batch_on(self.device.type)
 
         def job(rows: Sequence[int]) -> dict[str, Any]:
-            of_rows = {"sources": [sources[i] for i in rows], "numbers": [of_all[i] for i in rows]}
+            of_rows = {name: [each[i] for i in rows] for name, each in of_all.items()}
             return of_rows | {"decode": decode, "greedy": greedy}
 
         if self.workers is None or len(sources) <= most:
@@ -155,6 +158,7 @@ class BatchSearch:
         decode: DecodeConfig,
         numbers: Sequence[int],
         greedy: bool,
+        prefixes: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Hypothesis]]:
         """The search that `decode` names, or greedy search, of one batch."""
         search = decode.search
@@ -162,24 +166,25 @@ class BatchSearch:
         limits = limits_of(decode, self.tokenizer)
         size, n_best = (1, 1) if greedy else (decode.beam_size, decode.n_best)
         beam: dict[str, Any] = {"beam_size": size, "n_best": n_best}
+        prefix = None if prefixes is None else pad_sources(prefixes, -1).to(self.device)
         found: list[list[Hypothesis]] = [[] for _ in sources]
         engine = self.engine if greedy or isinstance(search, Beam) else None
-        if engine is not None and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
+        within = max(decode.max_len, src.shape[1]) <= MAX_POSITIONS
+        if engine is not None and prefix is None and within:
             lengths = limits.max_lengths(src, self.tokenizer.pad_id).tolist()
             found = engine.search(sources, limits, lengths, **beam)
         if all(found):
             pass
         elif greedy:
-            found = greedy_search(self.model, src, limits)
+            found = greedy_search(self.model, src, limits, prefix=prefix)
         elif isinstance(search, Sampling):
-            found = sample_search(
-                self.model, src, limits, search, n_samples=n_best, numbers=numbers
-            )
+            how: dict[str, Any] = {"n_samples": n_best, "numbers": numbers, "prefix": prefix}
+            found = sample_search(self.model, src, limits, search, **how)
         else:
             if isinstance(search, DiverseBeam):
                 beam |= {"groups": search.groups or size, "strength": search.strength}
-            left = [i for i, each in enumerate(found) if not each]
-            rest = beam_search(self.model, src[left], limits, **beam)
+            left = [i for i, each in enumerate(found) if not each]  # all, where there are prefixes
+            rest = beam_search(self.model, src[left], limits, prefix=prefix, **beam)
             for i, hypotheses in zip(left, rest):
                 found[i] = hypotheses
         if greedy or decode.mbr is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypedDict, Unpack, overload
 
 import torch
@@ -31,7 +32,7 @@ from translation.answers import (
 from translation.engines import CTranslate2
 from translation.forcing import attention_weights, token_log_probs
 from translation.loading import LoadedRun, load_run
-from translation.search import BatchSearch, in_batches
+from translation.search import BatchSearch, in_batches, limits_of, pad_sources
 from translation.workers import Workers
 from utils.errors import UserError
 from utils.machine import resolve_device
@@ -50,6 +51,7 @@ class Settings(TypedDict, total=False):
     n_best: int | None
     length_penalty: float | None
     batch_size: int | None
+    prefix: str | list[str] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +135,7 @@ class Translator:
         n_best: int | None = None,
         length_penalty: float | None = None,
         batch_size: int | None = None,
+        prefix: str | list[str] | None = None,
     ) -> Translation | list[Translation]:
         """A text, or a list of them in its order; a blank one has a blank translation.
 
@@ -146,11 +149,16 @@ class Translator:
                 search finds one.
             length_penalty: alpha of the GNMT length penalty; 0: none.
             batch_size: texts translated at once.
+            prefix: how the translation begins ("": anyhow), a list for a list. Its last word may
+                go on. Its log-probability is part of the scores.
 
-        Raises UserError for a setting that is not allowed, text that is not Unicode, and a text
-        longer than the scheme allows.
+        Raises UserError for a setting that is not allowed, text that is not Unicode, a text longer
+        than the scheme allows, and a prefix as long as the translation may be.
         """
         texts = _texts(text)
+        prefixes = [""] * len(texts)
+        if prefix is not None:
+            _, prefixes = _pairs(text, prefix, "prefixes")
         decode, greedy = self._settings(
             search,
             beam_size=beam_size,
@@ -159,13 +167,14 @@ class Translator:
             batch_size=batch_size,
         )
         sources = self.encode(texts)
-        found = self._find(texts, sources, decode, greedy=greedy)
+        found = self._find(texts, sources, prefixes, decode, greedy=greedy)
         translations = [self._translation(*each) for each in zip(texts, sources, found)]
         return translations[0] if isinstance(text, str) else translations
 
     def translate_stream(
         self,
         lines: Iterable[str],
+        prefixes: Iterable[str] | None = None,
         *,
         chunk: int,
         skip: int = 0,
@@ -176,20 +185,25 @@ class Translator:
         """Any number of lines in bounded memory and in their order, a list for each `chunk` lines.
 
         The first `skip` lines are left out, but counted. `watch` is told of each line its number
-        (from 1) and its tokens, before any of the chunk is translated.
+        (from 1) and its tokens, before any of the chunk is translated. prefixes: see `translate`;
+        raises UserError where there are not as many, in place of the last chunk.
         """
-        rest, done = itertools.islice(lines, skip, None), skip
-        while texts := list(itertools.islice(rest, chunk)):
+        pairs: Iterator[tuple[str, str]] = ((line, "") for line in lines)
+        if prefixes is not None:
+            pairs = _side_by_side(lines, prefixes, "prefixes")
+        rest, done = itertools.islice(pairs, skip, None), skip
+        while both := list(itertools.islice(rest, chunk)):
+            texts, begun = map(list, zip(*both))
             sources = self.encode(texts)
             for number, ids in enumerate(sources, start=done + 1):
                 watch(number, len(ids))
             best: list[Candidate | None] = [None] * len(texts)
             beams: list[list[Candidate]] = [[] for _ in texts]
             if greedy:
-                found = self._find(texts, sources, self.decode, greedy=True)
+                found = self._find(texts, sources, begun, self.decode, greedy=True)
                 best = [next(iter(self._candidates(each)), NOTHING) for each in found]
             if beam:
-                found = self._find(texts, sources, self.decode, greedy=False, first=done)
+                found = self._find(texts, sources, begun, self.decode, greedy=False, first=done)
                 beams = [self._candidates(each) or [NOTHING] for each in found]
             done += len(texts)
             yield list(map(Translated, texts, best, beams))
@@ -223,6 +237,7 @@ class Translator:
         self,
         texts: Sequence[str],
         sources: Sequence[Sequence[int]],
+        prefixes: Sequence[str],
         decode: DecodeConfig,
         *,
         greedy: bool,
@@ -230,14 +245,32 @@ class Translator:
     ) -> list[list[FoundIds]]:
         """The hypotheses of each text, none of a blank one; `first` is the first one's number."""
         spoken = [i for i, text in enumerate(texts) if text.strip()]
-        numbers = [first + i for i in spoken]
+        sources, numbers = [sources[i] for i in spoken], [first + i for i in spoken]
+        begun = self._prefix_ids([prefixes[i] for i in spoken], sources, decode)
         found = self.searcher.search_ids(
-            [sources[i] for i in spoken], decode, greedy=greedy, numbers=numbers
+            sources, decode, greedy=greedy, numbers=numbers, prefixes=begun
         )
         hypotheses: list[list[FoundIds]] = [[] for _ in texts]
         for i, of_text in zip(spoken, found):
             hypotheses[i] = of_text
         return hypotheses
+
+    def _prefix_ids(
+        self, prefixes: Sequence[str], sources: Sequence[Sequence[int]], decode: DecodeConfig
+    ) -> list[list[int]] | None:
+        """Without EOS, None where all are empty. Raises UserError for one that leaves no room."""
+        if not any(prefixes):
+            return None
+        ids, pad_id = [self._target(prefix)[:-1] for prefix in prefixes], self.tokenizer.pad_id
+        limits = limits_of(decode, self.tokenizer)
+        longest = limits.max_lengths(pad_sources(sources, pad_id), pad_id).tolist()
+        for prefix, n, most in zip(prefixes, map(len, ids), longest):
+            if n >= most:
+                raise UserError(
+                    f"prefix {shorten(prefix, 60)!r}: {n:,} tokens, and the whole translation may "
+                    f"have {most:,}; raise decode.max_len or decode.max_len_ratio"
+                )
+        return ids
 
     def _translation(
         self, text: str, source: Sequence[int], found: Sequence[FoundIds]
@@ -420,21 +453,25 @@ def _texts(given: str | Iterable[str]) -> list[str]:
     return texts
 
 
-def _pairs(src: str | Iterable[str], tgt: str | Iterable[str]) -> tuple[list[str], list[str]]:
+def _pairs(
+    src: str | Iterable[str], tgt: str | Iterable[str], what: str = "translations"
+) -> tuple[list[str], list[str]]:
     """As many sources as translations: a text and a text, or lists. Raises UserError."""
     sources, targets = _texts(src), _texts(tgt)
     if isinstance(src, str) != isinstance(tgt, str) or len(sources) != len(targets):
-        counts = f"{len(sources)} sources and {len(targets)} translations"
+        counts = f"{len(sources)} sources and {len(targets)} {what}"
         raise UserError(f"{counts}: give as many, either as texts or as lists")
     return sources, targets
 
 
-def _side_by_side(lines: Iterable[str], given: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _side_by_side(
+    lines: Iterable[str], given: Iterable[str], what: str = "translations"
+) -> Iterator[tuple[str, str]]:
     """The pairs as they come. Raises UserError behind the last where there are not as many."""
     sources, targets = iter(lines), iter(given)
     for n, (src, tgt) in enumerate(itertools.zip_longest(sources, targets)):
         if src is None or tgt is None:
             more = n + 1 + sum(1 for _ in itertools.chain(sources, targets))
             n_src, n_tgt = (n, more) if src is None else (more, n)
-            raise UserError(f"{n_src:,} sources and {n_tgt:,} translations: give as many")
+            raise UserError(f"{n_src:,} sources and {n_tgt:,} {what}: give as many")
         yield src, tgt

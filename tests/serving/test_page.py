@@ -8,6 +8,7 @@ from browser import WIDTHS, chromium, complaints, dark, overflow, requested
 from made_runs import untrained_run
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 from test_serve import Server, serving
 
@@ -51,6 +52,10 @@ def test_typing_choosing_and_linking(browser: Chrome, server: Server) -> None:
     ranked = browser.find_elements(By.CSS_SELECTOR, "#ranked li span:last-child")
     assert [item.text for item in ranked] == [answer["translatedText"], *answer["alternatives"]]
     Select(browser.find_element(By.ID, "search")).select_by_visible_text("greedy")
+    prefix = browser.find_element(By.ID, "prefix")
+    prefix.send_keys("We two")
+    until(browser, lambda: text_of(browser, "best").startswith("We two"))
+    prefix.send_keys(6 * Keys.BACKSPACE)
     greedy = server.translate(q="Le chat dort.", search="greedy").json()["translatedText"]
     until(browser, lambda: text_of(browser, "best") == greedy)
     assert not browser.find_element(By.ID, "ranked-part").is_displayed()

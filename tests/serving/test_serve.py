@@ -139,12 +139,16 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: An
     [score] = [found["score"] for found in detailed]
     assert score == pytest.approx(right[a]["beam"][0]["score"], abs=1e-6)
     assert server.translate(q=" \n").json() == {"translatedText": "\n"}
+    begun = server.translate(q=[a, f"{b}\n\n{c}"], prefix=["They", "\n\nWe two"]).json()
+    first, rest = begun["translatedText"]
+    assert first.startswith("They")
+    assert rest.startswith(f"{best[b]}\n\nWe two")
 
 
 def test_all_are_compared_to_find_the_least_risk(trained_run: Path, sentences: list[str]) -> None:
     loaded, one = load_run(trained_run), Translator.load(trained_run)
     translator = replace(one, decode=replace(one.decode, mbr="chrf", n_best=5))
-    [found] = Served(loaded, translator).do(Task("one", "translate"), sentences[:1])
+    [found] = Served(loaded, translator).do(Task("one", "translate"), [(sentences[0], "")])
     best = translator.translate(sentences[0])
     assert found == [{"text": best.text, "score": best.score}]
 
@@ -153,7 +157,7 @@ def test_as_many_samples_are_drawn_as_are_asked_for(trained_run: Path) -> None:
     one = Translator.load(trained_run)
     translator = replace(one, decode=replace(one.decode, search=Sampling(), beam_size=2, n_best=2))
     served = Served(load_run(trained_run), translator)
-    [found] = served.do(Task("one", "translate", "sample", 5), ["Le chat dort."])
+    [found] = served.do(Task("one", "translate", "sample", 5), [("Le chat dort.", "")])
     assert len(found) == 5
 
 
@@ -163,7 +167,7 @@ def test_what_spells_the_same_is_given_once() -> None:
     found = [SimpleNamespace(hypotheses=ranked)]
     translator: Any = SimpleNamespace(decode=DecodeConfig(), translate=lambda *_, **__: found)
     served = Served(loaded=cast(Any, None), translator=translator)
-    [answer] = served.do(Task("", "translate", n_best=3), ["le chat"])
+    [answer] = served.do(Task("", "translate", n_best=3), [("le chat", "")])
     assert answer == [{"text": "the cat", "score": -1.0}, {"text": "a cat", "score": -3.0}]
 
 
@@ -210,6 +214,10 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         ({"q": "a", "details": []}, 400, "details = []: true or false"),
         ({"q": "a", "details": "many"}, 400, "details = 'many': true or false"),
         ({"q": "\ud800"}, 400, "not valid Unicode"),
+        ({"q": ["a", "b"], "prefix": "x"}, 400, "prefix: give as many as texts"),
+        ({"q": "a\nb", "prefix": "x\ny\nz"}, 400, "none of more lines than its text"),
+        ({"q": "a", "prefix": 1}, 400, "prefix: give a text or a list of texts"),
+        ({"q": "a", "prefix": "the " * 200}, 400, "whole translation may have 14"),
         ({"q": "la " * 1000}, 413, "3,000 characters: at most 2,000 in a request"),
         ({"q": "la\n" * 17}, 413, "17 lines: at most 16 in a request"),
         ({"q": "x", "pad": "x" * 5_000_000}, 413, "at most 28,096 bytes"),
@@ -267,13 +275,14 @@ class Slow:
 
     def require_short(self, *texts: str) -> None: ...
 
-    def do(self, task: Task, items: list[str]) -> list[Any]:
-        self.seen += items
+    def do(self, task: Task, items: list[tuple[str, str]]) -> list[Any]:
+        texts = [text for text, _ in items]
+        self.seen += texts
         self.begun.set()
         assert self.may_end.wait(20)
-        if "broken" in items:
+        if "broken" in texts:
             raise RuntimeError("a secret of /root")
-        return [[{"text": item.upper(), "score": 0.0}] for item in items]
+        return [[{"text": text.upper(), "score": 0.0}] for text in texts]
 
 
 @contextlib.contextmanager

@@ -85,10 +85,17 @@ def test_a_list_has_its_order_and_the_settings_are_those_of_the_configuration_un
     assert translator.translate([]) == []
 
 
-def test_the_scripts_stream_finds_the_same(translator: Translator) -> None:
-    stream = translator.translate_stream(TEXTS, chunk=2, greedy=True)
+@pytest.mark.parametrize("prefix", [None, ["We two", "", "We", " Yes,", ""]])
+def test_the_scripts_stream_finds_the_same(
+    translator: Translator, prefix: list[str] | None
+) -> None:
+    stream = translator.translate_stream(TEXTS, prefix, chunk=2, greedy=True)
     items = [item for chunk in stream for item in chunk]
-    beam, greedy = translator.translate(TEXTS), translator.translate(TEXTS, search="greedy")
+    how: Any = {"prefix": prefix}
+    beam, greedy = (translator.translate(TEXTS, search=s, **how) for s in ("beam", "greedy"))
+    for found, begun in zip([*beam, *greedy], 2 * (prefix or [""] * 5), strict=True):
+        assert found.text.startswith(begun.strip() if found.src else "")
+        assert math.fsum(found.token_log_probs) == pytest.approx(found.log_prob, abs=1e-9)
     for item, by_beam, by_greedy in zip(items, beam, greedy, strict=True):
         assert [h.text for h in item.beam] == [h.text for h in by_beam.hypotheses]
         assert item.greedy is not None
@@ -121,6 +128,12 @@ def test_mistakes_in_loading_and_in_pairs_are_named(translator: Translator) -> N
         translator.score(["Oui.", "Non."], ["Yes."])
     with pytest.raises(UserError, match=r"1 sources and 1 translations: .* as texts or as lists"):
         translator.align("Oui.", ["Yes."])
+    with pytest.raises(UserError, match=r"1 sources and 1 prefixes: .* as texts or as lists"):
+        translator.translate(["Oui."], prefix="Yes.")
+    with pytest.raises(
+        UserError, match=r"prefix 'a+': \d+ tokens, and the whole translation may ha"
+    ):
+        translator.translate(["Oui.", "Non."], prefix=["", "a" * 60])
     with pytest.raises(UserError, match="None: give a text, or a list of texts"):
         translator.translate(["Oui.", None])
     for ids in ([5, 999_999], [-1], [True], []):

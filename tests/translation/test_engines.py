@@ -121,6 +121,9 @@ def test_ctranslate2_finds_what_our_search_finds(
     samples = replace(loaded.config.decode, search=Sampling(seed=1), n_best=1)  # not an engine's
     drawn = [each.search_ids(ids[:4], samples, greedy=False) for each in (ours, theirs)]
     assert drawn[0] == drawn[1]
+    begun: dict[str, Any] = {"greedy": False, "prefixes": [[7], [], [9, 8], [7]]}
+    ours_found, theirs_found = (s.search_ids(ids[:4], decode, **begun) for s in (ours, theirs))
+    assert ours_found == theirs_found
 
 
 def test_a_last_step_in_which_all_have_ended_hides_what_lives_on() -> None:
@@ -278,6 +281,7 @@ def test_two_processes_share_the_batches_until_one_dies(
     process.kill()
     with pytest.raises(UserError, match=r"one of the processes of --workers was killed by sig.* 9"):
         shared.search_ids(ids, **how)
+    how["prefixes"] = [[7], []] * 2
     assert shared.search_ids(ids[:4], **how) == alone.search_ids(ids[:4], **how)
 
 

@@ -58,6 +58,12 @@ MISTAKES = [
         "inference --src_file LICENSE --tgt_file {tmp}/mono.fr --output {tmp}/mono.fr",
         "mono.fr is the input itself",
     ),
+    ("inference --src_text Oui. --prefix A --prefix B", "1 sources and 2 prefixes: give as many"),
+    ("inference --src_file LICENSE --prefix_file nowhere.en", "nowhere.en: cannot be read: No su"),
+    (
+        "inference --src_file LICENSE --prefix_file {tmp}/mono.fr --output {tmp}/mono.fr",
+        "mono.fr is the input itself",
+    ),
     ("inference --device tpu", "device 'tpu' is not on this machine; allowed here: auto, cpu"),
     ("inference --compute_type int8", "--compute_type int8 is for --engine ctranslate2, not torch"),
     ("test --engine auto --precision bf16", "--precision bf16 is for --engine torch, not auto"),

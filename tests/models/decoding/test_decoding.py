@@ -66,6 +66,7 @@ def naive_search(
     groups: int = 1,
     strength: float = 0.0,
     early_stop: bool = True,
+    prefix: tuple[int, ...] = (),
 ) -> list[Hypothesis]:
     """Beam search for one sentence over whole prefixes: no cache, no batch, lists and tuples.
 
@@ -80,7 +81,7 @@ def naive_search(
         score = log_prob / ((5 + len(ids)) / 6) ** alpha
         return Hypothesis(tuple(i for i in ids if i != EOS), log_prob, score, ids[-1] == EOS)
 
-    for _ in range(limit):
+    for step in range(limit):
         used: Counter[int] = Counter()
         for g in range(groups):
             if not live[g]:
@@ -91,7 +92,7 @@ def naive_search(
                 (total + value, (*ids, token))
                 for (total, ids), row in zip(live[g], log_probs.tolist())
                 for token, value in enumerate(row)
-                if token != PAD
+                if token != PAD and token in (prefix[step : step + 1] or (token,))
             ]
             candidates.sort(key=lambda c: strength * used[c[1][-1]] - c[0])
             pools[g] += [hypothesis(*c) for c in candidates[:size] if c[1][-1] == EOS]
@@ -261,6 +262,36 @@ def test_of_equal_tokens_greedy_search_and_a_beam_of_one_take_the_same() -> None
     beams = beam_search(model, src, LIMITS, beam_size=1, n_best=1)
     for found, single in zip(greedy_search(model, src, LIMITS), beams):
         assert_alike(found, single, 0.0)
+
+
+PREFIXES = ((), (3,), (5, 2, 4), (2, 6))
+
+
+@pytest.mark.parametrize("name", ["rope", "fox", "torch"])
+@pytest.mark.parametrize("how", [{}, {"groups": 3, "strength": 0.8}, {"size": 1}], ids=str)
+def test_a_translation_that_begins_as_told_equals_the_naive_one(name: str, how: dict) -> None:
+    model, src = lively(name, 3), sources(5, 3, 7, 6)
+    prefix = torch.tensor([[-1, -1, -1], [3, -1, -1], [5, 2, 4], [2, 6, -1]])
+    size, groups = how.get("size", 6), {k: v for k, v in how.items() if k != "size"}
+    found = beam_search(model, src, LIMITS, beam_size=size, n_best=size, prefix=prefix, **groups)
+    how = {**how, "size": size // how.get("groups", 1)}
+    for sentence, ids, ours in zip(src, PREFIXES, found, strict=True):
+        assert all(h.ids[: len(ids)] == ids for h in ours)
+        assert_alike(ours, naive_search(model, sentence, limit=9, prefix=ids, **how))
+
+
+def test_a_sample_that_begins_as_told_goes_on_by_chance_and_is_scored_as_forced() -> None:
+    model, src, hot = lively(), sources(5, 3), Sampling(temperature=2.0, top_p=0.9)
+    how: Any = {"n_samples": 8, "numbers": [0, 1]}
+    free, begun = (
+        sample_search(model, src, LIMITS, hot, prefix=prefix, **how)
+        for prefix in (None, torch.tensor([[-1, -1], [5, 2]]))
+    )
+    assert begun[0] == free[0]
+    assert len({h.ids[2:] for h in begun[1]}) > 2
+    for h in begun[1]:
+        assert h.ids[:2] == (5, 2)
+        assert h.log_prob == pytest.approx(forced_log_prob(model, src[1], h), abs=1e-10)
 
 
 # ------------------------------------------------------------------------------- batches and limits
