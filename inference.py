@@ -6,7 +6,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +46,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     target.add_argument("--tgt_file", type=Path, metavar="FILE", help=what)
     what = "how the translation of a sentence begins; repeatable"
     target.add_argument("--prefix", action="append", metavar="TEXT", help=what)
-    what = "how the translations begin, a line each, which may be empty"
+    what = "how the translations begin, a line each, which may be empty; plain or .gz"
     target.add_argument("--prefix_file", type=Path, metavar="FILE", help=what)
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE", help="write a translation, or a score, a line")
@@ -144,29 +144,6 @@ def block(
     return (f">>> {as_line(item.src)}\n" if title else "") + "\n".join(parts)
 
 
-@dataclass
-class Lengths:
-    """Refuses what the model cannot take, and counts what is beyond its training's `max_len`."""
-
-    where: str
-    most: int
-    max_len: int
-    beyond: list[int] = field(default_factory=list)
-
-    def __call__(self, number: int, n_tokens: int) -> None:
-        if n_tokens > self.most:
-            line = f"{self.where} {number:,}: {n_tokens:,} tokens"
-            raise UserError(f"{line}, and the model takes {self.most:,} at most; split it")
-        if n_tokens > self.max_len:
-            self.beyond.append(n_tokens)
-
-    def warn(self) -> None:
-        if self.beyond:
-            warning = f"longer than any sentence in training (data.max_len = {self.max_len}), so "
-            warning += f"that the model may do poorly: {len(self.beyond):,} of up to "
-            print(f"warning: {warning}{max(self.beyond):,} tokens", file=sys.stderr)
-
-
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     overrides, alone = args.overrides, args.one_a_line
@@ -187,7 +164,16 @@ def main(argv: list[str] | None = None) -> None:
         if args.align:
             translator.align("", "", heads)  # what cannot be is refused before the search
         most = translator.most_tokens("source", *(["target"] if args.scores else []))
-        watch = Lengths("pair" if args.scores else where, most, loaded.config.data.max_len)
+        max_len = loaded.config.data.max_len
+        beyond: list[int] = []
+
+        def watch(number: int, n_tokens: int) -> None:
+            if n_tokens > most:
+                line = f"{'pair' if args.scores else where} {number:,}: {n_tokens:,} tokens"
+                raise UserError(f"{line}, and the model takes {most:,} at most; split it")
+            if n_tokens > max_len:
+                beyond.append(n_tokens)
+
         stream = partial(translator.translate_stream, prefixes=given, greedy=greedy, beam=beam)
         if args.scores:
             stream = partial(translator.score_stream, given=given)
@@ -210,7 +196,10 @@ def main(argv: list[str] | None = None) -> None:
                     translate([text])
                 except UserError as error:
                     report(error)  # and the conversation goes on
-    watch.warn()
+    if beyond:
+        warning = f"longer than any sentence in training (data.max_len = {max_len}), so that the "
+        warning += f"model may do poorly: {len(beyond):,} of up to {max(beyond):,} tokens"
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ def main(argv: list[str] | None = None) -> None:
     if args.ref_file is not None:
         references = list(read_lines(*open_source(args.ref_file)))
     with writer(args.output, never=(args.nbest_file,)) as write:
+        from tqdm import tqdm
+
         from translation.reranking import read_nbest, score_reverse, weights_table
 
         items = read_nbest(read_lines(file, name), name)
@@ -64,11 +66,14 @@ def main(argv: list[str] | None = None) -> None:
         from models.linear import weights_fixed
 
         data, scored = loaded.config.data, []
-        with weights_fixed():
+        n_lines = None if references is None else len(references)
+        bar = tqdm(total=n_lines, unit=" lines", disable=None, smoothing=0)  # at a terminal alone
+        with bar, weights_fixed():
             for place, chunk in enumerate(score_reverse(reverse, items)):
                 if place == 0:
                     direction = f"{data.src_lang} to {data.tgt_lang}"
-                    print(f"the other direction: {direction}", file=sys.stderr)
+                    tqdm.write(f"the other direction: {direction}", sys.stderr)
+                bar.update(len(chunk))
                 if references is not None:
                     scored += chunk
                     continue

@@ -127,13 +127,14 @@ class Service:
         detailed = as_flag(asked, "details")
         # As in inference.py a line is a sentence; a blank one gives a blank one.
         lines = [text.split("\n") for text in texts]
-        begun = as_texts(asked, "prefix") if asked.get("prefix") else [""] * len(texts)
-        pairs = paired(lines, [text.split("\n") for text in begun])
-        spoken = [pair for pair in pairs if pair[0].strip()]
+        begun = [""] * len(texts)
+        if asked.get("prefix", "") != "":
+            begun = as_texts(asked, "prefix")
+        spoken = [pair for pair in paired(lines, begun) if pair[0].strip()]
         model = self.models[name]
         self._bound([*texts, *begun], len(spoken))
-        for line, _ in spoken:
-            model.require_short(line)
+        for line, prefix in spoken:
+            model.require_short(line, prefix=prefix)
         search = asked.get("search", model.searches[0])
         if search not in model.searches:
             raise HTTPException(400, f"search {search!r}: one of {', '.join(model.searches)}")
@@ -252,8 +253,8 @@ class Service:
         try:
             if kind == "application/x-www-form-urlencoded":
                 form = parse_qs(body.decode(), True, errors="strict")
-                texts = form.pop("q", [])  # which may be empty
-                asked = {"q": texts if len(texts) > 1 else texts[0]} if texts else {}
+                several = {key: form.pop(key) for key in ("q", "prefix") if key in form}
+                asked = {key: of if len(of) > 1 else of[0] for key, of in several.items()}
                 return asked | {key: values[-1] for key, values in form.items() if values[-1]}
             asked = json.loads(body)
         except (ValueError, RecursionError):
@@ -325,13 +326,17 @@ def as_integer(asked: Mapping[str, Any], key: str, least: int, most: int) -> int
     return value
 
 
-def paired(lines: list[list[str]], begun: list[list[str]]) -> list[tuple[str, str]]:
-    """The lines of all texts, each with its prefix; "" where it has none. Raises HTTPException."""
-    counts = [(len(text), len(prefix)) for text, prefix in zip(lines, begun)]
-    if len(lines) != len(begun) or any(few < many for few, many in counts):
-        raise HTTPException(400, "prefix: give as many as texts, none of more lines than its text")
-    of_texts = (itertools.zip_longest(*both, fillvalue="") for both in zip(lines, begun))
-    return list(itertools.chain.from_iterable(of_texts))
+def paired(texts: list[list[str]], prefixes: list[str]) -> list[tuple[str, str]]:
+    """The lines of all texts, each with its prefix, "" if it has none. Raises HTTPException."""
+    if len(texts) != len(prefixes):
+        raise HTTPException(400, f"prefix: {len(prefixes)} texts for {len(texts)} of q")
+    pairs: list[tuple[str, str]] = []
+    for lines, prefix in zip(texts, prefixes):
+        begun = prefix.rstrip().split("\n")
+        if len(begun) > len(lines):
+            raise HTTPException(400, f"prefix: {len(begun)} lines for a text of {len(lines)}")
+        pairs += itertools.zip_longest(lines, begun, fillvalue="")
+    return pairs
 
 
 YES = ("true", "1", "on")  # "on" is what a form's checkbox says

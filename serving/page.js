@@ -56,7 +56,8 @@ function setModel() {
 
 function later() {
   clearTimeout(timer);
-  at("length").textContent = `${text.value.length.toLocaleString("en")} of ${most.toLocaleString("en")} characters`;
+  const n = text.value.length + at("prefix").value.length;
+  at("length").textContent = `${n.toLocaleString("en")} of ${most.toLocaleString("en")} characters`;
   timer = setTimeout(translate, PAUSE);
 }
 
@@ -158,7 +159,7 @@ async function start() {
   const offered = await ask("models");
   models = offered.models;
   most = offered.max_chars;
-  text.maxLength = most;
+  text.maxLength = at("prefix").maxLength = most;
   at("model").replaceChildren(...models.map((model) => element("option", model.name)));
   setModel();
   for (const box of [text, at("prefix")]) box.addEventListener("input", later);

@@ -50,12 +50,13 @@ class Served:
         """The search of the model's configuration, and greedy search."""
         return [self.translator.decode.search.kind, "greedy"]
 
-    def require_short(self, *texts: str, most: int = MOST_TOKENS) -> None:
-        """Raises UserError for a text of more tokens than one sentence may have."""
+    def require_short(self, *texts: str, most: int = MOST_TOKENS, prefix: str = "") -> None:
+        """Raises UserError for a text of more tokens than one sentence may have, or the prefix."""
         most = min(most, self.translator.searcher.longest("source") or most)
         for ids in self.translator.encode(texts):
             if len(ids) > most:
                 raise UserError(f"a line of {len(ids):,} tokens: at most {most:,}; split it")
+            self.translator.prefix_ids([prefix], [ids], self.translator.decode, [0])
 
     def do(self, task: Task, items: Sequence[Any]) -> list[Any]:
         """Of a sentence and a prefix hypotheses, of a sentence its page, of a pair linked words."""
@@ -70,8 +71,7 @@ class Served:
         if decode.mbr:  # all are compared to find the best
             n_best = decode.n_best
         texts, prefixes = map(list, zip(*items))
-        how: dict[str, Any] = {"search": task.search, "n_best": n_best, "prefix": prefixes}
-        found = self.translator.translate(texts, **how)
+        found = self.translator.translate(texts, search=task.search, n_best=n_best, prefix=prefixes)
         answers = []
         for each in found:
             scores: dict[str, float] = {}  # of those that spell the same in other pieces the best

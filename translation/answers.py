@@ -13,7 +13,8 @@ class Candidate:
     """One translation as text.
 
     `score` is its log-probability over the length penalty, or its expected utility where decode.mbr
-    chose among them. finished=False: cut off at the length limit.
+    chose among them. finished=False: cut off at the length limit. Behind a prefix that was given,
+    log-probabilities are of what follows it.
     """
 
     text: str
@@ -39,8 +40,8 @@ class Hypothesis(Candidate):
     def token_log_probs(self) -> list[float]:
         """The natural logarithm of each token's probability after those before it.
 
-        But for rounding, `log_prob` is their sum. The model computes them when they are first
-        asked for, for all hypotheses of a text at once.
+        But for rounding, `log_prob` is their sum, without those of a given prefix. The model
+        computes them when they are first asked for, for all hypotheses of a text at once.
         """
         if "_scored" not in vars(self):
             raise ValueError("only what a Translator has answered knows its log-probabilities")

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -13,6 +13,8 @@ from configs.schema import Beam, DecodeConfig, DiverseBeam, Sampling
 from models.decoding.beam import beam_search
 from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis, Limits
+from models.decoding.prefix import Prefixed
+from models.decoding.protocol import SearchModel
 from models.decoding.stepwise import greedy_search, sample_search
 from models.linear import weights_fixed
 from models.positional_encodings.base import Side, least
@@ -131,7 +133,7 @@ class BatchSearch:
         """
         self.model.eval()
         of_all = {"sources": sources, "numbers": numbers or range(len(sources))}
-        of_all |= {} if prefixes is None else {"prefixes": prefixes}
+        of_all["prefixes"] = prefixes or [()] * len(sources)
         lengths, most = list(map(len, sources)), decode.batch_on(self.device.type)
 
         def job(rows: Sequence[int]) -> dict[str, Any]:
@@ -157,37 +159,39 @@ class BatchSearch:
         sources: Sequence[Sequence[int]],
         decode: DecodeConfig,
         numbers: Sequence[int],
+        prefixes: Sequence[Sequence[int]],
         greedy: bool,
-        prefixes: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Hypothesis]]:
         """The search that `decode` names, or greedy search, of one batch."""
-        search = decode.search
-        src = pad_sources(sources, self.tokenizer.pad_id).to(self.device)
+        search, pad_id = decode.search, self.tokenizer.pad_id
+        src = pad_sources(sources, pad_id).to(self.device)
         limits = limits_of(decode, self.tokenizer)
         size, n_best = (1, 1) if greedy else (decode.beam_size, decode.n_best)
         beam: dict[str, Any] = {"beam_size": size, "n_best": n_best}
-        prefix = None if prefixes is None else pad_sources(prefixes, -1).to(self.device)
-        found: list[list[Hypothesis]] = [[] for _ in sources]
+        found: dict[int, list[Hypothesis]] = {}
         engine = self.engine if greedy or isinstance(search, Beam) else None
-        within = max(decode.max_len, src.shape[1]) <= MAX_POSITIONS
-        if engine is not None and prefix is None and within:
-            lengths = limits.max_lengths(src, self.tokenizer.pad_id).tolist()
-            found = engine.search(sources, limits, lengths, **beam)
-        if all(found):
-            pass
-        elif greedy:
-            found = greedy_search(self.model, src, limits, prefix=prefix)
-        elif isinstance(search, Sampling):
-            how: dict[str, Any] = {"n_samples": n_best, "numbers": numbers, "prefix": prefix}
-            found = sample_search(self.model, src, limits, search, **how)
-        else:
+        free = [i for i, prefix in enumerate(prefixes) if not prefix]
+        if engine is not None and free and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
+            lengths = limits.max_lengths(src[free], pad_id).tolist()
+            by_engine = engine.search([sources[i] for i in free], limits, lengths, **beam)
+            found.update(zip(free, by_engine))
+        left = [i for i in range(len(sources)) if not found.get(i)]
+        src, model, rest = src[left], cast(SearchModel, self.model), []
+        if any(prefixes[i] for i in left):
+            ids = pad_sources([prefixes[i] for i in left], -1)
+            model = Prefixed(model, ids.to(self.device))
+        if left and greedy:
+            rest = greedy_search(model, src, limits)
+        elif left and isinstance(search, Sampling):
+            how: dict[str, Any] = {"n_samples": n_best, "numbers": [numbers[i] for i in left]}
+            rest = sample_search(model, src, limits, search, **how)
+        elif left:
             if isinstance(search, DiverseBeam):
                 beam |= {"groups": search.groups or size, "strength": search.strength}
-            left = [i for i, each in enumerate(found) if not each]  # all, where there are prefixes
-            rest = beam_search(self.model, src[left], limits, prefix=prefix, **beam)
-            for i, hypotheses in zip(left, rest):
-                found[i] = hypotheses
+            rest = beam_search(model, src, limits, **beam)
+        found.update(zip(left, rest))
+        ranked = [found[i] for i in range(len(sources))]
         if greedy or decode.mbr is None:
-            return found
-        texts = (self.tokenizer.decode_batch([h.ids for h in each]) for each in found)
-        return [least_risk_first(*candidates, decode) for candidates in zip(found, texts)]
+            return ranked
+        texts = (self.tokenizer.decode_batch([h.ids for h in each]) for each in ranked)
+        return [least_risk_first(*candidates, decode) for candidates in zip(ranked, texts)]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, TypedDict, Unpack, overload
 
 import torch
@@ -150,7 +149,7 @@ class Translator:
             length_penalty: alpha of the GNMT length penalty; 0: none.
             batch_size: texts translated at once.
             prefix: how the translation begins ("": anyhow), a list for a list. Its last word may
-                go on. Its log-probability is part of the scores.
+                go on. Scores and log_prob are then of what follows it.
 
         Raises UserError for a setting that is not allowed, text that is not Unicode, a text longer
         than the scheme allows, and a prefix as long as the translation may be.
@@ -158,7 +157,7 @@ class Translator:
         texts = _texts(text)
         prefixes = [""] * len(texts)
         if prefix is not None:
-            _, prefixes = _pairs(text, prefix, "prefixes")
+            _, prefixes = _pairs(text if isinstance(text, str) else texts, prefix, "prefixes")
         decode, greedy = self._settings(
             search,
             beam_size=beam_size,
@@ -246,7 +245,7 @@ class Translator:
         """The hypotheses of each text, none of a blank one; `first` is the first one's number."""
         spoken = [i for i, text in enumerate(texts) if text.strip()]
         sources, numbers = [sources[i] for i in spoken], [first + i for i in spoken]
-        begun = self._prefix_ids([prefixes[i] for i in spoken], sources, decode)
+        begun = self.prefix_ids([prefixes[i] for i in spoken], sources, decode, numbers)
         found = self.searcher.search_ids(
             sources, decode, greedy=greedy, numbers=numbers, prefixes=begun
         )
@@ -255,20 +254,25 @@ class Translator:
             hypotheses[i] = of_text
         return hypotheses
 
-    def _prefix_ids(
-        self, prefixes: Sequence[str], sources: Sequence[Sequence[int]], decode: DecodeConfig
-    ) -> list[list[int]] | None:
-        """Without EOS, None where all are empty. Raises UserError for one that leaves no room."""
+    def prefix_ids(
+        self,
+        prefixes: Sequence[str],
+        sources: Sequence[Sequence[int]],
+        decode: DecodeConfig,
+        numbers: Sequence[int],
+    ) -> list[list[int]]:
+        """Without EOS. Raises UserError, with its number (here from 0), for one without room."""
         if not any(prefixes):
-            return None
+            return [[] for _ in prefixes]
         ids, pad_id = [self._target(prefix)[:-1] for prefix in prefixes], self.tokenizer.pad_id
         limits = limits_of(decode, self.tokenizer)
         longest = limits.max_lengths(pad_sources(sources, pad_id), pad_id).tolist()
-        for prefix, n, most in zip(prefixes, map(len, ids), longest):
+        for number, prefix, n, most in zip(numbers, prefixes, map(len, ids), longest):
             if n >= most:
+                short = "max_len" if most == decode.max_len else "max_len_ratio"
                 raise UserError(
-                    f"prefix {shorten(prefix, 60)!r}: {n:,} tokens, and the whole translation may "
-                    f"have {most:,}; raise decode.max_len or decode.max_len_ratio"
+                    f"prefix {number + 1:,}, {prefix[:40]!r}: of {n:,} tokens, and the whole "
+                    f"translation may have {most:,}: give a shorter one, or raise decode.{short}"
                 )
         return ids
 

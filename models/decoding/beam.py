@@ -148,7 +148,6 @@ def beam_search(
     n_best: int,
     groups: int = 1,
     strength: float = 0.0,
-    prefix: Tensor | None = None,
     watch: Callable[[Tensor, Extension, Tensor], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """src [B,S] -> for each sentence up to n_best different hypotheses, best score first.
@@ -169,10 +168,10 @@ def beam_search(
     `watch` is told of every step of every group: the log-probabilities [B,K,V] of the next tokens,
     what `extend` made of them, and which sentences are settled by it [B].
 
-    n_best is at most beam_size, which is a multiple of groups. prefix: as in `greedy_search`.
+    n_best is at most beam_size, which is a multiple of groups.
     """
     if beam_size == 1 and watch is None:  # of equal tokens, which bfloat16 has many, the same
-        return greedy_search(model, src, limits, prefix=prefix)
+        return greedy_search(model, src, limits)
     device, batch, size, eos_id = src.device, src.shape[0], beam_size // groups, limits.eos_id
     max_lengths = limits.max_lengths(src, model.pad_id)
     looks = steps_between_looks(device)
@@ -190,8 +189,7 @@ def beam_search(
     alive = list(range(batch))  # the sentence behind each row of the state and of the groups
     tokens = torch.full((batch, beam_size), limits.bos_id, device=device)
     for length in range(1, longest + 1):
-        forced = None if prefix is None else prefix[alive, length - 1 : length]
-        log_probs = allowed_log_probs(model.decode_step(tokens, state), ruled_out, forced)
+        log_probs = allowed_log_probs(model.decode_step(tokens, state), ruled_out)
         penalty = penalties[length]
         # how often earlier groups went on with each token
         taken = log_probs.new_zeros(len(alive), log_probs.shape[-1]) if strength else None

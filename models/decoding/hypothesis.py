@@ -60,17 +60,10 @@ def steps_between_looks(device: torch.device) -> int:
     return 1 if device.type == "cpu" else 8
 
 
-def allowed_log_probs(logits: Tensor, never: Tensor, forced: Tensor | None = None) -> Tensor:
-    """logits [B,K,V] -> log-probabilities in float32 or better, with the ids `never` ruled out.
-
-    Where a sentence's `forced` [B,1] is an id, not -1, all others are ruled out; [B,0]: none is.
-    """
+def allowed_log_probs(logits: Tensor, never: Tensor) -> Tensor:
+    """logits [...,V] -> log-probabilities in float32 or better, with the ids `never` ruled out."""
     exact = logits if logits.dtype == torch.float64 else logits.float()
-    log_probs = exact.log_softmax(dim=-1).index_fill_(-1, never, -torch.inf)
-    if forced is not None and forced.numel():
-        others = torch.arange(logits.shape[-1], device=logits.device) != forced
-        log_probs.masked_fill_((others & (forced >= 0))[:, None], -torch.inf)
-    return log_probs
+    return exact.log_softmax(dim=-1).index_fill_(-1, never, -torch.inf)
 
 
 def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:

@@ -24,19 +24,14 @@ from models.linear import weights_fixed
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
-def greedy_search(
-    model: SearchModel, src: Tensor, limits: Limits, *, prefix: Tensor | None = None
-) -> list[list[Hypothesis]]:
-    """src [B,S] -> one hypothesis for each sentence, what beam search returns with one beam.
-
-    prefix [B,P]: the ids with which it begins, -1 behind them.
-    """
+def greedy_search(model: SearchModel, src: Tensor, limits: Limits) -> list[list[Hypothesis]]:
+    """src [B,S] -> one hypothesis for each sentence, what beam search returns with one beam."""
 
     def choose(log_probs: Tensor, alive: Tensor, step: int) -> tuple[Tensor, Tensor]:
         best, tokens = best_tokens(log_probs, 1)
         return tokens.squeeze(-1), best.squeeze(-1)
 
-    return _search(model, src, limits, 1, choose, prefix)
+    return _search(model, src, limits, 1, choose)
 
 
 def sample_search(
@@ -47,13 +42,12 @@ def sample_search(
     *,
     n_samples: int,
     numbers: Sequence[int],
-    prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """src [B,S] -> for each sentence n_samples independent translations, best score first.
 
     Equal ones may be among them. log_prob is the model's own, without temperature and truncation.
     All chance comes from the seed, the sentence's number in `numbers`, how many samples there are,
-    the sample and the step: what is translated beside it changes nothing. prefix: `greedy_search`.
+    the sample and the step: what is translated beside it changes nothing.
     """
     shape = (int(limits.max_lengths(src, model.pad_id).max()), n_samples)
     draws = np.stack(
@@ -66,14 +60,14 @@ def sample_search(
         tokens = ids.gather(-1, draw(probs, uniform[alive, step])[..., None])
         return tokens.squeeze(-1), log_probs.gather(-1, tokens).squeeze(-1)
 
-    found = _search(model, src, limits, n_samples, choose, prefix)
+    found = _search(model, src, limits, n_samples, choose)
     return [sorted(samples, key=lambda h: -h.score) for samples in found]
 
 
 @torch.inference_mode()
 @weights_fixed()
 def _search(
-    model: SearchModel, src: Tensor, limits: Limits, n: int, choose: Choose, prefix: Tensor | None
+    model: SearchModel, src: Tensor, limits: Limits, n: int, choose: Choose
 ) -> list[list[Hypothesis]]:
     """n hypotheses of each sentence, each by itself, until it ends or is as long as it may be."""
     device, batch, eos_id = src.device, src.shape[0], limits.eos_id
@@ -93,8 +87,7 @@ def _search(
     ended = torch.zeros(batch, n, dtype=torch.bool, device=device)
     tokens = torch.full((batch, n), limits.bos_id, device=device)
     for step in range(longest):
-        forced = None if prefix is None else prefix[alive, step : step + 1]
-        log_probs = allowed_log_probs(model.decode_step(tokens, state), ruled_out, forced)
+        log_probs = allowed_log_probs(model.decode_step(tokens, state), ruled_out)
         tokens, token_log_probs = choose(log_probs, alive, step)
         tokens = tokens.masked_fill(ended, eos_id)
         total += token_log_probs.masked_fill(ended, 0.0)

@@ -139,10 +139,12 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: An
     [score] = [found["score"] for found in detailed]
     assert score == pytest.approx(right[a]["beam"][0]["score"], abs=1e-6)
     assert server.translate(q=" \n").json() == {"translatedText": "\n"}
-    begun = server.translate(q=[a, f"{b}\n\n{c}"], prefix=["They", "\n\nWe two"]).json()
+    begun = server.translate(q=[a, f"{b}\n\n{c}"], prefix=["They\n", "\n\nWe two"]).json()
     first, rest = begun["translatedText"]
     assert first.startswith("They")
     assert rest.startswith(f"{best[b]}\n\nWe two")
+    form = urlencode([("q", a), ("q", b), ("prefix", "They"), ("prefix", "")])
+    assert server("POST", "/translate", form, FORM).json()["translatedText"] == [first, best[b]]
 
 
 def test_all_are_compared_to_find_the_least_risk(trained_run: Path, sentences: list[str]) -> None:
@@ -214,10 +216,11 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         ({"q": "a", "details": []}, 400, "details = []: true or false"),
         ({"q": "a", "details": "many"}, 400, "details = 'many': true or false"),
         ({"q": "\ud800"}, 400, "not valid Unicode"),
-        ({"q": ["a", "b"], "prefix": "x"}, 400, "prefix: give as many as texts"),
-        ({"q": "a\nb", "prefix": "x\ny\nz"}, 400, "none of more lines than its text"),
-        ({"q": "a", "prefix": 1}, 400, "prefix: give a text or a list of texts"),
-        ({"q": "a", "prefix": "the " * 200}, 400, "whole translation may have 14"),
+        ({"q": ["a", "b"], "prefix": "x"}, 400, "prefix: 1 texts for 2 of q"),
+        ({"q": "a\nb", "prefix": "x\ny\nz"}, 400, "prefix: 3 lines for a text of 2"),
+        ({"q": "a", "prefix": False}, 400, "prefix: give a text or a list of texts"),
+        ({"q": "a", "prefix": "the " * 200}, 400, "translation may have 14: give a shorter one"),
+        ({"q": "a", "prefix": "la " * 1000}, 413, "3,001 characters: at most 2,000 in a request"),
         ({"q": "la " * 1000}, 413, "3,000 characters: at most 2,000 in a request"),
         ({"q": "la\n" * 17}, 413, "17 lines: at most 16 in a request"),
         ({"q": "x", "pad": "x" * 5_000_000}, 413, "at most 28,096 bytes"),
@@ -273,7 +276,7 @@ class Slow:
     def __init__(self) -> None:
         self.may_end, self.begun, self.seen = threading.Event(), threading.Event(), []
 
-    def require_short(self, *texts: str) -> None: ...
+    def require_short(self, *texts: str, prefix: str) -> None: ...
 
     def do(self, task: Task, items: list[tuple[str, str]]) -> list[Any]:
         texts = [text for text, _ in items]

@@ -20,7 +20,7 @@ from conftest import ROOT, run_script
 from made_runs import best_of, untrained_run
 
 import fr2en
-from configs.schema import Sampling, Sinusoidal
+from configs.schema import Beam, DiverseBeam, Sampling, Sinusoidal
 from fr2en import HeadChoice, Translation, Translator, UserError
 from models.decoding.hypothesis import length_penalty
 from tokenizer.marian import FrEnTokenizer
@@ -85,21 +85,26 @@ def test_a_list_has_its_order_and_the_settings_are_those_of_the_configuration_un
     assert translator.translate([]) == []
 
 
+@pytest.mark.parametrize("search", [Beam(), DiverseBeam(), Sampling()])
 @pytest.mark.parametrize("prefix", [None, ["We two", "", "We", " Yes,", ""]])
 def test_the_scripts_stream_finds_the_same(
-    translator: Translator, prefix: list[str] | None
+    translator: Translator, search: Any, prefix: list[str] | None
 ) -> None:
+    translator = replace(translator, decode=replace(translator.decode, search=search))
     stream = translator.translate_stream(TEXTS, prefix, chunk=2, greedy=True)
     items = [item for chunk in stream for item in chunk]
-    how: Any = {"prefix": prefix}
-    beam, greedy = (translator.translate(TEXTS, search=s, **how) for s in ("beam", "greedy"))
-    for found, begun in zip([*beam, *greedy], 2 * (prefix or [""] * 5), strict=True):
-        assert found.text.startswith(begun.strip() if found.src else "")
-        assert math.fsum(found.token_log_probs) == pytest.approx(found.log_prob, abs=1e-9)
+    beam = translator.translate(TEXTS, prefix=prefix)
+    lines: Any = iter(TEXTS)
+    greedy = translator.translate(lines, search="greedy", prefix=prefix)
     for item, by_beam, by_greedy in zip(items, beam, greedy, strict=True):
         assert [h.text for h in item.beam] == [h.text for h in by_beam.hypotheses]
         assert item.greedy is not None
         assert item.greedy.text == by_greedy.text
+    for found, begun in zip([*beam, *greedy], 2 * (prefix or [""] * 5), strict=True):
+        assert found.text.startswith(begun.strip() if found.src else "")
+        given = len(translator.tokenizer.encode_tgt(begun)) - 1
+        follows = math.fsum(found.token_log_probs[given:])
+        assert follows == pytest.approx(found.log_prob, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +135,18 @@ def test_mistakes_in_loading_and_in_pairs_are_named(translator: Translator) -> N
         translator.align("Oui.", ["Yes."])
     with pytest.raises(UserError, match=r"1 sources and 1 prefixes: .* as texts or as lists"):
         translator.translate(["Oui."], prefix="Yes.")
+    short = replace(translator, decode=replace(translator.decode, max_len=9))
+    ids = translator.tokenizer.encode_tgt("a" * 9)
+    assert len(ids) == 9 + 1
+    short.translate("Non.", prefix="a" * 8)
     with pytest.raises(
-        UserError, match=r"prefix 'a+': \d+ tokens, and the whole translation may ha"
+        UserError, match=r"prefix 2, 'a{9}': of 9 tokens, .* have 9: .*ode.max_len$"
     ):
-        translator.translate(["Oui.", "Non."], prefix=["", "a" * 60])
+        short.translate(["Oui.", "Non."], prefix=["", "a" * 9])
+    with pytest.raises(
+        UserError, match=r"of \d+ tokens, .*: give a shorter .*decode.max_len_ratio$"
+    ):
+        translator.translate("Non.", prefix="a" * 60)
     with pytest.raises(UserError, match="None: give a text, or a list of texts"):
         translator.translate(["Oui.", None])
     for ids in ([5, 999_999], [-1], [True], []):

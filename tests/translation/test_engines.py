@@ -122,8 +122,11 @@ def test_ctranslate2_finds_what_our_search_finds(
     drawn = [each.search_ids(ids[:4], samples, greedy=False) for each in (ours, theirs)]
     assert drawn[0] == drawn[1]
     begun: dict[str, Any] = {"greedy": False, "prefixes": [[7], [], [9, 8], [7]]}
-    ours_found, theirs_found = (s.search_ids(ids[:4], decode, **begun) for s in (ours, theirs))
-    assert ours_found == theirs_found
+    expected = ours.search_ids(ids[:4], decode, **begun)
+    with mock.patch.object(engine, "search", wraps=engine.search) as asked:
+        found = theirs.search_ids(ids[:4], decode, **begun)
+    assert asked.call_args.args[0] == ids[1:2]  # what begins as told is searched by torch
+    assert [[h.ids for h in each] for each in found] == [[h.ids for h in e] for e in expected]
 
 
 def test_a_last_step_in_which_all_have_ended_hides_what_lives_on() -> None:

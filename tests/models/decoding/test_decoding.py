@@ -7,6 +7,7 @@ import itertools
 import math
 import weakref
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -29,6 +30,7 @@ from tiny_models import (
     vocabulary,
 )
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from configs.schema import Position, Rope, Sampling, Sinusoidal
 from models import linear
@@ -42,6 +44,8 @@ from models.decoding.hypothesis import (
     best_tokens,
     never_generated,
 )
+from models.decoding.prefix import Prefixed
+from models.decoding.protocol import SearchModel
 from models.decoding.stepwise import greedy_search, sample_search
 from models.transformer import TranslationTransformer
 
@@ -89,7 +93,7 @@ def naive_search(
             prefixes = torch.tensor([[BOS, *ids] for _, ids in live[g]])
             log_probs = model(sentence.expand(len(prefixes), -1), prefixes)[:, -1].log_softmax(-1)
             candidates = [
-                (total + value, (*ids, token))
+                (total + value * (step >= len(prefix)), (*ids, token))
                 for (total, ids), row in zip(live[g], log_probs.tolist())
                 for token, value in enumerate(row)
                 if token != PAD and token in (prefix[step : step + 1] or (token,))
@@ -264,34 +268,41 @@ def test_of_equal_tokens_greedy_search_and_a_beam_of_one_take_the_same() -> None
         assert_alike(found, single, 0.0)
 
 
-PREFIXES = ((), (3,), (5, 2, 4), (2, 6))
+PREFIXES = ((), (3,), (5, 2, 4, 7, 3, 6, 2, 5, 4, 3, 7, 2, 6), (2, 6))  # one ends behind others
+
+
+def prefixed(model: SearchModel, prefixes: Sequence[tuple[int, ...]] = PREFIXES) -> Prefixed:
+    rows = [torch.tensor(ids, dtype=torch.long) for ids in prefixes]
+    return Prefixed(model, pad_sequence(rows, batch_first=True, padding_value=-1))
 
 
 @pytest.mark.parametrize("name", ["rope", "fox", "torch"])
 @pytest.mark.parametrize("how", [{}, {"groups": 3, "strength": 0.8}, {"size": 1}], ids=str)
 def test_a_translation_that_begins_as_told_equals_the_naive_one(name: str, how: dict) -> None:
     model, src = lively(name, 3), sources(5, 3, 7, 6)
-    prefix = torch.tensor([[-1, -1, -1], [3, -1, -1], [5, 2, 4], [2, 6, -1]])
+    limits = replace(LIMITS, max_len=16, max_len_ratio=0.8)
     size, groups = how.get("size", 6), {k: v for k, v in how.items() if k != "size"}
-    found = beam_search(model, src, LIMITS, beam_size=size, n_best=size, prefix=prefix, **groups)
+    found = beam_search(prefixed(model), src, limits, beam_size=size, n_best=size, **groups)
     how = {**how, "size": size // how.get("groups", 1)}
-    for sentence, ids, ours in zip(src, PREFIXES, found, strict=True):
+    lengths = limits.max_lengths(src, PAD).tolist()
+    for sentence, limit, ids, ours in zip(src, lengths, PREFIXES, found, strict=True):
         assert all(h.ids[: len(ids)] == ids for h in ours)
-        assert_alike(ours, naive_search(model, sentence, limit=9, prefix=ids, **how))
+        assert_alike(ours, naive_search(model, sentence, limit=limit, prefix=ids, **how))
 
 
-def test_a_sample_that_begins_as_told_goes_on_by_chance_and_is_scored_as_forced() -> None:
+def test_a_sample_that_begins_as_told_goes_on_by_chance() -> None:
     model, src, hot = lively(), sources(5, 3), Sampling(temperature=2.0, top_p=0.9)
-    how: Any = {"n_samples": 8, "numbers": [0, 1]}
     free, begun = (
-        sample_search(model, src, LIMITS, hot, prefix=prefix, **how)
-        for prefix in (None, torch.tensor([[-1, -1], [5, 2]]))
+        sample_search(each, src, LIMITS, hot, n_samples=8, numbers=[0, 1])
+        for each in (model, prefixed(model, [(), (5, 2)]))
     )
     assert begun[0] == free[0]
-    assert len({h.ids[2:] for h in begun[1]}) > 2
+    assert len({h.ids for h in begun[1]}) > 2
+    given = forced_log_prob(model, src[1], Hypothesis((5, 2), 0.0, 0.0, finished=False))
     for h in begun[1]:
         assert h.ids[:2] == (5, 2)
-        assert h.log_prob == pytest.approx(forced_log_prob(model, src[1], h), abs=1e-10)
+        follows = forced_log_prob(model, src[1], h) - given
+        assert h.log_prob == pytest.approx(follows, abs=1e-10)
 
 
 # ------------------------------------------------------------------------------- batches and limits
