@@ -22,6 +22,7 @@ from data.batching import Batch
 from models.positional_encodings.sinusoidal import sinusoid_table
 from tokenizer.base import BaseTokenizer
 from training.engine import create_trainer
+from training.graphs import graphs_wanted
 from training.prepare import build_learner
 from training.schedules import build_optimizer
 from utils.errors import UserError
@@ -63,7 +64,12 @@ class Ours:
     """Our model under one position scheme with the update of training/engine.py."""
 
     def __init__(
-        self, setup: Setup, *, position: Position = SINUSOIDAL, inner_dropout: float = 0.0
+        self,
+        setup: Setup,
+        *,
+        position: Position = SINUSOIDAL,
+        inner_dropout: float = 0.0,
+        graphs: bool = False,
     ) -> None:
         computing: dict[str, Any] = {"device": setup.device, "dtype": setup.dtype}
         model = ModelConfig(
@@ -73,12 +79,14 @@ class Ours:
             attention_dropout=inner_dropout,
             activation_dropout=inner_dropout,
         )
-        train = TrainConfig(compile=setup.compile, seed=setup.seed)
+        train = TrainConfig(compile=setup.compile, cuda_graphs=graphs, seed=setup.seed)
         config = Config(model=model, optim=OPTIM, train=train)
         tokenizer = cast(BaseTokenizer, Vocabulary(setup.size.vocab_size))
         learner = build_learner(config, tokenizer, **computing, total_steps=10**6)
         self.model, self.scaler = learner.model, learner.scaler
-        self.trainer = create_trainer(learner, OPTIM, **computing, seed=setup.seed)
+        self.graphs = graphs_wanted(config, learner.model, setup.device)
+        options: dict[str, Any] = {"seed": setup.seed, "graphs": self.graphs}
+        self.trainer = create_trainer(learner, OPTIM, **computing, **options)
         self.trainer.logger.setLevel(logging.CRITICAL)  # some peers switch on all messages
 
     def train(self, batches: Sequence[Batch]) -> None:
@@ -301,6 +309,10 @@ PEERS: dict[str, tuple[type[nn.Module], str]] = {
 }
 MODELS: dict[str, tuple[Callable[[Setup], Model], str]] = {
     "ours": (Ours, f"pre-norm; {RESIDUAL}"),
+    "ours_graphs": (
+        partial(Ours, graphs=True),
+        "ours; with every batch captured as a CUDA graph before it is timed",
+    ),
     "ours_dropout": (partial(Ours, inner_dropout=DROPOUT), f"ours; {EVERYWHERE}, as in torch's"),
     **{name: (partial(Peer, build=build), about) for name, (build, about) in PEERS.items()},
 }
@@ -314,7 +326,7 @@ def build_models(names: Sequence[str], setup: Setup) -> tuple[dict[str, Model], 
         make, _ = MODELS[name]
         try:
             models[name] = make(setup)
-        except ImportError as error:
+        except (ImportError, UserError) as error:
             left_out[name] = str(error)
     return models, left_out
 

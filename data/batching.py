@@ -6,6 +6,7 @@ each takes its rows of every batch, so that neither the number of steps nor the 
 depends on the number of processes.
 """
 
+import gc
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from configs.schema import DataConfig
 from data.cache import TokenizedSplit
 from data.resampling import Resampler
 
+TENSORS = ("src", "tgt_in", "tgt_out", "indices", "flat")  # of a batch
 BANDS = (2, 3, 4, 6, 8, 12, 16)  # widths, in batches, of the length bands that `form_batches` tries
 
 
@@ -69,8 +71,7 @@ class Batch:
         return halves
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> "Batch":
-        names = ("src", "tgt_in", "tgt_out", "indices", "flat")
-        moved: dict[str, Any] = {name: move(getattr(self, name)) for name in names}
+        moved: dict[str, Any] = {name: move(getattr(self, name)) for name in TENSORS}
         return replace(self, **moved)
 
 
@@ -283,7 +284,7 @@ def make_train_loader(
         num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=device == "cuda",
-        worker_init_fn=_leave_signals_to_the_parent,
+        worker_init_fn=_begin_worker,
     )
 
 
@@ -329,11 +330,13 @@ def make_eval_loader(
     return DataLoader(batches[rank::world_size], batch_size=None, collate_fn=collated)
 
 
-def _leave_signals_to_the_parent(worker_id: int) -> None:
-    """Ctrl-C and a batch system's SIGTERM reach all processes; the training one saves first.
+def _begin_worker(worker_id: int) -> None:
+    """Leave signals and what lay in memory to the parent.
 
-    A worker that died meanwhile would be an error there. At exit its own SIGTERM comes twice (from
-    torch, then from multiprocessing): the second one always ends the worker.
+    Ctrl-C and a batch system's SIGTERM reach all processes; the training one saves first. A worker
+    that died meanwhile would be an error there. At exit its own SIGTERM comes twice (from torch,
+    then from multiprocessing): the second one always ends the worker.
     """
+    gc.freeze()  # a forked worker that collected the parent's tensors of a GPU would abort
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -50,7 +50,7 @@ UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which no
 NEUTRAL = {
     "data": ("cache_dir", "num_workers"),
     "evaluate": ("batch_size", "bleu_*", "bootstrap_samples", "length_buckets"),
-    "train": ("checkpoint_every_*", "keep_*", "log_*", "runs_dir"),
+    "train": ("checkpoint_every_*", "cuda_graphs", "keep_*", "log_*", "runs_dir"),
 }
 
 CONFIG_FILE = '''"""The config of this trial, as data beside this file."""

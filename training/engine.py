@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import ignite.distributed as idist
 import torch
@@ -13,6 +14,7 @@ from configs.schema import EpochDecay, OptimConfig
 from data.batching import Batch
 from models.loss import TokenSums
 from training.faults import BadUpdate, refuse
+from training.graphs import GraphedPasses
 from training.objectives import build_objective
 from training.prepare import Learner
 from utils.machine import autocast
@@ -38,6 +40,7 @@ def create_trainer(
     seed: int,
     on_bad_numbers: BadUpdate = refuse,
     largest: Sequence[Batch] = (),
+    graphs: bool = False,
 ) -> Engine:
     """An engine whose iteration is one optimizer update over a group of micro-batches.
 
@@ -56,6 +59,7 @@ def create_trainer(
             in all processes alike. The update is left out, unless it raises.
         largest: Batches that are tried before the first update, forward and backward: what does
             not fit into the memory shows at once. That leaves no trace.
+        graphs: Whether passes are captured as CUDA graphs; in one process alone.
     """
     rank, world_size = idist.get_rank(), idist.get_world_size()
     model, optimizer, scaler = learner.shared, learner.optimizer, learner.scaler
@@ -64,12 +68,15 @@ def create_trainer(
     objective = build_objective(config.objective, learner.softmax)
     by_epoch = isinstance(config.schedule, EpochDecay)
 
-    def backward(model: nn.Module, batch: Batch, factor: float) -> TokenSums:
+    def backward(model: nn.Module, batch: Batch, factor: float | torch.Tensor) -> TokenSums:
+        batch = batch.to(device)
         with autocast(device, dtype):
             weight = learner.model.output_weight()
             sums = objective(model, batch, weight, config.label_smoothing)
         scaler.scale(sums.objective * factor).backward()
         return sums
+
+    passes = GraphedPasses(partial(backward, model), device) if graphs else partial(backward, model)
 
     def rehearse(engine: Engine) -> None:
         # Room for what updates will hold: the optimizer's two moments, and the sum of gradients.
@@ -78,7 +85,7 @@ def create_trainer(
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for batch in largest:
                 learner.model.train()
-                backward(learner.model, batch.to(device), 1.0)
+                backward(learner.model, batch, 1.0)
                 optimizer.zero_grad(set_to_none=True)
         del room
 
@@ -94,10 +101,9 @@ def create_trainer(
         for i, batch in enumerate(group):
             here = world_size == 1 or i == len(group) - 1
             # Gradients travel between processes once, with the last micro-batch.
-            wait = nullcontext() if here else model.no_sync()  # type: ignore[operator]
-            with wait:
+            with nullcontext() if here else model.no_sync():  # type: ignore[operator]
                 # DistributedDataParallel takes the mean over processes: the factor makes it a sum.
-                found = backward(model, batch.to(device), world_size / n_tokens)
+                found = passes(batch, world_size / n_tokens)
             nll += found.nll
             n_correct += found.n_correct
         scaler.unscale_(optimizer)
@@ -116,7 +122,7 @@ def create_trainer(
         elif not rescaled:
             on_bad_numbers(engine, group, total / max(n_tokens, 1), norm)
         scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=not graphs)
         if not by_epoch:
             learner.scheduler.step()
         return {

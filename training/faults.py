@@ -126,6 +126,9 @@ def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None
         if "DataLoader worker" in str(error):
             use = "memory or shared memory ended, as a rule; use --set data.num_workers=0"
             raise UserError(f"{one_line(error)}: {use}") from error
+        if config.train.cuda_graphs and "captur" in str(error):
+            use = "use --set train.cuda_graphs=false"
+            raise UserError(f"train.cuda_graphs = True: {one_line(error)}; {use}") from error
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise UserError(
                 f"train.compile = True: {one_line(error)}; use --set train.compile=false"

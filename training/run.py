@@ -23,6 +23,7 @@ from data.batching import largest_batches
 from data.corpora.build import build_corpus
 from training.engine import create_trainer
 from training.faults import BadUpdates, remedies_named
+from training.graphs import graphs_wanted
 from training.handlers import ProgressBar, StopSignals, attach_log, attach_progress
 from training.log import RunLog
 from training.prepare import build_learner, check_lengths, end_workers, prepare_data
@@ -122,6 +123,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
                 seed=config.train.seed,
                 on_bad_numbers=BadUpdates(config.optim.bad_numbers, run, progress),
                 largest=largest_batches(data.loader),
+                graphs=graphs_wanted(config, learner.model, device),
             )
             evaluator = create_evaluator(
                 learner.evaluated, pad_id=tokenizer.pad_id, device=device, dtype=dtype

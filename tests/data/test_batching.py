@@ -1,6 +1,7 @@
 """Batches: within budget, little padding, every row once, whatever resumes or shares the work."""
 
 import dataclasses
+import gc
 import itertools
 import os
 import signal
@@ -293,6 +294,36 @@ def test_workers_and_resume_change_no_batch() -> None:
             assert all(same(a, b) for a, b in zip(ours, theirs, strict=True))
     rows = torch.cat([batch.indices for group in whole for batch in group])
     assert sorted(rows.tolist()) == list(range(60))
+
+
+def test_workers_never_collect_what_lay_in_the_parents_memory() -> None:
+    """Tensors of a GPU among it, which only the parent may free: the worker would abort."""
+    collected: list[int] = []
+
+    class Node:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            collected.append(0)
+
+    class Collector(torch.utils.data.Dataset):
+        def __getitem__(self, index: int) -> int:
+            gc.collect()
+            return len(collected)
+
+    init = train_loader(random_split(4), num_workers=1).worker_init_fn
+    gc.disable()
+    try:
+        Node()
+        probe = torch.utils.data.DataLoader(
+            Collector(), sampler=[0], batch_size=None, num_workers=1, worker_init_fn=init
+        )
+        assert list(probe) == [0]
+    finally:
+        gc.enable()
+    gc.collect()
+    assert collected == [0]
 
 
 def test_workers_leave_signals_to_the_training_process() -> None:

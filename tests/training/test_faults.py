@@ -441,6 +441,15 @@ def test_a_loader_worker_that_is_killed_is_one_line_with_the_remedy(tmp_path: Pa
         list(batches)
 
 
+def test_what_a_graph_cannot_capture_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    error = RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+    for graphs, kind in (("true", UserError), ("false", RuntimeError)):
+        config = toy_config(tmp_path, f"train.cuda_graphs={graphs}")
+        with pytest.raises(kind, match="stream is capturing") as caught, remedies_named(config):
+            raise error
+        assert ("use --set train.cuda_graphs=false" in str(caught.value)) == (graphs == "true")
+
+
 def test_what_is_no_lack_of_memory_is_left_alone(tmp_path: Path) -> None:
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not is_out_of_memory(ValueError("you tried to allocate"))

@@ -10,12 +10,22 @@ from torch import Tensor
 from toy_runs import log_of, run_here, toy_config
 from updates import CPU, VOCABULARY, batch_of, plain_update, sentences
 
-from configs.schema import Constant, DecodeConfig, ModelConfig, OptimConfig, Sinusoidal
+from configs.schema import (
+    Constant,
+    CrossEntropy,
+    DecodeConfig,
+    ModelConfig,
+    OptimConfig,
+    Sinusoidal,
+)
 from configs.serialize import apply_overrides
+from data.batching import Batch
 from models.build import build_model
 from models.decoding.beam import beam_search
 from models.decoding.stepwise import greedy_search
-from models.loss import token_sums
+from models.loss import TokenSums, token_sums
+from training.graphs import GraphedPasses
+from training.objectives import build_objective
 from training.schedules import build_optimizer
 from translation.evaluator import create_evaluator
 from translation.search import BatchSearch
@@ -29,17 +39,41 @@ OPTIM = OptimConfig(schedule=Constant(lr=1e-3), grad_clip=1.0)
 DRAWN = ("randomized", "shape")  # each device draws other positions
 
 
-def losses(name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+def losses(
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    *,
+    dropout: float = 0.0,
+    graphs: bool = False,
+) -> Tensor:
     """Of 20 updates of a scheme's model, each a mean over the target tokens."""
-    config = ModelConfig(position=POSITIONS[name], d_model=32, n_heads=2, d_ff=64, dropout=0.0)
+    config = ModelConfig(position=POSITIONS[name], d_model=32, n_heads=2, d_ff=64, dropout=dropout)
     torch.manual_seed(0)
     model = build_model(config, VOCABULARY).to(device).train()
     optimizer = build_optimizer(model.parameters(), OPTIM, config)
     split, found = sentences(24, seed=1), []
-    batches = [batch_of(split, range(i, i + 6)).to(device) for i in range(0, 24, 6)]
-    for batch in batches * 5:
-        sums = plain_update(model, optimizer, batch, dtype)
+
+    def compute(batch: Batch, factor: Tensor) -> TokenSums:
+        batch = batch.to(device)
+        with autocast(device, dtype):
+            sums = build_objective(CrossEntropy())(model, batch, model.output_weight(), 0.1)
+        (sums.objective * factor).backward()
+        return sums
+
+    passes = GraphedPasses(compute, device) if graphs else None
+    batches = [batch_of(split, range(i, i + 6)) for i in range(0, 24, 6)]
+    for number, batch in enumerate(batches * 5):
+        torch.manual_seed(number)
+        if passes is None:
+            sums = plain_update(model, optimizer, batch.to(device), dtype)
+        else:
+            sums = passes(batch, 1 / batch.n_tokens)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
         found.append(sums.nll.double() / batch.n_tokens)
+    assert passes is None or len(passes.captured) == 4
     return torch.stack(found).cpu()
 
 
@@ -49,6 +83,42 @@ def test_updates_lose_what_they_lose_on_a_cpu(name: str) -> None:
     torch.testing.assert_close(losses(name, resolve_device(GPU)), expected, rtol=1e-3, atol=0)
     bf16 = losses(name, resolve_device(GPU), torch.bfloat16)
     torch.testing.assert_close(bf16, expected, rtol=3e-2, atol=0)
+
+
+@pytest.mark.parametrize("name", [n for n in POSITIONS if "randomized" not in n])
+def test_captured_passes_lose_what_others_lose(name: str) -> None:
+    """With dropout, which the graphs draw as the passes that they were captured from."""
+    for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 1e-2)):
+        expected, found = (
+            losses(name, resolve_device(GPU), dtype, dropout=0.1, graphs=graphs)
+            for graphs in (False, True)
+        )
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=0)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "optim.accumulate=2 optim.optimizer=muon train.ema_decay=0.9",
+        "train.precision=fp16 train.deterministic=true",
+        "optim.objective=r_drop",
+        "optim.objective=sim_cut",
+    ],
+)
+def test_a_run_of_graphs_loses_what_others_lose_and_goes_on(tmp_path: Path, more: str) -> None:
+    config = toy_config(tmp_path, f"train.device={GPU} train.max_epochs=4 {more}")
+    graphs = apply_overrides(config, ["train.cuda_graphs=true"])
+    try:
+        expected = log_of(run_here(config).run)
+        stopped = run_here(apply_overrides(graphs, [f"train.max_steps={len(expected) - 3}"])).run
+        found = log_of(run_here(graphs, resume=stopped.path).run)
+    finally:
+        torch._dynamo.reset()
+        torch.use_deterministic_algorithms(False)
+    assert sorted(found) == sorted(expected)
+    for step, line in expected.items():
+        assert found[step]["loss"] == pytest.approx(line["loss"], rel=1e-2)
+        assert found[step]["grad_norm"] == pytest.approx(line["grad_norm"], rel=5e-2)
 
 
 @pytest.mark.parametrize("name", POSITIONS)
