@@ -4,6 +4,7 @@ A GPU computes a small batch faster than Python can ask for it, operation by ope
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -13,6 +14,7 @@ from models.loss import TokenSums
 from models.positional_encodings.randomized import RandomizedScheme
 from models.transformer import TranslationTransformer
 from utils.errors import UserError
+from utils.machine import if_it_fits
 
 # Of a batch, on any device, and a factor, 0-dimensional: forward, and backward of the objective
 # times the factor.
@@ -20,6 +22,7 @@ Pass = Callable[[Batch, torch.Tensor], TokenSums]
 LEAST_FREE = 0.1  # share of the GPU's memory: below it no more graphs are made
 
 Shape = tuple[int, ...]
+Captured = tuple[torch.cuda.CUDAGraph, Batch, TokenSums]  # and where it reads and leaves them
 
 
 class GraphedPasses:
@@ -38,7 +41,7 @@ class GraphedPasses:
         self.pool = torch.cuda.graph_pool_handle()
         self.factor = torch.ones((), device=device)
         self.seen: set[Shape] = set()
-        self.captured: dict[Shape, tuple[torch.cuda.CUDAGraph, Batch, TokenSums]] = {}
+        self.captured: dict[Shape, Captured | None] = {}  # None: there was no room
 
     def __call__(self, batch: Batch, factor: float) -> TokenSums:
         """The sums stay as they are until the next call."""
@@ -52,27 +55,33 @@ class GraphedPasses:
 
     def _pass(self, batch: Batch) -> TokenSums:
         shape = (*batch.src.shape, batch.tgt_in.shape[1], batch.n_tokens)
-        if shape not in self.captured:
-            free, total = torch.cuda.mem_get_info(self.device)
-            if shape not in self.seen or free < LEAST_FREE * total:
-                self.seen.add(shape)
-                return self.compute(batch, self.factor)
-            self.captured[shape] = self._capture(batch.to(self.device))
-        graph, place, sums = self.captured[shape]
+        if shape in self.seen and shape not in self.captured:
+            self.captured[shape] = if_it_fits(self._capture, batch)
+        self.seen.add(shape)
+        captured = self.captured.get(shape)
+        if captured is None:
+            return self.compute(batch, self.factor)
+        graph, place, sums = captured
         for name in TENSORS:
             getattr(place, name).copy_(getattr(batch, name), non_blocking=True)
         graph.replay()
         return sums
 
-    def _capture(self, place: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, TokenSums]:
-        graph = torch.cuda.CUDAGraph()
+    def _capture(self, batch: Batch) -> Captured | None:
+        free, total = torch.cuda.mem_get_info(self.device)
+        if free < torch.cuda.memory_reserved(self.device):
+            torch.cuda.empty_cache()  # of what passes without a graph took: graphs have their own
+            free, total = torch.cuda.mem_get_info(self.device)
+        if free < LEAST_FREE * total:
+            return None
+        place, graph = batch.to(self.device), torch.cuda.CUDAGraph()
         # Threads of the loader go on meanwhile, and may ask the device for anything.
         graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         try:
             sums = self.compute(place, self.factor)
         finally:
             graph.capture_end()
-        return graph, place, sums
+        return graph, place, replace(sums, objective=sums.objective.detach())
 
 
 def graphs_wanted(config: Config, model: TranslationTransformer, device: torch.device) -> bool:
