@@ -84,7 +84,7 @@ class Ours:
         tokenizer = cast(BaseTokenizer, Vocabulary(setup.size.vocab_size))
         learner = build_learner(config, tokenizer, **computing, total_steps=10**6)
         self.model, self.scaler = learner.model, learner.scaler
-        self.graphs = graphs_wanted(config, learner.model, setup.device)
+        self.graphs = graphs_wanted(config, setup.device)
         options: dict[str, Any] = {"seed": setup.seed, "graphs": self.graphs}
         self.trainer = create_trainer(learner, OPTIM, **computing, **options)
         self.trainer.logger.setLevel(logging.CRITICAL)  # some peers switch on all messages

@@ -387,7 +387,7 @@ class TrainConfig(Section, section="train"):
     # auto: the faster; tf32: float32 whose products a GPU makes in TensorFloat-32
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     compile: bool = False  # both stacks, and the softmax of the cross-entropy
-    cuda_graphs: bool = False  # all that a shape of a batch launches at once: for small batches
+    cuda_graphs: bool = False  # forward and backward as CUDA graphs, one for each shape of a batch
     deterministic: bool = False  # on a GPU too a run repeats itself to the last bit, but is slower
     runs_dir: str = "runs"
     log_every: int = count(20, le=MOST_STEPS)  # steps

@@ -113,7 +113,9 @@ def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None
     except Exception as error:
         if is_out_of_memory(error):
             remedy = smaller_batches(config)
-            if resumed is not None:
+            if config.train.cuda_graphs:
+                remedy = "use --set train.cuda_graphs=false, which needs less"
+            elif resumed is not None:
                 remedy = (
                     "a run goes on with its own batches: give it more memory, or more devices "
                     "(--nproc_per_node), or begin a new run with its weights (--init_from "
@@ -126,7 +128,8 @@ def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None
         if "DataLoader worker" in str(error):
             use = "memory or shared memory ended, as a rule; use --set data.num_workers=0"
             raise UserError(f"{one_line(error)}: {use}") from error
-        if config.train.cuda_graphs and "captur" in str(error):
+        capturing = config.train.cuda_graphs and isinstance(error, RuntimeError)
+        if capturing and "captur" in str(error):
             use = "use --set train.cuda_graphs=false"
             raise UserError(f"train.cuda_graphs = True: {one_line(error)}; {use}") from error
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):

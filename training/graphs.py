@@ -3,7 +3,9 @@
 A GPU computes a small batch faster than Python can ask for it, operation by operation.
 """
 
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -12,14 +14,15 @@ from configs.schema import Config
 from data.batching import TENSORS, Batch
 from models.loss import TokenSums
 from models.positional_encodings.randomized import RandomizedScheme
-from models.transformer import TranslationTransformer
+from models.schemes import build_scheme
 from utils.errors import UserError
 from utils.machine import if_it_fits
+
+logger = logging.getLogger(__name__)
 
 # Of a batch, on any device, and a factor, 0-dimensional: forward, and backward of the objective
 # times the factor.
 Pass = Callable[[Batch, torch.Tensor], TokenSums]
-LEAST_FREE = 0.1  # share of the GPU's memory: below it no more graphs are made
 
 Shape = tuple[int, ...]
 Captured = tuple[torch.cuda.CUDAGraph, Batch, TokenSums]  # and where it reads and leaves them
@@ -41,7 +44,8 @@ class GraphedPasses:
         self.pool = torch.cuda.graph_pool_handle()
         self.factor = torch.ones((), device=device)
         self.seen: set[Shape] = set()
-        self.captured: dict[Shape, Captured | None] = {}  # None: there was no room
+        self.captured: dict[Shape, Captured] = {}
+        self.full = False
 
     def __call__(self, batch: Batch, factor: float) -> TokenSums:
         """The sums stay as they are until the next call."""
@@ -55,36 +59,48 @@ class GraphedPasses:
 
     def _pass(self, batch: Batch) -> TokenSums:
         shape = (*batch.src.shape, batch.tgt_in.shape[1], batch.n_tokens)
-        if shape in self.seen and shape not in self.captured:
-            self.captured[shape] = if_it_fits(self._capture, batch)
+        if shape in self.seen and shape not in self.captured and not self.full:
+            captured = if_it_fits(self._capture, batch) if self._has_room() else None
+            if captured is None:  # nor shall another be tried: one that fails may leave traces
+                self.full = True
+                said = "train.cuda_graphs: memory for %d graphs; other batches pass without one"
+                logger.warning(said, len(self.captured))
+            else:
+                self.captured[shape] = captured
         self.seen.add(shape)
-        captured = self.captured.get(shape)
-        if captured is None:
+        if shape not in self.captured:
             return self.compute(batch, self.factor)
-        graph, place, sums = captured
+        graph, place, sums = self.captured[shape]
         for name in TENSORS:
             getattr(place, name).copy_(getattr(batch, name), non_blocking=True)
         graph.replay()
         return sums
 
-    def _capture(self, batch: Batch) -> Captured | None:
-        free, total = torch.cuda.mem_get_info(self.device)
-        if free < torch.cuda.memory_reserved(self.device):
-            torch.cuda.empty_cache()  # of what passes without a graph took: graphs have their own
-            free, total = torch.cuda.mem_get_info(self.device)
-        if free < LEAST_FREE * total:
-            return None
-        place, graph = batch.to(self.device), torch.cuda.CUDAGraph()
+    def _has_room(self) -> bool:
+        """Whether memory is free for a pass as large as any, and once for what graphs share."""
+        held = torch.cuda.memory_allocated(self.device)
+        most = torch.cuda.max_memory_allocated(self.device) - held
+        needed = most if self.captured else 2 * most
+        if torch.cuda.mem_get_info(self.device)[0] < needed:
+            torch.cuda.empty_cache()  # of what passes without a graph took, on this stream or not
+        return torch.cuda.mem_get_info(self.device)[0] >= needed
+
+    def _capture(self, batch: Batch) -> Captured:
+        tensors = {name: getattr(batch, name).to(self.device, copy=True) for name in TENSORS}
+        place, graph = replace(batch, **tensors), torch.cuda.CUDAGraph()
         # Threads of the loader go on meanwhile, and may ask the device for anything.
         graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         try:
             sums = self.compute(place, self.factor)
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # it would only say that there was an error
+                graph.capture_end()
+            raise
+        graph.capture_end()
         return graph, place, replace(sums, objective=sums.objective.detach())
 
 
-def graphs_wanted(config: Config, model: TranslationTransformer, device: torch.device) -> bool:
+def graphs_wanted(config: Config, device: torch.device) -> bool:
     """Whether passes are to be captured. Raises UserError where they are, and cannot be."""
     if not config.train.cuda_graphs:
         return False
@@ -92,8 +108,9 @@ def graphs_wanted(config: Config, model: TranslationTransformer, device: torch.d
     if device.type != "cuda":
         raise UserError(f"train.cuda_graphs = True needs a CUDA device; {use}")
     if torch.distributed.is_initialized():
-        raise UserError(f"train.cuda_graphs = True is for one process; {use}")
-    if any(isinstance(module, RandomizedScheme) for module in model.modules()):
+        alone = "one process, without torchrun or --nproc_per_node"
+        raise UserError(f"train.cuda_graphs = True is for {alone}; {use}")
+    if any(isinstance(each, RandomizedScheme) for each in build_scheme(config.model).modules()):
         kind = type(config.model.position).__name__
         raise UserError(f"train.cuda_graphs = True: {kind} draws positions on the host; {use}")
     return True

@@ -96,7 +96,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
                 remedy = f"go on where it can, or give --set train.init_from={resumed} to a new run"
                 raise UserError(f"{begun}, which this {device.type} does not: {remedy}") from None
             config = apply_overrides(config, [f"train.precision={precision}"])
-            dtype = DTYPES[precision]
+            dtype, graphs = DTYPES[precision], graphs_wanted(config, device)
             if precision == "tf32":
                 torch.set_float32_matmul_precision("high")
             corpus = build_corpus(config.data)
@@ -123,7 +123,7 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
                 seed=config.train.seed,
                 on_bad_numbers=BadUpdates(config.optim.bad_numbers, run, progress),
                 largest=largest_batches(data.loader),
-                graphs=graphs_wanted(config, learner.model, device),
+                graphs=graphs,
             )
             evaluator = create_evaluator(
                 learner.evaluated, pad_id=tokenizer.pad_id, device=device, dtype=dtype

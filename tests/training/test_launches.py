@@ -1,15 +1,19 @@
 """What an update asks of a device: how many operations, and that it never waits for an answer."""
 
+import itertools
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+from ignite.engine import Engine, Events
 from operations import WAITS, Operations
 from tiny_models import POSITIONS
+from toy_runs import run_here, toy_config
 from updates import VOCABULARY, batch_of, plain_update, sentences
 
 from configs.schema import (
@@ -29,7 +33,9 @@ from models.attention import kernels
 from models.build import build_model
 from models.dropout import Dropout
 from models.loss import TokenSums
+from training import run
 from training.graphs import GraphedPasses, graphs_wanted
+from training.prepare import Learner
 from training.schedules import build_optimizer
 from utils.errors import UserError
 from utils.machine import CPU
@@ -79,42 +85,105 @@ def test_an_update_launches_no_more_operations_than_it_did(monkeypatch: pytest.M
     assert rope.total() - plain.total() <= 66
 
 
-@pytest.mark.parametrize("free", [[50], [5, 50], [5, 5], [50, "and not enough"]])
+class Cuda:
+    """What stands for torch.cuda: graphs that note what is asked of them, so many bytes free."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *free: int) -> None:
+        self.told: list[str] = []
+        self.left = itertools.chain(free, itertools.repeat(free[-1]))
+        here, side, graph = mock.Mock(), mock.Mock(), mock.Mock()
+        for name, stream in {"here": here, "side": side}.items():
+            stream.wait_stream = lambda other, name=name: self.told.append(f"{name} waits")
+        for name in ("capture_begin", "capture_end", "replay"):
+            getattr(graph, name).side_effect = lambda name=name, **_: self.told.append(name)
+        stand_ins: dict[str, Any] = {"Stream": lambda _: side, "current_stream": lambda _: here}
+        stand_ins |= {"CUDAGraph": lambda: graph, "graph_pool_handle": lambda: 0}
+        stand_ins |= {"stream": nullcontext, "mem_get_info": lambda _: (next(self.left), 100)}
+        stand_ins |= {"memory_allocated": lambda _: 10, "max_memory_allocated": lambda _: 30}
+        stand_ins |= {"empty_cache": lambda: self.told.append("empty_cache")}
+        for name, stand_in in stand_ins.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+
+
+def without_room(batch: Batch, factor: torch.Tensor) -> TokenSums:
+    raise torch.OutOfMemoryError
+
+
+@pytest.mark.parametrize("free", [(40,), (39, 40), (39, 39), (40, 40, 0)])
 def test_the_second_batch_of_a_shape_is_captured_and_the_next_replayed(
-    monkeypatch: pytest.MonkeyPatch, free: list[Any]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, free: tuple[int, ...]
 ) -> None:
-    """Where there is memory for it. The graphs are none here, and note what is asked of them."""
-    graph, left = mock.Mock(), iter(free)
-    if "and not enough" in free:
-        graph.capture_end.side_effect = torch.OutOfMemoryError
-    cuda = {"Stream": mock.Mock(), "current_stream": mock.Mock(), "CUDAGraph": lambda: graph}
-    cuda |= {"stream": nullcontext, "graph_pool_handle": mock.Mock()}
-    cuda |= {"mem_get_info": lambda device: (next(left), 100), "memory_reserved": lambda device: 20}
-    for name, stand_in in cuda.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    computed: list[tuple[Batch, float]] = []
+    """Where there is memory for it, twice that of a pass."""
+    cuda, factors = Cuda(monkeypatch, *free), []
 
     def compute(batch: Batch, factor: torch.Tensor) -> TokenSums:
-        computed.append((batch, factor.item()))
+        cuda.told.append("compute")
+        factors.append(factor.item())
+        if free[-1] == 0 and cuda.told[-2] == "capture_begin":
+            without_room(batch, factor)
         return TokenSums(*torch.zeros(3))
 
     passes = GraphedPasses(compute, CPU)
     split = sentences(6, seed=1)
-    short, long = batch_of(split, range(2)), batch_of(split, range(6))
-    _, second, third = (passes(short, factor) for factor in (0.5, 0.25, 0.125))
-    passes(long, 1.0)
-    told = [call[0] for call in graph.method_calls]
-    if free[-1] != 50:
-        expected = [0.5, 0.25, 0.125, 1.0] if free == [5, 5] else [0.5, 0.25, 0.25, 0.125, 1.0]
-        assert [factor for _, factor in computed] == expected
-        assert "replay" not in told
+    batch, other = batch_of(split, range(2)), batch_of(split, range(6))
+    of_one_shape = [replace(batch, src=batch.src + i) for i in range(4)]
+    sums = [passes(each, 0.5**i) for i, each in enumerate(of_one_shape)]
+    passes(other, 5.0)
+    assert cuda.told[:3] == ["side waits", "compute", "here waits"]
+    if free[-1] < 40:
+        assert "replay" not in cuda.told
+        in_vain = [0.5] if free[-1] == 0 else []
+        assert factors == [1, *in_vain, 0.5, 0.25, 0.125, 5]
+        assert caplog.messages == [
+            "train.cuda_graphs: memory for 0 graphs; other batches pass without one"
+        ]
         return
-    assert [factor for _, factor in computed] == [0.5, 0.25, 1.0]
-    assert told == ["capture_begin", "capture_end", "replay", "replay"]
-    assert second is third  # what the graph leaves
-    other = replace(short, src=short.src + 1)
-    passes(other, 1.0)
-    assert torch.equal(computed[1][0].src, other.src)  # where the graph reads
+    captured = ["side waits", "capture_begin", "compute", "capture_end", "replay", "here waits"]
+    replayed = ["side waits", "replay", "here waits"]
+    emptied = [told for told in cuda.told if told != "empty_cache"]
+    assert emptied[3:-3] == [*captured, *replayed, *replayed]
+    assert len(cuda.told) - len(emptied) == len(free) - 1
+    assert factors == [1, 0.5, 5]
+    assert sums[1] is sums[2] is sums[3]  # what the graph leaves
+    [(_, place, _)] = passes.captured.values()
+    assert torch.equal(place.src, of_one_shape[3].src)  # where it reads
+    assert torch.equal(of_one_shape[1].src, batch.src + 1)
+
+
+def test_a_capture_that_fails_says_why_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda(monkeypatch, 40)
+
+    def compute(batch: Batch, factor: torch.Tensor) -> TokenSums:
+        if "capture_begin" in cuda.told:
+            monkeypatch.setattr(torch.cuda.CUDAGraph(), "capture_end", mock.Mock(side_effect=later))
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return TokenSums(*torch.zeros(3))
+
+    later = RuntimeError("operation failed due to a previous error during capture")
+    passes, batch = GraphedPasses(compute, CPU), batch_of(sentences(2, seed=1), range(2))
+    passes(batch, 1.0)
+    with pytest.raises(RuntimeError, match="not permitted"):
+        passes(batch, 1.0)
+
+
+def test_a_run_of_graphs_adds_to_gradients_that_stay_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Graphs add there; these here leave out what they were captured from."""
+    cuda, places = Cuda(monkeypatch, 40), []
+
+    def note(trainer: Engine, learner: Learner) -> None:
+        @trainer.on(Events.ITERATION_COMPLETED)
+        def _(engine: Engine) -> None:
+            gradients = [p.grad for p in learner.model.parameters() if p.grad is not None]
+            assert not any(gradient.any() for gradient in gradients)
+            places.append([gradient.data_ptr() for gradient in gradients])
+
+    monkeypatch.setattr(run, "graphs_wanted", lambda config, device: config.train.cuda_graphs)
+    run_here(toy_config(tmp_path, "train.cuda_graphs=true train.max_epochs=2"), hook=note)
+    assert cuda.told.count("replay") >= len(places) / 2
+    assert places[0]
+    assert all(each == places[0] for each in places)
 
 
 def test_what_cannot_be_captured_is_refused_before_it_begins(
@@ -123,11 +192,10 @@ def test_what_cannot_be_captured_is_refused_before_it_begins(
     gpu = torch.device("cuda")
 
     def wanted(name: str, device: torch.device, graphs: bool = True) -> bool:
-        model = ModelConfig(position=POSITIONS[name], d_model=32, n_heads=2, d_ff=32)
+        model = ModelConfig(position=POSITIONS[name])
         train, data = TrainConfig(cuda_graphs=graphs), DataConfig(max_len=16)
-        decode = DecodeConfig(max_len=16)
-        config = Config(model=model, data=data, decode=decode, train=train)
-        return graphs_wanted(config, build_model(model, VOCABULARY), device)
+        config = Config(model=model, data=data, decode=DecodeConfig(max_len=16), train=train)
+        return graphs_wanted(config, device)
 
     assert wanted("rope", gpu)
     assert not wanted("randomized_rope", CPU, graphs=False)
@@ -136,5 +204,5 @@ def test_what_cannot_be_captured_is_refused_before_it_begins(
     with pytest.raises(UserError, match="Randomized draws positions on the host; use --set"):
         wanted("randomized_rope", gpu)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    with pytest.raises(UserError, match="is for one process; use --set"):
+    with pytest.raises(UserError, match=r"is for one process, without torchrun or .*; use --set"):
         wanted("rope", gpu)
