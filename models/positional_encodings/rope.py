@@ -5,6 +5,7 @@ Su et al. 2021, "RoFormer", equations 14-16 and 34.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal, cast
 
 import torch
@@ -33,12 +34,24 @@ def inverse_frequencies(
 ) -> Tensor:
     """theta_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, as [dim/2], in radians a position.
 
-    Raises ValueError for an odd dim.
+    Not to be written to: all who ask for the same get the same tensor. Raises ValueError for an odd
+    dim.
     """
     if dim % 2:
         raise ValueError(f"a rotation turns pairs of dimensions: dim = {dim} must be even")
+    powers = _powers if torch.compiler.is_compiling() else _held_powers
+    return powers(dim, base, dtype, device)
+
+
+def _powers(dim: int, base: float, dtype: torch.dtype, device: torch.device | str) -> Tensor:
     steps = torch.arange(0, dim, 2, dtype=exact_dtype(dtype), device=device)
     return torch.pow(base, steps / -dim).to(dtype)
+
+
+@lru_cache(maxsize=64)
+def _held_powers(dim: int, base: float, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    with torch.inference_mode(False):  # whoever asks first, a training may be next
+        return _powers(dim, base, dtype, device)
 
 
 def fastest(theta: Tensor, share: float) -> Tensor:

@@ -82,7 +82,7 @@ def test_an_update_launches_no_more_operations_than_it_did(monkeypatch: pytest.M
         for position in (POSITIONS["none"], Rope(form="real"))
     )
     assert plain.total() <= 700
-    assert rope.total() - plain.total() <= 66
+    assert rope.total() - plain.total() <= 60
 
 
 class Cuda:

@@ -241,6 +241,14 @@ def test_an_odd_size_is_refused() -> None:
         inverse_frequencies(7)
 
 
+def test_frequencies_that_a_search_asked_for_serve_a_training() -> None:
+    with torch.inference_mode():
+        inverse_frequencies(10, base=77.0)
+    x = torch.ones(5, requires_grad=True)
+    (x * inverse_frequencies(10, base=77.0)).sum().backward()
+    assert torch.equal(x.grad, inverse_frequencies(10, base=77.0))
+
+
 # --------------------------------------------------------------------------------------------- xPos
 
 DIM = 8
