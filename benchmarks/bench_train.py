@@ -232,22 +232,18 @@ def split_step(ours: Ours, comparison: Comparison) -> dict[str, list[float]]:
 
 
 def compare_models(
-    report: Report, comparison: Comparison, names: Sequence[str], heading: str, *, memory: bool
-) -> None:
-    """One section: ours and its peers."""
+    report: Report, comparison: Comparison, names: Sequence[str], heading: str
+) -> list[str]:
+    """One section: ours and its peers. Those that are in it."""
     setup = comparison.setup
     models, left_out = build_models(names, setup)
     rows = comparison.measure(models, "model")
-    models.clear()  # before the memory of others is measured
+    models.clear()
     parts = split_step(Ours(setup), comparison)
     for row in rows:
         row["ours_over_it"] = ratio(row["seconds"], rows[0]["seconds"])
-        if memory:
-            row["peak_memory_mb"] = in_fresh_process(row["model"], setup)
     columns = {"model": "{model}", **FIGURES, "ours / it, tokens/s": "{ours_over_it}"}
     columns["utilisation"] = "{utilisation.median:.1%}"
-    if memory:
-        columns["peak memory, MB"] = "{peak_memory_mb:,.0f}"
     parts_ms = {part: 1e3 * spread(seconds).median for part, seconds in parts.items()}
     whole = sum(parts_ms.values())
     shares = [[part, figure(ms), f"{ms / whole:.1%}"] for part, ms in parts_ms.items()]
@@ -268,6 +264,18 @@ def compare_models(
     )
     data = {**conditions, "models": rows, "parts_ms": parts_ms, "left_out": left_out}
     report.add(heading, body, data)
+    return [row["model"] for row in rows]
+
+
+def compare_memory(report: Report, setup: Setup, names: Sequence[str], heading: str) -> None:
+    """One section, each model in a process of its own; after the speed, which is written then.
+
+    Without graphs, whose memory torch does not count as allocated.
+    """
+    plain = [name for name in names if name != "ours_graphs"]
+    rows = [{"model": name, "peak_memory_mb": in_fresh_process(name, setup)} for name in plain]
+    columns = {"model": "{model}", "peak memory, MB": "{peak_memory_mb:,.0f}"}
+    report.add(heading, common.table(rows, columns), {"setup": setup, "memory": rows})
 
 
 def compare_schemes(
@@ -354,7 +362,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                 size = dataclasses.replace(size, batch_tokens=args.batch_tokens)
             comparison = Comparison(Setup(size, device, precision, **same), rates)
             heading = f"{name}, {precision}"
-            compare_models(report, comparison, names, heading, memory=args.memory)
+            measured = compare_models(report, comparison, names, heading)
+            if args.memory:
+                compare_memory(report, comparison.setup, measured, f"{heading}: memory")
             if schemes:
                 compare_schemes(report, comparison, schemes, f"{heading}: position schemes")
     if args.widths:
