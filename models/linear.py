@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.products import affine, onednn
 from utils.machine import computes_bf16
 
 _SOME, _LARGE = 256, 1_000_000  # rows, of a weight of so many numbers: the output projection
@@ -79,8 +80,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _product(x: Tensor, weight: Tensor, laid_out: Tensor | None, bias: Tensor | None) -> Tensor:
     if laid_out is None or not laid_out.is_mkldnn:
-        return F.linear(x, weight if laid_out is None else laid_out, bias)
-    return torch.ops.mkldnn._linear_pointwise.default(x, laid_out, bias, "none", [], "")
+        return affine(x, weight if laid_out is None else laid_out, bias)
+    return onednn(x, laid_out, bias)
 
 
 def _for_rows(weight: Tensor, n_rows: int, *, by_columns: bool = True) -> Tensor | None:

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models.products import by_onednn, product
+
 # Rows of logits at once; on a CPU few enough for the cache to hold them between two passes.
 _ROWS_CPU, _ROWS = 512, 4096
 # There in bfloat16, for a weight of so many numbers: more, for its gradient leaves the cache each
@@ -91,7 +93,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             rows, softmax = _ROWS_LARGE, partial(_in_place, softmax)
         for start in range(0, len(h), rows):
             some, target = h[start : start + rows], targets[start : start + rows]
-            logits = torch.mm(some, w.t())
+            logits = product(some, w.t())
             logits[:, vocab_size:] = -torch.inf
             exps, total, log_total, at_target, hits = softmax(
                 logits, target, dtype if differentiate else exact
@@ -105,7 +107,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             if not differentiate:
                 continue
             # d objective / d logits = exps / total - (1 - eps) onehot - eps / V
-            part = torch.mm(exps, w).to(exact).div_(total[:, None])
+            part = product(exps, w).to(exact).div_(total[:, None])
             part.sub_(w[target], alpha=1 - label_smoothing).sub_(mean_w, alpha=label_smoothing)
             grad_hidden[start : start + rows] = part
             _add_product(grad_weight, exps.t(), (some / total[:, None]).to(dtype))
@@ -126,10 +128,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """total += a @ b, where a and b may be less exact than total."""
-    if total.dtype == a.dtype:
+    if total.dtype == a.dtype and not by_onednn(a, b):
         total.addmm_(a, b)
     else:
-        total += torch.mm(a, b)
+        total += product(a, b)
 
 
 def product_dtype(weight: Tensor) -> torch.dtype:

@@ -175,11 +175,24 @@ def provenance(device: torch.device = CPU) -> dict[str, str]:
 
 
 def cpu_name() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def has_wide_amd_cores() -> bool:
+    """Whether it is an AMD processor that multiplies 512 bits at once: Zen 5 and later."""
+    family = _cpuinfo("cpu family") if _cpuinfo("vendor_id") == "AuthenticAMD" else ""
+    return family.isdecimal() and int(family) >= 26
+
+
+@cache
+def _cpuinfo(field: str) -> str:
+    """What Linux says of the first processor, or ""."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+            name, _, value = line.partition(":")
+            if name.strip() == field:
+                return value.strip()
+    return ""
 
 
 def cores() -> int:

@@ -1,0 +1,73 @@
+"""Products of float32 matrices on a CPU, by oneDNN where that is faster than torch's own library.
+
+On AMD's processors MKL, which torch multiplies float32 by, leaves AVX-512 aside: on those of full
+width oneDNN takes half the time (benchmarks/README.md).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from utils.machine import has_wide_amd_cores
+
+_WORTH = 1_500_000  # multiplications, below which oneDNN takes longer to begin than MKL to finish
+_FASTER = (
+    has_wide_amd_cores()
+    and torch.backends.mkldnn.is_available()
+    and torch.backends.cpu.get_cpu_capability() == "AVX512"
+)
+
+
+def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """a [...,I] @ b [I,O] + bias [O] -> [...,O], without a gradient."""
+    if not by_onednn(a, b):
+        return F.linear(a, b.t(), bias)
+    if bias is None and a.dim() == 2 and len(a) > b.shape[1]:  # faster with the larger one last
+        return onednn(b.t(), a).t()
+    return onednn(a, b.t(), bias)
+
+
+def by_onednn(a: Tensor, b: Tensor) -> bool:
+    """Whether it makes a [...,I] @ b [I,O]: of two matrices alike in kind, and large enough."""
+    return (
+        _FASTER
+        and a.dtype == b.dtype == torch.float32
+        and a.device.type == b.device.type == "cpu"
+        and a.numel() * b.shape[1] >= _WORTH
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I], laid out for oneDNN or not."""
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return onednn(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        rows = grad.flatten(0, -2)
+        by_x, by_weight, by_bias = ctx.needs_input_grad
+        return (
+            product(grad, weight) if by_x else None,
+            product(rows.t(), x.flatten(0, -2)) if by_weight else None,
+            rows.sum(0) if by_bias else None,
+        )
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I]. Differentiable, by oneDNN once."""
+    if by_onednn(x, weight.t()):
+        return _Affine.apply(x, weight, bias)
+    return F.linear(x, weight, bias)
