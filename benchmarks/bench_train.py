@@ -37,6 +37,7 @@ from configs.position_names import POSITIONS
 from data.batching import Batch, collate, form_batches, padded_tokens
 from data.cache import TokenizedSplit
 from experiments.common import chosen
+from models.products import product
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 from utils.machine import computes_bf16
@@ -165,8 +166,9 @@ def matrix_rate(dtype: torch.dtype, device: torch.device, most_s: float = 1.0) -
         work = 2 * n**3 / 1e9
         if rates and work / max(rates.values()) > most_s:
             break
-        pair = {key: torch.randn(n, n, device=device).to(dtype) for key in "ab"}
-        timer = Timer("a @ b", globals=pair, num_threads=torch.get_num_threads())
+        names: dict[str, Any] = {"product": product}
+        names |= {key: torch.randn(n, n, device=device).to(dtype) for key in "ab"}
+        timer = Timer("product(a, b)", globals=names, num_threads=torch.get_num_threads())
         rates[n] = work / min(timer.blocked_autorange(min_run_time=most_s).times)
     return rates
 

@@ -127,8 +127,8 @@ class LayerStep:
         self.k, self.v = (x.contiguous() for x in memory_kv)  # read at every step
         self.qkv, self.out = unpacked(own.qkv_proj), unpacked(own.out_proj)
         self.q, self.cross_out = unpacked(cross.q_proj), unpacked(cross.out_proj)
-        self.linear1, self.linear2 = unpacked(ffn.linear1), unpacked(ffn.linear2)
-        self.activation = ffn.activation
+        self.linear1 = unpacked(ffn.linear1, ffn.activation)
+        self.linear2 = unpacked(ffn.linear2)
         self.norms = [normed(norm) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
     def __call__(self, y: Tensor, state: DecodeState) -> Tensor:
@@ -165,7 +165,7 @@ class LayerStep:
         return self.cross_out(weighed.view(n_rows, length, d_model))
 
     def feed_forward(self, y: Tensor, state: DecodeState) -> Tensor:
-        return self.linear2(self.activation(self.linear1(y)))
+        return self.linear2(self.linear1(y))
 
 
 def normed(norm: nn.LayerNorm) -> Callable[[Tensor], Tensor]:

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.products import affine, onednn
+from models.products import FASTER, affine, onednn
 from utils.machine import computes_bf16
 
-_SOME, _LARGE = 256, 1_000_000  # rows, of a weight of so many numbers: the output projection
-_FEW = 64  # rows, of any other weight
+_LARGE = 1_000_000  # numbers of a weight: the output projection
+_SOME: float = 256  # rows, of such a weight
+_FEW: float = 64  # rows, of any other
 # Multiplications, below which oneDNN takes longer to begin than torch to finish, unless the weight
 # has so many numbers that to fetch them is what takes long.
 _WORTH, _FETCHED = 2_000_000, 2_000_000
@@ -22,6 +23,10 @@ _WORTH, _FETCHED = 2_000_000, 2_000_000
 _BY_COLUMNS = math.inf
 if torch.backends.cpu.get_cpu_capability() == "AVX512":
     _FEW, _WORTH, _FETCHED, _BY_COLUMNS = _SOME, 500_000, 100_000, 200_000
+if FASTER:
+    _FEW = _SOME = math.inf
+
+Activation = Callable[[Tensor], Tensor]
 
 # Within `weights_fixed`: by id, and whether by columns, each weight that was met and the same laid
 # out.
@@ -49,8 +54,11 @@ def weights_fixed() -> Iterator[None]:
         _laid_out.reset(token)
 
 
-def unpacked(module: nn.Linear) -> Callable[[Tensor], Tensor]:
-    """`linear` of x [B,T,I] by a module, for a scope of `weights_fixed`, and without its calls."""
+def unpacked(module: nn.Linear, activation: Activation | None = None) -> Activation:
+    """`linear` of x [B,T,I] by a module, for a scope of `weights_fixed`, and without its calls.
+
+    What comes out goes through the activation, if there is one.
+    """
     weight, bias = module.weight, module.bias
     by_rows: dict[int, Tensor | None] = {}
 
@@ -60,7 +68,11 @@ def unpacked(module: nn.Linear) -> Callable[[Tensor], Tensor]:
             # With AVX-512 a search that began with more rows has its weights laid out for those.
             alone = not by_rows or math.isinf(_BY_COLUMNS)
             by_rows[n_rows] = _for_rows(weight, n_rows, by_columns=alone)
-        return _product(x, weight, by_rows[n_rows], bias)
+        laid_out = by_rows[n_rows]
+        if activation is F.relu and laid_out is not None and laid_out.is_mkldnn:
+            return onednn(x, laid_out, bias, then="relu")
+        out = _product(x, weight, laid_out, bias)
+        return out if activation is None else activation(out)
 
     return apply
 

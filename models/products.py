@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from utils.machine import has_wide_amd_cores
 
 _WORTH = 1_500_000  # multiplications, below which oneDNN takes longer to begin than MKL to finish
-_FASTER = (
+FASTER = (
     has_wide_amd_cores()
     and torch.backends.mkldnn.is_available()
     and torch.backends.cpu.get_cpu_capability() == "AVX512"
@@ -33,7 +33,7 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 def by_onednn(a: Tensor, b: Tensor) -> bool:
     """Whether it makes a [...,I] @ b [I,O]: of two matrices alike in kind, and large enough."""
     return (
-        _FASTER
+        FASTER
         and a.dtype == b.dtype == torch.float32
         and a.device.type == b.device.type == "cpu"
         and a.numel() * b.shape[1] >= _WORTH
@@ -42,9 +42,12 @@ def by_onednn(a: Tensor, b: Tensor) -> bool:
     )
 
 
-def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I], laid out for oneDNN or not."""
-    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, then: str = "none") -> Tensor:
+    """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I], laid out for oneDNN or not.
+
+    `then` may be oneDNN's name of an activation.
+    """
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, then, [], "")
 
 
 class _Affine(torch.autograd.Function):

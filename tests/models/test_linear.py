@@ -73,6 +73,19 @@ def test_with_avx512_a_search_that_began_with_more_rows_goes_on_with_their_layou
     assert held == {False, columns}
 
 
+@pytest.mark.parametrize("activation", [F.relu, F.gelu])
+@pytest.mark.parametrize("worth", [1, 10**9])  # by oneDNN, and by torch
+def test_an_activation_follows(
+    module: Linear, activation: Any, worth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models.linear, "_WORTH", worth)
+    x = torch.randn(5, 1, 16)
+    with torch.inference_mode(), weights_fixed():
+        out, plain = unpacked(module, activation)(x), F.linear(x, module.weight, module.bias)
+    assert torch.allclose(out, activation(plain), rtol=0, atol=1e-5)
+    assert (plain < 0).any()
+
+
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 def test_follows_the_weight_from_scope_to_scope(module: Linear, optimizer: Any) -> None:
     x = torch.randn(4, 16)
@@ -134,6 +147,7 @@ def test_few_rows_and_many_products_are_worth_it(
     rows: int, size: int, laid_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models.linear, "_FEW", 64)  # as without AVX-512
+    monkeypatch.setattr(models.linear, "_SOME", 256)
     monkeypatch.setattr(models.linear, "_WORTH", 2_000_000)
     monkeypatch.setattr(models.linear, "_FETCHED", 2_000_000)
     module = Linear(size, size)
