@@ -30,14 +30,14 @@ def attend_eager(
     value_term: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention step by step. Returns (out, weights before dropout); arguments as in `attend`."""
-    logits = torch.matmul(q, k.transpose(-2, -1)) * scale
+    logits = torch.matmul(q, k.transpose(-2, -1)).mul_(scale)
     if bias is not None:
-        logits = logits + bias
+        logits += bias
     if is_causal:
         ones = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
-        logits = logits.masked_fill(~ones.tril(), -torch.inf)
+        logits.masked_fill_(~ones.tril(), -torch.inf)
     if mask is not None:
-        logits = logits.masked_fill(~mask, -torch.inf)
+        logits.masked_fill_(~mask, -torch.inf)
     exact = logits if logits.dtype == torch.float64 else logits.float()
     weights = exact.softmax(dim=-1).to(v.dtype)
     dropped = F.dropout(weights, dropout_p, training=dropout_p > 0)
