@@ -61,9 +61,13 @@ def steps_between_looks(device: torch.device) -> int:
 
 
 def allowed_log_probs(logits: Tensor, never: Tensor) -> Tensor:
-    """logits [...,V] -> log-probabilities in float32 or better, with the ids `never` ruled out."""
+    """logits [...,V] -> log-probabilities in float32 or better, with the ids `never` ruled out.
+
+    The logits may be overwritten: on a CPU there is no memory beside them that is as near.
+    """
     exact = logits if logits.dtype == torch.float64 else logits.float()
-    return exact.log_softmax(dim=-1).index_fill_(-1, never, -torch.inf)
+    out = exact if exact.device.type == "cpu" else None
+    return torch.log_softmax(exact, dim=-1, out=out).index_fill_(-1, never, -torch.inf)
 
 
 def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:

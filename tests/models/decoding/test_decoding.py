@@ -411,6 +411,20 @@ def test_ids_that_are_never_generated() -> None:
     assert (logits == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 1, 3), (2, 3, 1237), (40, 5, 8000), (3, 1, 100_003)])
+def test_log_probabilities_in_the_memory_of_the_logits(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    logits, never = torch.randn(shape, dtype=dtype), torch.tensor([0])
+    logits[..., 1] = -torch.inf
+    expected = logits.log_softmax(dim=-1).index_fill(-1, never, -torch.inf)
+    found = allowed_log_probs(logits, never)
+    assert torch.equal(found, expected)
+    assert found.data_ptr() == logits.data_ptr()
+
+
 def test_a_beam_wider_than_the_vocabulary_works() -> None:
     model, src, wide = lively(), sources(4, 3), 3 * VOCAB
     # With room for one token: every token but padding, which are EOS and nine cut off.
