@@ -101,9 +101,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             n_correct += hits.sum()
             nll += (log_total - at_target).sum()
             mean = some.to(exact) @ mean_w  # of the logits over the vocabulary
-            objective += (
-                log_total - (1 - label_smoothing) * at_target - label_smoothing * mean
-            ).sum()
+            losses = log_total - (1 - label_smoothing) * at_target - label_smoothing * mean
+            objective += losses.sum()
             if not differentiate:
                 continue
             # d objective / d logits = exps / total - (1 - eps) onehot - eps / V

@@ -61,12 +61,9 @@ def steps_between_looks(device: torch.device) -> int:
 
 
 def allowed_log_probs(logits: Tensor, never: Tensor) -> Tensor:
-    """logits [...,V] -> log-probabilities in float32 or better, with the ids `never` ruled out.
-
-    The logits may be overwritten: on a CPU there is no memory beside them that is as near.
-    """
+    """logits [...,V], which may be overwritten -> log-probabilities, the ids `never` ruled out."""
     exact = logits if logits.dtype == torch.float64 else logits.float()
-    out = exact if exact.device.type == "cpu" else None
+    out = exact if exact.device.type == "cpu" else None  # no other memory is as near
     return torch.log_softmax(exact, dim=-1, out=out).index_fill_(-1, never, -torch.inf)
 
 
