@@ -51,7 +51,7 @@ def _in_place(
     """`softmax` into the logits themselves, which are of dtype, a few rows at a time."""
     rows, rest = max(1, _LOGITS // logits.shape[1]), []
     for some, at in zip(logits.split(rows), target.split(rows)):
-        exps, *others = softmax(some, at, dtype)
+        exps, *others = softmax(some, at, torch.float32)
         some.copy_(exps)
         rest.append(others)
     return logits, *map(torch.cat, zip(*rest))
@@ -77,7 +77,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         exact = torch.promote_types(dtype, torch.float32)
         h, w = hidden.to(dtype), weight.to(dtype)
-        mean_w = w.mean(dim=0, dtype=exact)
+        mean_w = weight.mean(dim=0, dtype=exact)
         on_cpu, vocab_size = h.device.type == "cpu", len(w)
         if idle := -vocab_size % (_MULTIPLE_CPU if on_cpu else _MULTIPLE):
             w = F.pad(w, (0, 0, 0, idle))
