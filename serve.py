@@ -11,12 +11,9 @@ from collections.abc import Mapping
 
 from translation.arguments import add_search_arguments, load_from_arguments, require_runs, run_paths
 from translation.settings import config_change
-from utils.cli import Parser, positive, run_main
+from utils.cli import Parser, keep_shapes, positive, run_main
 from utils.errors import UserError
 
-# oneDNN and torch keep what they prepare for each shape of a product, by default for 1,024 shapes:
-# some hundreds of MB, which a server that meets all lengths in all batch sizes would fill.
-SHAPES_KEPT = "256"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -64,8 +61,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     change = config_change(None, None, args.overrides)
     require_runs(args)
-    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(cache, SHAPES_KEPT)  # read when torch is imported
+    keep_shapes(256)
     with listen(args.host, args.port) as listening:
         import uvicorn
 

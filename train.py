@@ -13,7 +13,7 @@ from checkpoints.run import FinishedError, hub_name, require_there
 from configs.load import add_config_arguments, config_of, load_config
 from configs.schema import TRAINING_ONLY, Config
 from configs.serialize import apply_overrides, diff, parse_override
-from utils.cli import Parser, at_most, run_main, threads
+from utils.cli import Parser, at_most, keep_shapes, run_main, threads
 from utils.errors import UserError
 
 # More would share out the time of the cores and fill the memory, and gain nothing.
@@ -138,10 +138,10 @@ def work(local_rank: int, *, args: Namespace, config: Config, resume: Path | Non
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    keep_shapes(64)
     config, checkpoint = choose_config(args)
     if args.diff is not None:
-        show_differences(config, args.diff)
-        return
+        return show_differences(config, args.diff)
     if config.train.init_from is not None and checkpoint is None:
         require_there(Path(config.train.init_from).expanduser())
         if config.train.init_model:

@@ -1,4 +1,4 @@
-"""Linear maps, and the same for the few rows of a search step: one weight met again and again."""
+"""Linear maps, and the same in a search, which meets one weight again and again."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -100,7 +100,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             )
             n_correct += hits.sum()
             nll += (log_total - at_target).sum()
-            mean = some.to(exact) @ mean_w  # of the logits over the vocabulary
+            mean = some.to(exact) @ mean_w  # of the logits over the vocabulary, by exact weights
             losses = log_total - (1 - label_smoothing) * at_target - label_smoothing * mean
             objective += losses.sum()
             if not differentiate:

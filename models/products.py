@@ -1,7 +1,7 @@
 """Products of float32 matrices on a CPU, by oneDNN where that is faster than torch's own library.
 
-On AMD's processors MKL, which torch multiplies float32 by, leaves AVX-512 aside: on those of full
-width oneDNN takes half the time (benchmarks/README.md).
+On AMD's processors MKL, which torch multiplies float32 by, leaves AVX-512 aside: on Zen 5 oneDNN
+takes half the time (benchmarks/README.md).
 """
 
 from typing import Any
@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from utils.machine import has_wide_amd_cores
+from utils.machine import is_amd_zen_5
 
-_WORTH = 1_500_000  # multiplications, below which oneDNN takes longer to begin than MKL to finish
+# Multiplications, below which oneDNN takes longer to begin than MKL to finish.
+_WORTH = 1_500_000
 FASTER = (
-    has_wide_amd_cores()
+    is_amd_zen_5()
     and torch.backends.mkldnn.is_available()
     and torch.backends.cpu.get_cpu_capability() == "AVX512"
 )
@@ -45,7 +46,7 @@ def by_onednn(a: Tensor, b: Tensor) -> bool:
 def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, then: str = "none") -> Tensor:
     """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I], laid out for oneDNN or not.
 
-    `then` may be oneDNN's name of an activation.
+    `then` may be oneDNN's name of an activation ("relu" makes 0 of NaN).
     """
     return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, then, [], "")
 
@@ -60,11 +61,11 @@ class _Affine(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        rows = grad.flatten(0, -2)
+        rows, inputs = (each.reshape(-1, each.shape[-1]) for each in (grad, x))
         by_x, by_weight, by_bias = ctx.needs_input_grad
         return (
             product(grad, weight) if by_x else None,
-            product(rows.t(), x.flatten(0, -2)) if by_weight else None,
+            product(rows.t(), inputs) if by_weight else None,
             rows.sum(0) if by_bias else None,
         )
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from configs import schema as config
 from data.batching import Batch
 from models.loss import Exponentials, TokenSums, exponentials, product_dtype, token_sums
+from models.products import product
 
 # Rows of logits of each pass that stand at once, half a dozen times: logits, probabilities,
 # gradients.
@@ -141,7 +142,7 @@ class _ProjectedPair(torch.autograd.Function):
         for start in range(0, len(targets), rows):
             part = slice(start, start + rows)
             target = targets[part, None]
-            log_p, log_q = (torch.mm(h[part], w.t()).to(exact).log_softmax(dim=1) for h in hidden)
+            log_p, log_q = (product(h[part], w.t()).to(exact).log_softmax(dim=1) for h in hidden)
             p, q = log_p.exp(), log_q.exp()
             gradients = []
             for share, log_probs, probs in zip(weights.cross_entropy, (log_p, log_q), (p, q)):
@@ -170,8 +171,8 @@ class _ProjectedPair(torch.autograd.Function):
                     far.add_(far_p - near_p, alpha=share)
             for h, gradient, grad in zip(hidden, gradients, grad_hidden):
                 short = gradient.to(dtype)
-                grad[part] = torch.mm(short, w)
-                grad_weight += torch.mm(short.t(), h[part])
+                grad[part] = product(short, w)
+                grad_weight += product(short.t(), h[part])
         found, of = (*grad_hidden, grad_weight), (first, second, weight)
         ctx.save_for_backward(*(grad.to(x.dtype) for grad, x in zip(found, of)))
         ctx.mark_non_differentiable(nll, n_correct)

@@ -5,12 +5,11 @@ from typing import get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from models.attention.tap import AttentionTap
 from models.decoding.ensemble import Ensemble
-from models.linear import weights_fixed
+from models.linear import linear, weights_fixed
 from models.positional_encodings.base import Kind
 from models.transformer_ori import TorchDecoder
 from translation.search import BatchSearch, pad_sources
@@ -45,7 +44,7 @@ def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[l
     hidden = model(src, tgt_in, select=flat.to(device), project=False)
     weight, parts = model.output_weight(), []
     for rows, ids in zip(hidden.split(ROWS), wanted.to(device).split(ROWS)):
-        logits = F.linear(rows, weight)
+        logits = linear(rows, weight)
         exact = logits if logits.dtype == torch.float64 else logits.float()
         parts.append(exact.log_softmax(dim=-1).gather(-1, ids[:, None])[:, 0])
     return [each.tolist() for each in torch.cat(parts).split(lengths.tolist())]

@@ -58,6 +58,15 @@ positive = integer(1)
 threads = at_most(MOST_THREADS)
 
 
+def keep_shapes(n: int) -> None:
+    """Of n shapes of a product oneDNN and torch keep what they prepare. Before torch is imported.
+
+    By default of 1,024: up to a gigabyte, which batches of all sizes would fill.
+    """
+    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(cache, str(n))
+
+
 def run_main(main: Callable[[], None]) -> None:
     """Run a script's main and end the process as it ended.
 

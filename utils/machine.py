@@ -178,8 +178,8 @@ def cpu_name() -> str:
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
-def has_wide_amd_cores() -> bool:
-    """Whether it is an AMD processor that multiplies 512 bits at once: Zen 5 and later."""
+def is_amd_zen_5() -> bool:
+    """Whether the processor is AMD's of that generation, or of a later one."""
     family = _cpuinfo("cpu family") if _cpuinfo("vendor_id") == "AuthenticAMD" else ""
     return family.isdecimal() and int(family) >= 26
 

@@ -147,8 +147,11 @@ def test_batches_are_formed_as_in_training_and_are_new_in_every_round() -> None:
 
 
 @pytest.mark.parametrize(("n_src", "n_tgt"), [(7, 5), (60, 90)])
-def test_model_flops_are_what_torch_counts(n_src: int, n_tgt: int) -> None:
-    """Of one length, so that there is no padding; the plain kernel, whose products it counts."""
+def test_model_flops_are_what_torch_counts(
+    n_src: int, n_tgt: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one length, so that there is no padding; the plain kernels, whose products it counts."""
+    monkeypatch.setattr("models.products.FASTER", False)
     model = Ours(SETUP).model.train()
     src = torch.randint(EOS + 1, SETUP.size.vocab_size, (3, n_src))
     tgt = torch.randint(EOS + 1, SETUP.size.vocab_size, (3, n_tgt))

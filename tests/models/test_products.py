@@ -9,6 +9,10 @@ import utils.machine
 from models.loss import token_sums
 from models.products import affine, by_onednn, product
 
+pytestmark = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="torch without oneDNN"
+)
+
 
 @pytest.fixture(autouse=True)
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +23,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(2, 5, 8), (40, 8), (1, 8)])
+@pytest.mark.parametrize("shape", [(2, 5, 8), (40, 8), (1, 8), (8,)])
 @pytest.mark.parametrize("n_out", [3, 30])
 def test_an_affine_map_has_the_values_and_gradients_of_torchs(
     shape: tuple[int, ...], n_out: int, bias: bool
@@ -82,14 +86,14 @@ def test_where_nothing_is_gained_torch_multiplies(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("vendor", "family", "wide"),
+    ("vendor", "family", "zen_5"),
     [("AuthenticAMD", "26", True), ("AuthenticAMD", "25", False), ("GenuineIntel", "6", False)],
 )
 def test_the_processor_is_known_by_its_family(
-    vendor: str, family: str, wide: bool, monkeypatch: pytest.MonkeyPatch
+    vendor: str, family: str, zen_5: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = {"vendor_id": vendor, "cpu family": family}
     monkeypatch.setattr(utils.machine, "_cpuinfo", fields.__getitem__)
-    assert utils.machine.has_wide_amd_cores() == wide
+    assert utils.machine.is_amd_zen_5() == zen_5
     monkeypatch.setattr(utils.machine, "_cpuinfo", lambda field: "")  # not on Linux
-    assert not utils.machine.has_wide_amd_cores()
+    assert not utils.machine.is_amd_zen_5()

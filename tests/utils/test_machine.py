@@ -1,9 +1,10 @@
-"""The memory that a process keeps."""
+"""The memory that a process keeps, also for shapes of products."""
 
 import subprocess
 import sys
 
 import pytest
+import torch
 
 HELD_MB = """
 import torch
@@ -23,3 +24,28 @@ def test_freed_memory_stays_where_it_is_to_be_kept(keep: bool) -> None:
     code = HELD_MB.format(keep="keep_freed_memory()" if keep else "")
     held = float(subprocess.check_output([sys.executable, "-c", code]))
     assert held > 190 if keep else held < 50
+
+
+MET_MB = """
+import sys
+from utils.cli import keep_shapes
+if len(sys.argv) > 1:
+    keep_shapes(int(sys.argv[1]))
+import torch
+from benchmarks.common import status_mb
+from models.products import onednn
+weight, before = torch.ones(256, 256), status_mb("VmRSS")
+for n_rows in range(100, 500):
+    onednn(torch.ones(n_rows, 256), weight)
+print(status_mb("VmRSS") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc's")
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+def test_what_is_prepared_for_shapes_is_bounded() -> None:
+    few, all_of_them = (
+        float(subprocess.check_output([sys.executable, "-c", MET_MB, *most]))
+        for most in (["8"], [])
+    )
+    assert few < all_of_them / 2
