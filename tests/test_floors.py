@@ -14,7 +14,7 @@ SCRIPTS += ("back_translate", "rerank")
 FLOORS = [
     ("utils",),
     ("configs",),
-    ("tokenizer", "models.masks"),
+    ("tokenizer", "models.masks", "models.products"),
     ("models.dropout", "models.linear", "models.positional_encodings", "data"),
     ("models.attention", "models.schemes"),
     ("models.decode_state", "models.loss"),
