@@ -1,13 +1,15 @@
 """Decoding speed beside other libraries, same weights: `python benchmarks/bench_decode.py`.
 
 Our search, MarianMTModel.generate and CTranslate2 (one translation at a time) translate the same
-batches of ids in turn, round by round: random sources, with random weights that give --tokens of
-output for every sentence; with --model_path also sentences of that run's corpus. No length penalty
-anywhere, so that all search for the same thing: the most probable translation. 16 bits have their
-weights cast; int8 is CTranslate2's alone. Written into --output_dir: bench_decode.md and .json.
+batches of ids in turn, round by round, each in a process of its own: random sources, with random
+weights that give --tokens of output for every sentence; with --model_path also sentences of that
+run's corpus. No length penalty anywhere, so that all search for the same thing: the most probable
+translation. 16 bits have their weights cast; int8 is CTranslate2's alone. Written into
+--output_dir: bench_decode.md and .json.
 """
 
 import copy
+import importlib
 import random
 import sys
 import tempfile
@@ -25,7 +27,7 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 
 import torch
 
-from benchmarks import common, ctranslate2_process
+from benchmarks import common
 from benchmarks.common import BOS, DTYPES, EOS, PAD, SIZES, UNK, Report, Vocabulary, ratio, spread
 from benchmarks.train_models import marian_model
 from checkpoints.ctranslate2 import convert, require_ctranslate2
@@ -75,8 +77,10 @@ class Work:
     exactly: bool
 
 
-def ours(work: Work, precision: str, device: torch.device, stack: ExitStack) -> Translate:
-    stack.enter_context(weights_fixed())  # as for all searches of a command
+def ours(work: Work, precision: str, device: torch.device) -> Translate:
+    common.use_precision(precision)
+    scope = ExitStack()
+    scope.enter_context(weights_fixed())  # as for all searches of a command
     tokenizer = work.tokenizer
     model = copy.deepcopy(work.model).to(device, DTYPES[precision]).eval()
     limits = Limits(
@@ -86,7 +90,7 @@ def ours(work: Work, precision: str, device: torch.device, stack: ExitStack) -> 
         max_len_ratio=NO_RATIO,
     )
 
-    def translate(batch: Sentences, beam_size: int) -> list[list[int]]:
+    def translate(batch: Sentences, beam_size: int, held: Any = scope) -> list[list[int]]:
         src = pad_sources(batch, tokenizer.pad_id).to(device)
         if beam_size == 1:
             found = greedy_search(model, src, limits)
@@ -97,7 +101,8 @@ def ours(work: Work, precision: str, device: torch.device, stack: ExitStack) -> 
     return translate
 
 
-def hugging_face(work: Work, precision: str, device: torch.device, stack: ExitStack) -> Translate:
+def hugging_face(work: Work, precision: str, device: torch.device) -> Translate:
+    common.use_precision(precision)
     pad_id, eos_id = work.tokenizer.pad_id, work.tokenizer.eos_id
     model = to_marian(work).to(device, DTYPES[precision]).eval()
 
@@ -143,7 +148,7 @@ def to_marian(work: Work) -> Any:
 
 
 def ctranslate2(work: Work, precision: str, device: torch.device, stack: ExitStack) -> Translate:
-    """`stack` ends its process and removes the converted model."""
+    """`stack` removes the converted model."""
     tokenizer = work.tokenizer
     library = require_ctranslate2()
     folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -151,8 +156,8 @@ def ctranslate2(work: Work, precision: str, device: torch.device, stack: ExitSta
     if precision not in library.get_supported_compute_types(device.type):
         raise UserError(f"it does not compute in {precision} on this machine")
     computing = {"compute_type": precision, "intra_threads": torch.get_num_threads()}
-    process = ctranslate2_process.start(folder, device=device.type, inter_threads=1, **computing)
-    stack.enter_context(process)
+    computing |= {"device": device.type, "inter_threads": 1}
+    translate_pieces = common.apart(stack, ctranslate2_search, folder, computing)
     pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))
     tgt_pieces = tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size))
     ids = {piece: i for i, piece in enumerate(tgt_pieces)}
@@ -166,13 +171,24 @@ def ctranslate2(work: Work, precision: str, device: torch.device, stack: ExitSta
             "max_input_length": 0,
         }
         texts = [[pieces[i] for i in sentence] for sentence in batch]
-        found = process.submit(ctranslate2_process.translate, texts, options).result()
+        found = translate_pieces(texts, options)
         return [[ids[piece] for piece in best] for best in found]
 
     return translate
 
 
-MAKERS = {"ours": ours, "transformers": hugging_face, "ctranslate2": ctranslate2}
+def ctranslate2_search(folder: str, computing: dict[str, Any]) -> Callable[..., list[list[str]]]:
+    """Pieces of sentences -> pieces of the best hypothesis of each, by a converted model."""
+    translator = importlib.import_module("ctranslate2").Translator(folder, **computing)
+
+    def translate(batch: Sequence[Sequence[str]], options: dict[str, Any]) -> list[list[str]]:
+        return [result.hypotheses[0] for result in translator.translate_batch(batch, **options)]
+
+    return translate
+
+
+# Both are made in the process that they work in. CTranslate2's model is converted before.
+MAKERS = {"ours": ours, "transformers": hugging_face}
 
 
 def systems_of(
@@ -193,7 +209,10 @@ def systems_of(
         if precision == "int8" and name != "ctranslate2":
             continue
         try:
-            translate = MAKERS[name](work, precision, device, stack)
+            if name == "ctranslate2":
+                translate = ctranslate2(work, precision, device, stack)
+            else:
+                translate = common.apart(stack, MAKERS[name], work, precision, device)
             translate(work.sources[:1], 1)  # CTranslate2 looks for CUDA's libraries only now
             made[name, precision] = translate
         except Exception as error:  # of another library
@@ -262,7 +281,6 @@ def compare(
     batches = in_batches(work.sources, batch_size)
 
     def run(key: tuple[str, str], number: int) -> None:
-        common.use_precision(key[1])
         found = [systems[key](batch, beam_size) for batch in batches]
         outputs[key] = [ids for batch in found for ids in batch]
 

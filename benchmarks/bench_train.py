@@ -1,22 +1,21 @@
 """Training speed beside other libraries: `python benchmarks/bench_train.py`.
 
-Every model trains on the same batches, in turn, round by round. "ours" is the update of
-training/engine.py on what training/prepare.py builds. The peers share one plain loop: forward,
-cross_entropy over all positions (padding ignored), backward, clipping, AdamW. All have fp32
-weights, autocast for 16 bits, embeddings tied with the output, dropout 0.1 (where, is said below
-the table) and label smoothing 0.1. Utilisation is the share of the machine's matrix rate, by the
-FLOPs of `model_flops`. Written into --output_dir: bench_train.md and bench_train.json.
+Every model trains on the same batches, in turn, round by round, each in a process of its own.
+"ours" is the update of training/engine.py on what training/prepare.py builds. The peers share one
+plain loop: forward, cross_entropy over all positions (padding ignored), backward, clipping, AdamW.
+All have fp32 weights, autocast for 16 bits, embeddings tied with the output, dropout 0.1 (where, is
+said below the table) and label smoothing 0.1. Utilisation is the share of the machine's matrix
+rate, by the FLOPs of `model_flops`. Written into --output_dir: bench_train.md and bench_train.json.
 """
 
 import dataclasses
 import itertools
 import math
-import multiprocessing
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from torch.utils.benchmark import Timer
 
 from benchmarks import common
 from benchmarks.common import BOS, DTYPES, EOS, PAD, SIZES, Report, Size, figure, ratio, spread
-from benchmarks.train_models import LONGEST, MODELS, Model, Ours, Setup, build_models, n_parameters
+from benchmarks.train_models import LONGEST, MODELS, Model, Ours, Setup, n_parameters
 from configs.position_names import POSITIONS
 from data.batching import Batch, collate, form_batches, padded_tokens
 from data.cache import TokenizedSplit
@@ -111,24 +110,34 @@ class Comparison:
     def collate(self, rows: np.ndarray) -> Batch:
         return collate(self.split, rows.tolist(), pad_id=PAD, bos_id=BOS)
 
-    def measure(self, models: Mapping[str, Model], key: str) -> list[dict[str, Any]]:
-        """The figures of all models, in turn; `key` holds their names."""
-        setup = self.setup
-        runs = {
-            name: lambda number, model=model: model.train(self.batches[number])
-            for name, model in models.items()
-        }
-        for model in models.values():
-            if isinstance(model, Ours) and model.graphs:  # two epochs: the second captures
-                for batches in [*self.batches.values()] * 2:
-                    model.train(batches)
-        taken = common.in_turn(runs, rounds=setup.rounds, warmup=setup.warmup, device=setup.device)
+    def training(self, model: Model) -> Callable[[int], int]:
+        """What trains the model on the batches of a round, and gives its number of parameters."""
+        if isinstance(model, Ours) and model.graphs:  # two epochs: the second captures
+            for batches in [*self.batches.values()] * 2:
+                model.train(batches)
+
+        def train(number: int) -> int:
+            model.train(self.batches[number])
+            common.synchronize(self.setup.device)
+            return n_parameters(model)
+
+        return train
+
+    def measure(self, runs: Mapping[str, Callable[[int], int]], key: str) -> list[dict[str, Any]]:
+        """The figures of all runs (`training`), in turn; `key` holds their names."""
+        setup, sizes = self.setup, dict[str, int]()
+
+        def run(name: str, number: int) -> None:
+            sizes[name] = runs[name](number)
+
+        turns = {name: partial(run, name) for name in runs}
+        taken = common.in_turn(turns, rounds=setup.rounds, warmup=setup.warmup, device=setup.device)
         rate = max(self.rates.values(), default=math.inf)
         at_best = [flops / rate / 1e9 for flops in self.flops]
         return [
             {
                 key: name,
-                "parameters": n_parameters(models[name]),
+                "parameters": sizes[name],
                 "tokens_per_second": ratio(self.tokens, seconds),
                 "ms_per_step": spread([1e3 * s / setup.steps for s in seconds]),
                 "utilisation": ratio(at_best, seconds),
@@ -180,7 +189,6 @@ def peak_memory_mb(name: str, setup: Setup) -> float:
     that libraries are loaded; then a round, and the batch with the most target positions of all.
     """
     device, (make, _) = setup.device, MODELS[name]
-    torch.set_num_threads(setup.threads)
     common.use_precision(setup.precision)
     tiny = Setup(dataclasses.replace(SIZES["tiny"], batch_tokens=64), device, setup.precision)
     make(tiny).train(Comparison(tiny).batches[0])
@@ -198,8 +206,14 @@ def peak_memory_mb(name: str, setup: Setup) -> float:
 def in_fresh_process(name: str, setup: Setup) -> float:
     """peak_memory_mb in a process of its own."""
     common.say(f"memory: {name}")
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(peak_memory_mb, name, setup).result()
+    with ExitStack() as stack:
+        return common.apart(stack, partial, peak_memory_mb)(name, setup)
+
+
+def training_of(name: str, setup: Setup) -> Callable[[int], int]:
+    """Comparison.training of the named model. Raises ImportError or UserError without it."""
+    common.use_precision(setup.precision)
+    return Comparison(setup).training(MODELS[name][0](setup))
 
 
 def split_step(ours: Ours, comparison: Comparison) -> dict[str, list[float]]:
@@ -237,10 +251,15 @@ def compare_models(
     report: Report, comparison: Comparison, names: Sequence[str], heading: str
 ) -> list[str]:
     """One section: ours and its peers. Those that are in it."""
-    setup = comparison.setup
-    models, left_out = build_models(names, setup)
-    rows = comparison.measure(models, "model")
-    models.clear()
+    setup, left_out = comparison.setup, dict[str, str]()
+    runs: dict[str, Callable[[int], int]] = {}
+    with ExitStack() as stack:
+        for name in names:
+            try:
+                runs[name] = common.apart(stack, training_of, name, setup)
+            except (ImportError, UserError) as error:
+                left_out[name] = str(error)
+        rows = comparison.measure(runs, "model")
     parts = split_step(Ours(setup), comparison)
     for row in rows:
         row["ours_over_it"] = ratio(row["seconds"], rows[0]["seconds"])
@@ -288,9 +307,9 @@ def compare_schemes(
     rows: list[dict[str, Any]] = []
     for first in range(0, len(others), AT_ONCE) or [0]:
         group = ["none", *others[first : first + AT_ONCE]]
-        measured = comparison.measure(
-            {name: Ours(comparison.setup, position=POSITIONS[name]) for name in group}, "scheme"
-        )
+        models = {name: Ours(comparison.setup, position=POSITIONS[name]) for name in group}
+        runs = {name: comparison.training(model) for name, model in models.items()}
+        measured = comparison.measure(runs, "scheme")
         for row in measured:
             row["time_over_none"] = ratio(row["seconds"], measured[0]["seconds"])
         rows += measured[1:] if rows else measured  # none once
@@ -308,8 +327,12 @@ def compare_precisions(report: Report, setup: Setup, widths: Sequence[int]) -> N
     for width, budget in itertools.product(widths, (1024, 4096)):
         shape = {"d_model": width, "d_ff": 4 * width, "batch_tokens": budget}
         wide = dataclasses.replace(setup, size=dataclasses.replace(setup.size, **shape))
-        both = {p: Ours(dataclasses.replace(wide, precision=p)) for p in precisions}
-        exact, mixed = Comparison(wide).measure(both, "precision")
+        comparison = Comparison(wide)
+        both = {
+            precision: comparison.training(Ours(dataclasses.replace(wide, precision=precision)))
+            for precision in precisions
+        }
+        exact, mixed = comparison.measure(both, "precision")
         speeds = {row["precision"]: row["tokens_per_second"] for row in (exact, mixed)}
         rows.append({**shape, **speeds, "ratio": ratio(exact["seconds"], mixed["seconds"])})
     size = setup.size

@@ -3,10 +3,13 @@
 import dataclasses
 import datetime
 import json
+import multiprocessing
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,6 +155,30 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done what it was given; a CPU always has."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+_made: Callable[..., Any]  # in a process of `apart`
+
+
+def apart(stack: ExitStack, make: Callable[..., Callable[..., Any]], *args: Any) -> Any:
+    """The function that make(*args) gives, made and called in a process that ends with `stack`.
+
+    Within one, what a library does to memory and threads slows the others. Raises what `make` does.
+    """
+    context = multiprocessing.get_context("spawn")
+    pool = stack.enter_context(ProcessPoolExecutor(1, context))
+    pool.submit(_keep, torch.get_num_threads(), make, args).result()
+    return lambda *given: pool.submit(_call, given).result()
+
+
+def _keep(n_threads: int, make: Callable[..., Callable[..., Any]], args: Sequence[Any]) -> None:
+    global _made
+    torch.set_num_threads(n_threads)
+    _made = make(*args)
+
+
+def _call(args: Sequence[Any]) -> Any:
+    return _made(*args)
 
 
 def in_turn(

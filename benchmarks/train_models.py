@@ -318,19 +318,6 @@ MODELS: dict[str, tuple[Callable[[Setup], Model], str]] = {
 }
 
 
-def build_models(names: Sequence[str], setup: Setup) -> tuple[dict[str, Model], dict[str, str]]:
-    """The models that can be made here, and why the others cannot."""
-    models: dict[str, Model] = {}
-    left_out: dict[str, str] = {}
-    for name in names:
-        make, _ = MODELS[name]
-        try:
-            models[name] = make(setup)
-        except (ImportError, UserError) as error:
-            left_out[name] = str(error)
-    return models, left_out
-
-
 def n_parameters(model: Model) -> int:
     """Trained parameters, each counted once."""
     return sum(p.numel() for p in model.model.parameters() if p.requires_grad)

@@ -39,6 +39,17 @@ def work() -> Work:
     return random_work("tiny", 12, 9, 0)
 
 
+@pytest.fixture(autouse=True)
+def in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others take long to start: the script's test alone has them, for ours."""
+    apart, is_script = common.apart, "capsys" in request.fixturenames
+
+    def here(stack: ExitStack, make: Any, *args: Any) -> Any:
+        return apart(stack, make, *args) if is_script and make is ours else make(*args)
+
+    monkeypatch.setattr(common, "apart", here)
+
+
 @contextmanager
 def systems(work: Work, *precisions: str) -> Iterator[Any]:
     with ExitStack() as stack:
@@ -78,7 +89,7 @@ def test_all_systems_find_the_same_of_the_asked_length(beam_size: int, work: Wor
 def test_an_early_end_is_cut_off_alike(work: Work) -> None:
     """Real models end their sentences: here one of the pieces that this model likes becomes EOS."""
     ended = random_work("tiny", 12, 9, 0)
-    plain = ours(work, "float32", common.CPU, ExitStack())(work.sources, 1)
+    plain = ours(work, "float32", common.CPU)(work.sources, 1)
     candidates = {i for ids in plain for i in ids[2:5]}
     liked = max(candidates, key=lambda i: sum(i in ids for ids in plain))
     ended.tokenizer.eos_id = liked
@@ -117,7 +128,7 @@ def test_a_peer_that_fails_is_left_out_with_its_error(work: Work, monkeypatch: A
     def translate(*args: Any) -> None:
         raise RuntimeError("Library libcublas.so.12 is not found")
 
-    monkeypatch.setitem(bench_decode.MAKERS, "ctranslate2", lambda *_: translate)
+    monkeypatch.setattr(bench_decode, "ctranslate2", lambda *_: translate)
     with systems(work, "float32") as (made, left_out):
         assert list(made) == EVERYONE[:2]
     assert "libcublas.so.12 is not found" in left_out["ctranslate2, float32"]
