@@ -42,7 +42,7 @@ from utils.errors import UserError
 from utils.machine import computes_bf16
 from utils.tables import markdown_table
 
-AT_ONCE = 4  # schemes in turn with "none"; each holds a model with its gradients and moments
+AT_ONCE = 4  # models in turn, ours (or "none") among them: each holds gradients and moments
 POOL = 20_000  # pairs at least: few would have far more padding than a corpus has
 FIGURES = {
     "parameters": "{parameters:,}",
@@ -216,6 +216,11 @@ def training_of(name: str, setup: Setup) -> Callable[[int], int]:
     return Comparison(setup).training(MODELS[name][0](setup))
 
 
+def parts_of(setup: Setup) -> dict[str, list[float]]:
+    """split_step of our model."""
+    return split_step(Ours(setup), Comparison(setup))
+
+
 def split_step(ours: Ours, comparison: Comparison) -> dict[str, list[float]]:
     """Seconds of the parts of each step of all rounds.
 
@@ -252,17 +257,22 @@ def compare_models(
 ) -> list[str]:
     """One section: ours and its peers. Those that are in it."""
     setup, left_out = comparison.setup, dict[str, str]()
-    runs: dict[str, Callable[[int], int]] = {}
+    ours, *peers = names
+    rows: list[dict[str, Any]] = []
+    for first in range(0, len(peers), AT_ONCE - 1) or [0]:
+        runs: dict[str, Callable[[int], int]] = {}
+        with ExitStack() as stack:
+            for name in (ours, *peers[first : first + AT_ONCE - 1]):
+                try:
+                    runs[name] = common.apart(stack, training_of, name, setup)
+                except (ImportError, UserError) as error:
+                    left_out[name] = str(error)
+            measured = comparison.measure(runs, "model")
+        for row in measured:
+            row["ours_over_it"] = ratio(row["seconds"], measured[0]["seconds"])
+        rows += measured[1:] if rows else measured  # ours once
     with ExitStack() as stack:
-        for name in names:
-            try:
-                runs[name] = common.apart(stack, training_of, name, setup)
-            except (ImportError, UserError) as error:
-                left_out[name] = str(error)
-        rows = comparison.measure(runs, "model")
-    parts = split_step(Ours(setup), comparison)
-    for row in rows:
-        row["ours_over_it"] = ratio(row["seconds"], rows[0]["seconds"])
+        parts = common.apart(stack, partial, parts_of)(setup)
     columns = {"model": "{model}", **FIGURES, "ours / it, tokens/s": "{ours_over_it}"}
     columns["utilisation"] = "{utilisation.median:.1%}"
     parts_ms = {part: 1e3 * spread(seconds).median for part, seconds in parts.items()}
@@ -305,8 +315,8 @@ def compare_schemes(
     """One section: our model under the named position schemes, each measured in turn with none."""
     others = [name for name in names if name != "none"]
     rows: list[dict[str, Any]] = []
-    for first in range(0, len(others), AT_ONCE) or [0]:
-        group = ["none", *others[first : first + AT_ONCE]]
+    for first in range(0, len(others), AT_ONCE - 1) or [0]:
+        group = ["none", *others[first : first + AT_ONCE - 1]]
         models = {name: Ours(comparison.setup, position=POSITIONS[name]) for name in group}
         runs = {name: comparison.training(model) for name, model in models.items()}
         measured = comparison.measure(runs, "scheme")

@@ -9,8 +9,10 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 import torch
 
 from utils.cli import integer, positive, threads
+from utils.errors import UserError
 from utils.files import write_text
 from utils.machine import CPU, computes_bf16, cpu_name, provenance, resolve_device
 from utils.tables import markdown_table
@@ -163,12 +166,21 @@ _made: Callable[..., Any]  # in a process of `apart`
 def apart(stack: ExitStack, make: Callable[..., Callable[..., Any]], *args: Any) -> Any:
     """The function that make(*args) gives, made and called in a process that ends with `stack`.
 
-    Within one, what a library does to memory and threads slows the others. Raises what `make` does.
+    Within one, what a library does to memory and threads slows the others. Raises what `make` and
+    the function do, UserError when the process is killed.
     """
     context = multiprocessing.get_context("spawn")
     pool = stack.enter_context(ProcessPoolExecutor(1, context))
-    pool.submit(_keep, torch.get_num_threads(), make, args).result()
-    return lambda *given: pool.submit(_call, given).result()
+
+    def there(function: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return pool.submit(function, *given).result()
+        except BrokenProcessPool as error:
+            what = "a system's process was killed: has this size enough memory here?"
+            raise UserError(what) from error
+
+    there(_keep, torch.get_num_threads(), make, args)
+    return partial(there, _call)
 
 
 def _keep(n_threads: int, make: Callable[..., Callable[..., Any]], args: Sequence[Any]) -> None:
@@ -177,7 +189,7 @@ def _keep(n_threads: int, make: Callable[..., Callable[..., Any]], args: Sequenc
     _made = make(*args)
 
 
-def _call(args: Sequence[Any]) -> Any:
+def _call(*args: Any) -> Any:
     return _made(*args)
 
 
