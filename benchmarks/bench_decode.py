@@ -157,7 +157,7 @@ def ctranslate2(work: Work, precision: str, device: torch.device, stack: ExitSta
         raise UserError(f"it does not compute in {precision} on this machine")
     computing = {"compute_type": precision, "intra_threads": torch.get_num_threads()}
     computing |= {"device": device.type, "inter_threads": 1}
-    translate_pieces = common.apart(stack, ctranslate2_search, folder, computing)
+    translate_pieces = common.apart(stack, common.CPU, ctranslate2_search, folder, computing)
     pieces = tokenizer.src_pieces(range(tokenizer.src_vocab_size))
     tgt_pieces = tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size))
     ids = {piece: i for i, piece in enumerate(tgt_pieces)}
@@ -212,7 +212,7 @@ def systems_of(
             if name == "ctranslate2":
                 translate = ctranslate2(work, precision, device, stack)
             else:
-                translate = common.apart(stack, MAKERS[name], work, precision, device)
+                translate = common.apart(stack, device, MAKERS[name], work, precision, device)
             translate(work.sources[:1], 1)  # CTranslate2 looks for CUDA's libraries only now
             made[name, precision] = translate
         except Exception as error:  # of another library

@@ -1,11 +1,12 @@
 """Training speed beside other libraries: `python benchmarks/bench_train.py`.
 
-Every model trains on the same batches, in turn, round by round, each in a process of its own.
-"ours" is the update of training/engine.py on what training/prepare.py builds. The peers share one
-plain loop: forward, cross_entropy over all positions (padding ignored), backward, clipping, AdamW.
-All have fp32 weights, autocast for 16 bits, embeddings tied with the output, dropout 0.1 (where, is
-said below the table) and label smoothing 0.1. Utilisation is the share of the machine's matrix
-rate, by the FLOPs of `model_flops`. Written into --output_dir: bench_train.md and bench_train.json.
+Every model trains on the same batches, each in a process of its own: ours and three others in turn,
+round by round, then ours and the next three. "ours" is the update of training/engine.py on what
+training/prepare.py builds. The peers share one plain loop: forward, cross_entropy over all
+positions (padding ignored), backward, clipping, AdamW. All have fp32 weights, autocast for 16 bits,
+embeddings tied with the output, dropout 0.1 (where, is said below the table) and label smoothing
+0.1. Utilisation is the share of the machine's matrix rate, by the FLOPs of `model_flops`. Written
+into --output_dir: bench_train.md and bench_train.json.
 """
 
 import dataclasses
@@ -116,10 +117,12 @@ class Comparison:
             for batches in [*self.batches.values()] * 2:
                 model.train(batches)
 
+        size = n_parameters(model)
+
         def train(number: int) -> int:
             model.train(self.batches[number])
             common.synchronize(self.setup.device)
-            return n_parameters(model)
+            return size
 
         return train
 
@@ -207,7 +210,7 @@ def in_fresh_process(name: str, setup: Setup) -> float:
     """peak_memory_mb in a process of its own."""
     common.say(f"memory: {name}")
     with ExitStack() as stack:
-        return common.apart(stack, partial, peak_memory_mb)(name, setup)
+        return common.apart(stack, setup.device, partial, peak_memory_mb)(name, setup)
 
 
 def training_of(name: str, setup: Setup) -> Callable[[int], int]:
@@ -218,6 +221,7 @@ def training_of(name: str, setup: Setup) -> Callable[[int], int]:
 
 def parts_of(setup: Setup) -> dict[str, list[float]]:
     """split_step of our model."""
+    common.use_precision(setup.precision)
     return split_step(Ours(setup), Comparison(setup))
 
 
@@ -259,20 +263,22 @@ def compare_models(
     setup, left_out = comparison.setup, dict[str, str]()
     ours, *peers = names
     rows: list[dict[str, Any]] = []
-    for first in range(0, len(peers), AT_ONCE - 1) or [0]:
-        runs: dict[str, Callable[[int], int]] = {}
+    while peers or not rows:
         with ExitStack() as stack:
-            for name in (ours, *peers[first : first + AT_ONCE - 1]):
+            runs = {ours: common.apart(stack, setup.device, training_of, ours, setup)}
+            while peers and len(runs) < AT_ONCE:
+                name = peers.pop(0)
                 try:
-                    runs[name] = common.apart(stack, training_of, name, setup)
+                    runs[name] = common.apart(stack, setup.device, training_of, name, setup)
                 except (ImportError, UserError) as error:
                     left_out[name] = str(error)
             measured = comparison.measure(runs, "model")
         for row in measured:
-            row["ours_over_it"] = ratio(row["seconds"], measured[0]["seconds"])
+            row["our_seconds"] = measured[0]["seconds"]
+            row["ours_over_it"] = ratio(row["seconds"], row["our_seconds"])
         rows += measured[1:] if rows else measured  # ours once
     with ExitStack() as stack:
-        parts = common.apart(stack, partial, parts_of)(setup)
+        parts = common.apart(stack, setup.device, partial, parts_of)(setup)
     columns = {"model": "{model}", **FIGURES, "ours / it, tokens/s": "{ours_over_it}"}
     columns["utilisation"] = "{utilisation.median:.1%}"
     parts_ms = {part: 1e3 * spread(seconds).median for part, seconds in parts.items()}
@@ -317,9 +323,13 @@ def compare_schemes(
     rows: list[dict[str, Any]] = []
     for first in range(0, len(others), AT_ONCE - 1) or [0]:
         group = ["none", *others[first : first + AT_ONCE - 1]]
-        models = {name: Ours(comparison.setup, position=POSITIONS[name]) for name in group}
-        runs = {name: comparison.training(model) for name, model in models.items()}
-        measured = comparison.measure(runs, "scheme")
+        measured = comparison.measure(
+            {
+                name: comparison.training(Ours(comparison.setup, position=POSITIONS[name]))
+                for name in group
+            },
+            "scheme",
+        )
         for row in measured:
             row["time_over_none"] = ratio(row["seconds"], measured[0]["seconds"])
         rows += measured[1:] if rows else measured  # none once

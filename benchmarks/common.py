@@ -4,7 +4,10 @@ import dataclasses
 import datetime
 import json
 import multiprocessing
+import os
+import pickle
 import sys
+import threading
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -163,7 +166,9 @@ def synchronize(device: torch.device) -> None:
 _made: Callable[..., Any]  # in a process of `apart`
 
 
-def apart(stack: ExitStack, make: Callable[..., Callable[..., Any]], *args: Any) -> Any:
+def apart(
+    stack: ExitStack, device: torch.device, make: Callable[..., Callable[..., Any]], *args: Any
+) -> Any:
     """The function that make(*args) gives, made and called in a process that ends with `stack`.
 
     Within one, what a library does to memory and threads slows the others. Raises what `make` and
@@ -179,14 +184,26 @@ def apart(stack: ExitStack, make: Callable[..., Callable[..., Any]], *args: Any)
             what = "a system's process was killed: has this size enough memory here?"
             raise UserError(what) from error
 
-    there(_keep, torch.get_num_threads(), make, args)
+    # As bytes: tensors themselves would pass through shared memory, of which there may be little.
+    there(_keep, torch.get_num_threads(), str(device), pickle.dumps((make, args)))
     return partial(there, _call)
 
 
-def _keep(n_threads: int, make: Callable[..., Callable[..., Any]], args: Sequence[Any]) -> None:
+def _keep(n_threads: int, device: str, pickled: bytes) -> None:
     global _made
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(n_threads)
+    resolve_device(device)  # sets it up too
+    make, args = pickle.loads(pickled)
     _made = make(*args)
+
+
+def _end_with_parent() -> None:
+    """Where the parent is killed, `stack` never ends."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _call(*args: Any) -> Any:

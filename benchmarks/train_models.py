@@ -297,14 +297,15 @@ RESIDUAL = "dropout: embeddings and residual branches"
 EVERYWHERE = f"{RESIDUAL}, attention weights and activations"
 # How each is made, and what a reader has to know to compare it. An ImportError leaves it out.
 PEERS: dict[str, tuple[type[nn.Module], str]] = {
-    "marian": (MarianPeer, f"MarianMTModel: post-norm, no norm at a stack's end; {RESIDUAL}"),
+    # First those with the dropout of ours_dropout, to be in one group with it.
     "torch": (TorchPeer, f"nn.Transformer: post-norm; output tied, without bias; {EVERYWHERE}"),
+    "joeynmt": (JoeyPeer, f"pre-norm; {EVERYWHERE}"),
+    "marian": (MarianPeer, f"MarianMTModel: post-norm, no norm at a stack's end; {RESIDUAL}"),
     "x_transformers": (
         XTransformersPeer,
         "XTransformer: pre-norm, fused attention, no biases in attention and norms; "
         "dropout: embeddings, activations",
     ),
-    "joeynmt": (JoeyPeer, f"pre-norm; {EVERYWHERE}"),
     "fairseq": (FairseqPeer, f"TransformerModelBase: pre-norm; {RESIDUAL}"),
 }
 MODELS: dict[str, tuple[Callable[[Setup], Model], str]] = {

@@ -44,8 +44,8 @@ def in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """Others take long to start: the script's test alone has them, for ours."""
     apart, is_script = common.apart, "capsys" in request.fixturenames
 
-    def here(stack: ExitStack, make: Any, *args: Any) -> Any:
-        return apart(stack, make, *args) if is_script and make is ours else make(*args)
+    def here(stack: ExitStack, device: torch.device, make: Any, *args: Any) -> Any:
+        return apart(stack, device, make, *args) if is_script and make is ours else make(*args)
 
     monkeypatch.setattr(common, "apart", here)
 

@@ -167,19 +167,29 @@ def test_model_flops_are_what_torch_counts(
 # ------------------------------------------------------------------------------------------- timing
 
 
-def conditions() -> Callable[[], tuple[int, int]]:
-    return lambda: (os.getpid(), torch.get_num_threads())
+def conditions() -> Callable[[str], tuple[int, int]]:
+    def tell(what: str) -> tuple[int, int]:
+        if what == "die":
+            os._exit(1)
+        return os.getpid(), torch.get_num_threads()
+
+    return tell
 
 
 def test_a_system_works_in_a_process_of_its_own_with_as_many_threads() -> None:
-    with ExitStack() as stack:
-        ask = common.apart(stack, conditions)
-        assert ask() == ask()
-        process, threads = ask()
-    assert process != os.getpid()
-    assert threads == torch.get_num_threads()
-    with pytest.raises(ProcessLookupError):
-        os.kill(process, 0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        with ExitStack() as stack:
+            ask = common.apart(stack, common.CPU, conditions)
+            told = ask("who")
+            assert told == ask("who")
+            with pytest.raises(UserError, match="was killed: has this size enough memory"):
+                ask("die")
+    finally:
+        torch.set_num_threads(threads)
+    assert told[0] != os.getpid()
+    assert told[1] == threads + 1
 
 
 def test_runs_take_turns_and_the_warm_up_is_not_reported() -> None:
@@ -256,6 +266,14 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
 ) -> None:
     brief = functools.partial(matrix_rate, most_s=0.02)
     monkeypatch.setattr(bench_train, "matrix_rate", brief)
+    monkeypatch.setattr(bench_train, "AT_ONCE", 2)  # and so two groups
+    apart = common.apart
+
+    def torch_apart(stack: ExitStack, device: torch.device, make: Any, *args: Any) -> Any:
+        """Alone, since processes take long to start."""
+        return apart(stack, device, make, *args) if "torch" in args else make(*args)
+
+    monkeypatch.setattr(common, "apart", torch_apart)
     monkeypatch.setenv("COMPUTES_BF16", "yes")
     monkeypatch.setitem(common.DTYPES, "bfloat16", torch.float32)  # not every machine has it
     done = Scripts(bench_train.main, capsys, monkeypatch)(
@@ -288,6 +306,7 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     ratios = [a / b for a, b in zip(torch_row["seconds"], ours["seconds"])]
     assert torch_row["ours_over_it"]["median"] == pytest.approx(sum(ratios) / 2)
     assert ours["ours_over_it"]["median"] == schemes["schemes"][0]["time_over_none"]["median"] == 1
+    assert all(row["our_seconds"] == ours["seconds"] for row in models["models"][:2])
     for name in models["left_out"]:
         assert f"- left out: {name} (" in text
 
