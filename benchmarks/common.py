@@ -5,7 +5,6 @@ import datetime
 import json
 import multiprocessing
 import os
-import pickle
 import sys
 import threading
 import time
@@ -184,17 +183,17 @@ def apart(
             what = "a system's process was killed: has this size enough memory here?"
             raise UserError(what) from error
 
-    # As bytes: tensors themselves would pass through shared memory, of which there may be little.
-    there(_keep, torch.get_num_threads(), str(device), pickle.dumps((make, args)))
+    there(_keep, torch.get_num_threads(), str(device), make, args)
     return partial(there, _call)
 
 
-def _keep(n_threads: int, device: str, pickled: bytes) -> None:
+def _keep(
+    n_threads: int, device: str, make: Callable[..., Callable[..., Any]], args: Sequence[Any]
+) -> None:
     global _made
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(n_threads)
     resolve_device(device)  # sets it up too
-    make, args = pickle.loads(pickled)
     _made = make(*args)
 
 

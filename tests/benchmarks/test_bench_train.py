@@ -5,9 +5,10 @@ import dataclasses
 import functools
 import json
 import math
+import operator
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -167,29 +168,18 @@ def test_model_flops_are_what_torch_counts(
 # ------------------------------------------------------------------------------------------- timing
 
 
-def conditions() -> Callable[[str], tuple[int, int]]:
-    def tell(what: str) -> tuple[int, int]:
-        if what == "die":
-            os._exit(1)
-        return os.getpid(), torch.get_num_threads()
-
-    return tell
-
-
 def test_a_system_works_in_a_process_of_its_own_with_as_many_threads() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(n_threads + 1)
     try:
         with ExitStack() as stack:
-            ask = common.apart(stack, common.CPU, conditions)
-            told = ask("who")
-            assert told == ask("who")
+            call = common.apart(stack, common.CPU, functools.partial, operator.call)
+            assert call(os.getpid) == call(os.getpid) != os.getpid()
+            assert call(torch.get_num_threads) == n_threads + 1
             with pytest.raises(UserError, match="was killed: has this size enough memory"):
-                ask("die")
+                call(os._exit, 1)
     finally:
-        torch.set_num_threads(threads)
-    assert told[0] != os.getpid()
-    assert told[1] == threads + 1
+        torch.set_num_threads(n_threads)
 
 
 def test_runs_take_turns_and_the_warm_up_is_not_reported() -> None:
