@@ -90,6 +90,7 @@ def ours(work: Work, precision: str, device: torch.device) -> Translate:
         max_len_ratio=NO_RATIO,
     )
 
+    # `held`: the scope is open for as long as there is this function.
     def translate(batch: Sentences, beam_size: int, held: Any = scope) -> list[list[int]]:
         src = pad_sources(batch, tokenizer.pad_id).to(device)
         if beam_size == 1:
