@@ -125,24 +125,20 @@ def writer(
     A file is written aside and takes its name when the block ends without an error. Pipes and
     devices are written directly. Raises UserError where that fails, and as `output_path` does.
     """
+    file = None  # to `print`: standard output
+
+    def write(lines: list[str]) -> None:
+        with write_errors(path or Path("standard output")):
+            print(*lines, sep="\n", file=file, flush=True)
+
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-
-        def show(lines: list[str]) -> None:
-            with write_errors(Path("standard output")):
-                print(*lines, sep="\n", flush=True)
-
-        yield show
+        yield write
         return
     path = output_path(path, never=never)
     special = path.exists() and not path.is_file()
     with nullcontext(path) if special else atomic_path(path) as to:
-
-        def write(lines: list[str]) -> None:
-            with write_errors(path):
-                print(*lines, sep="\n", file=file, flush=True)
-
         with write_errors(path):
             file = to.open("w", encoding="utf-8", newline="\n")
         try:

@@ -150,13 +150,8 @@ def if_it_fits(compute: Callable[..., T], *args: Any) -> T | None:
 def provenance(device: torch.device = CPU) -> dict[str, str]:
     """Commit, versions, device and hardware of this process, as strings."""
     root = Path(__file__).resolve().parents[1]
+    how: dict[str, Any] = {"cwd": root, "text": True, "timeout": 10, "stderr": subprocess.DEVNULL}
     try:
-        how: dict[str, Any] = {
-            "cwd": root,
-            "text": True,
-            "timeout": 10,
-            "stderr": subprocess.DEVNULL,
-        }
         commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], **how).strip()
         # What describe does not see: a config or a module that is in no commit.
         command = ["git", "ls-files", "--others", "--exclude-standard", "*.py"]

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 _WIDTH = 100  # tokens in a part of the vocabulary, see `best_tokens`
-_MANY = (
-    65_536  # log-probabilities: below them a search in parts takes longer to begin than it saves
-)
+# Log-probabilities, below which a search in parts takes longer to begin than it saves.
+_MANY = 65_536
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,13 @@ from torch import Tensor
 from models.positional_encodings.base import AttentionPosition, Places, exact_dtype
 
 
-def alibi_slopes(
-    n_heads: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
-) -> Tensor:
+def alibi_slopes(n_heads: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """The slopes [H], computed in float64: 2^(-8h/H) for h = 1..H where H is a power of two.
 
     Otherwise (the paper's footnote 10) those of the next smaller power of two P, then every other
     one of those of 2P, beginning with the first.
     """
-    exponents = torch.tensor(_exponents(n_heads), dtype=torch.float64, device=device)
-    return exponents.exp2().to(dtype)
+    return torch.tensor(_exponents(n_heads), dtype=torch.float64).exp2().to(dtype)
 
 
 def _exponents(n_heads: int) -> list[float]:

@@ -67,13 +67,6 @@ class Fire(AttentionPosition):
         self.out = nn.Linear(width, n_heads)
 
     def bias(self, places: Places) -> Tensor:
-        return fire_bias(
-            places.q_positions,
-            places.k_positions,
-            self.c,
-            self.threshold * self.threshold_factor,
-            self.hidden.weight,
-            self.hidden.bias,
-            self.out.weight,
-            self.out.bias,
-        )
+        threshold = self.threshold * self.threshold_factor
+        weights = self.hidden.weight, self.hidden.bias, self.out.weight, self.out.bias
+        return fire_bias(places.q_positions, places.k_positions, self.c, threshold, *weights)
