@@ -271,6 +271,20 @@ class AttentionScheme(PositionScheme):
         self.decoder, self.cross = nn.ModuleList(), nn.ModuleList()
 
 
+class SchemeAround(PositionScheme):
+    """Hands out what `inner` does; what derives from it changes a part of that."""
+
+    def __init__(self, inner: PositionScheme) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def input(self, side: Side) -> InputPosition:
+        return self.inner.input(side)
+
+    def attention(self, kind: Kind, layer: int) -> AttentionPosition:
+        return self.inner.attention(kind, layer)
+
+
 class SharedScheme(AttentionScheme):
     """Both self-attentions, a layer each, on what the layers of a stack share.
 

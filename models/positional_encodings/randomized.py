@@ -3,13 +3,7 @@
 import torch
 from torch import Tensor
 
-from models.positional_encodings.base import (
-    AttentionPosition,
-    InputPosition,
-    Kind,
-    PositionScheme,
-    Side,
-)
+from models.positional_encodings.base import PositionScheme, SchemeAround, Side
 
 
 def draw_positions(n: int, spread: int, generator: torch.Generator | None = None) -> Tensor:
@@ -23,7 +17,7 @@ def draw_positions(n: int, spread: int, generator: torch.Generator | None = None
     return torch.randperm(spread, generator=generator)[:n].sort().values
 
 
-class RandomizedScheme(PositionScheme):
+class RandomizedScheme(SchemeAround):
     """Feeds drawn positions to the modules of any scheme.
 
     In training, each forward pass draws anew for all rows of the batch. The paper draws as many
@@ -34,8 +28,7 @@ class RandomizedScheme(PositionScheme):
     """
 
     def __init__(self, inner: PositionScheme, *, spread: int, max_positions: int) -> None:
-        super().__init__()
-        self.inner = inner
+        super().__init__(inner)
         self.spread = spread
         self.max_positions = max_positions
         fixed = draw_positions(max_positions, spread, torch.Generator().manual_seed(0))
@@ -52,9 +45,3 @@ class RandomizedScheme(PositionScheme):
             return self.fixed[start:end].to(device)
         n = int(torch.randint(end, self.max_positions + 1, ()))
         return draw_positions(n, self.spread)[start:end].to(device)
-
-    def input(self, side: Side) -> InputPosition:
-        return self.inner.input(side)
-
-    def attention(self, kind: Kind, layer: int) -> AttentionPosition:
-        return self.inner.attention(kind, layer)

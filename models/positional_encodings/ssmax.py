@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from models.positional_encodings.base import (
     AttentionPosition,
     Heads,
-    InputPosition,
     Kind,
     Places,
     PositionScheme,
     Role,
-    Side,
+    SchemeAround,
     exact_dtype,
 )
 
@@ -72,14 +71,13 @@ class Ssmax(AttentionPosition):
         return self.inner.value_term(weights, places)
 
 
-class SsmaxScheme(PositionScheme):
+class SsmaxScheme(SchemeAround):
     """Any scheme, with SSMax in both self-attentions. n_layers: of encoder and decoder."""
 
     def __init__(
         self, inner: PositionScheme, *, n_layers: tuple[int, int], n_heads: int, start: float
     ) -> None:
-        super().__init__()
-        self.inner = inner
+        super().__init__(inner)
 
         def modules(kind: Kind, n: int) -> nn.ModuleList:
             layers = (inner.attention(kind, i) for i in range(n))
@@ -88,10 +86,7 @@ class SsmaxScheme(PositionScheme):
         self.encoder = modules("encoder", n_layers[0])
         self.decoder = modules("decoder", n_layers[1])
 
-    def input(self, side: Side) -> InputPosition:
-        return self.inner.input(side)
-
     def attention(self, kind: Kind, layer: int) -> AttentionPosition:
         if kind == "cross":
-            return self.inner.attention(kind, layer)
+            return super().attention(kind, layer)
         return cast(AttentionPosition, (self.encoder if kind == "encoder" else self.decoder)[layer])
