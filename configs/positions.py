@@ -45,11 +45,6 @@ class PositionSection(Section, section="model.position"):
         bounds = filter(None, map(self.bound, SIDES))
         return min(bounds, key=lambda bound: bound.length, default=None)
 
-    def longest(self) -> int | None:
-        """The longest sequence in tokens that both sides can place; None: there is no bound."""
-        bound = self.tightest()
-        return None if bound is None else bound.length
-
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         """Raises ConfigError where the scheme does not fit a model of this shape.
 

@@ -197,7 +197,7 @@ def test_a_model_is_mapped_once_by_whatever_name_and_process(
     decode, data = loaded.config.decode, loaded.config.data
     assert (decode.beam_size, decode.n_best, decode.max_len) == (4, 4, 39)
     assert (loaded.config.name, data.src_lang, data.tgt_lang) == ("mine", "fr", "en")
-    assert loaded.config.model.position.longest() == 64
+    assert loaded.config.model.position.tightest().length == 64
     rewritten(folder, GENERATION, num_beams=2, length_penalty=0.5, max_new_tokens=7)
     decode = load_run(folder).config.decode
     assert (decode.beam_size, decode.length_penalty, decode.max_len) == (2, 0.5, 7)
