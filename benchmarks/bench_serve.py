@@ -13,7 +13,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +34,9 @@ from utils.lines import open_source, read_lines
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A serve.py that runs."""
-
-    process: subprocess.Popen[str]
-    port: int
-
-    def memory(self) -> float:
-        """MB that it holds."""
-        return common.status_mb("VmRSS", self.process.pid)
-
-
 @contextlib.contextmanager
-def serving(run: Path, max_batch: int, args: Namespace) -> Iterator[Server]:
+def serving(run: Path, max_batch: int, args: Namespace) -> Iterator[tuple[int, int]]:
+    """The process id and the port of a serve.py that runs."""
     command = [sys.executable, str(ROOT / "serve.py"), "--model_path", str(run), "--port", "0"]
     command += ["--max_batch", str(max_batch), "--timeout", "600", "--device", args.device]
     command += [] if args.threads is None else ["--threads", str(args.threads)]
@@ -58,7 +46,7 @@ def serving(run: Path, max_batch: int, args: Namespace) -> Iterator[Server]:
             found = re.search(r"http://[^/]*:(\d+)/", process.stdout.readline())
             if found is None:
                 raise UserError("serve.py did not start: see above")
-            yield Server(process, int(found[1]))
+            yield process.pid, int(found[1])
         finally:
             process.terminate()
 
@@ -124,11 +112,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for n_clients in args.clients:
         for max_batch in args.max_batch:
-            with serving(args.model_path, max_batch, args) as server:
-                asyncio.run(load(server.port, texts[:64], min(n_clients, 8)))  # warms it up
-                before = server.memory()
-                latencies, taken, answers = asyncio.run(load(server.port, texts, n_clients))
-                after = server.memory()
+            with serving(args.model_path, max_batch, args) as (pid, port):
+                asyncio.run(load(port, texts[:64], min(n_clients, 8)))  # warms it up
+                before = common.status_mb("VmRSS", pid)
+                latencies, taken, answers = asyncio.run(load(port, texts, n_clients))
+                after = common.status_mb("VmRSS", pid)
             median, late = np.quantile(latencies, [0.5, 0.99]).tolist()
             same = sum(answers.get(i) == text for i, text in enumerate(right))
             row = {"clients": n_clients, "max_batch": max_batch, "requests": len(texts)}
