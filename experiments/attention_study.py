@@ -396,23 +396,14 @@ def draw(folder: Path, of_runs: Sequence[Rows]) -> None:
         for kind in KINDS
     }
     title = "Entropy (bits) and distance (keys) of attention, mean of heads"
-    save_figure(
-        dot_panels(heads, columns=len(heads), width=2.0, title=title),
-        folder / "attention_layers.png",
-    )
-    for name, title, found in (
-        (
-            "accuracy",
-            "Accuracy after the reference's tokens, by place in the sentence",
-            dots("of", "{}", measure="accuracy"),
-        ),
-        (
-            "shifts",
-            "sacreBLEU with the positions of both sides shifted",
-            dots("of", "by {}", measure="sacrebleu"),
-        ),
-    ):
-        save_figure(dot_panels({"": found}, title=title), folder / f"attention_{name}.png")
+    figure = dot_panels(heads, columns=len(heads), width=2.0, title=title)
+    save_figure(figure, folder / "attention_layers.png")
+    title = "Accuracy after the reference's tokens, by place in the sentence"
+    figure = dot_panels({"": dots("of", "{}", measure="accuracy")}, title=title)
+    save_figure(figure, folder / "attention_accuracy.png")
+    title = "sacreBLEU with the positions of both sides shifted"
+    figure = dot_panels({"": dots("of", "by {}", measure="sacrebleu")}, title=title)
+    save_figure(figure, folder / "attention_shifts.png")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -428,7 +419,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             require_same_flags(args, kept, loaded, turned)
         require_one_of_each([*known.values(), Rows([training_of(loaded)])])
         checkpoint = loaded.checksum()
-        measured_before = checkpoint in known
+        how = ", measured before" if checkpoint in known else ""
         rows = known.pop(checkpoint, None) or study(args, loaded, turned)
         # Another checkpoint of a run is no other seed: the last one stays.
         own = training_of(loaded).items()
@@ -436,7 +427,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         known[checkpoint] = rows
         scheme, seed = rows[0]["scheme"], rows[0]["seed"]
         turned.pop((scheme, seed), None)
-        how = ", measured before" if measured_before else ""
         say(f"[{number}/{len(paths)}] {scheme}, seed {seed}{how}")
         if args.store is not None:
             write_csv(args.store, [row for of_run in known.values() for row in of_run])
