@@ -331,14 +331,11 @@ class Halving(Experiment):
         columns = {"character_loss": "loss a character", "validation_sacrebleu": "validation"}
         columns |= {f"sacrebleu {test}": test for test in winner.tests}
         forms = [".4f", *[".2f"] * (len(columns) - 1)]
+        groups = [(row["seed"], [row]) for row in rows] + [("mean", rows)] * (len(rows) > 1)
         lines = []
-        for row in rows:
-            known = [row.get(key) for key in columns]
-            cells = [mean_plus_minus([value], form) for value, form in zip(known, forms)]
-            lines.append([row["seed"], *cells])
-        if len(rows) > 1:
-            of_all = [[row.get(key) for row in rows] for key in columns]
-            lines.append(["mean", *map(mean_plus_minus, of_all, forms)])
+        for name, some in groups:
+            known = [[row.get(key) for row in some] for key in columns]
+            lines.append([name, *map(mean_plus_minus, known, forms)])
         table = markdown_table(["seed", *columns.values()], lines)
         failed = [
             f"Seed {row['seed']} {row['status']}. " for row in rows if row["status"] != "done"
