@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, stdev
 from types import MappingProxyType
@@ -133,7 +132,7 @@ def refuse_overrides(
     overrides: Iterable[str], instead: Mapping[str, str], flag: str = "--set"
 ) -> None:
     """Raises UserError for an override of what the experiment sets: field by field the option."""
-    for key in map(itemgetter(0), map(parse_override, overrides)):
+    for key, _ in map(parse_override, overrides):
         for field_name, option in {"train.runs_dir": "--output_dir", **instead}.items():
             if f"{key}.".startswith(f"{field_name}."):
                 raise UserError(f"{flag} {key}: the experiment decides it itself; see {option}")

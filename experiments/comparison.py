@@ -191,7 +191,6 @@ class Comparison(Experiment):
     def _ranking(self) -> str:
         """The variants over all test splits and seeds."""
         names = buckets(self.edges, self._words())
-        lengths = {name: self._by_length(name) for name in self.standings}
         header = [self.noun, "seeds", "sacreBLEU", "95% interval"]
         header += ["difference", "95% interval", "best with probability"]
         header += [f"{name} words (n={len(rows)})" for name, rows in names.items()]
@@ -200,7 +199,7 @@ class Comparison(Experiment):
             + ["{:.2f} to {:.2f}".format(*each.interval)]
             + ([NOTHING] * 2 if name == self.baseline else _difference(*each.difference))
             + [f"{each.best:.3f}"]
-            + [mean_plus_minus(bleu, ".1f", spread=False) for bleu in zip(*lengths[name])]
+            + [mean_plus_minus(bleu, ".1f", spread=False) for bleu in zip(*self._by_length(name))]
             for name, each in self.standings.items()
         ]
         return markdown_table(header, table)

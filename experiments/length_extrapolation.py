@@ -262,9 +262,8 @@ class Extrapolation(Experiment):
         return [statistics[~beyond], statistics[beyond]]
 
     def run(self, runner: Runner) -> None:
-        copies = {scaled.title for _, scaled in self.pairs}
         missing = [trial for trial in self.trials if not self.is_done(trial)]
-        runner.run([trial for trial in missing if trial.title not in copies])
+        runner.run([trial for trial in missing if not trial.weights_of])
         pairs = [(source, scaled) for source, scaled in self.pairs if scaled in missing]
         ready = []
         for source, scaled in pairs if not runner.signals else []:
