@@ -135,7 +135,7 @@ def to_marian(work: Work) -> Any:
         raise UserError(f"a MarianMTModel has {MARIAN}; this model has not")
     marian = marian_model(
         config,
-        vocab_size=tokenizer.src_vocab_size,
+        tokenizer,
         max_position_embeddings=1024,
         pad_token_id=tokenizer.pad_id,
         bos_token_id=None,

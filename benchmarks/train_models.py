@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.common import BOS, CPU, DTYPES, EOS, PAD, Size, Vocabulary
+from checkpoints.transformers_export import their_shape
 from configs.positions import Position, Sinusoidal
 from configs.schema import Config, Constant, ModelConfig, OptimConfig, TrainConfig
 from data.batching import Batch
@@ -38,7 +39,6 @@ OPTIM = OptimConfig(
     grad_clip=GRAD_CLIP,
     label_smoothing=LABEL_SMOOTHING,
 )
-SINUSOIDAL = Sinusoidal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Ours:
         self,
         setup: Setup,
         *,
-        position: Position = SINUSOIDAL,
+        position: Position = Sinusoidal(),
         inner_dropout: float = 0.0,
         graphs: bool = False,
     ) -> None:
@@ -125,31 +125,19 @@ class Peer:
                 raise UserError("a peer's loss is no longer a number: its figures mean nothing")
 
 
-def marian_model(shape: ModelConfig, **settings: Any) -> Any:
-    """A MarianMTModel of transformers in the shape of ours. Raises ImportError without it."""
+def marian_model(config: ModelConfig, tokenizer: BaseTokenizer, **settings: Any) -> Any:
+    """A MarianMTModel like our post-norm model. Raises ImportError without transformers."""
     library: Any = importlib.import_module("transformers")
-    config = library.MarianConfig(
-        d_model=shape.d_model,
-        encoder_layers=shape.n_encoder_layers,
-        decoder_layers=shape.n_decoder_layers,
-        encoder_attention_heads=shape.n_heads,
-        decoder_attention_heads=shape.n_heads,
-        encoder_ffn_dim=shape.d_ff,
-        decoder_ffn_dim=shape.d_ff,
-        activation_function=shape.activation,
-        scale_embedding=True,
-        **settings,
-    )
-    return library.MarianMTModel(config)
+    theirs = library.MarianConfig(**their_shape(config, tokenizer), **settings)
+    return library.MarianMTModel(theirs)
 
 
 class MarianPeer(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.inner = marian_model(
-            ModelConfig(**size.shape()),
-            vocab_size=size.vocab_size,
-            dropout=DROPOUT,
+            ModelConfig(**size.shape(), norm="post", dropout=DROPOUT),
+            cast(BaseTokenizer, Vocabulary(size.vocab_size)),
             max_position_embeddings=LONGEST,
             pad_token_id=PAD,
             eos_token_id=EOS,

@@ -76,7 +76,7 @@ def write_transformers(
         "forced_eos_token_id": None,
     }
     about = {
-        **_shape(config.model, tokenizer),
+        **their_shape(config.model, tokenizer),
         "max_position_embeddings": n_positions,
         **ids,
         "dtype": str(model.output.weight.dtype).removeprefix("torch."),
@@ -114,7 +114,7 @@ def _require_equal(config: ModelConfig, tokenizer: BaseTokenizer) -> None:
         )
 
 
-def _shape(config: ModelConfig, tokenizer: BaseTokenizer) -> dict[str, Any]:
+def their_shape(config: ModelConfig, tokenizer: BaseTokenizer) -> dict[str, Any]:
     """Of their config.json what is neither an id nor a length."""
     tied = config.tie_embeddings
     shape = {
