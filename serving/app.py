@@ -1,13 +1,12 @@
 """The interface for programs, after LibreTranslate's, and the page's files, as one ASGI app."""
 
 import asyncio
-import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
@@ -23,8 +22,6 @@ from serving.batcher import Batcher, Full
 from serving.measures import Measures, Watched
 from serving.tasks import MOST_SHOWN, Served, Task
 from utils.errors import UserError
-
-T = TypeVar("T")
 
 PAGE = {"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css"}
 LANGUAGES = {"fr": "French", "en": "English", "de": "German", "nl": "Dutch", "es": "Spanish"}
@@ -84,15 +81,12 @@ def build_app(
         cors: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_headers": ["Content-Type"]}
         middleware.append(Middleware(CORSMiddleware, allow_origins=list(origins), **cors))
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with service.batcher.running():
-            yield
-
     handlers: dict[Any, Any] = {HTTPException: refused, Full: service.full, UserError: unfit}
-    handlers[ClientDisconnect] = unheard
     return Starlette(
-        routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=lifespan
+        routes=routes,
+        middleware=middleware,
+        exception_handlers=handlers,
+        lifespan=lambda app: service.batcher.running(),
     )
 
 
@@ -123,7 +117,7 @@ class Service:
         texts = as_texts(asked, "q")
         if asked.get("format", "text") != "text":
             raise HTTPException(400, f"format {asked['format']!r}: text is the only one here")
-        n_more = as_integer(asked, "alternatives", 0, MOST_ALTERNATIVES)
+        n_more = as_count(asked, "alternatives", MOST_ALTERNATIVES)
         detailed = as_flag(asked, "details")
         # As in inference.py a line is a sentence; a blank one gives a blank one.
         lines = [text.split("\n") for text in texts]
@@ -139,7 +133,7 @@ class Service:
         if search not in model.searches:
             raise HTTPException(400, f"search {search!r}: one of {', '.join(model.searches)}")
         task = Task(name, "translate", search, 1 + n_more)
-        found = iter(await self._in_time(request, self.batcher.submit(task, spoken)))
+        found = iter(await self._in_time(request, task, spoken))
         of_texts = [[next(found) if line.strip() else [] for line in each] for each in lines]
         ranked = [_joined(each, 1 + n_more) for each in of_texts]
         answer: dict[str, Any] = {"translatedText": [each[0]["text"] for each in ranked]}
@@ -168,7 +162,7 @@ class Service:
             raise HTTPException(400, "src and tgt: give a sentence and its translation")
         self._bound(pair, 1)
         self.models[name].require_short(*pair)
-        [found] = await self._in_time(request, self.batcher.submit(Task(name, "align"), [pair]))
+        [found] = await self._in_time(request, Task(name, "align"), [pair])
         return JSONResponse(found)
 
     async def explore(self, request: Request) -> Response:
@@ -180,7 +174,7 @@ class Service:
         self._bound([text], 1)
         self.models[name].require_short(text, most=MOST_SHOWN)
         task = Task(name, "explore", text=text)
-        [found] = await self._in_time(request, self.batcher.submit(task, [text]))
+        [found] = await self._in_time(request, task, [text])
         # What else it may do the page says itself, by the checksums of its script and its style.
         headers = {"Content-Security-Policy": "frame-ancestors 'none'"}
         return Response(found, media_type="text/html", headers=headers)
@@ -248,6 +242,8 @@ class Service:
                         break
         except TimeoutError:
             raise HTTPException(408, f"not sent in {self.limits.timeout:g} seconds") from None
+        except ClientDisconnect:
+            raise HTTPException(GONE, "the client has gone") from None
         if n_bytes > most:
             raise HTTPException(413, f"at most {most:,} bytes")
         try:
@@ -285,20 +281,20 @@ class Service:
         if n_lines > (most := self.limits.max_waiting):
             raise HTTPException(413, f"{n_lines:,} lines: at most {most:,} in a request")
 
-    async def _in_time(self, request: Request, work: Awaitable[T]) -> T:
-        """What `work` gives; cancelled where the client goes away or the time is over."""
-        task = asyncio.ensure_future(work)
+    async def _in_time(self, request: Request, task: Task, items: Sequence[Any]) -> list[Any]:
+        """A result for each item; cancelled where the client goes away or the time is over."""
+        work = asyncio.ensure_future(self.batcher.submit(task, items))
         gone = asyncio.ensure_future(_going(request))
         timeout = self.limits.timeout
         try:
-            await asyncio.wait({task, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
+            await asyncio.wait({work, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
             if gone.done():
                 raise HTTPException(GONE, "the client has gone")
             raise HTTPException(504, f"not done in {timeout:g} seconds: send less at a time")
         finally:
-            task.cancel()
+            work.cancel()
             gone.cancel()
 
 
@@ -316,14 +312,13 @@ def as_texts(asked: Mapping[str, Any], key: str) -> list[str]:
     return texts
 
 
-def as_integer(asked: Mapping[str, Any], key: str, least: int, most: int) -> int:
-    """A number of a request, `least` where there is none. Raises HTTPException."""
+def as_count(asked: Mapping[str, Any], key: str, most: int) -> int:
+    """A number of a request, 0 where there is none. Raises HTTPException."""
     given = asked.get(key)
-    text = str(least if given in (None, "") else given)
-    value = int(text) if text.isdecimal() and len(text) < 10 else least - 1
-    if not least <= value <= most:
-        raise HTTPException(400, f"{key} = {asked[key]!r}: an integer from {least} to {most}")
-    return value
+    text = "0" if given in (None, "") else str(given)
+    if not (text.isdecimal() and len(text) < 10 and int(text) <= most):
+        raise HTTPException(400, f"{key} = {given!r}: an integer from 0 to {most}")
+    return int(text)
 
 
 def paired(texts: list[list[str]], prefixes: list[str]) -> list[tuple[str, str]]:
@@ -372,10 +367,6 @@ async def _going(request: Request) -> None:
 async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-
-async def unheard(request: Request, error: Exception) -> Response:
-    return Response(status_code=GONE)
 
 
 async def unfit(request: Request, error: Exception) -> Response:
