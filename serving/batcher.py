@@ -101,8 +101,8 @@ class Batcher:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._came.wait(), left)
                 continue
-            taken = set(map(id, batch))
-            self._waiting = deque(job for job in self._waiting if id(job) not in taken)
+            taken = set(batch)
+            self._waiting = deque(job for job in self._waiting if job not in taken)
             begun = time.monotonic()
             await loop.run_in_executor(thread, self._compute, loop, batch)
             await asyncio.sleep(0)  # a request of which one has failed lets go of the others first
@@ -111,8 +111,7 @@ class Batcher:
     def _next(self) -> list[Job]:
         """The longest waiting item that is still wanted, and those that can go with it."""
         self._waiting = deque(job for job in self._waiting if not job.found.done())
-        first = next(iter(self._waiting), None)
-        fitting = (job for job in self._waiting if first is not None and job.key == first.key)
+        fitting = (job for job in self._waiting if job.key == self._waiting[0].key)
         return list(itertools.islice(fitting, self.max_batch))
 
     def _compute(self, loop: asyncio.AbstractEventLoop, batch: list[Job]) -> None:
