@@ -1,6 +1,7 @@
 """A beam search of one sentence as a tree: every candidate of every step, and what became of it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ def likeliest(log_probs: Tensor, pieces: Callable[[list[int]], list[str]]) -> li
     return [[piece, round(value, 5)] for piece, value in found if value > -float("inf")]
 
 
+@dataclass
 class BeamTree:
     """Grows while a search runs: it is the `watch` of `beam_search`.
 
@@ -38,16 +40,13 @@ class BeamTree:
     (`last`, of n_best) that has to be overtaken.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        longest: int,
-        beam_size: int,
-        n_best: int,
-        pieces: Callable[[list[int]], list[str]],
-    ) -> None:
-        self.limits, self.longest, self.pieces = limits, longest, pieces
-        self.beam_size, self.n_best = beam_size, n_best
+    limits: Limits
+    longest: int
+    beam_size: int
+    n_best: int
+    pieces: Callable[[list[int]], list[str]]
+
+    def __post_init__(self) -> None:
         self.nodes: list[dict[str, Any]] = [{"parent": None, "piece": "", "sum": 0.0}]
         self.steps: list[dict[str, Any]] = []
         self.ids: list[tuple[int, ...]] = [()]  # of each node
@@ -133,14 +132,5 @@ def searched(
     tree = BeamTree(limits, longest, beam_size, n_best, pieces)
     [found] = beam_search(model, src, limits, beam_size=beam_size, n_best=n_best, watch=tree)
     node_of = {ids: node for node, ids in enumerate(tree.ids)}
-    results = [
-        {
-            "node": node_of[(*h.ids, limits.eos_id) if h.finished else h.ids],
-            "ids": h.ids,
-            "score": h.score,
-            "log_prob": h.log_prob,
-            "finished": h.finished,
-        }
-        for h in found
-    ]
-    return tree, results
+    ends = [(*h.ids, limits.eos_id) if h.finished else h.ids for h in found]
+    return tree, [{"node": node_of[ids], **asdict(h)} for ids, h in zip(ends, found)]
