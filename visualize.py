@@ -143,11 +143,8 @@ def draw_attention(args: argparse.Namespace) -> None:
         (f"attention_{kind}{suffix}", attention_grid(*(run[kind] for run in maps)))
         for kind in maps[0]
     )
-    print(
-        *translations,
-        *save(figures, args.output_dir or runs[0].run.results / "attention", args.format),
-        sep="\n",
-    )
+    folder = args.output_dir or runs[0].run.results / "attention"
+    print(*translations, *save(figures, folder, args.format), sep="\n")
 
 
 def require_readable(n: int, said: str) -> None:

@@ -129,9 +129,8 @@ class Scheme:
         x = torch.randn(2, n, self.model.d_model, **how)
         qkv = torch.randn(1, n, 3, n_heads, self.model.head_dim, **how)
         qkv = torch.cat((qkv, 2 * qkv))
-        places, last = (
-            Places(ids, positions, causal=causal) for ids in (positions, positions[-1:])
-        )
+        places = Places(positions, positions, causal=causal)
+        last = Places(positions[-1:], positions, causal=causal)
         found: dict[Cause, list[int]] = {"words": [], "length": []}
         for layer, module in enumerate(exact.layers(stack)):
             state = module.token_state(x)
@@ -164,10 +163,8 @@ class Scheme:
 
     def reservations(self, n: int) -> str:
         """What else has a say in how n positions turn: the end of a title."""
-        words, length = (
-            self.decided_by("words"),
-            self.decided_by("length", dict.fromkeys(STACKS, n)),
-        )
+        words = self.decided_by("words")
+        length = self.decided_by("length", dict.fromkeys(STACKS, n))
         found = [f" (words have a say in {words})"] * bool(words)
         found += [f" (in {length} so long a sentence turns by other angles)"] * bool(length)
         return "".join(found)
@@ -251,8 +248,7 @@ class Scheme:
         """
         found, positions = {}, _whole(at)
         for stack in STACKS:
-            causal = stack == "decoder"
-            places = Places(positions, positions, causal=causal)
+            places = Places(positions, positions, causal=stack == "decoder")
             biases = [module.bias(places) for module in self.layers(stack)]
             if any(bias is not None for bias in biases):
                 nothing = torch.zeros(1, self.model.n_heads, *[len(positions)] * 2).double()
