@@ -76,12 +76,11 @@ const likeliestBars = (likeliest, lang, chosen) =>
 
 /** Rows { on, cells }; classes are those of the columns. */
 function table(heads, classes, rows) {
-  const cell = (tag, i, attributes = {}) => el(tag + (classes[i] && `.${classes[i]}`), attributes);
-  const filled = (node, content) => (node.append(content), node);
+  const cell = (tag, i, ...rest) => el(tag + (classes[i] && `.${classes[i]}`), ...rest);
   return el("table",
-    el("thead", el("tr", ...heads.map((head, i) => filled(cell("th", i, { scope: "col" }), head)))),
+    el("thead", el("tr", ...heads.map((head, i) => cell("th", i, { scope: "col" }, head)))),
     el("tbody", ...rows.map(({ on, cells }) => el(on ? "tr.on" : "tr",
-      ...cells.map((content, i) => filled(cell("td", i, { dir: "auto" }), content))))));
+      ...cells.map((content, i) => cell("td", i, { dir: "auto" }, content))))));
 }
 
 /**
