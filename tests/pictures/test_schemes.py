@@ -252,9 +252,9 @@ def test_shaws_tables_stand_by_distance_and_layer() -> None:
 # --------------------------------------------------------------------------- why positions, and how
 
 
-def test_two_orders_of_words_differ_with_any_scheme_and_without_one_are_the_same() -> None:
-    for name, position in POSITIONS.items():
-        [figure] = draw("permutation", scheme(position, name)).values()
+def test_two_orders_of_words_differ_with_a_scheme_and_without_one_are_the_same() -> None:
+    for name in ("none", "sinusoidal", "t5"):
+        [figure] = draw("permutation", scheme(POSITIONS[name], name)).values()
         first, second, difference = images(figure)
         np.testing.assert_array_equal(difference, second - first)
         apart = np.abs(difference).max()
