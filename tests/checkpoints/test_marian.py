@@ -13,15 +13,17 @@ import local_hub
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, run_script
+from conftest import ROOT
 from huggingface_hub import constants
 from ignite.engine import Engine, Events
+from made_runs import Scripts, scripted
 from marian_files import french_sentences, with_two_vocabularies, write_marian_model
 from safetensors.torch import load as load_safetensors, save_file
 from torch import Tensor
 from toy_runs import assert_same, log_of, run_here, same, toy_settings
 from transformers import MarianMTModel, MarianTokenizer
 
+import inference
 from checkpoints.average import average_checkpoints, write_average
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.transformers_weights import to_theirs
@@ -256,24 +258,24 @@ def test_an_export_of_this_project_is_fetched_with_its_own_tokenizer(
         load_run(tmp_path)
 
 
+infer = scripted(inference.main)
+
+
 def test_inference_translates_as_transformers_does(
-    folders: dict[str, Path], home: Path, tmp_path: Path
+    infer: Scripts, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     folder, sentences = folders["swish_tied"], french_sentences(20)
     (tmp_path / "in.fr").write_text("\n".join(sentences) + "\n", "utf-8")
-    ours = run_script(
-        *("inference.py", "--model_path", folder, "--src_file", tmp_path / "in.fr"),
-        *("--search", "greedy", "--set", "decode.max_len_ratio=99", "--threads", "1"),
-        environment={"HF_HOME": str(home.parent)},
-    )
-    assert (ours.returncode, ours.stderr) == (0, "")
+    args = ("--model_path", folder, "--src_file", tmp_path / "in.fr", "--search", "greedy")
+    ours = infer(*args, "--set", "decode.max_len_ratio=99")
+    assert (ours.code, ours.err) == (0, "")
     tokenizer: Any = MarianTokenizer.from_pretrained(folder)
     inputs = tokenizer(sentences, return_tensors="pt", padding=True)
     theirs = MarianMTModel.from_pretrained(folder)
     rules = {"num_beams": 1, "max_new_tokens": 39, "max_length": None, "forced_eos_token_id": None}
     found = theirs.eval().generate(**inputs, **rules)
     texts = tokenizer.batch_decode(found, skip_special_tokens=True, use_source_tokenizer=False)
-    assert ours.stdout.splitlines() == [text.strip() for text in texts]
+    assert ours.out.splitlines() == [text.strip() for text in texts]
 
 
 REAL = ROOT.parent / "shared/data/marian-fr-en"

@@ -11,9 +11,9 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
-from conftest import run_script, tiny_args
+from conftest import run_script
 from huggingface_hub import constants
-from made_runs import Scripts
+from made_runs import Scripts, untrained_run
 from marian_files import (
     ENGLISH,
     FRENCH,
@@ -30,12 +30,10 @@ import test as test_script
 from checkpoints.ctranslate2 import convert
 from checkpoints.transformers_export import write_transformers
 from configs import schema
-from configs.load import load_config
 from configs.schema import Config, DecodeConfig, Sinusoidal, Subword
 from tokenizer.base import BaseTokenizer
 from tokenizer.marian import FrEnTokenizer
 from tokenizer.subword import SubwordTokenizer
-from training.run import train
 from translation.loading import load_run
 from translation.search import BatchSearch, pad_sources
 from translation.translator import Translator
@@ -306,9 +304,9 @@ def test_any_text_has_our_ids_and_any_ids_our_text(
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = tiny_args(tmp_path_factory.mktemp("trained"), "model.tie_embeddings=all")[1::2]
-    return train(load_config("configs/demo.py", settings, position="sinusoidal")).run.path
+def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("untrained")
+    return untrained_run(trained_run, folder, position=Sinusoidal(), tie_embeddings="all")
 
 
 def test_the_script_writes_a_folder_whose_card_works(
