@@ -27,7 +27,9 @@ from utils.errors import UserError
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     shown = "train.log_attention=true evaluate.bleu_every_epochs=2 evaluate.bleu_sentences=5"
-    return toy_config(tmp_path_factory.mktemp("checkpoints"), "train.max_epochs=4", shown)
+    return toy_config(
+        tmp_path_factory.mktemp("checkpoints"), "optim.accumulate=3 train.max_epochs=4", shown
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def test_the_folder_of_a_run(config: Config, run: Run) -> None:
 
 def test_the_names_and_the_number_of_checkpoints(run: Run) -> None:
     assert [p.name for p in run.files(REGULAR)] == [f"regular_checkpoint_{e}.pt" for e in (3, 4)]
-    losses = {step // 28: line["loss"] for step, line in log_of(run, "validation").items()}
+    losses = {step // 10: line["loss"] for step, line in log_of(run, "validation").items()}
     lowest, *_ = best_two = sorted(losses, key=losses.__getitem__)[:2]
     names = {e: f"best_checkpoint_{e}_loss=-{losses[e]:.4f}.pt" for e in losses}
     assert [p.name for p in run.files(BEST)] == [names[e] for e in sorted(best_two)]
@@ -101,16 +103,16 @@ def test_tensorboard_has_every_promised_tag(run: Run) -> None:
     assert "_hparams_/session_start_info" in events.summary_metadata
     table = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "| model.d_model | 16 |" in table
-    assert [event.step for event in events.Scalars("validation/bleu")] == [56, 112]
-    assert len(events.Scalars("train/loss")) == 112
+    assert [event.step for event in events.Scalars("validation/bleu")] == [20, 40]
+    assert len(events.Scalars("train/loss")) == 40
 
 
 def test_metrics_jsonl_repeats_what_tensorboard_shows(run: Run) -> None:
     train, validation = log_of(run), log_of(run, "validation")
-    assert list(train) == list(range(1, 113))
-    assert list(validation) == [28, 56, 84, 112]
-    assert validation[56].keys() == {"step", "epoch", "loss", "accuracy", "perplexity", "bleu"}
-    assert validation[56]["perplexity"] == pytest.approx(math.exp(validation[56]["loss"]))
+    assert list(train) == list(range(1, 41))
+    assert list(validation) == [10, 20, 30, 40]
+    assert validation[20].keys() == {"step", "epoch", "loss", "accuracy", "perplexity", "bleu"}
+    assert validation[20]["perplexity"] == pytest.approx(math.exp(validation[20]["loss"]))
     assert all(0 <= line["accuracy"] <= 1 and line["grad_norm"] > 0 for line in train.values())
 
 
@@ -120,10 +122,10 @@ def test_going_on_from_an_earlier_checkpoint_drops_what_came_after(
     copy = create_run(tmp_path, "copy")
     lines = (run.logs / "metrics.jsonl").read_text("utf-8") + '{"kind": "train", "st'  # killed
     (copy.logs / "metrics.jsonl").write_text(lines, "utf-8")
-    with RunLog(copy, first_step=56):
+    with RunLog(copy, first_step=20):
         pass
-    assert list(log_of(copy)) == list(range(1, 57))
-    assert list(log_of(copy, "validation")) == [28, 56]
+    assert list(log_of(copy)) == list(range(1, 21))
+    assert list(log_of(copy, "validation")) == [10, 20]
 
 
 def test_the_newest_run_is_the_one_begun_last_that_has_a_checkpoint(tmp_path: Path) -> None:

@@ -331,8 +331,14 @@ def test_a_kill_before_the_last_removal_is_made_up_for(whole: Runs, tmp_path: Pa
 BY_BLEU = "evaluate.choose_by=bleu evaluate.bleu_every_epochs=1"
 
 
-@pytest.mark.parametrize("limit", ["max_steps=14", "max_tokens=4000", f"max_steps=14 {BY_BLEU}"])
-@pytest.mark.parametrize("died_in", ["loss", "report"])
+@pytest.mark.parametrize(
+    ("limit", "died_in"),
+    [
+        ("max_steps=14", "loss"),
+        ("max_tokens=4000", "report"),
+        (f"max_steps=14 {BY_BLEU}", "report"),
+    ],
+)
 def test_the_last_validation_of_a_run_that_is_over_is_made_up_for(
     whole: Runs, folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, died_in: str
 ) -> None:
@@ -383,16 +389,16 @@ def test_the_newest_checkpoint_does_not_depend_on_time_stamps(whole: Runs, tmp_p
 def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) -> None:
     # From the third epoch on the rate is 1e-22 of the first: nothing gets better.
     schedule = "optim.schedule=epoch_decay optim.schedule.warmup_epochs=0 optim.schedule.decay=50"
-    train = "train.patience=2 train.max_epochs=9 train.keep_regular=5"
+    train = "optim.accumulate=3 train.patience=2 train.max_epochs=9 train.keep_regular=5"
     config = toy_config(folder, schedule, train)
     result = run_here(config)
     run = result.run
     assert result.stopped_early
-    assert sorted(log_of(run, "validation")) == [28, 56, 84, 112]
+    assert sorted(log_of(run, "validation")) == [10, 20, 30, 40]
     again = copied(run, tmp_path)
     third = again.checkpoints / "regular_checkpoint_3.pt"
     assert content(third)["early_stopping"]["counter"] == 1
-    assert not run_here(apply_overrides(config, ["train.max_steps=85"]), third).stopped_early
+    assert not run_here(apply_overrides(config, ["train.max_steps=31"]), third).stopped_early
     run_here(config, resume=third)
     assert log_of(again, "validation") == log_of(run, "validation")
     words = r"this run is finished \(epochs: 4,.*--set train.patience=4"
@@ -427,11 +433,11 @@ def test_the_patience_that_waits_for_bleu_goes_on(folder: Path, tmp_path: Path) 
 @pytest.mark.parametrize("by", ["evaluate.choose_by=loss", BY_BLEU])
 def test_patience_that_is_set_later_knows_the_best(folder: Path, by: str) -> None:
     schedule = "optim.schedule=epoch_decay optim.schedule.warmup_epochs=0 optim.schedule.decay=50"
-    config = toy_config(folder, schedule, by, "train.max_epochs=3")
+    config = toy_config(folder, schedule, by, "optim.accumulate=3 train.max_epochs=3")
     run = run_here(config).run
     patient = apply_overrides(config, ["train.max_epochs=9", "train.patience=1"])
     assert run_here(patient, resume=run.path).stopped_early
-    assert list(log_of(run, "validation")) == [28, 56, 84, 112]
+    assert list(log_of(run, "validation")) == [10, 20, 30, 40]
 
 
 def test_auto_takes_the_newest_run_of_the_config_that_can_go_on(
