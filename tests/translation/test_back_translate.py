@@ -5,12 +5,12 @@ import itertools
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
-from conftest import run_script
 from made_runs import Scripts, best_of, copy_run, scripted
 from toy_runs import run_here, toy_config, toy_corpus
 
@@ -127,20 +127,6 @@ def test_teachers_translate_the_sources_of_their_own_training_pairs(
     assert list(zip(read.src, read.tgt)) == pairs
 
 
-KILLED = """
-import os, signal
-import back_translate as script
-
-def write_until(path, text, write=script.write_text):
-    if path.name == "12.json":
-        os.kill(os.getpid(), signal.SIGKILL)
-    write(path, text)
-
-script.CHUNK, script.write_text = 4, write_until
-script.main()
-"""
-
-
 def test_pairs_whose_making_was_killed_are_those_made_at_once(
     made: Scripts, reverse: Path, mono: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +136,20 @@ def test_pairs_whose_making_was_killed_are_those_made_at_once(
     args += ["--search", "sample", "--output"]
     whole, killed = tmp_path / "whole" / "bt", tmp_path / "killed" / "bt"
     assert made(*args, whole).code == 0
-    assert run_script("-c", KILLED, *args, str(killed)).returncode == -9
+    if (child := os.fork()) == 0:
+        write = script.write_text
+
+        def write_until(path: Path, text: str) -> None:
+            if path.name == "12.json":
+                os.kill(os.getpid(), signal.SIGKILL)
+            write(path, text)
+
+        script.write_text = write_until
+        try:
+            script.main([*args, str(killed)])
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
     [part] = killed.parent.iterdir()
     names = ["0.json", "4.json", "8.json"]
     assert sorted(path.name for path in part.iterdir()) == names
