@@ -254,7 +254,6 @@ TOYS: dict[str, Callable[[], PositionScheme]] = {
     "stretch": lambda: ToyScheme(Stretch, cross=True),
     "ramp": lambda: ToyScheme(ramp=True),
 }
-ALL_SCHEMES = [*POSITIONS, *TOYS]
 
 
 def model_with(name: str, **changes: Any) -> TranslationTransformer:

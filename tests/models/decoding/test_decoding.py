@@ -16,12 +16,12 @@ import pytest
 import torch
 from operations import WAITS, Operations
 from tiny_models import (
-    ALL_SCHEMES,
     BOS,
     EOS,
     LIMITS,
     N_LAYERS,
     PAD,
+    TOYS,
     VOCAB,
     forced_log_prob,
     lively,
@@ -143,8 +143,9 @@ def test_a_beam_as_wide_as_the_space_finds_the_best_of_all_sequences(alpha: floa
         assert_alike(hypotheses, sorted(every, key=lambda h: -h.score)[:10], 1e-12)
 
 
-@pytest.mark.parametrize("name", [*ALL_SCHEMES, "torch"])
-def test_cached_batched_search_equals_the_naive_one_for_every_scheme(name: str) -> None:
+# That steps go on as a whole prefix says, test_model.py holds for every scheme.
+@pytest.mark.parametrize("name", [*TOYS, "learnable", "rope", "fox", "randomized_rope", "torch"])
+def test_cached_batched_search_equals_the_naive_one(name: str) -> None:
     model, src = lively(name), sources(5, 3, 7)
     found = beam_search(model, src, replace(LIMITS, alpha=0.8), beam_size=3, n_best=3)
     for sentence, ours in zip(src, found):
