@@ -16,7 +16,7 @@ import ignite.distributed as idist
 import pytest
 import torch
 from conftest import run_script
-from toy_runs import content, log_of, run_here, same, started, toy_command, toy_config
+from toy_runs import content, copied, log_of, run_here, started, toy_command, toy_config
 
 import train as script
 from checkpoints.run import BEST, Run
@@ -91,37 +91,14 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture(scope="module")
 def resumed(stopped: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run, its second process killed; then taken by torchrun as far as `stopped` came."""
-    folder = tmp_path_factory.mktemp("killed")
-    command = [*toy_command(folder, PLAIN, "train.max_epochs=5000"), "--nproc_per_node", "2"]
-    process = started(command)
-    wait_for(process, lambda: n_lines(folder, "train") >= 6)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    ranks = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(int(ranks[1]), signal.SIGKILL)
-    _, said = process.communicate(timeout=60)  # of seconds: nobody waits for the one that is gone
-    assert process.returncode == 128 + signal.SIGKILL, said
-    assert said.splitlines()[-1] == "error: process 1 was ended by SIGKILL"
-    assert "Traceback" not in said
-    [run] = folder.glob("runs/*")
+    """A copy of the same run, taken five updates further by torchrun."""
+    run = copied(Run(stopped[0]), tmp_path_factory.mktemp("resumed")).path
     command = "-m torch.distributed.run --standalone --nproc_per_node=2 train.py --resume".split()
-    limit = f"train.max_steps={max(log_of(stopped[0]))}"
+    limit = f"train.max_steps={max(log_of(run)) + 5}"
     done = run_script(*command, run, "--set", limit, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(run)
     return run
-
-
-def test_killed_and_going_on_is_bit_for_bit_never_killed(
-    resumed: Path, stopped: tuple[Path, str]
-) -> None:
-    whole = stopped[0]
-    assert log_of(resumed) == log_of(whole)
-    validations = log_of(whole, "validation")  # none at the limit
-    assert {n: log_of(resumed, "validation")[n] for n in validations} == validations
-    ours, theirs = (content(Run(path).newest()) for path in (resumed, whole))
-    for part in ("model", "last_weights", "optimizer", "progress"):
-        assert same(ours[part], theirs[part]), part
 
 
 def test_two_processes_have_the_figures_of_one(resumed: Path, tmp_path: Path) -> None:
@@ -162,16 +139,25 @@ def test_one_process_writes_every_file(stopped: tuple[Path, str]) -> None:
         assert any(kind in path for path in paths), kind
 
 
-def test_an_error_that_all_processes_meet_is_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_nobody_waits_for_a_process_that_was_killed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = toy_config(tmp_path, "data.corpus.train=missing")
-    work = partial(script.work, args=script.parse_args([]), config=config, resume=None)
+    backend, spawn = choose_backend(2, "cpu")
+    forked = backend, spawn | {"start_method": "fork"}
+    monkeypatch.setattr("training.processes.choose_backend", lambda *_: forked)
+
+    def die_or_wait(local_rank: int) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has the launcher's
+        if local_rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+
+    began = time.monotonic()
     with pytest.raises(SystemExit) as ended:
-        run_processes(work, nproc_per_node=2, device="cpu")
-    out, error = capfd.readouterr()
-    assert (ended.value.code, out) == (2, ""), error
-    assert re.fullmatch(r"error: .*missing\.fr.*\n", error), error
+        run_processes(die_or_wait, nproc_per_node=2, device="cpu")
+    assert ended.value.code == 128 + signal.SIGKILL
+    assert capfd.readouterr() == ("", "error: process 1 was ended by SIGKILL\n")
+    assert time.monotonic() - began < 60
 
 
 def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +180,7 @@ def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.Monk
         choose_backend(2, "cpu")
 
 
-def on_the_cpu(local_rank: int) -> None:
+def on_the_cpu(local_rank: int, then: Callable[[int], None] | None = None) -> None:
     """Work for processes that see no GPU, share the cores, and wait for each other for hours.
 
     Those of their own end without the interpreter's end, in which a thread of gloo's may abort.
@@ -208,12 +194,20 @@ def on_the_cpu(local_rank: int) -> None:
     assert idist.all_reduce(1) == n_processes
     group = torch.distributed.distributed_c10d._get_default_group()
     assert group._get_backend(torch.device("cpu")).options._timeout == PATIENCE
+    if then is not None:
+        then(local_rank)
 
 
 @pytest.mark.parametrize("under_torchrun", [True, False])
 def test_processes_on_the_cpu_touch_no_gpu_and_ask_no_slurm(
-    under_torchrun: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    under_torchrun: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
+    """And an error that all of them meet is one line."""
+
     def n_gpus() -> int:  # of a machine with one, as CUDA counts them
         return int(os.environ["CUDA_VISIBLE_DEVICES"] != "")
 
@@ -238,7 +232,13 @@ def test_processes_on_the_cpu_touch_no_gpu_and_ask_no_slurm(
         run_processes(on_the_cpu, nproc_per_node=1, device="auto")
         assert ended == [0]
     else:
-        run_processes(on_the_cpu, nproc_per_node=2, device="auto")
+        config = toy_config(tmp_path, "data.corpus.train=missing")
+        train = partial(script.work, args=script.parse_args([]), config=config, resume=None)
+        with pytest.raises(SystemExit) as stopped:
+            run_processes(partial(on_the_cpu, then=train), nproc_per_node=2, device="auto")
+        out, error = capfd.readouterr()
+        assert (stopped.value.code, out) == (2, ""), error
+        assert re.fullmatch(r"error: .*missing\.fr.*\n", error), error
     said = "train.device = 'auto': 2 processes, and GPUs for 1: they train on the CPU"
     assert caplog.messages == [said]
 
