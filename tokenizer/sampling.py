@@ -31,40 +31,34 @@ class _State:
     following: dict[int, "_State"] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class BpeDropout:
     """BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
     At each step every possible merge is left out with a probability of its own draw, and the best
     of the rest is done; the word is finished when none is left. The best that remains is number k
     (from 0) with probability p^k (1 - p), so that one geometric draw a step stands for all of them.
-
-    merges: (left id, right id) -> (rank, id of the merged piece).
     """
 
-    def __init__(
-        self,
-        spell: Spell,
-        merges: Mapping[tuple[int, int], tuple[int, int]],
-        *,
-        unk_id: int,
-        probability: float,
-    ) -> None:
-        self._spell = spell
-        self._merges = merges
-        self._unk_id = unk_id
-        self._log_probability = math.log(probability)
+    spell: Spell
+    merges: Mapping[tuple[int, int], tuple[int, int]]  # (left id, right id) -> (rank, merged id)
+    unk_id: int
+    probability: float
+
+    def __post_init__(self) -> None:
         self._first: dict[str, _State] = {}
         self._room = REMEMBERED
 
     def draws(self, n: int, rng: np.random.Generator) -> list[int]:
         """How many merges in turn are left out: k with probability p^k (1 - p)."""
-        return np.floor(np.log1p(-rng.random(n)) / self._log_probability).astype(np.int64).tolist()
+        left_out = np.floor(np.log1p(-rng.random(n)) / math.log(self.probability))
+        return left_out.astype(np.int64).tolist()
 
     def segment(self, word: str, draws: Iterator[int]) -> Ids:
         """The ids of the pieces. At most len(word) draws are taken."""
         state = self._first.get(word)
         if state is None:
-            ids = _fused([i for char in word for i in self._spell(char)], self._unk_id)
+            ids = _fused([i for char in word for i in self.spell(char)], self.unk_id)
             state = self._state(ids, self._first, word)
         while state.places:
             k = next(draws)
@@ -76,13 +70,13 @@ class BpeDropout:
     def _follow(self, state: _State, k: int) -> _State:
         """The state after merge number k of `state`."""
         ids, place = state.ids, state.places[k]
-        _, merged = self._merges[ids[place], ids[place + 1]]
+        _, merged = self.merges[ids[place], ids[place + 1]]
         return self._state((*ids[:place], merged, *ids[place + 2 :]), state.following, k)
 
     def _state(self, ids: Ids, known: dict[Any, _State], key: str | int) -> _State:
         """A new state, remembered where there is room: the merge learned first, then the left."""
         pairs = enumerate(zip(ids, ids[1:]))
-        found = [(self._merges[pair][0], i) for i, pair in pairs if pair in self._merges]
+        found = [(self.merges[pair][0], i) for i, pair in pairs if pair in self.merges]
         state = _State(ids, [i for _, i in sorted(found)])
         if self._room:
             self._room -= 1
@@ -94,23 +88,21 @@ class BpeDropout:
 _Edges = tuple[list[float], Sequence[int], Sequence[Ids]]
 
 
+@dataclass(eq=False)
 class UnigramSampling:
     """A segmentation x of a word with probability proportional to P(x)^alpha (Kudo 2018, 3.2).
 
     Drawn exactly: filtered forwards over the lattice of all segmentations, sampled backwards.
-
-    pieces: piece -> (id, log-probability).
     """
 
-    def __init__(
-        self, spell: Spell, pieces: Mapping[str, tuple[int, float]], *, unk_id: int, alpha: float
-    ) -> None:
-        self._spell = spell
-        self._pieces = pieces
-        self._unk_id = unk_id
-        self._alpha = alpha
-        self._longest = max(map(len, pieces))
-        self._unknown = min(score for _, score in pieces.values()) - UNKNOWN_PENALTY
+    spell: Spell
+    pieces: Mapping[str, tuple[int, float]]  # piece -> (id, log-probability)
+    unk_id: int
+    alpha: float
+
+    def __post_init__(self) -> None:
+        self._longest = max(map(len, self.pieces))
+        self._unknown = min(score for _, score in self.pieces.values()) - UNKNOWN_PENALTY
         self._lattices: dict[str, list[_Edges]] = {}
 
     def draws(self, n: int, rng: np.random.Generator) -> list[float]:
@@ -131,14 +123,14 @@ class UnigramSampling:
             chosen = bisect_right(cumulative, next(draws)) if len(starts) > 1 else 0
             parts.append(ids[chosen])
             end = starts[chosen]
-        return _fused([i for part in reversed(parts) for i in part], self._unk_id)
+        return _fused([i for part in reversed(parts) for i in part], self.unk_id)
 
     def _lattice(self, word: str) -> list[_Edges]:
         forward = [0.0]  # log of the summed weights of all segmentations of word[:end]
         lattice: list[_Edges] = []
         for end in range(1, len(word) + 1):
             found = [
-                (forward[start] + self._alpha * score, start, ids)
+                (forward[start] + self.alpha * score, start, ids)
                 for start in range(max(0, end - self._longest), end)
                 for score, ids in self._edge(word[start:end])
             ]
@@ -153,10 +145,10 @@ class UnigramSampling:
 
     def _edge(self, piece: str) -> list[tuple[float, Ids]]:
         """Score and ids of a piece or an unknown character; nothing for any other string."""
-        if piece in self._pieces:
-            i, score = self._pieces[piece]
+        if piece in self.pieces:
+            i, score = self.pieces[piece]
             return [(score, (i,))]
-        return [(self._unknown, self._spell(piece))] if len(piece) == 1 else []
+        return [(self._unknown, self.spell(piece))] if len(piece) == 1 else []
 
 
 def _fused(ids: list[int], unk_id: int) -> Ids:
