@@ -163,7 +163,7 @@ class Result:
 
     def write(self) -> Path:
         """Source, reference, hypotheses and scores beside the run; the path of the scores."""
-        pairs, loaded = self.pairs, self.pairs.loaded
+        pairs, loaded, searcher = self.pairs, self.pairs.loaded, self.pairs.translator.searcher
         record = {
             **pairs.identity(),
             "loss": self.loss,
@@ -173,11 +173,9 @@ class Result:
             "search_seconds": self.seconds,
             "epoch": loaded.epoch,
             "step": loaded.step,
-            "engine": "torch"
-            if (engine := pairs.translator.searcher.engine) is None
-            else engine.name,
+            "engine": "torch" if searcher.engine is None else searcher.engine.name,
             "trained": loaded.trained,
-            "provenance": provenance(pairs.translator.searcher.device),
+            "provenance": provenance(searcher.device),
             "config": to_dict(loaded.config),
         }
         start = f"{loaded.run.results / pairs.name}"

@@ -147,12 +147,11 @@ class BatchSearch:
         while rows := next_batch(lengths, rest, most):
             batches.append(rows)
             rest = rest[len(rows) :]
-        found: list[list[Hypothesis]] = [[] for _ in sources]
+        found: dict[int, list[Hypothesis]] = {}
         for place, each in self.workers.map(replace(self, workers=None), list(map(job, batches))):
-            for row, hypotheses in zip(batches[place], each):
-                found[row] = hypotheses
+            found.update(zip(batches[place], each))
             progress(len(each))
-        return found
+        return [found[row] for row in range(len(sources))]
 
     def _search(
         self,

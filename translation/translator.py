@@ -36,8 +36,7 @@ from translation.workers import Workers
 from utils.errors import UserError
 from utils.machine import resolve_device
 
-TYPES = {str(t).removeprefix("torch."): t for t in (torch.float32, torch.float64)}
-TYPES |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
+TYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
 MOST_TOKENS = 8192  # of a line of a file: attention takes memory and time by their square
 
@@ -219,12 +218,13 @@ class Translator:
     ) -> tuple[DecodeConfig, bool]:
         """`decode` with what is given, and whether it is greedy search that is asked for."""
         changes: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
-        if isinstance(search, str) and search not in ("greedy", *kinds(Search)):
-            known = ", ".join(("greedy", *kinds(Search)))
-            raise UserError(f"search {search!r}: one of {known}")
-        if isinstance(search, str) and search not in ("greedy", self.decode.search.kind):
-            changes["search"] = kinds(Search)[search]()
-        elif search is not None and not isinstance(search, str):
+        if isinstance(search, str):
+            known = "greedy", *kinds(Search)
+            if search not in known:
+                raise UserError(f"search {search!r}: one of {', '.join(known)}")
+            if search not in ("greedy", self.decode.search.kind):
+                changes["search"] = kinds(Search)[search]()
+        elif search is not None:
             changes["search"] = search
         beam_size = changes.get("beam_size", self.decode.beam_size)
         samples = isinstance(changes.get("search", self.decode.search), Sampling)
@@ -249,10 +249,8 @@ class Translator:
         found = self.searcher.search_ids(
             sources, decode, greedy=greedy, numbers=numbers, prefixes=begun
         )
-        hypotheses: list[list[FoundIds]] = [[] for _ in texts]
-        for i, of_text in zip(spoken, found):
-            hypotheses[i] = of_text
-        return hypotheses
+        hypotheses = dict(zip(spoken, found))
+        return [hypotheses.get(i, []) for i in range(len(texts))]
 
     def prefix_ids(
         self,
