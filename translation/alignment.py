@@ -11,11 +11,6 @@ import numpy as np
 
 from utils.errors import UserError
 
-
-def _is_integer(number: object) -> bool:
-    return isinstance(number, Integral) and not isinstance(number, bool)
-
-
 Link = tuple[int, int]  # numbers of a source and a target word, from 0
 
 # Weight beside which a source word that hardly anything looks at does not win by a large share.
@@ -37,7 +32,9 @@ class HeadChoice:
     def __post_init__(self) -> None:
         heads: Any = () if self.heads is None else self.heads
         numbers = () if self.layer is None else (self.layer,)
-        if not isinstance(heads, tuple) or not all(map(_is_integer, (*numbers, *heads))):
+        if not isinstance(heads, tuple) or not all(
+            isinstance(n, Integral) and not isinstance(n, bool) for n in (*numbers, *heads)
+        ):
             given = f"layer {self.layer!r}, heads {self.heads!r}"
             raise UserError(f"{given}: give an integer, and a tuple of integers")
 
