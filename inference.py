@@ -107,24 +107,20 @@ def shown(
 
     Alignments, where there are any, are those of the best translations.
     """
-    links = None if alignments is None else [each.pharaoh() for each in alignments]
-    if args.json:
-        objects = [asdict(item) for item in items]
-        for each, pharaoh in zip(objects, links or ()):
-            each["alignment"] = pharaoh
-        return [json.dumps(each, ensure_ascii=False) for each in objects]
-    if args.one_a_line:
-        best = [item.best for item in items]
-        lines = [f"{each.score:.4f}" if args.scores else as_line(each.text) for each in best]
-        if links is None:
-            return lines
-        return [line.replace("\t", " ") + f"\t{pharaoh}" for line, pharaoh in zip(lines, links)]
-    several = len(args.src_text or ()) > 1
-    blocks = (
-        block(item, decode, alignment, title=several)
-        for item, alignment in zip(items, alignments or [None] * len(items))
-    )
-    return ["\n".join(blocks).rstrip("\n")]
+    found = []
+    for item, alignment in zip(items, alignments or [None] * len(items)):
+        if args.json:
+            links = {} if alignment is None else {"alignment": alignment.pharaoh()}
+            found.append(json.dumps(asdict(item) | links, ensure_ascii=False))
+        elif args.one_a_line:
+            line = f"{item.best.score:.4f}" if args.scores else as_line(item.best.text)
+            if alignment is not None:
+                line = line.replace("\t", " ") + f"\t{alignment.pharaoh()}"
+            found.append(line)
+        else:
+            several = len(args.src_text or ()) > 1
+            found.append(block(item, decode, alignment, title=several))
+    return [*found[:-1], found[-1].rstrip("\n")]  # a block ends in an empty line
 
 
 def block(
