@@ -45,9 +45,9 @@ class Grid:
             sets = (word for each in overrides if each.startswith(of) for word in ("--set", each))
             return shlex.join(["python", script, *flags, *named, *sets])
 
-        found = {"beam_size": str(beam), "length_penalty": repr(penalty).removesuffix(".0")}
-        as_flags = (word for name, value in found.items() for word in (f"--{name}", value))
-        as_sets = (w for name, value in found.items() for w in ("--set", f"decode.{name}={value}"))
+        alpha = repr(penalty).removesuffix(".0")
+        as_flags = "--beam_size", str(beam), "--length_penalty", alpha
+        as_sets = "--set", f"decode.beam_size={beam}", "--set", f"decode.length_penalty={alpha}"
         return (
             f"best: beam {beam}, length penalty {penalty:g} ({self.split}, {self.n:,} sentences)\n"
             f"{command('inference.py', *as_flags, of='decode.')}\n"
