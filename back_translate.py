@@ -23,7 +23,7 @@ import sys
 import zlib
 from argparse import ArgumentTypeError, Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,14 +93,14 @@ def languages(data: DataConfig, checkpoint: Path, *, reverse: bool) -> tuple[str
 
 
 def usable(
-    lines: Iterable[str], n_tokens: Callable[[str], int], max_len: int, dropped: Counter[str]
+    lines: Iterable[str], translator: Translator, max_len: int, dropped: Counter[str]
 ) -> Iterator[str]:
     """Sentences as a corpus has them: white space levelled, none blank, none of over max_len."""
     for line in lines:
         text = normalize_whitespace(line)
         if not text:
             dropped["blank"] += 1
-        elif n_tokens(text) > max_len:
+        elif len(translator.encode([text])[0]) > max_len:
             dropped["too_long"] += 1
         else:
             yield text
@@ -192,9 +192,7 @@ def main(argv: list[str] | None = None) -> None:
         pairs = corpus.load(corpus.train)
         lines = list(pairs.tgt if args.reverse else pairs.src)
     dropped: Counter[str] = Counter()
-    texts = list(
-        usable(lines, lambda text: len(translator.encode([text])[0]), data.max_len, dropped)
-    )
+    texts = list(usable(lines, translator, data.max_len, dropped))
     identity = search_identity(loaded, translator, greedy=greedy)
     identity |= {"text": digest(texts), "languages": list(langs), "tag": args.tag}
 
