@@ -182,8 +182,8 @@ class BatchSearch:
         if left and greedy:
             rest = greedy_search(model, src, limits)
         elif left and isinstance(search, Sampling):
-            how: dict[str, Any] = {"n_samples": n_best, "numbers": [numbers[i] for i in left]}
-            rest = sample_search(model, src, limits, search, **how)
+            drawn = [numbers[i] for i in left]
+            rest = sample_search(model, src, limits, search, n_samples=n_best, numbers=drawn)
         elif left:
             if isinstance(search, DiverseBeam):
                 beam |= {"groups": search.groups or size, "strength": search.strength}
