@@ -24,5 +24,5 @@ config = replace(
     model=replace(first.model, dropout=0.3),
     data=replace(first.data, corpus=MULTI30K),
     optim=replace(first.optim, schedule=Cosine(lr=1.5e-3, warmup_steps=100)),
-    train=replace(first.train, max_epochs=10),
+    train=replace(first.train, max_epochs=8),
 )
