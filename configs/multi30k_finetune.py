@@ -1,10 +1,10 @@
 """Captions alone, for a model that has learned everyday sentences beside them.
 
-    python train.py --config configs/mix_captions.py --nproc_per_node 2 --threads 1
+    python train.py --config configs/mix_best.py --nproc_per_node 2 --threads 1
     python train.py --config configs/multi30k_finetune.py --init_from RUN --threads 1
 
 Fine-tuning on the text that is to be translated (Luong and Manning 2015). What it scores, and what
-a higher rate and more dropout did: docs/results/multi30k.md. Why each choice:
+a higher rate and more dropout did: docs/results/everyday_french.md. Why each choice:
 - a tenth of the rate of the first training, and three epochs: the captions are nothing new, and the
   everyday sentences are forgotten soon.
 - the dropout of the first training: a model that has just learned without more of it loses by it.
@@ -12,7 +12,7 @@ a higher rate and more dropout did: docs/results/multi30k.md. Why each choice:
 
 from dataclasses import replace
 
-from configs.mix_captions import config as first
+from configs.mix_best import config as first
 from configs.multi30k_small_rope import MULTI30K
 from configs.schema import Cosine
 
