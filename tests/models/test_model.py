@@ -38,10 +38,6 @@ POST = [*TOYS, "none", "sinusoidal", "learnable", "rope", "torch"]
 EVERY = [(name, "pre") for name in [*POSITIONS, *TOYS, "torch"]] + [(name, "post") for name in POST]
 EVERY.append(("rope", "deepnorm"))
 every_model = pytest.mark.parametrize(("name", "norm"), EVERY)
-# What its steps (below) or test_contract.py hold for every scheme: both norms with every point of
-# the seam, and a scheme whose layers each have parameters.
-SEAM = [each for each in EVERY if each[0] in POST] + [("shaw", "pre")]
-seam_models = pytest.mark.parametrize(("name", "norm"), SEAM)
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
@@ -51,7 +47,7 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
 # ------------------------------------------------------------------------------------- what is seen
 
 
-@seam_models
+@every_model
 def test_a_later_target_token_changes_nothing_before_it(name: str, norm: str) -> None:
     model, src, tgt_in = model_with(name, norm=norm), sources(5, 4), targets(2, 7)
     places = (1, 4, 6)
@@ -142,11 +138,14 @@ def test_dropout_stands_on_embeddings_branches_and_inside_the_feed_forward() -> 
 # --------------------------------------------------------------------------------------- parameters
 
 
-@seam_models
+@every_model
 def test_every_parameter_gets_a_gradient(name: str, norm: str) -> None:
     model = model_with(name, norm=norm)
     model(sources(6, 4), targets(2, 5)).square().sum().backward()
-    assert [key for key, p in model.named_parameters() if p.grad.abs().max() < 1e-12] == []
+    # FIRE's last bias shifts all logits of a head alike, which a softmax does not see.
+    unseen = {key for key, p in model.named_parameters() if p.grad.abs().max() < 1e-12}
+    bias = {f"scheme.{stack}.0.out.bias" for stack in ("encoder", "decoder")}
+    assert unseen == (bias if name == "fire" else set())
 
 
 @pytest.mark.parametrize("tie", ["none", "target", "all"])

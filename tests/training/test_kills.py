@@ -9,7 +9,7 @@ from kill_harness import run_campaign
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kills", "auto", "processes", "variant"),
-    [(2, False, 1, "all"), (2, True, 1, "plain"), (1, False, 2, "plain")],
+    [(3, False, 1, "all"), (2, True, 1, "plain"), (1, False, 2, "plain")],
 )
 def test_a_run_killed_again_and_again_ends_as_one_never_stopped(
     tmp_path: Path, kills: int, auto: bool, processes: int, variant: str
