@@ -432,7 +432,7 @@ def test_out_of_memory_in_training_is_one_line_with_the_remedy(tmp_path: Path, e
 
 
 def test_a_loader_worker_that_is_killed_is_one_line_with_the_remedy(tmp_path: Path) -> None:
-    batches: Any = iter(DataLoader([0, 1], num_workers=1, batch_size=None))
+    batches: Any = iter(DataLoader(range(100), num_workers=1, batch_size=None))  # more than fetched
 
     def read_from_a_killed_one() -> None:
         os.kill(batches._workers[0].pid, signal.SIGKILL)  # its end may be told at once
