@@ -357,7 +357,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C reaches us, and from here each process once
+                process_group=0,  # Ctrl-C reaches us, and from here each process once
                 pass_fds=(lock,),
             )
         n_sent, pid, peak_mb = 0, 0, None
