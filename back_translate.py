@@ -76,8 +76,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 
 
 def prefix(text: str) -> Path:
-    if text.endswith(os.sep):
-        raise ArgumentTypeError(f"{text!r} is a folder: give it a name to begin with, {text}train")
+    if text.endswith(os.sep) or not Path(text).name:
+        named = Path(text) / "train"
+        raise ArgumentTypeError(f"{text!r} is a folder: give it a name to begin with, {named}")
     return Path(text)
 
 

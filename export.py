@@ -29,9 +29,11 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         raise UserError("--zero_start is for --format transformers")
     if args.quantization is not None and args.format != "ctranslate2":
         raise UserError(f"--quantization {args.quantization} is for --format ctranslate2")
-    out = args.output_dir
+    out = args.output_dir = args.output_dir.resolve()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--output_dir {out} is not empty: give a new folder")
+    if out == Path.cwd() or out.is_mount():
+        raise UserError(f"--output_dir {out} cannot be replaced: give a folder in it")
     return args
 
 

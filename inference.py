@@ -93,7 +93,8 @@ def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, i
     if args.src_text is not None:
         return args.src_text, given, "--src_text number", CHUNK
     raw, name = open_source(args.src_file)
-    chunk = 1 if args.prompt or raw.isatty() else CHUNK * args.workers
+    single = args.prompt or raw.isatty() or "decode.batch_size=1" in args.overrides
+    chunk = 1 if single and args.workers == 1 else CHUNK * args.workers
     return read_lines(raw, name), given, f"{name}, line", chunk
 
 

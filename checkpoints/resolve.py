@@ -41,7 +41,8 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
 
 def run_of(path: Path) -> Run:
     """The run of a checkpoint, of a folder of them, or of its own folder; it need not be there."""
-    folder = path.resolve().parent if path.suffix in (".pt", Path(WEIGHTS).suffix) else path
+    a_file = path.is_file() or path.suffix in (".pt", Path(WEIGHTS).suffix)
+    folder = path.resolve().parent if a_file else path
     folder = folder.parent if folder.name.startswith(LEFT) else folder
     return Run(folder.parent if folder.name == "checkpoints" else folder)
 

@@ -51,6 +51,7 @@ class Run:
         self.checkpoints, self.logs = path / "checkpoints", path / "logs"
         self.tokenizer, self.results = path / "tokenizer", path / "results"
         self.bad_batches = path / "bad_batches"
+        self.name = path.resolve().name
 
     def files(self, *patterns: re.Pattern[str]) -> list[Path]:
         """Checkpoints whose name fits a pattern; of each pattern the oldest epoch or step first."""

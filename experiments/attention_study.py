@@ -291,7 +291,7 @@ def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], Load
 def training_of(loaded: LoadedRun) -> dict[str, Any]:
     """What tells the trainings of a store apart."""
     config = loaded.config
-    return {"scheme": scheme_name(config), "seed": config.train.seed, "run": loaded.run.path.name}
+    return {"scheme": scheme_name(config), "seed": config.train.seed, "run": loaded.run.name}
 
 
 def mean_by(rows: Rows, key: str, **where: str) -> dict[Any, float]:

@@ -50,7 +50,7 @@ def trace(
     attention = translator.attention(source, target)
     start = tree.nodes[0]["piece"] = attention.read[0]
     return {
-        "name": loaded.run.path.name,
+        "name": loaded.run.name,
         "about": f"epoch {loaded.epoch}, update {loaded.step:,}",
         "source": {
             **words(normalize_whitespace(src_text), attention.source),

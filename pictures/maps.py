@@ -80,7 +80,7 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
     return [
         point_panels(
             panels,
-            title=f"{scheme.name} ({run.path.name})",  # wrapped: alike, for frames of one size
+            title=f"{scheme.name} ({run.name})",  # wrapped: alike, for frames of one size
             x_label=f"{when}: first direction of the last checkpoint",
             y_label="second direction",
             columns=len(panels),

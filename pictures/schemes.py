@@ -323,6 +323,6 @@ def trained_scheme(loaded: LoadedRun) -> Scheme:
         copy.deepcopy(loaded.model.scheme).cpu(),  # the model stays on its device
         model,
         trained=True,
-        about=f" ({loaded.run.path.name}, epoch {loaded.epoch})",
+        about=f" ({loaded.run.name}, epoch {loaded.epoch})",
         encoder=loaded.model.encoder,
     )

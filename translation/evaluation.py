@@ -154,8 +154,10 @@ class Result:
         """The scores for a human reader."""
         of_characters = self.character_loss
         said = "–" if of_characters is None else f"{of_characters:.4f}"
+        skipped = ", ".join(f"{n:,} {why}" for why, n in self.pairs.text.skipped.items())
         return (
             f"=== {self.pairs.name} ===\n{format_scores(self.scores)}\n"
+            f"{f'left out of the split: {skipped}' + chr(10) if skipped else ''}"
             f"loss {self.loss:.4f}, token accuracy {self.accuracy:.4f}, "
             f"loss a character {said}; "
             f"translated in {self.seconds:.1f} s"
@@ -166,6 +168,7 @@ class Result:
         pairs, loaded, searcher = self.pairs, self.pairs.loaded, self.pairs.translator.searcher
         record = {
             **pairs.identity(),
+            "skipped": dict(pairs.text.skipped),
             "loss": self.loss,
             "accuracy": self.accuracy,
             "character_loss": self.character_loss,
@@ -194,10 +197,10 @@ class Result:
         Those that test.py wrote before are taken, if nothing has changed since. Raises UserError
         where the other run leaves out other pairs of the split.
         """
-        pairs, run, other_run = self.pairs, self.pairs.loaded.run, other.loaded.run
+        pairs = self.pairs
         if other.references != pairs.references:
             raise UserError(
-                f"{other_run.path} was given other pairs of {other.split}: "
+                f"{other.loaded.run.path} was given other pairs of {other.split}: "
                 "compare on one corpus, with --config or --set"
             )
         stored = other.stored_hypotheses()
@@ -206,9 +209,11 @@ class Result:
         sides = self.hypotheses, theirs, pairs.references
         paired = paired_bootstrap(*sides, samples=samples, seed=0)
         low, high = paired.interval
-        one, two = run.path.name, other_run.path.name
-        if run.path == other_run.path:
-            one, two = pairs.loaded.checkpoint.name, other.loaded.checkpoint.name
+        systems = pairs.loaded, other.loaded
+        several = [f" and {len(each.partners)} more" * bool(each.partners) for each in systems]
+        one, two = (each.run.name + more for each, more in zip(systems, several))
+        if one == two and len({each.run.path.resolve() for each in systems}) == 1:
+            one, two = (each.checkpoint.name for each in systems)
         return (
             f"{pairs.name}: {one} {paired.bleu_a:.2f}, {two} "
             f"{paired.bleu_b:.2f}: second minus first {paired.difference:+.2f}, 95% interval "

@@ -198,7 +198,7 @@ class Translator:
             best: list[Candidate | None] = [None] * len(texts)
             beams: list[list[Candidate]] = [[] for _ in texts]
             if greedy:
-                found = self._find(texts, sources, begun, self.decode, greedy=True)
+                found = self._find(texts, sources, begun, self.decode, greedy=True, first=done)
                 best = [next(iter(self._candidates(each)), NOTHING) for each in found]
             if beam:
                 found = self._find(texts, sources, begun, self.decode, greedy=False, first=done)

@@ -140,7 +140,8 @@ def writer(
     special = path.exists() and not path.is_file()
     with nullcontext(path) if special else atomic_path(path) as to:
         with write_errors(path):
-            file = to.open("w", encoding="utf-8", newline="\n")
+            opened = gzip.open if path.suffix == ".gz" else open
+            file = opened(to, "wt", encoding="utf-8", newline="\n")
         try:
             yield write
         finally:

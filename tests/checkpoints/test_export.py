@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -365,13 +366,15 @@ def test_the_scripts_take_the_exported_folder_for_a_run_and_training_does_not_go
     run = made(position=Rope(), tie_embeddings="all")
     out, _ = made.exported(run)
     texts = [part for text in TEXTS for part in ("--src_text", text)]
+    renamed = Path(shutil.copy(best_of(run.path), run.checkpoints / "model.ckpt"))
     made.call.main = inference.main
     by_run, *by_export = (
         made.call("--model_path", path, "--device", "cpu", *texts)
-        for path in (run.path, out, out / WEIGHTS)
+        for path in (run.path, out, out / WEIGHTS, renamed)
     )
-    assert by_export == [by_run] * 2
+    assert by_export == [by_run] * 3
     assert by_run.code == 0
+    assert (out / WEIGHTS).stat().st_mode == (out / "config.json").stat().st_mode
     assert len(set(by_run.out.splitlines())) > len(TEXTS)
     with pytest.raises(UserError, match="no checkpoint"):
         resolve_checkpoint(out, prefer="newest")
@@ -461,7 +464,22 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
     assert sorted(made.folder.rglob("*")) == before
 
 
+def test_a_link_to_an_empty_folder_is_followed_and_where_one_stands_is_refused(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty, link = made.folder / "empty", made.folder / "link"
+    empty.mkdir()
+    link.symlink_to(empty)
+    monkeypatch.chdir(empty)
+    arguments = "--model_path", made().path, "--format", "safetensors", "--output_dir"
+    assert "cannot be replaced: give a folder in it" in made.call(*arguments, ".").error()
+    monkeypatch.chdir(made.folder)
+    assert made.call(*arguments, link).code == 0
+    assert link.is_symlink()
+    assert (empty / WEIGHTS).is_file()
+
+
 def test_weights_that_cannot_be_written_are_told_as_any_file(tmp_path: Path) -> None:
     path = tmp_path / "gone" / WEIGHTS
-    with pytest.raises(UserError, match=f"^cannot write {path}: .*rror"), write_errors(path):
+    with pytest.raises(UserError, match=f"^cannot write {path}: No such file"), write_errors(path):
         save_tensors({"a": torch.zeros(3)}, path)

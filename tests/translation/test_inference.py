@@ -176,6 +176,8 @@ def test_a_file_is_translated_line_by_line_into_another(
     assert empty == blank == ""
     assert with_odd != ""
     assert set(os.listdir(tmp_path)) == {"out.en", "source.fr"}
+    assert infer(*args, "--output", tmp_path / "out.en.gz").code == 0
+    assert gzip.decompress((tmp_path / "out.en.gz").read_bytes()) == output.read_bytes()
 
     assert infer(*args, "--json").code == 0
     items = objects_of(output.read_text("utf-8"))
@@ -246,6 +248,16 @@ def test_lines_are_read_as_they_are_translated_and_cut_into_pieces_once(
     assert [len(call.args[0]) for call in encode.call_args_list] == [4, 4, 4]
     assert [call.args[0] for call in watch.call_args_list] == list(range(1, 13))
     assert next(endless) == "Oui."  # no line was read beyond them
+
+
+def test_with_batches_of_one_a_line_is_answered_before_the_next_is_read() -> None:
+    for given, chunk in (
+        ("", inference.CHUNK),
+        ("--batch_size 1", 1),
+        ("--batch_size 1 --workers 2", 1024),
+    ):
+        args = inference.parse_args(["--src_file", str(ROOT / "LICENSE"), *given.split()])
+        assert inference.opened(args)[-1] == chunk
 
 
 # ------------------------------------------------------------------------------ given translations

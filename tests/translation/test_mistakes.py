@@ -129,6 +129,7 @@ MISTAKES = [
     (f"{BACK} {{tmp}}/bt --tag 'two words'", "--tag 'two words': one word"),
     (f"{BACK} {{tmp}}/bt --reverse", " translates fr to en alone; train one with --set data.s"),
     (f"{BACK} {{tmp}}/", "is a folder: give it a name to begin with"),
+    (f"{BACK} ''", "'' is a folder: give it a name to begin with, train"),
     (f"{BACK} {{tmp}}/mono --max_len 3", "mono.fr is the input itself"),
     (f"{BACK} {{tmp}}/mono.fr/bt", "mono.fr/bt.fr: File exists"),
     (f"{BACK} {{tmp}}/bt --search greedy --max_len 1", "mono.fr: no sentence could be translated"),

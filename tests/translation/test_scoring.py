@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import zlib
 from dataclasses import replace
@@ -144,11 +145,23 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     assert equal in score(*against, "--set", "decode.beam_size=2").splitlines()[-1]
     stored.write_text(chr(ord(references[0]) ^ 1) + references[1:], "utf-8")
     assert equal in score(*against).splitlines()[-1]
-    # Of one run the checkpoints are named.
-    last = Run(run).files(REGULAR)[-1]
+    # Of one run, however its path is spelt, the checkpoints are named; an ensemble says that it is.
+    last = os.path.relpath(Run(run).files(REGULAR)[-1])
     line = score("--model_path", run, "--compare", last, "--limit", "2").splitlines()[-1]
     assert f": {Run(run).best().name} " in line
-    assert f" {last.name} " in line
+    assert f" {Path(last).name} " in line
+    line = score("--model_path", run, last, "--compare", run, "--limit", "2").splitlines()[-1]
+    assert re.search(f": {run.name} and 1 more [0-9.]+, {run.name} [0-9.]+: ", line)
+
+
+def test_pairs_that_are_left_out_are_counted(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "test.fr").write_text("Le chat dort.\n\nOui.\nNon.\n", "utf-8")
+    (tmp_path / "test.en").write_text("The cat sleeps.\nNo one.\nYes.\n\n", "utf-8")
+    corpus = "data.corpus=files", f"data.corpus.root={tmp_path}", "data.corpus.test=test"
+    out = score("--model_path", run, *(each for text in corpus for each in ("--set", text)))
+    assert "\nleft out of the split: 2 empty\n" in out
+    record = record_of(run, "test_beam")
+    assert (record["skipped"], record["scores"]["n"]) == ({"empty": 2}, 2)
 
 
 @pytest.mark.parametrize("greedy", [False, True])
