@@ -69,10 +69,17 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
     return load_config(file, args.overrides, args.position), args.resume
 
 
-def require_own_model(args: Namespace) -> None:
-    """Raises UserError where the model is another's, and something of it is asked for."""
-    keys = [key for key, _ in map(parse_override, args.overrides) if key.startswith("model.")]
-    given = [f"--set {key}" for key in keys if key not in TRAINING_ONLY]
+def require_own(args: Namespace, *, model: bool) -> None:
+    """Raises UserError where the tokenizer, or the model too, is another's and asked for here."""
+    keys = [key for key, _ in map(parse_override, args.overrides)]
+    for key in ("tokenizer.vocab_size", "tokenizer.name_or_path"):
+        if key in keys:
+            said = "the tokenizer is that of train.init_from; leave one of the two out"
+            raise UserError(f"--set {key}: {said}")
+    if not model:
+        return
+    keys = [key for key in keys if key.startswith("model.") and key not in TRAINING_ONLY]
+    given = [f"--set {key}" for key in keys]
     if args.position is not None:
         given.append(f"--position {args.position}")
     if given:
@@ -144,8 +151,7 @@ def main(argv: list[str] | None = None) -> None:
         return show_differences(config, args.diff)
     if config.train.init_from is not None and checkpoint is None:
         require_there(Path(config.train.init_from).expanduser())
-        if config.train.init_model:
-            require_own_model(args)
+        require_own(args, model=config.train.init_model)
     from training.processes import run_processes
 
     job = functools.partial(work, args=args, config=config, resume=checkpoint)

@@ -11,6 +11,7 @@ from pictures.distance import decay, ideas, projections, similarity
 from pictures.maps import embedding_map
 from pictures.positions import bias, encoding, permutation, rotation
 from pictures.registry import Figures
+from pictures.text import MOST_TOKENS
 from translation.arguments import add_model_arguments, load_from_arguments, require_runs, run_paths
 from translation.settings import require_same_languages
 from utils.cli import Parser, at_most, positive, run_main
@@ -18,7 +19,6 @@ from utils.errors import UserError
 
 DRAWN = (encoding, bias, similarity, decay, projections, rotation, embedding_map)
 MOST_POSITIONS = 2048  # a picture has fewer pixels, and a map of every pair takes their square
-MOST_TOKENS = 512  # of each side of an attention map: more cannot be read
 PICTURES = {picture.name: picture for picture in (*DRAWN, ideas, permutation)}
 
 

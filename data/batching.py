@@ -23,6 +23,9 @@ from data.cache import TokenizedSplit
 from data.resampling import Resampler
 
 TENSORS = ("src", "tgt_in", "tgt_out", "indices", "flat")  # of a batch
+# Padded tokens for each sentence of an evaluation's or a search's batch: a few very long lines then
+# make smaller batches instead of filling the memory.
+TOKENS_OF_A_SENTENCE = 256
 BANDS = (2, 3, 4, 6, 8, 12, 16)  # widths, in batches, of the length bands that `form_batches` tries
 
 
@@ -311,6 +314,12 @@ def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
     return [batch for rows in shards for batch in loader.dataset[Group(0, [rows.tolist()], None)]]
 
 
+def next_batch(lengths: Sequence[int], order: Sequence[int], most: int) -> Sequence[int]:
+    """The first rows in `order` that are computed together: `most`, or fewer of very long ones."""
+    longest = max((lengths[row] for row in order[:most]), default=1)
+    return order[: max(1, min(TOKENS_OF_A_SENTENCE * most // longest, most))]
+
+
 def make_eval_loader(
     split: TokenizedSplit,
     *,
@@ -320,12 +329,16 @@ def make_eval_loader(
     rank: int = 0,
     world_size: int = 1,
 ) -> DataLoader[Batch]:
-    """A loader of batches of `batch_size` sentences, longest source first.
+    """A loader of batches of `batch_size` sentences, fewer of very long ones, longest source first.
 
     Ranks take whole batches in turn: each row comes once, and one may have a batch less.
     """
     rows = np.lexsort((split.tgt_lengths, split.src_lengths))[::-1].tolist()
-    batches: Any = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    lengths = np.maximum(split.src_lengths, split.tgt_lengths).tolist()
+    batches: Any = []
+    while batch := next_batch(lengths, rows, batch_size):
+        batches.append(batch)
+        rows = rows[len(batch) :]
     collated = partial(collate, split, pad_id=pad_id, bos_id=bos_id)
     return DataLoader(batches[rank::world_size], batch_size=None, collate_fn=collated)
 

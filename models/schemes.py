@@ -47,6 +47,7 @@ from models.positional_encodings.t5 import T5Bias
 from models.positional_encodings.transformer_xl import HeadBiases, TransformerXl
 from models.positional_encodings.tupe import Tupe
 from models.positional_encodings.xpos import XPos
+from utils.errors import ConfigError
 
 
 def build_scheme(model: ModelConfig) -> PositionScheme:
@@ -58,6 +59,9 @@ def build_scheme(model: ModelConfig) -> PositionScheme:
 
 
 def _build(position: config.PositionSection, model: ModelConfig) -> PositionScheme:
+    if type(position) not in POSITION_SCHEMES:
+        joined = "no module is joined to it: add it to POSITION_SCHEMES of models/schemes.py"
+        raise ConfigError(f"model.position = {position.kind!r}: {joined}")
     return POSITION_SCHEMES[type(position)](position, model)
 
 

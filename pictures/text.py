@@ -3,6 +3,8 @@
 import textwrap
 from typing import Any
 
+MOST_TOKENS = 512  # of each side of an attention map: more cannot be read
+
 
 def _font() -> Any:
     from matplotlib.font_manager import FontProperties, findfont, get_font

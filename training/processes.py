@@ -1,5 +1,6 @@
 """How many processes train, on which devices, how they talk, and how they end together."""
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -125,6 +126,7 @@ def _one_of_several(local_rank: int, work: Callable[[int], None]) -> None:
         idist.finalize()
     except SystemExit as ended:
         code = int(ended.code or 0)
+    gc.collect()  # loaders, whose queues would be called leaked
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):

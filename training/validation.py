@@ -9,6 +9,7 @@ from ignite.engine import Engine
 
 from configs.schema import Config
 from pictures.attention import attention_grid, attention_maps
+from pictures.text import MOST_TOKENS
 from training.faults import NonFiniteError
 from training.log import RunLog
 from training.prepare import TrainingData
@@ -70,8 +71,8 @@ class Validation:
             self.log.table("validation/translations", header, self.rows[:SHOWN], step)
         self.log.scalars("validation", figures, step=step, epoch=epoch)
         drawn = self.config.train.log_attention and self.config.model.backend == "scratch"
-        if drawn and idist.get_rank() == 0:
-            source = self.data.validation_ids.src(0).tolist()
+        source = self.data.validation_ids.src(0).tolist()
+        if drawn and idist.get_rank() == 0 and len(source) <= MOST_TOKENS:
             maps = attention_maps(self.translator.attention(source), layers=[-1])
             for kind, of_kind in maps.items():
                 figure = attention_grid(of_kind)

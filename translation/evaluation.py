@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -164,7 +165,10 @@ class Result:
         )
 
     def write(self) -> Path:
-        """Source, reference, hypotheses and scores beside the run; the path of the scores."""
+        """Source, reference, hypotheses and scores beside the run; the path of the scores.
+
+        Those of another checkpoint that stood there are kept, under its name.
+        """
         pairs, loaded, searcher = self.pairs, self.pairs.loaded, self.pairs.translator.searcher
         record = {
             **pairs.identity(),
@@ -182,6 +186,7 @@ class Result:
             "config": to_dict(loaded.config),
         }
         start = f"{loaded.run.results / pairs.name}"
+        _set_aside(start, loaded.checkpoint.name)
         columns = {"src": pairs.sources, "ref": pairs.references, "hyp": self.hypotheses}
         for suffix, lines in columns.items():
             file = Path(f"{start}.{suffix}.txt")
@@ -221,6 +226,15 @@ class Result:
             f"{samples:,} times {paired.n:,} sentences); of systems so far apart people prefer the "
             f"better in {human_agreement(paired.difference):.0f} of 100 (Kocmi et al. 2024)"
         )
+
+
+def _set_aside(start: str, checkpoint: str) -> None:
+    """Name the results that begin so by their checkpoint, unless it is this one."""
+    with suppress(OSError, ValueError, KeyError, TypeError):  # none that are whole
+        other = json.loads(Path(f"{start}_scores.json").read_text("utf-8"))["checkpoint"]
+        if other != checkpoint:
+            for suffix in (".src.txt", ".ref.txt", ".hyp.txt", "_scores.json"):
+                os.replace(f"{start}{suffix}", f"{start}_{Path(other).stem}{suffix}")
 
 
 def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = False) -> Result:

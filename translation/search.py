@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from checkpoints.ctranslate2 import MAX_POSITIONS
 from configs.schema import Beam, DecodeConfig, DiverseBeam, Sampling
+from data.batching import next_batch
 from models.decoding.beam import beam_search
 from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis, Limits
@@ -30,10 +31,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Padded source tokens for each of decode.batch_size sentences: a few very long lines then make
-# smaller batches instead of filling the memory.
-TOKENS_OF_A_SENTENCE = 256
-
 
 def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
     """Ids of several sentences -> [B,S], padded on the right."""
@@ -49,12 +46,6 @@ def limits_of(decode: DecodeConfig, tokenizer: BaseTokenizer) -> Limits:
         max_len_ratio=decode.max_len_ratio,
         alpha=decode.length_penalty,
     )
-
-
-def next_batch(lengths: Sequence[int], order: Sequence[int], most: int) -> Sequence[int]:
-    """Of the rows in `order`, longest first, at most `most` that are computed together next."""
-    budget = TOKENS_OF_A_SENTENCE * most // lengths[order[0]] if order else 0
-    return order[: max(1, min(budget, most))]
 
 
 def in_batches(

@@ -63,6 +63,8 @@ class ParallelFilesCorpus(CorpusReader):
             return found[0]
         if found:
             raise UserError(f"{plain} and {packed} both exist: remove one of them")
+        if os.path.lexists(plain) or os.path.lexists(packed):
+            raise UserError(f"{plain} or .gz: a folder, or a link that leads nowhere")
         names = sorted(path.name for path in self.root.iterdir())
         there = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
         raise UserError(

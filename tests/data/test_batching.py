@@ -358,3 +358,12 @@ def test_evaluation_sees_each_row_once_over_all_ranks(n: int) -> None:
         widths = [batch.src.shape[1] for batch in batches]
         assert widths == sorted(widths, reverse=True)
     assert sorted(seen) == list(range(23))
+
+
+def test_very_long_pairs_make_smaller_batches_of_an_evaluation() -> None:
+    lengths = (2000, 1), (400, 1), (300, 300), (9, 9), (9, 1500), (9, 9)
+    split = split_of([([EOS] * src, [EOS] * tgt) for src, tgt in lengths])
+    loader = make_eval_loader(split, batch_size=4, pad_id=PAD, bos_id=BOS)
+    assert [batch.indices.tolist() for batch in loader] == [[0], [1], [2], [4], [5, 3]]
+    loader = make_eval_loader(split, batch_size=6, pad_id=PAD, bos_id=BOS)
+    assert [batch.indices.tolist() for batch in loader] == [[0], [1], [2], [4], [5, 3]]

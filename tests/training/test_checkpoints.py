@@ -90,6 +90,16 @@ def test_the_loss_in_a_name_is_that_of_the_weights_inside(run: Run, batch_size: 
         assert f"_loss=-{validation_loss(path, batch_size):.4f}.pt" in path.name
 
 
+def test_a_sentence_too_long_for_a_map_is_not_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.validation.MOST_TOKENS", 1)
+    events = EventAccumulator(str(run_here(toy_config(tmp_path, "train.max_steps=1")).run.logs))
+    events.Reload()
+    assert events.Tags()["scalars"]
+    assert not events.Tags()["images"]
+
+
 def test_tensorboard_has_every_promised_tag(run: Run) -> None:
     events = EventAccumulator(str(run.logs), size_guidance={"tensors": 0, "scalars": 0})
     events.Reload()

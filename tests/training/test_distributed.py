@@ -95,8 +95,10 @@ def resumed(stopped: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory)
     run = copied(Run(stopped[0]), tmp_path_factory.mktemp("resumed")).path
     command = "-m torch.distributed.run --standalone --nproc_per_node=2 train.py --resume".split()
     limit = f"train.max_steps={max(log_of(run)) + 5}"
-    done = run_script(*command, run, "--set", limit, timeout=300)
+    settings = "--set", limit, "--set", "data.num_workers=1"
+    done = run_script(*command, run, *settings, timeout=300)
     assert done.returncode == 0, done.stderr
+    assert "leaked" not in done.stderr
     assert done.stdout.splitlines()[-1] == str(run)
     return run
 

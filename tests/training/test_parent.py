@@ -151,6 +151,12 @@ def test_the_model_of_another_run_cannot_be_changed(parent: Run, given: str) -> 
         script.main([*taken, "--set", "model.dropout=0", *given.split()])
 
 
+def test_the_tokenizer_of_another_run_cannot_be_changed(parent: Run) -> None:
+    words = r"^--set tokenizer\.vocab_size: the tokenizer is that of train\.init_from"
+    with pytest.raises(UserError, match=words):
+        script.main(["--init_from", str(parent.path), "--set", "tokenizer.vocab_size=300"])
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -105,6 +105,12 @@ def test_every_section_and_name_is_held_to_the_contract() -> None:
     assert tried == set(POSITION_SCHEMES) == set(members(config.Position))
 
 
+def test_a_section_that_no_module_is_joined_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(POSITION_SCHEMES, config.Alibi)
+    with pytest.raises(ConfigError, match=r"^model\.position = 'alibi': no module is joined to it"):
+        build_scheme(tiny_config(config.Alibi()))
+
+
 @every_stack
 @every_scheme
 def test_a_common_shift_changes_nothing_where_distances_are_all(name: str, kind: Kind) -> None:
