@@ -116,7 +116,8 @@ def _for_rows(weight: Tensor, n_rows: int, *, by_columns: bool = True) -> Tensor
 def _serves(weight: Tensor) -> bool:
     bf16 = weight.dtype == torch.bfloat16
     return (
-        weight.device.type == "cpu"
+        isinstance(weight, nn.Parameter)  # what is made for one call is not worth keeping
+        and weight.device.type == "cpu"
         and (weight.dtype == torch.float32 or (bf16 and computes_bf16(weight.device)))
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")

@@ -99,7 +99,8 @@ class Batcher:
             left = batch[0].since + self.max_wait - time.monotonic()
             if len(batch) < self.max_batch and left > 0:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._came.wait(), left)
+                    async with asyncio.timeout(left):
+                        await self._came.wait()
                 continue
             taken = set(batch)
             self._waiting = deque(job for job in self._waiting if job not in taken)

@@ -112,9 +112,9 @@ def test_an_archive_that_unpacks_without_end_is_given_up(
 
 def test_a_line_without_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_lines, "MAX_LINE", 10)
-    lines = [b"Oui.\n", b"x" * 9 + b"\n", b"Non."]
-    assert list(read_lines(io.BytesIO(b"".join(lines)), "f")) == ["Oui.", "xxxxxxxxx", "Non."]
-    lines[1] = b"x" * 10 + b"\n"
+    lines = [b"Oui.\n", b"x" * 10 + b"\n", b"Non."]
+    assert list(read_lines(io.BytesIO(b"".join(lines)), "f")) == ["Oui.", "xxxxxxxxxx", "Non."]
+    lines[1] = b"x" * 11 + b"\n"
     with pytest.raises(UserError, match="f, line 2: more than 10 bytes"):
         list(read_lines(io.BytesIO(b"".join(lines)), "f"))
 

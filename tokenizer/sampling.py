@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-REMEMBERED = 300_000  # words, or states of words: some hundred bytes each
+REMEMBERED = 300_000  # states of words: some hundred bytes each
+LATTICES = 50_000  # of words: some thousand bytes each
 # An unknown character scores so much below the worst piece, as it does without sampling.
 UNKNOWN_PENALTY = 10.0
 
@@ -114,7 +115,7 @@ class UnigramSampling:
         lattice = self._lattices.get(word)
         if lattice is None:
             lattice = self._lattice(word)
-            if len(self._lattices) < REMEMBERED:
+            if len(self._lattices) < LATTICES:
                 self._lattices[word] = lattice
         parts: list[Ids] = []
         end = len(word)

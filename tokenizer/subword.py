@@ -104,11 +104,11 @@ class SubwordTokenizer(BaseTokenizer):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read what `save` wrote. Raises UserError where it is missing or damaged."""
-        path = str(folder / FILE)
+        path = folder / FILE
         try:
-            backend = Tokenizer.from_file(path)
+            backend = Tokenizer.from_str(path.read_text("utf-8"))
         except Exception as error:  # the library raises bare Exception
-            raise UserError(f"cannot read the tokenizer {path!r}: {error}") from None
+            raise UserError(f"cannot read the tokenizer {str(path)!r}: {error}") from None
         return cls(backend)
 
     def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:

@@ -313,7 +313,7 @@ def _new_run(config: Config) -> Run:
     path = ""
     if idist.get_rank() == 0:
         path = str(create_run(config.train.runs_dir, config.name).path)
-    return Run(Path(idist.broadcast(path, src=0, safe_mode=True)))
+    return Run(Path(idist.all_gather([path])[0][0]))
 
 
 def find_checkpoint(path: Path) -> tuple[Path, Run, dict[str, Any], frozenset[Path]]:

@@ -1,6 +1,7 @@
 """Search of many sentences: batches of like length, smaller ones where the memory runs out."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
@@ -179,6 +180,9 @@ class BatchSearch:
             if isinstance(search, DiverseBeam):
                 beam |= {"groups": search.groups or size, "strength": search.strength}
             rest = beam_search(model, src, limits, **beam)
+        if not all(each and math.isfinite(each[0].log_prob) for each in rest):
+            remedy = "try another precision" if self.precision != "float32" else "train it again"
+            raise UserError(f"what the model computes in {self.precision} is no number: {remedy}")
         found.update(zip(left, rest))
         ranked = [found[i] for i in range(len(sources))]
         if greedy or decode.mbr is None:

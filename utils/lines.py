@@ -68,10 +68,10 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
     number = 0
     try:
         for number in itertools.count(1):
-            line = file.readline(MAX_LINE + 1)
+            line = file.readline(MAX_LINE + 2)
             if not line:
                 return
-            if len(line) > MAX_LINE:
+            if len(line.removesuffix(b"\n")) > MAX_LINE:
                 reason = f"more than {MAX_LINE:,} bytes; is it text, a sentence a line?"
                 raise UserError(f"{name}, line {number:,}: {reason}")
             line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line

@@ -150,4 +150,5 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
     total = cumulative[..., -1:]  # 1 but for rounding
     below = torch.nextafter(total, torch.zeros_like(total))
     place = torch.minimum(uniform[..., None] * total, below)
-    return torch.searchsorted(cumulative, place, right=True).squeeze(-1)
+    found = torch.searchsorted(cumulative, place, right=True).squeeze(-1)
+    return found.clamp(max=probs.shape[-1] - 1)  # of no numbers it would be N

@@ -120,6 +120,13 @@ def test_keeps_a_layout_within_the_outermost_scope_alone(module: Linear) -> None
     assert models.linear._laid_out.get() is None
 
 
+def test_keeps_nothing_of_a_weight_made_for_one_call(module: Linear) -> None:
+    x, weight = torch.randn(4, 16), torch.cat((module.weight.detach(), torch.randn(4, 16)))
+    with torch.inference_mode(), weights_fixed():
+        assert torch.equal(linear(x, weight), F.linear(x, weight))
+        assert models.linear._laid_out.get() == {}
+
+
 def test_serves_bfloat16_where_the_processor_computes_in_it(module: Linear) -> None:
     x = torch.randn(4, 16).bfloat16()
     module.bfloat16()

@@ -98,3 +98,19 @@ def test_of_a_request_that_has_failed_no_more_is_computed() -> None:
         assert await batcher.submit("b", ["5"]) == ["55"]
 
     assert ("a", ["3", "4"]) not in with_first_under_way(then).batches
+
+
+@pytest.mark.parametrize("n_steps", range(6))
+def test_it_ends_while_something_comes_that_it_waits_for(n_steps: int) -> None:
+    async def run() -> None:
+        batcher = Batcher(lambda key, items: items, max_batch=3, max_wait=5, max_waiting=5)
+        async with batcher.running():
+            tasks = [asyncio.create_task(batcher.submit("a", ["0"]))]
+            await asyncio.sleep(0.01)
+            tasks.append(asyncio.create_task(batcher.submit("a", ["1"])))
+            for _ in range(n_steps):
+                await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 10))

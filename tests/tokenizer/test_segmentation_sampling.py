@@ -82,7 +82,8 @@ def test_a_draw_repeats_with_its_numbers_whatever_is_remembered(
     drawn = [sampler(text, rng_of(seed)) for text, seed in keys]
     assert len(set(map(tuple, drawn[:10]))) > 4
     for remembered in (300_000, 3):
-        monkeypatch.setattr("tokenizer.sampling.REMEMBERED", remembered)
+        for bound in ("REMEMBERED", "LATTICES"):
+            monkeypatch.setattr(f"tokenizer.sampling.{bound}", remembered)
         again = tokenizer.sampler(0.05)  # with nothing remembered yet
         assert [again(text, rng_of(seed)) for text, seed in reversed(keys)] == drawn[::-1]
 

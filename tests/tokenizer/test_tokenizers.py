@@ -1,6 +1,7 @@
 """Tokenizers: round trips, special ids, saving, and the trained ones' vocabularies."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -401,6 +402,12 @@ def test_build_trains_or_loads_by_the_config(marian_folder):
 
 
 KIND, MODEL = KIND_FILE, "tokenizer.json"
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"z\xff")
+    trained("bpe", 100).save(folder)
+    assert load_tokenizer(folder).fingerprint() == trained("bpe", 100).fingerprint()
 
 
 @pytest.mark.parametrize(

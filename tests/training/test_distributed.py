@@ -47,8 +47,10 @@ def note(event, args):
     if event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)):
         return
     watched = event in ("open", "os.rename", "os.mkdir", "os.remove")
-    if watched and os.environ["WATCHED"] in str(args[0]):
-        os.write(out, f"{os.getpid()} {event} {args[0]}\\n".encode())
+    if watched:
+        path = os.fsdecode(args[0]) if isinstance(args[0], bytes) else str(args[0])
+        if os.environ["WATCHED"] in path:
+            os.write(out, f"{os.getpid()} {event} {path}\\n".encode())
 
 out = os.open(os.environ["NOTES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 sys.addaudithook(note)
@@ -78,7 +80,7 @@ def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool]) -> Non
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run of two processes that got a SIGTERM in the third epoch or later; what it said."""
-    folder = tmp_path_factory.mktemp("several")
+    folder = tmp_path_factory.mktemp("équipe_né")
     command = [*toy_command(folder, PLAIN, "train.max_epochs=5000"), "--nproc_per_node", "2"]
     process = started(command, **watched(folder))
     wait_for(process, lambda: n_lines(folder, "validation") >= 2)

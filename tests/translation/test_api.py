@@ -85,6 +85,14 @@ def test_a_list_has_its_order_and_the_settings_are_those_of_the_configuration_un
     assert translator.translate([]) == []
 
 
+@pytest.mark.parametrize("search", ["greedy", "beam", "diverse", "sample"])
+def test_what_is_no_number_is_told(trained_run: Path, search: str) -> None:
+    overflows = Translator.load(trained_run, device="cpu", dtype="float16")
+    overflows.searcher.model.output.weight.data.fill_(65504)
+    with pytest.raises(UserError, match="in float16 is no number: try another precision"):
+        overflows.translate("Oui.", search=search)
+
+
 @pytest.mark.parametrize("search", [Beam(), DiverseBeam(), Sampling()])
 @pytest.mark.parametrize("prefix", [None, ["We two", "", "We", " Yes,", ""]])
 def test_the_scripts_stream_finds_the_same(
