@@ -337,7 +337,8 @@ def require_one_of_each(of_runs: Sequence[Rows]) -> None:
         if other != first["run"]:
             what = f"{first['scheme']}, seed {first['seed']}"
             raise UserError(
-                f"{what} is both {other} and {first['run']}: study each with a --store of its own"
+                f"{what} is both {other} and {first['run']}: study each, named by --model_path, "
+                "with a --store of its own"
             )
 
 

@@ -24,7 +24,7 @@ from configs.serialize import parse_override
 from experiments.common import add_trial_arguments, between_commas, chosen, make_trials
 from experiments.comparison import Comparison
 from utils.cli import Parser, run_main
-from utils.errors import ConfigError
+from utils.errors import ConfigError, UserError
 
 BASELINE = "plain"
 TWICE = "plain_twice"
@@ -35,8 +35,8 @@ METHODS: dict[str, tuple[str, ...]] = {
     TWICE: (),  # every limit of its length doubled
     "r_drop": ("optim.objective=r_drop", "optim.objective.alpha=5"),
     "sim_cut": ("optim.objective=sim_cut", "optim.objective.alpha=3"),
-    "bpe_dropout": ("tokenizer.sampling=0.1",),
-    "unigram": ("tokenizer.algorithm=unigram",),
+    "bpe_dropout": ("tokenizer.algorithm=bpe", "tokenizer.sampling=0.1"),
+    "unigram": ("tokenizer.algorithm=unigram", "tokenizer.sampling=0"),
     "unigram_sampling": ("tokenizer.algorithm=unigram", "tokenizer.sampling=0.5"),
     "no_dropout": ("model.dropout=0",),
     "dropout_02": ("model.dropout=0.2",),
@@ -77,8 +77,17 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 
 def chosen_methods(text: str) -> list[str]:
     """The methods in `text`, between commas, each once. Raises UserError for an unknown part."""
-    chosen(text.replace("+", ","), METHODS, "method")
-    return between_commas(text)
+    names = between_commas(text.replace(" ", ""))
+    chosen(",".join(parts_of(names)), METHODS, "method")
+    return names
+
+
+def parts_of(names: Sequence[str]) -> list[str]:
+    """What the + in the names put together. Raises UserError where there is nothing beside one."""
+    for name in names:
+        if "" in name.split("+"):
+            raise UserError(f"{name!r}: name something on both sides of +")
+    return [part for name in names for part in name.split("+")]
 
 
 def together(parts: Mapping[str, Sequence[str]]) -> list[str]:

@@ -54,13 +54,14 @@ from experiments.common import (
     refuse_overrides,
     seeds_table,
 )
-from experiments.compare_methods import BASELINE, INVERSE_SQRT, METHODS, TWICE, together
+from experiments.compare_methods import BASELINE, INVERSE_SQRT, METHODS, TWICE, parts_of, together
 from experiments.trials import Runner, Trial
 from utils.cli import Parser, positive, run_main
 from utils.errors import ConfigError, UserError
 from utils.tables import markdown_table
 
-INSTEAD = {"train.seed": "--seeds", "train.max_tokens": "--rounds"}
+INSTEAD = {"train.seed": "--seeds"}
+INSTEAD |= dict.fromkeys(("train.max_tokens", "train.max_steps"), "--rounds")
 INSTEAD |= dict.fromkeys(("train.keep_regular", "train.checkpoint_every_epochs"), "--average")
 ALTERNATIVES = {name: METHODS[name] for name in METHODS if name not in (TWICE, INVERSE_SQRT)}
 ALTERNATIVES |= {
@@ -116,12 +117,12 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 
 def chosen_alternatives(text: str) -> list[str]:
     """The alternatives in `text`, between commas. Raises UserError for an unknown part."""
-    text = text.replace(" ", "")
-    parts = between_commas(text.replace("+", ","))
+    alternatives = between_commas(text.replace(" ", ""))
+    parts = parts_of(alternatives)
     names = [part for part in parts if "=" not in part and not is_position(part)]
     if names or not parts:
         chosen(",".join(names), ALTERNATIVES | POSITIONS, "alternative")
-    return between_commas(text)
+    return alternatives
 
 
 def chosen_rounds(text: str) -> list[float]:
@@ -166,6 +167,7 @@ def recipe_changes(args: Namespace, recipe: str) -> tuple[list[str], str | None]
 def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> Config:
     """Of a round with so many million tokens. Raises ConfigError naming the recipe."""
     fixed = [f"train.max_tokens={round(1e6 * millions)}", f"train.max_epochs={EPOCHS}"]
+    fixed += ["train.max_steps=none"]
     fixed += [f"train.keep_regular={max(2, args.average)}", f"train.seed={seed}"]
     fixed += ["train.checkpoint_every_epochs=1"]  # which decides what is averaged
     share, shrunk = millions / args.rounds[-1], []

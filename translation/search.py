@@ -180,12 +180,17 @@ class BatchSearch:
             if isinstance(search, DiverseBeam):
                 beam |= {"groups": search.groups or size, "strength": search.strength}
             rest = beam_search(model, src, limits, **beam)
-        if not all(each and math.isfinite(each[0].log_prob) for each in rest):
-            remedy = "try another precision" if self.precision != "float32" else "train it again"
-            raise UserError(f"what the model computes in {self.precision} is no number: {remedy}")
+        _require_numbers(rest, self.precision)
         found.update(zip(left, rest))
         ranked = [found[i] for i in range(len(sources))]
         if greedy or decode.mbr is None:
             return ranked
         texts = (self.tokenizer.decode_batch([h.ids for h in each]) for each in ranked)
         return [least_risk_first(*candidates, decode) for candidates in zip(ranked, texts)]
+
+
+def _require_numbers(found: Sequence[Sequence[Hypothesis]], precision: str) -> None:
+    """Raises UserError where a sentence has no hypothesis, or one whose score is no number."""
+    if not all(each and math.isfinite(each[0].log_prob) for each in found):
+        remedy = "try another precision" if precision != "float32" else "train it again"
+        raise UserError(f"what the model computes in {precision} is no number: {remedy}")

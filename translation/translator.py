@@ -82,6 +82,9 @@ class Translator:
 
         Raises UserError for what is missing, damaged, or does not fit together.
         """
+        for each in (path, *partners):
+            if not isinstance(each, str | Path):
+                raise UserError(f"{each!r}: give a path; of an ensemble one after the other")
         wanted = TYPES.get(str(dtype).removeprefix("torch."))
         if wanted is None:
             raise UserError(f"dtype {dtype!r}: one of {', '.join(TYPES)}")

@@ -146,9 +146,8 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
     Of probs [...,N], in any order, index i is drawn where p_0 + ... + p_(i-1) <= u < p_0 + ... +
     p_i: what has no probability is never drawn.
     """
-    cumulative = probs.cumsum(dim=-1)
+    cumulative, last = probs.cumsum(dim=-1), probs.shape[-1] - 1
     total = cumulative[..., -1:]  # 1 but for rounding
     below = torch.nextafter(total, torch.zeros_like(total))
     place = torch.minimum(uniform[..., None] * total, below)
-    found = torch.searchsorted(cumulative, place, right=True).squeeze(-1)
-    return found.clamp(max=probs.shape[-1] - 1)  # of no numbers it would be N
+    return torch.searchsorted(cumulative, place, right=True)[..., 0].clamp(max=last)  # NaN: N

@@ -84,7 +84,7 @@ def yarn_attention_factor(factor: float) -> float:
 def _ntk_exponents(theta: Tensor) -> Tensor:
     """The exponents of g in (b g^(D/(D-2)))^(-2i/D) = theta_i g^(-2i/(D-2)): 0 to -1 exactly."""
     dim = 2 * len(theta)
-    return -torch.arange(0, dim, 2, dtype=theta.dtype, device=theta.device) / (dim - 2)
+    return -torch.arange(0, dim, 2, dtype=theta.dtype, device=theta.device) / max(dim - 2, 1)
 
 
 class DynamicNtkRotary(Rotary):

@@ -33,7 +33,7 @@ def sinusoid_table(
     if d_model % 2:
         raise ValueError(f"d_model = {d_model} must be even")
     n, exact = d_model // 2, exact_dtype(dtype)
-    steps = n - 1 if layout == "t2t" else n
+    steps = max(n - 1, 1) if layout == "t2t" else n
     exponents = torch.arange(n, device=positions.device, dtype=exact) / steps
     angles = positions.to(exact)[..., None] * torch.pow(base, -exponents)
     if layout == "interleaved":

@@ -140,6 +140,14 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
     assert [name for name, config in configs.items() if config == configs["plain"]] == ["plain"]
     # the peak and the warm-up of the config
     assert configs["inverse_sqrt"].optim.schedule == InverseSqrt(lr=0.002, warmup_steps=200)
+    long = ["--config", "configs/multi30k_long.py"]  # a unigram tokenizer that samples already
+    args = compare_methods.parse_args(long)
+    bpe, plain = (
+        compare_methods.method_config(args, name, []).tokenizer
+        for name in ("bpe_dropout", "unigram")
+    )
+    assert (bpe.algorithm, bpe.sampling) == ("bpe", 0.1)
+    assert (plain.algorithm, plain.sampling) == ("unigram", 0)
     args = compare_methods.parse_args(["--set", "train.max_steps=100"])
     assert compare_methods.method_config(args, "plain_twice", []).train.max_steps == 200
 
@@ -148,6 +156,7 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
     ("script", "arguments", "words"),
     [
         (compare_positions, "--positions rope,rpoe", "no position scheme 'rpoe': there are none, "),
+        (compare_methods, "--methods r_drop+", "'r_drop+': name something on both sides of +"),
         (compare_positions, "--positions ,", "name at least one position scheme"),
         (compare_positions, "--baseline best", "no position scheme 'best'"),
         (compare_positions, "--baseline rope,t5", "--baseline 'rope,t5': one scheme"),

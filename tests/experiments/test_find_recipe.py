@@ -116,6 +116,8 @@ def test_what_failed_may_be_left_behind(stand_in: StandIn) -> None:
         ("--set model.position=alibi --choice plain,rope", "--set model.position: .*see --choice"),
         ("--set model.dropout=0", "--set model.dropout: .*see --choice"),
         ("--choice train.seed=1,train.seed=2", "--choice train.seed: .*see --seeds"),
+        ("--set train.max_steps=3", "--set train.max_steps: .*see --rounds"),
+        ("--choice rope+,alibi", r"'rope\+': name something on both sides of \+"),
     ],
 )
 def test_what_would_do_nothing_is_refused(given: str, why: str) -> None:

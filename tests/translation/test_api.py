@@ -135,6 +135,8 @@ def test_a_setting_that_is_not_allowed_is_named(
 def test_mistakes_in_loading_and_in_pairs_are_named(translator: Translator) -> None:
     with pytest.raises(UserError, match="nowhere: no such"):
         Translator.load("nowhere")
+    with pytest.raises(UserError, match=r"\['a', 'b'\]: give a path; of an ensemble one after the"):
+        Translator.load(["a", "b"])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="dtype 'float8': one of float32, float64, bf"):
         Translator.load("nowhere", dtype="float8")
     with pytest.raises(UserError, match="2 sources and 1 translations: give as many"):

@@ -71,6 +71,8 @@ def test_tables_are_those_of_the_paper_and_of_other_programs() -> None:
     close(our_table("interleaved")(torch.arange(60), 12, 500.0), _sinusoids(angles))
     check_half(our_table("half"))
     check_t2t(our_table("t2t"))
+    one_pair = our_table("t2t")(torch.tensor([1]), 2, 9.0)[0]
+    close(one_pair, torch.tensor([math.sin(1), math.cos(1)], dtype=DOUBLE))
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "half", "t2t"])
