@@ -156,9 +156,9 @@ class Result:
         of_characters = self.character_loss
         said = "–" if of_characters is None else f"{of_characters:.4f}"
         skipped = ", ".join(f"{n:,} {why}" for why, n in self.pairs.text.skipped.items())
+        left_out = f"left out of the split: {skipped}\n" if skipped else ""
         return (
-            f"=== {self.pairs.name} ===\n{format_scores(self.scores)}\n"
-            f"{f'left out of the split: {skipped}' + chr(10) if skipped else ''}"
+            f"=== {self.pairs.name} ===\n{format_scores(self.scores)}\n{left_out}"
             f"loss {self.loss:.4f}, token accuracy {self.accuracy:.4f}, "
             f"loss a character {said}; "
             f"translated in {self.seconds:.1f} s"
@@ -235,6 +235,7 @@ def _set_aside(start: str, checkpoint: str) -> None:
         if other != checkpoint:
             for suffix in (".src.txt", ".ref.txt", ".hyp.txt", "_scores.json"):
                 os.replace(f"{start}{suffix}", f"{start}_{Path(other).stem}{suffix}")
+                Path(f"{start}_{Path(checkpoint).stem}{suffix}").unlink(missing_ok=True)
 
 
 def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = False) -> Result:

@@ -155,6 +155,7 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     score("--model_path", last, "--limit", "2", *FEW)
     score("--model_path", run, "--limit", "2", *FEW)
     kept = record_of(run, f"test_first2_beam_{Path(last).stem}")
+    assert not list((run / "results").glob(f"test_first2_beam_{Run(run).best().stem}*"))
     assert (kept["checkpoint"], kept["scores"]["n"]) == (Path(last).name, 2)
     assert record_of(run, "test_first2_beam")["checkpoint"] == Run(run).best().name
     assert re.search(f": {run.name} and 1 more [0-9.]+, {run.name} [0-9.]+: ", line)
