@@ -69,7 +69,7 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
     return load_config(file, args.overrides, args.position), args.resume
 
 
-def require_own(args: Namespace, *, model: bool) -> None:
+def refuse_inherited(args: Namespace, *, model: bool) -> None:
     """Raises UserError where the tokenizer, or the model too, is another's and asked for here."""
     keys = [key for key, _ in map(parse_override, args.overrides)]
     for key in ("tokenizer.vocab_size", "tokenizer.name_or_path"):
@@ -151,7 +151,7 @@ def main(argv: list[str] | None = None) -> None:
         return show_differences(config, args.diff)
     if config.train.init_from is not None and checkpoint is None:
         require_there(Path(config.train.init_from).expanduser())
-        require_own(args, model=config.train.init_model)
+        refuse_inherited(args, model=config.train.init_model)
     from training.processes import run_processes
 
     job = functools.partial(work, args=args, config=config, resume=checkpoint)
