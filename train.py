@@ -69,17 +69,18 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
     return load_config(file, args.overrides, args.position), args.resume
 
 
-def refuse_inherited(args: Namespace, *, model: bool) -> None:
+def refuse_inherited(args: Namespace, config: Config) -> None:
     """Raises UserError where the tokenizer, or the model too, is another's and asked for here."""
-    keys = [key for key, _ in map(parse_override, args.overrides)]
-    for key in ("tokenizer.vocab_size", "tokenizer.name_or_path"):
-        if key in keys:
+    keys = [key for key, _ in map(parse_override, args.overrides) if key not in TRAINING_ONLY]
+    # Where segmentations are drawn, kind and algorithm say in which way: `as_parent` compares it.
+    way = ("tokenizer", "tokenizer.algorithm") * bool(getattr(config.tokenizer, "sampling", 0))
+    for key in keys:
+        if key.startswith("tokenizer") and key not in way:
             said = "the tokenizer is that of train.init_from; leave one of the two out"
             raise UserError(f"--set {key}: {said}")
-    if not model:
+    if not config.train.init_model:
         return
-    keys = [key for key in keys if key.startswith("model.") and key not in TRAINING_ONLY]
-    given = [f"--set {key}" for key in keys]
+    given = [f"--set {key}" for key in keys if key.startswith("model.")]
     if args.position is not None:
         given.append(f"--position {args.position}")
     if given:
@@ -149,9 +150,11 @@ def main(argv: list[str] | None = None) -> None:
     config, checkpoint = choose_config(args)
     if args.diff is not None:
         return show_differences(config, args.diff)
-    if config.train.init_from is not None and checkpoint is None:
-        require_there(Path(config.train.init_from).expanduser())
-        refuse_inherited(args, model=config.train.init_model)
+    if config.train.init_from is not None:
+        if checkpoint is None:
+            require_there(Path(config.train.init_from).expanduser())
+        if checkpoint is None or args.config is None:  # else a config is given again
+            refuse_inherited(args, config)
     from training.processes import run_processes
 
     job = functools.partial(work, args=args, config=config, resume=checkpoint)

@@ -15,7 +15,7 @@ from checkpoints.content import (
 )
 from checkpoints.resolve import run_of
 from checkpoints.run import REGULAR, Run
-from configs.schema import TRAINING_ONLY, Config
+from configs.schema import Config, shapes_model
 from configs.serialize import diff
 from utils.errors import UserError
 
@@ -94,7 +94,7 @@ def _require_same(
     different = [
         f"{key} is {a!r} and {b!r}"
         for key, a, b in diff(*configs)
-        if key.startswith(("model.", "data.src_lang", "data.tgt_lang")) and key not in TRAINING_ONLY
+        if key.startswith(("model.", "data.src_lang", "data.tgt_lang")) and shapes_model(key, a, b)
     ]
     if different:
         raise UserError(f"{first_path} and {path} are not of one model: {'; '.join(different[:3])}")

@@ -143,7 +143,7 @@ def begun(run: Path) -> tuple[str, int, str]:
     """Stamp, number and name, by which runs are ranked: a copy must not be newer."""
     stamps = re.findall(r"(?<!\d)(\d{8}_\d{6})(?!\d)(?:_(\d{1,9})$)?", run.name)
     stamp, number = stamps[-1] if stamps else ("", "")
-    return stamp, int(number or 1), run.name
+    return stamp, int(number or run.name.endswith(stamp)), run.name
 
 
 def newest_first(runs_dir: str | Path) -> list[Run]:

@@ -114,9 +114,19 @@ TRAINING_ONLY = {
     "model.activation_dropout",
     "model.stochastic_depth",
     "model.init",
-    "model.position.form",
     "tokenizer.sampling",
 }
+
+
+def shapes_model(key: str, *values: object) -> bool:
+    """Whether a field in which two configs differ counts for the weights or for what is answered.
+
+    RoPE's and xPos' `form` says how they are computed, KERPLE's of the same name what is.
+    """
+    computed = key.startswith("model.position.") and key.endswith(".form")
+    kernels = {"log", "power"} & set(values)
+    return key not in TRAINING_ONLY and (bool(kernels) or not computed)
+
 
 # --------------------------------------------------------------------------------------------- data
 
@@ -519,5 +529,6 @@ class Config(Section):
             if bound is not None and bound.length < length:
                 rule = f"allows for {bound.length} tokens on the {side} side"
                 rule += f"; {section}.max_len = {length} asks for more"
-                rule += ": raise the one or lower the other"
+                inherited = self.train.init_model and section == "data"
+                rule += f": {'' if inherited else 'raise the one or '}lower the other"
                 self._fail(f"model.position.{bound.field}", rule)

@@ -141,7 +141,7 @@ def check_lengths(model: TranslationTransformer, ids: TokenizedSplit) -> None:
         if bound is not None and length > bound.length:
             raise UserError(
                 f"a validation {side} has {length} tokens, and model.position.{bound.field} allows "
-                f"for {bound.length}: raise it, or use --set data.eval_long=truncate"
+                f"for {bound.length}: use --set data.eval_long=truncate, or train a model with more"
             )
 
 

@@ -28,7 +28,7 @@ from checkpoints.run import (
     newest_first,
 )
 from configs.load import read_config_json
-from configs.schema import TRAINING_ONLY, Config, Marian, Saved, TrainConfig
+from configs.schema import TRAINING_ONLY, Config, Marian, Saved, TrainConfig, shapes_model
 from configs.serialize import apply_overrides, diff
 from data.corpora.base import CorpusReader
 from tokenizer.base import BaseTokenizer
@@ -146,7 +146,7 @@ class Initialized(Sharing):
         different = "; ".join(
             f"{key} is {there!r} there and {here!r} here"
             for key, there, here in diff(checkpoint_config(self.payload), self.config)
-            if key.startswith("model.") and key not in TRAINING_ONLY
+            if key.startswith("model.") and shapes_model(key, there, here)
         )
         try:
             for name in parts.keys() & MODELS:
@@ -274,7 +274,7 @@ def as_parent(config: Config, parent: Config) -> Config:
         tokenizer = replace(tokenizer, sampling=sampling)
     if config.train.init_model:
         names = (key.removeprefix("model.") for key in TRAINING_ONLY if key.startswith("model."))
-        kept: Any = {name: getattr(model, name) for name in names if "." not in name}
+        kept: Any = {name: getattr(model, name) for name in names}
         model = replace(parent.model, **kept)
     return replace(config, tokenizer=tokenizer, model=model)
 

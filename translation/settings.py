@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs.load import load_config
-from configs.schema import TRAINING_ONLY, Config, DataConfig, DecodeConfig, Sampling, Search
+from configs.schema import Config, DataConfig, DecodeConfig, Sampling, Search, shapes_model
 from configs.serialize import apply_overrides, diff, kinds, parse_override
 from utils.errors import UserError
 
@@ -118,7 +118,7 @@ def _require_same_model(trained: Config, given: Config, where: str) -> None:
     different = [
         f"{key} is {a!r} in the checkpoint and {b!r} in the file"
         for key, a, b in differing
-        if key.startswith(SHAPING) and key not in TRAINING_ONLY and not key.startswith(inside)
+        if key.startswith(SHAPING) and shapes_model(key, a, b) and not key.startswith(inside)
     ]
     if different:
         more = f" (and {len(different) - 3} more)" if len(different) > 3 else ""

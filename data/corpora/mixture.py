@@ -1,5 +1,6 @@
 """Several corpora as one: training pairs mixed by weights, other splits side by side."""
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from configs.schema import Mixture
 from data.corpora.base import CorpusReader, ParallelText
 from utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 class MixtureCorpus(CorpusReader):
@@ -63,6 +66,9 @@ class MixtureCorpus(CorpusReader):
         if not src:
             remedy = "raise them, or give fuller files"
             raise UserError(f"data.corpus.parts: the weights leave no pair of any part; {remedy}")
+        for name, text, count in zip(self.parts, texts, counts):
+            if not count:
+                logger.warning("part %s: its weight leaves none of its %d pairs", name, len(text))
         return ParallelText(src, tgt, skipped)
 
 

@@ -143,6 +143,11 @@ def test_checkpoints_of_different_models_or_tokenizers_are_refused(
     config["model"]["d_ff"] = 48
     torch.save({**payload, "config": config}, other)
     assert "are not of one model: model.d_ff is 32 and 48" in averaged(file, other).error()
+    kernels = tmp_path / "log.pt", tmp_path / "power.pt"
+    for each in kernels:
+        config["model"]["position"] = {"kind": "kerple", "form": each.stem}
+        torch.save({**payload, "config": config}, each)
+    assert "of one model: model.position.form is 'log' and 'power'" in averaged(*kernels).error()
     config = to_dict(checkpoint_config(payload))
     config["data"].update(src_lang="en", tgt_lang="fr")
     torch.save({**payload, "config": config}, other)

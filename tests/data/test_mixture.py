@@ -104,7 +104,9 @@ def test_each_part_is_cleaned_by_itself_and_counted_by_name(tmp_path: Path) -> N
     assert text.skipped == {"small.duplicate": 3}
 
 
-def test_an_error_names_the_part_and_its_key(tmp_path: Path) -> None:
+def test_an_error_names_the_part_and_its_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     parts = (
         Weighted(corpus=write_corpus(tmp_path, "a", 3)),
         Weighted(corpus=ParallelFiles(root="nowhere"), name="b"),
@@ -116,6 +118,8 @@ def test_an_error_names_the_part_and_its_key(tmp_path: Path) -> None:
     few = Mixture(parts=(Weighted(corpus=write_corpus(tmp_path, "a", 3), weight=0.01),))
     with pytest.raises(UserError, match="the weights leave no pair"):
         build_corpus(DataConfig(corpus=few)).load("train")
+    assert set(load(tmp_path, temperature=0.1)) == {f"large train fr {i}" for i in range(40)}
+    assert caplog.messages == ["part small: its weight leaves none of its 10 pairs"]
 
 
 def test_a_corpus_or_part_of_which_cleaning_leaves_nothing_says_so(tmp_path: Path) -> None:

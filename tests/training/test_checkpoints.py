@@ -140,7 +140,8 @@ def test_going_on_from_an_earlier_checkpoint_drops_what_came_after(
 
 def test_the_newest_run_is_the_one_begun_last_that_has_a_checkpoint(tmp_path: Path) -> None:
     dated = "of_20300101_20240601_000000"  # a name that ends in a date
-    for name in ("a_20250101_000000", "z_20240101_000000", "b_20260101_000000", dated):
+    copy = "a_20250101_000000_copy"  # whose name says when its run was begun
+    for name in ("a_20250101_000000", copy, "z_20240101_000000", "b_20260101_000000", dated):
         (tmp_path / name / "checkpoints").mkdir(parents=True)
         if not name.startswith("b"):
             (tmp_path / name / "checkpoints" / "regular_checkpoint_1.pt").touch()
