@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from configs.schema import DataConfig
 from data.corpora.build import build_corpus
 from data.corpora.text import normalize_whitespace
+from tokenizer.base import require_unicode
 from translation.arguments import ENSEMBLE, add_search_arguments, load_from_arguments, require_runs
 from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
@@ -70,6 +71,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     args = parser.parse_args(argv)
     if args.tag is not None and len(args.tag.split()) != 1:
         raise UserError(f"--tag {args.tag!r}: one word, for example --tag {TAG}")
+    require_unicode([args.tag or ""])
     if args.tag is not None and args.distill:
         raise UserError(f"--tag {args.tag}: the sources of --distill are real; leave it out")
     return args
@@ -216,7 +218,9 @@ def main(argv: list[str] | None = None) -> None:
     made = [(text, best) for text, best in zip(texts, found, strict=True) if best]
     if not made:
         shutil.rmtree(part, ignore_errors=True)
-        where, why = args.src_file or "--distill", f"no sentence of at most {data.max_len} tokens"
+        where, why = args.src_file or "--distill", "no sentence in it"
+        if dropped["too_long"]:
+            why = f"no sentence of at most {data.max_len} tokens"
         if texts:
             why = "no sentence could be translated: is the model a trained one?"
         raise UserError(f"{where}: {why}")

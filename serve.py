@@ -9,6 +9,7 @@ import socket
 from argparse import Namespace
 from collections.abc import Mapping
 
+from configs.serialize import parse_override
 from translation.arguments import add_search_arguments, load_from_arguments, require_runs, run_paths
 from translation.settings import config_change
 from utils.cli import Parser, keep_shapes, positive, run_main
@@ -68,10 +69,13 @@ def main(argv: list[str] | None = None) -> None:
         from serving.app import Limits, build_app
         from serving.tasks import Served
 
+        given = dict(map(parse_override, args.overrides))
         models: dict[str, Served] = {}
         for path in run_paths(args):
             one = Namespace(**{**vars(args), "model_path": path})
             loaded, translator = load_from_arguments(one, change)
+            if translator.decode.mbr is None and "decode.n_best" in given:
+                raise UserError("--n_best is for --mbr: how many it answers, a request says")
             name = loaded.run.path.resolve().name
             models[unused(name, models)] = Served(loaded, translator)
         limits = Limits(

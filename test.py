@@ -75,6 +75,9 @@ def report_alignment(args: Namespace, loaded: LoadedRun, translator: Translator)
     from translation.alignment_error import GoldPairs, read_gold_pairs
 
     prefix, data = args.align_text or args.align.parent / "test", loaded.config.data
+    if args.align_text is None and not Path(f"{prefix}.{data.src_lang}").exists():
+        remedy = f"no such file as {prefix}.{data.src_lang}; give --align_text PREFIX"
+        raise UserError(f"--align {args.align}: {remedy}")
     src, tgt, gold = read_gold_pairs(args.align, prefix, data.src_lang, data.tgt_lang)
     if (args.align_dev or 0) >= len(src):
         raise UserError(f"--align_dev {args.align_dev}: of {len(src):,} pairs some must be left")

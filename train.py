@@ -71,6 +71,8 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
 
 def refuse_inherited(args: Namespace, config: Config) -> None:
     """Raises UserError where the tokenizer, or the model too, is another's and asked for here."""
+    if config.train.init_from is None:
+        return
     keys = [key for key, _ in map(parse_override, args.overrides) if key not in TRAINING_ONLY]
     # Where segmentations are drawn, kind and algorithm say in which way: `as_parent` compares it.
     way = ("tokenizer", "tokenizer.algorithm") * bool(getattr(config.tokenizer, "sampling", 0))
@@ -150,11 +152,10 @@ def main(argv: list[str] | None = None) -> None:
     config, checkpoint = choose_config(args)
     if args.diff is not None:
         return show_differences(config, args.diff)
-    if config.train.init_from is not None:
-        if checkpoint is None:
-            require_there(Path(config.train.init_from).expanduser())
-        if checkpoint is None or args.config is None:  # else a config is given again
-            refuse_inherited(args, config)
+    if checkpoint is None and config.train.init_from is not None:
+        require_there(Path(config.train.init_from).expanduser())
+    if checkpoint is None or args.config is None:  # else a config is given again
+        refuse_inherited(args, config)
     from training.processes import run_processes
 
     job = functools.partial(work, args=args, config=config, resume=checkpoint)

@@ -17,7 +17,7 @@ from translation.arguments import (
 from translation.settings import config_change
 from utils.cli import Parser, at_most, number, positive, run_main
 from utils.errors import UserError
-from utils.files import write_text
+from utils.lines import writer
 
 FIXED = tuple(f"decode.{name}" for name in ("beam_size", "length_penalty", "mbr", "n_best"))
 
@@ -69,7 +69,8 @@ def main(argv: list[str] | None = None) -> None:
     flags = grid.flags(run_paths(args), [*args.overrides, *more])
     print(f"\n{grid.markdown()}\n{flags}", flush=True)
     if args.markdown is not None:
-        write_text(args.markdown, grid.markdown())
+        with writer(args.markdown) as write:
+            write(grid.markdown().splitlines())
 
 
 if __name__ == "__main__":

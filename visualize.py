@@ -87,7 +87,7 @@ def explore(args: argparse.Namespace) -> None:
 
     from explorer.page import page
     from explorer.trace import trace
-    from utils.files import write_text
+    from utils.lines import writer
 
     file, traces, runs = args.output, [], []
     for path in run_paths(args):
@@ -100,7 +100,8 @@ def explore(args: argparse.Namespace) -> None:
         traces.append(trace(loaded, translator, args.src_text, args.tgt_text))
         require_readable(len(traces[-1]["target"]["pieces"]), "the translation: {:,} tokens")
         file = file or loaded.run.results / "explorer.html"
-    write_text(file, page(traces))
+    with writer(file) as write:
+        write([page(traces)])
     print(*(traced["target"]["text"] for traced in traces), file, sep="\n")
 
 

@@ -18,12 +18,13 @@ def least_risk_first(
     references: sum_r p(r) metric(h, r), with sacreBLEU's sentence score, 0..100: chrF2, or BLEU of
     effective order. Samples come as often as they are probable, so each counts alike (Eikema and
     Aziz 2020); what a beam finds has the model's probabilities, normalised over the list (Kumar and
-    Byrne 2004).
+    Byrne 2004), and what was cut off comes last, as there.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
     metric = CHRF() if decode.mbr == "chrf" else BLEU(effective_order=True, force=True)
-    log_probs = [0.0 if isinstance(decode.search, Sampling) else h.log_prob for h in hypotheses]
+    drawn = isinstance(decode.search, Sampling)
+    log_probs = [0.0 if drawn else h.log_prob for h in hypotheses]
     raw = [math.exp(log_prob - max(log_probs)) for log_prob in log_probs]
     mass: dict[str, float] = defaultdict(float)  # equal texts are compared once
     for text, value in zip(texts, raw):
@@ -33,4 +34,4 @@ def least_risk_first(
         for text in mass
     }
     scored = [replace(h, score=utility[text]) for h, text in zip(hypotheses, texts)]
-    return sorted(scored, key=lambda h: -h.score)
+    return sorted(scored, key=lambda h: (not (h.finished or drawn), -h.score))

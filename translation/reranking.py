@@ -37,12 +37,14 @@ class Scored:
     reverse: list[float]
 
     def ranked(self, weight: float) -> Translated:
-        """Best first, by the sums."""
+        """Best first, by the sums; what was cut off has not paid for its end, and comes last."""
         beam: list[Candidate] = []
         for each, other in zip(self.found.beam, self.reverse):
             fields = {**vars(each), "score": each.score + weight * other}
             beam.append(Reranked(**fields, reverse=other))
-        return replace(self.found, beam=sorted(beam, key=lambda each: -each.score))
+        return replace(
+            self.found, beam=sorted(beam, key=lambda each: (not each.finished, -each.score))
+        )
 
 
 def read_nbest(lines: Iterable[str], name: str) -> Iterator[Translated]:

@@ -42,15 +42,19 @@ def config_change(
     for text in overrides:
         key, _ = parse_override(text)
         if key.startswith(SHAPING) or key.partition(".")[0] not in sections:
+            if key.partition(".")[0] not in vars(Config()):
+                apply_overrides(Config(), [text])  # tells what there is
             allowed = "data.* but the languages, evaluate.*, decode.*" if scoring else "decode.*"
-            raise UserError(
-                f"--set {text}: {key} was fixed by training; only {allowed} can be set here"
-            )
+            idle = key.startswith(("data.", "evaluate.")) and not key.startswith(SHAPING)
+            why = "is of no use" if idle else "was fixed by training"
+            raise UserError(f"--set {text}: {key} {why}; only {allowed} can be set here")
     if search == "greedy" and changes.get("decode.mbr", "none").lower() not in ("none", "null"):
         raise UserError("decode.mbr: greedy search finds one translation; use another search")
     for key in changes if search == "greedy" else ():
         if key == "decode.beam_size" or key.startswith("decode.search."):
             raise UserError(f"{key}: greedy search has none; use another search")
+    if search == "sample" and "decode.beam_size" in changes:
+        raise UserError("decode.beam_size: sampling has none; decode.n_best says how many")
     if search in ("greedy", *SEARCHES) and "decode.search" in changes:
         raise UserError(f"--set decode.search: --search chooses it (here {search})")
     given = None if file is None else load_config(file)

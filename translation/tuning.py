@@ -48,12 +48,14 @@ class Grid:
         alpha = repr(penalty).removesuffix(".0")
         as_flags = "--beam_size", str(beam), "--length_penalty", alpha
         as_sets = "--set", f"decode.beam_size={beam}", "--set", f"decode.length_penalty={alpha}"
+        plain = not any(each.startswith("decode.") for each in overrides)
+        as_config = f"beam_size={beam}, length_penalty={penalty!r}, n_best={min(beam, 5)}"
         return (
             f"best: beam {beam}, length penalty {penalty:g} ({self.split}, {self.n:,} sentences)\n"
             f"{command('inference.py', *as_flags, of='decode.')}\n"
-            f"{command('test.py', *as_sets)}\n"
-            f"decode=replace(base.decode, beam_size={beam}, length_penalty={penalty!r}, "
-            f"n_best={min(beam, 5)})"
+            f"{command('test.py', *as_sets)}"
+            + f"\ndecode=replace(base.decode, {as_config})"
+            * plain
         )
 
 

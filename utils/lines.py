@@ -120,7 +120,7 @@ def writer(
     path: Path | None, *, never: Sequence[Path | None] = ()
 ) -> Iterator[Callable[[list[str]], None]]:
     r"""A function that writes lines as UTF-8 and "\n", and flushes them; to standard output where
-    path is None.
+    path is None or /dev/stdout.
 
     A file is written aside and takes its name when the block ends without an error. Pipes and
     devices are written directly. Raises UserError where that fails, and as `output_path` does.
@@ -131,16 +131,16 @@ def writer(
         with write_errors(path or Path("standard output")):
             print(*lines, sep="\n", file=file, flush=True)
 
-    if path is None:
+    if path in (None, Path("/dev/stdout")):
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield write
         return
-    path = output_path(path, never=never)
+    zipped, path = path.suffix == ".gz", output_path(path, never=never)
     special = path.exists() and not path.is_file()
     with nullcontext(path) if special else atomic_path(path) as to:
         with write_errors(path):
-            opened = gzip.open if path.suffix == ".gz" else open
+            opened = gzip.open if zipped else open
             file = opened(to, "wt", encoding="utf-8", newline="\n")
         try:
             yield write

@@ -277,7 +277,7 @@ def test_the_command_writes_where_it_says(draw: Scripts, trained_run: Path, tmp_
         ("--src_text caf\udce9", "not valid Unicode"),
         ("--model_path a b c", "two stand side by side at most"),
         ("--model_path nowhere", "nowhere: no such checkpoint or run folder"),
-        ("--output LICENSE/x.html", "cannot write LICENSE/x.html"),
+        ("--output LICENSE/x.html", "LICENSE/x.html: File exists"),
     ],
 )
 def test_a_mistake_gets_one_line(draw: Scripts, trained_run: Path, args: str, said: str) -> None:

@@ -143,20 +143,23 @@ def test_at_a_terminal_it_is_a_prompt_with_history(trained_run: Path) -> None:
             process.kill()
 
 
-def test_a_link_is_followed_to_a_new_folder_and_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
-    target, link, fifo = tmp_path / "a/new/target", tmp_path / "link", tmp_path / "fifo"
+def test_a_link_is_followed_to_a_new_folder_and_a_pipe_stays_a_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, link, fifo = tmp_path / "a/new/target", tmp_path / "link.gz", tmp_path / "fifo"
     link.symlink_to(target)
     os.mkfifo(fifo)
     read: list[str] = []
     reader = threading.Thread(target=lambda: read.append(fifo.read_text("utf-8")), daemon=True)
     reader.start()
-    for path in (link, fifo):
+    for path in (link, fifo, Path("/dev/stdout")):
         with writer(path) as write:
             write(["Yes."])
     reader.join(10)
     assert link.is_symlink()
     assert fifo.is_fifo()
-    assert [*read, target.read_text("utf-8")] == ["Yes.\n"] * 2
+    text = gzip.decompress(target.read_bytes()).decode()
+    assert [*read, text, capsys.readouterr().out] == ["Yes.\n"] * 3
 
 
 # -------------------------------------------------------------------------------------------- lines

@@ -29,6 +29,9 @@ MISTAKES = [
     ("inference --src_file .", ".: cannot be read: Is a directory"),
     ("inference --search both", "--search both has two translations for a line"),
     ("inference --set model.d_model=64", "model.d_model was fixed by training; only decode.* can"),
+    ("inference --set n_best=3", "unknown key 'n_best'"),
+    ("inference --set evaluate.sacrebleu=3", "of no use; only decode.* can be set here"),
+    ("inference --search sample --beam_size 2", "decode.beam_size: sampling has none; decode.n_"),
     ("inference --set decode.beam", "write SECTION.FIELD=VALUE"),
     ("inference --set decode=3", "decode = '3': decode is a section; set its fields: search, beam"),
     ("inference --set decode.bean=1", "unknown key 'decode.bean': decode has: beam_size"),
@@ -108,6 +111,7 @@ MISTAKES = [
     ("test --align LICENSE --limit 3", "--limit 3 is of no use beside --align: leave it out"),
     ("test --align none.talp", "--align none.talp: no such file"),
     ("test --align LICENSE --align_text {tmp}/nowhere", "nowhere.fr: cannot be read"),
+    ("test --align LICENSE", "no such file as test.fr; give --align_text PREFIX"),
     ("tune --beam 0", "an integer >= 1"),
     ("tune --beam 100000", "'100000': at most 65535"),
     ("tune --beam 300 --set decode.batch_size=10000", "decode.batch_size = 10000: at most 218"),
@@ -136,7 +140,9 @@ MISTAKES = [
     ("back_translate --output {tmp}/bt", "one of the arguments --src_file --distill is required"),
     ("back_translate --distill --tag --output {tmp}/bt", "the sources of --distill are real"),
     ("back_translate --src_file none.fr --output {tmp}/bt", "none.fr: cannot be read"),
-    ("back_translate --src_file {tmp}/blank.fr --output {tmp}/bt", "no sentence of at most"),
+    ("back_translate --src_file {tmp}/blank.fr --output {tmp}/bt", "no sentence in it"),
+    (f"{BACK} {{tmp}}/bt --tag caf\udce9", "text that is not valid Unicode"),
+    ("serve --port 0 --n_best 2", "--n_best is for --mbr"),
     ("back_translate --src_file {tmp}/cut.gz --output {tmp}/bt --max_len 3", "cut.gz, line"),
 ]
 

@@ -13,6 +13,7 @@ from sacrebleu.metrics import BLEU
 import inference
 import rerank
 from translation import reranking
+from translation.answers import Candidate, Translated
 from translation.metrics import paired_bootstrap
 from translation.translator import Translator
 from utils.errors import UserError
@@ -127,6 +128,12 @@ def test_the_table_has_the_bleu_of_what_each_weight_chooses_beside_that_of_none(
     assert found[1:] == [[f"{w:g}", *row] for w, row in zip(weights[1:], expected[1:])]
     assert found[0][:2] == ["0", *expected[0]]
     assert [row[0] for row in rows()] == "0 0.1 0.2 0.3 0.4 0.5 0.7 1".split()
+
+
+def test_what_was_cut_off_has_not_paid_for_its_end_and_comes_last() -> None:
+    cut, whole = Candidate("A", -1.0, -1.0, False), Candidate("A cat.", -2.0, -2.0, True)
+    found = reranking.Scored(Translated("Un chat.", None, [whole, cut]), [0.0, 0.0]).ranked(0)
+    assert [each.text for each in found.beam] == ["A cat.", "A"]
 
 
 def test_what_inference_writes_is_read(

@@ -213,12 +213,16 @@ def test_the_best_is_the_highest_and_of_equals_the_cheapest() -> None:
         "| 4 | 30.00 | **31.50** |",
     ]
     given = ["decode.max_len=20", "data.corpus.root=a b", "decode.mbr=none"]
-    assert grid.flags(["run 1"], given).splitlines()[1:3] == [
+    assert grid.flags(["run 1"], given).splitlines()[
+        1:
+    ] == [  # no config line: it would lack what was set
         "python inference.py --beam_size 4 --length_penalty 1 --model_path 'run 1' "
         "--set decode.max_len=20 --set decode.mbr=none",
         "python test.py --set decode.beam_size=4 --set decode.length_penalty=1 --model_path "
         "'run 1' --set decode.max_len=20 --set 'data.corpus.root=a b' --set decode.mbr=none",
     ]
+    as_config = "decode=replace(base.decode, beam_size=4, length_penalty=1.0, n_best=4)"
+    assert grid.flags().splitlines()[3:] == [as_config]
 
 
 @pytest.mark.slow
@@ -227,8 +231,10 @@ def test_every_cell_of_the_grid_is_the_score_of_test_py_and_the_flags_name_the_b
 ) -> None:
     table = tmp_path / "grid.md"
     args = ("--beam", "3", "1", "--length_penalty", "0", "1.5", "--limit", "4", "--markdown", table)
+    table.symlink_to(tmp_path / "kept.md")
     ended = Scripts(tune.main, capsys, monkeypatch)("--model_path", run, *args)
     assert ended.code == 0, ended
+    assert table.is_symlink()
     assert ended.err.count("length penalty") == 3  # a beam of 1 is searched once
     rows = [line for line in ended.out.splitlines() if line.startswith("|")]
     assert table.read_text("utf-8").splitlines() == rows
