@@ -13,9 +13,9 @@ mirrored, save at the clip, where the other end of the table is the one that dis
 
 Logarithmic buckets (DeBERTa v2): with k buckets to a side and m = k/2, distances up to m keep a row
 each; a longer one x, up to max_distance - 1, goes to bucket
-m + ceil((m - 1) ln(x/m) / ln((max_distance - 1)/m)); what lies beyond shares the last. The bucket
-stands for |i - j| in delta, with its sign. Bounds are computed in whole numbers: no logarithm is
-rounded across one.
+m + ceil((m - 1) ln(x/m) / ln((max_distance - 1)/m)); what lies beyond goes to bucket k, which the
+clip in delta joins to the last on one side. The bucket stands for |i - j| in delta, with its sign.
+Bounds are computed in whole numbers: no logarithm is rounded across one.
 """
 
 from functools import cache
