@@ -381,7 +381,7 @@ def test_a_validation_pair_past_the_position_table_is_named_before_training(tmp_
     table = "model.position=learnable model.position.max_positions=9"
     short = f"data.max_len=9 decode.max_len=9 {table}"
     words = r"validation source has \d+ tokens, and model\.position\.max_positions allows for 9: "
-    words += "raise it, or use --set data.eval"
+    words += "use --set data.eval_long=truncate, or train"
     with pytest.raises(UserError, match=words):
         run_here(toy_config(tmp_path, short))
     run_here(toy_config(tmp_path, short, "data.eval_long=truncate train.max_epochs=1"))
