@@ -36,7 +36,8 @@ class Grid:
     def flags(self, models: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> str:
         """How the best setting is used: by inference.py, by test.py, and in a config file.
 
-        models, overrides: what --model_path and --set were given.
+        models, overrides: what --model_path and --set were given. Where these set more of decode,
+        the line of a config file would lack it, and is left out.
         """
         beam, penalty = self.best()
         named = ["--model_path", *map(str, models)] if models else []
@@ -48,15 +49,15 @@ class Grid:
         alpha = repr(penalty).removesuffix(".0")
         as_flags = "--beam_size", str(beam), "--length_penalty", alpha
         as_sets = "--set", f"decode.beam_size={beam}", "--set", f"decode.length_penalty={alpha}"
-        plain = not any(each.startswith("decode.") for each in overrides)
-        as_config = f"beam_size={beam}, length_penalty={penalty!r}, n_best={min(beam, 5)}"
-        return (
-            f"best: beam {beam}, length penalty {penalty:g} ({self.split}, {self.n:,} sentences)\n"
-            f"{command('inference.py', *as_flags, of='decode.')}\n"
-            f"{command('test.py', *as_sets)}"
-            + f"\ndecode=replace(base.decode, {as_config})"
-            * plain
-        )
+        lines = [
+            f"best: beam {beam}, length penalty {penalty:g} ({self.split}, {self.n:,} sentences)",
+            command("inference.py", *as_flags, of="decode."),
+            command("test.py", *as_sets),
+        ]
+        if not any(each.startswith("decode.") for each in overrides):
+            fields = f"beam_size={beam}, length_penalty={penalty!r}, n_best={min(beam, 5)}"
+            lines.append(f"decode=replace(base.decode, {fields})")
+        return "\n".join(lines)
 
 
 def tune(pairs: EvaluationSet, *, beams: Sequence[int], penalties: Sequence[float]) -> Grid:
