@@ -47,7 +47,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises UserError for a port that is taken, a host that is another."""
     try:
         [(family, *_, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return socket.create_server(address[:2], family=family, backlog=1024)
+        return socket.create_server(address, family=family, backlog=1024)
     except (OSError, UnicodeError) as error:
         number = getattr(error, "errno", None) or 0
         why = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error

@@ -369,3 +369,12 @@ def test_what_it_cannot_serve_is_one_line(
     args = ("--model_path", trained_run, "--port", "0")
     said = start(*args, "--host", "no.such.host").error()
     assert re.search("--host no.such.host .*; give another --host", said)
+
+
+def test_an_address_of_one_link_keeps_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    address, bound = ("fe80::1", 0, 0, 4), list[Any]()
+    found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", address)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "create_server", lambda address, **_: bound.append(address))
+    serve.listen("fe80::1%eth0", 0)
+    assert bound == [address]
