@@ -25,22 +25,19 @@ from configs.multi30k_student import config as base
 from configs.schema import Cleaning, Cosine, Mixture, ParallelFiles, Subword, Weighted
 
 TATOEBA = ParallelFiles(root="data/tatoeba", train="train", validation="dev", test=("test",))
+TOGETHER = Mixture(
+    parts=(
+        Weighted(name="multi30k", corpus=MULTI30K, weight=2.0),
+        Weighted(name="tatoeba", corpus=TATOEBA),
+    )
+)
 
 config = replace(
     base,
     name="mix_best",
     model=replace(base.model, dropout=0.1),
     tokenizer=Subword(algorithm="unigram", vocab_size=8000, sampling=0.5),
-    data=replace(
-        base.data,
-        corpus=Mixture(
-            parts=(
-                Weighted(name="multi30k", corpus=MULTI30K, weight=2.0),
-                Weighted(name="tatoeba", corpus=TATOEBA),
-            )
-        ),
-        clean=Cleaning(),
-    ),
+    data=replace(base.data, corpus=TOGETHER, clean=Cleaning()),
     optim=replace(base.optim, schedule=Cosine(lr=3e-3, warmup_steps=400)),
     train=replace(base.train, max_epochs=6),
 )

@@ -19,6 +19,13 @@ from configs.multi30k_small_rope import MULTI30K
 from configs.schema import Cosine, Mixture, ParallelFiles, Subword, TransformerXl, Weighted
 
 CANLAWS = ParallelFiles(root="data/canlaws", train="train", validation="dev", test=("test",))
+TOGETHER = Mixture(
+    parts=(
+        Weighted(name="tatoeba", corpus=TATOEBA),
+        Weighted(name="multi30k", corpus=MULTI30K),
+        Weighted(name="canlaws", corpus=CANLAWS, weight=0.25),
+    )
+)
 
 config = replace(
     base,
@@ -27,17 +34,7 @@ config = replace(
         base.model, position=TransformerXl(reading="xlnet"), d_model=256, d_ff=1024, dropout=0.15
     ),
     tokenizer=Subword(algorithm="bpe", vocab_size=16000),
-    data=replace(
-        base.data,
-        corpus=Mixture(
-            parts=(
-                Weighted(name="tatoeba", corpus=TATOEBA),
-                Weighted(name="multi30k", corpus=MULTI30K),
-                Weighted(name="canlaws", corpus=CANLAWS, weight=0.25),
-            )
-        ),
-        batch_size=3000,
-    ),
+    data=replace(base.data, corpus=TOGETHER, batch_size=3000),
     optim=replace(base.optim, optimizer="muon", schedule=Cosine(lr=3e-3, warmup_steps=400)),
     train=replace(base.train, max_epochs=10),
     evaluate=replace(base.evaluate, bleu_every_epochs=0),

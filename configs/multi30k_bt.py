@@ -20,17 +20,8 @@ from configs.multi30k_small_rope import MULTI30K, config as base
 from configs.schema import Mixture, ParallelFiles, Weighted
 
 SYNTHETIC = ParallelFiles(root="data/bt", train="train", test=())
-
-config = replace(
-    base,
-    name="multi30k_bt",
-    data=replace(
-        base.data,
-        corpus=Mixture(
-            parts=(
-                Weighted(name="real", corpus=MULTI30K),
-                Weighted(name="synthetic", corpus=SYNTHETIC),
-            )
-        ),
-    ),
+TOGETHER = Mixture(
+    parts=(Weighted(name="real", corpus=MULTI30K), Weighted(name="synthetic", corpus=SYNTHETIC))
 )
+
+config = replace(base, name="multi30k_bt", data=replace(base.data, corpus=TOGETHER))
