@@ -108,7 +108,7 @@ def show_differences(here: Config, other: Path) -> None:
         print("no difference", file=sys.stderr)
 
 
-def work(local_rank: int, *, args: Namespace, config: Config, resume: Path | None) -> None:
+def work(*, args: Namespace, config: Config, resume: Path | None) -> None:
     """One process of the training. With --resume auto all is well where nothing is left to do."""
     import ignite.distributed as idist
     import torch

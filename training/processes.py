@@ -30,8 +30,8 @@ SPEAKS_FIRST_S = 5.0
 PATIENCE = timedelta(hours=2)
 
 
-def run_processes(work: Callable[[int], None], *, nproc_per_node: int, device: str) -> None:
-    """Run `work(local_rank)` here, in nproc_per_node spawned processes, or as one of torchrun's.
+def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str) -> None:
+    """Run `work()` here, in nproc_per_node spawned processes, or as one of torchrun's.
 
     `work` can be pickled. A mistake of the user's in any process ends all of them with one line and
     exit code 2; signals reach all of them.
@@ -57,7 +57,7 @@ def run_processes(work: Callable[[int], None], *, nproc_per_node: int, device: s
             idist.initialize(backend, timeout=PATIENCE)
             _one_of_several(idist.get_local_rank(), work)
         else:
-            _guarded(0, work)
+            _guarded(work)
     except ProcessExitedException as error:
         if error.exit_code >= 0:  # it has said why
             sys.exit(error.exit_code)
@@ -114,7 +114,7 @@ def process_device(name: str) -> torch.device:
     return resolve_device(name)
 
 
-def _one_of_several(local_rank: int, work: Callable[[int], None]) -> None:
+def _one_of_several(_: int, work: Callable[[], None]) -> None:
     """Work, and end the process without the interpreter's own end.
 
     While that goes on, a thread of gloo's may let go of the last tensor that it added up, which
@@ -122,7 +122,7 @@ def _one_of_several(local_rank: int, work: Callable[[int], None]) -> None:
     """
     code = 0
     try:
-        _guarded(local_rank, work)
+        _guarded(work)
         idist.finalize()
     except SystemExit as ended:
         code = int(ended.code or 0)
@@ -134,7 +134,7 @@ def _one_of_several(local_rank: int, work: Callable[[int], None]) -> None:
     os._exit(code)
 
 
-def _guarded(local_rank: int, work: Callable[[int], None]) -> None:
+def _guarded(work: Callable[[], None]) -> None:
     """Of an error that several processes meet the first one speaks; the others if it is silent.
 
     Theirs may be but the echo of its end.
@@ -142,7 +142,7 @@ def _guarded(local_rank: int, work: Callable[[int], None]) -> None:
 
     def job() -> None:
         try:
-            work(local_rank)
+            work()
         except (Exception, KeyboardInterrupt):
             if idist.get_rank() > 0:
                 time.sleep(SPEAKS_FIRST_S)  # the launcher ends this process when the first has gone

@@ -62,7 +62,7 @@ def test_the_highest_bleu_chooses_where_it_is_asked_to(
     caplog.set_level(logging.INFO)
     with mock.patch("training.validation.sacrebleu_score", side_effect=[9.0, 9.0, 9.0, 5.0]):
         more = apply_overrides(config, ["train.max_epochs=4"])
-        script.work(0, args=script.parse_args([]), config=more, resume=None)
+        script.work(args=script.parse_args([]), config=more, resume=None)
     run = Run(Path(capsys.readouterr().out.rstrip()))
     losses = [line["loss"] for line in log_of(run, "validation").values()]
     assert losses == sorted(losses, reverse=True)

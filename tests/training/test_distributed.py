@@ -150,9 +150,9 @@ def test_nobody_waits_for_a_process_that_was_killed(
     forked = backend, spawn | {"start_method": "fork"}
     monkeypatch.setattr("training.processes.choose_backend", lambda *_: forked)
 
-    def die_or_wait(local_rank: int) -> None:
+    def die_or_wait() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has the launcher's
-        if local_rank == 1:
+        if idist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
 
@@ -184,7 +184,7 @@ def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.Monk
         choose_backend(2, "cpu")
 
 
-def on_the_cpu(local_rank: int, then: Callable[[int], None] | None = None) -> None:
+def on_the_cpu(then: Callable[[], None] | None = None) -> None:
     """Work for processes that see no GPU, share the cores, and wait for each other for hours.
 
     Those of their own end without the interpreter's end, in which a thread of gloo's may abort.
@@ -199,7 +199,7 @@ def on_the_cpu(local_rank: int, then: Callable[[int], None] | None = None) -> No
     group = torch.distributed.distributed_c10d._get_default_group()
     assert group._get_backend(torch.device("cpu")).options._timeout == PATIENCE
     if then is not None:
-        then(local_rank)
+        then()
 
 
 @pytest.mark.parametrize("under_torchrun", [True, False])

@@ -472,7 +472,7 @@ def test_auto_has_nothing_to_do_where_the_run_is_over(
     config, run = whole["cosine"]
     caplog.set_level(logging.INFO)
     args = script.parse_args(["--resume", "auto"])
-    script.work(0, args=args, config=config, resume=run.path)
+    script.work(args=args, config=config, resume=run.path)
     assert capsys.readouterr().out == f"{run.path}\n"
     assert "this run is finished" in caplog.text
     args = ["--resume", "auto", "--set", f"train.runs_dir={run.path}", "--set", "train.seed=4"]
@@ -556,7 +556,7 @@ def test_a_signal_saves_and_says_how_to_go_on(
     config, run = whole["cosine"]
     caplog.set_level(logging.INFO)
     send = at_update(17, lambda *_: signal.raise_signal(number))
-    work = partial(script.work, 0, args=script.parse_args([]), config=config, resume=None)
+    work = partial(script.work, args=script.parse_args([]), config=config, resume=None)
     with (
         pytest.raises(SystemExit) as ended,
         mock.patch(
