@@ -70,9 +70,7 @@ class Scheme:
         if self.state == "trained":
             found.append(fresh_scheme(self.name, self.model))
         if self.state != "fixed":
-            d_model, n_heads = self.model.d_model, self.model.n_heads
-            sinusoids = ModelConfig(position=Sinusoidal(), d_model=d_model, n_heads=n_heads)
-            found.append(fresh_scheme("sinusoidal", sinusoids))
+            found.append(fresh_scheme("sinusoidal", replace(self.model, position=Sinusoidal())))
         return found
 
     def n_positions(self, wanted: int | None, default: int) -> int:
