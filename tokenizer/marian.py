@@ -123,18 +123,17 @@ class FrEnTokenizer(BaseTokenizer):
             )
 
     def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        require_unicode(texts)
-        if not texts:
-            return []
-        with _ENCODING:
-            return self._marian(list(texts), split_special_tokens=True)["input_ids"]
+        return self._encode(texts, "text")
 
     def encode_tgt_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._encode(texts, "text_target")
+
+    def _encode(self, texts: Sequence[str], side: str) -> list[list[int]]:
         require_unicode(texts)
         if not texts:
             return []
         with _ENCODING:
-            return self._marian(text_target=list(texts), split_special_tokens=True)["input_ids"]
+            return self._marian(**{side: list(texts)}, split_special_tokens=True)["input_ids"]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
