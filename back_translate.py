@@ -37,7 +37,7 @@ from translation.settings import SEARCHES, config_change
 from utils.cli import Parser, run_main
 from utils.errors import UserError
 from utils.files import crc32, write_text
-from utils.lines import as_line, open_source, output_path, read_lines, writer
+from utils.lines import open_source, output_path, read_lines, writer
 
 if TYPE_CHECKING:  # torch is imported when the command line is known to be right
     from translation.translator import Translator
@@ -131,7 +131,7 @@ def translations(
         texts, chunk=chunk, skip=done, greedy=greedy, beam=not greedy
     ):
         best = [item.best for item in items]
-        found = [normalize_whitespace(as_line(b.text)) if b.finished else "" for b in best]
+        found = [normalize_whitespace(b.text) if b.finished else "" for b in best]
         record = {"found": found, "sha256": digest(found)}
         write_text(folder / f"{done}.json", json.dumps(record, ensure_ascii=False))
         done += len(found)

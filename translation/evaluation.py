@@ -18,6 +18,7 @@ from data.batching import make_eval_loader
 from data.cache import load_split
 from data.corpora.base import CorpusReader
 from data.corpora.build import build_corpus
+from data.corpora.text import normalize_whitespace
 from models.transformer import TranslationTransformer
 from translation.evaluator import create_evaluator
 from translation.loading import LoadedRun
@@ -113,7 +114,7 @@ class EvaluationSet:
             )
         seconds = time.perf_counter() - began
         texts = self.loaded.tokenizer.decode_batch([best.ids for best, *_ in found])
-        return [" ".join(text.split()) for text in texts], seconds
+        return list(map(normalize_whitespace, texts)), seconds
 
     def stored_hypotheses(self) -> list[str] | None:
         """What test.py found before with the same checkpoint, text and search, if it is whole."""
