@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -408,7 +409,7 @@ def what_blanks_know(model: Copier, task: Task) -> list[float]:
     return [*known, *torch.stack(best, dim=1).flatten().tolist()]
 
 
-def main(argv: list[str] | None = None) -> None:
+def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Position schemes on the copy task, also beyond its length.")
     add = parser.add_argument
     add("--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps")
@@ -432,6 +433,11 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.attention and args.report_only:
         raise UserError("--attention trains models: leave --report_only out, or --attention")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
     names = args.schemes or (FAST_SCHEMES if args.fast else list(PLAIN))
     if args.ssmax:
         able = [name for name in names if name + SSMAX in WITH_SSMAX]
