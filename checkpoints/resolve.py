@@ -13,7 +13,7 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
 
     `path` is a checkpoint, a run folder, or a Marian model (its folder, or its name on the hub:
     OWNER/NAME). Of a run "best" is that of the best validation, or the newest where there is none;
-    "newest" the one to go on from.
+    "newest" the one to go on from. Raises UserError where there is none, or no such path.
     """
     given = Path(path)
     if given.name in (WEIGHTS, PICKLED) and is_of_transformers(given.parent):

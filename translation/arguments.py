@@ -152,7 +152,7 @@ def load_from_arguments(
 ) -> tuple[LoadedRun, Translator]:
     """The model that `add_model_arguments` describe, on its device; `change` as in `load_run`.
 
-    It searches as `add_engine_arguments` say, where the script has them.
+    It searches as `add_engine_arguments` say, where the script has them. Raises UserError.
     """
     if args.compute_type is not None and args.engine != "ctranslate2":
         why = f"is for --engine ctranslate2, not {args.engine}; torch has --precision"
