@@ -164,18 +164,17 @@ def newest_run(runs_dir: str | Path) -> Run:
     return runs[0]
 
 
-def hub_name(path: str | Path) -> str | None:
+def hub_name(path: Path) -> str | None:
     """OWNER/NAME, where a path that is not there can be a name on the hub; else None.
 
     No path into a folder that exists is one, nor one into runs/, nor a .pt or .py file's.
     """
-    given = Path(path)
-    local = given.exists() or given.parent.is_dir() or str(given.parent) == "runs"
-    local, name = local or given.suffix in (".pt", ".py"), given.as_posix()
+    local = path.exists() or path.parent.is_dir() or str(path.parent) == "runs"
+    local, name = local or path.suffix in (".pt", ".py"), path.as_posix()
     return name if "/" in name and not local and is_hub_name(name) else None
 
 
-def require_there(path: str | Path) -> None:
+def require_there(path: Path) -> None:
     """Raises UserError where there is neither a file nor a folder, nor can be a name on the hub."""
-    if not Path(path).exists() and hub_name(path) is None:
+    if not path.exists() and hub_name(path) is None:
         raise UserError(f"{path}: no such checkpoint or run folder")

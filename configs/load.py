@@ -65,16 +65,15 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--position", metavar="NAME[:FIELD=VALUE...]", help=what)
 
 
-def write_config_json(config: Config, path: str | Path) -> None:
+def write_config_json(config: Config, path: Path) -> None:
     """Write the whole config as JSON with a checksum, in one step."""
     data = to_dict(config)
     data[CRC] = _checksum(data)
-    write_text(Path(path), json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_config_json(path: str | Path) -> Config:
+def read_config_json(path: Path) -> Config:
     """What `write_config_json` wrote; nothing is executed. Raises ConfigError naming the file."""
-    path = Path(path)
     try:
         data = json.loads(path.read_text("utf-8"))
         crc = data.pop(CRC, None) if isinstance(data, dict) else None
