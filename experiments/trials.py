@@ -189,11 +189,12 @@ class Trial:
         log = [json.loads(x) for x in _read(self.run / "logs" / "metrics.jsonl").splitlines()]
         updates = [line for line in log if line["kind"] == "train" and line["step"] > 1]
         speeds = [line["tokens_per_second"] for line in updates]  # target tokens
-        validated = [line for line in log if line["kind"] == "validation"]
-        # Of the best checkpoint, though others be averaged; none where validation was off.
-        best: dict[str, Any] = min(validated, key=lambda line: line["loss"], default={})
-        if self.config.evaluate.choose_by == "bleu":  # by its name, and of equals the newer
-            best = max(reversed(validated), key=lambda line: round(line["bleu"], 4), default={})
+        validated = [line for line in reversed(log) if line["kind"] == "validation"]
+        # Of the best checkpoint (by its name, of equals the newer), though others be averaged;
+        # none where validation was off.
+        best: dict[str, Any] = min(validated, key=lambda line: round(line["loss"], 4), default={})
+        if self.config.evaluate.choose_by == "bleu":
+            best = max(validated, key=lambda line: round(line["bleu"], 4), default={})
         losses = [line["loss"] for line in updates if line["epoch"] == best.get("epoch")]
         parameters = re.findall(r": ([\d,]+) parameters", _read(self.folder / "train.log"))
         attempts = self.attempts()

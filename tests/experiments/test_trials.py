@@ -62,6 +62,27 @@ def test_what_changes_the_training_is_another_run_and_what_changes_the_search_an
     assert len(list((stand_in.output / "runs").iterdir())) == 2
 
 
+def test_what_is_told_of_a_training_is_that_of_its_best_checkpoint(tmp_path: Path) -> None:
+    """Of two validations whose losses are equal in the checkpoints' names it is the newer."""
+    trial = Trial("rope", 0, Config(), tmp_path, ("test",), ("test",))
+    run = Run(trial.folder / "rope_20260101_000000")
+    run.checkpoints.mkdir(parents=True)
+    run.logs.mkdir()
+    losses = {3: 1.50001, 4: 1.50004}
+    for epoch in losses:
+        (run.checkpoints / f"best_checkpoint_{epoch}_loss=-1.5000.pt").touch()
+    lines = [
+        json.dumps({"kind": "validation", "step": epoch, "epoch": epoch, "loss": loss})
+        for epoch, loss in losses.items()
+    ]
+    (run.logs / "metrics.jsonl").write_text("\n".join(lines))
+    (trial.folder / "train.out").write_text(f"{run.path}\n")
+    best = run.best()
+    assert best is not None
+    assert best.name.startswith("best_checkpoint_4_")
+    assert trial.training()["validation_loss"] == losses[4]
+
+
 def test_a_run_is_found_again_when_the_schema_has_grown(stand_in: StandIn) -> None:
     assert stand_in.compare("sinusoidal") == 0
     folder, stored = stand_in.trial_folder("sinusoidal"), stand_in.config("sinusoidal")
