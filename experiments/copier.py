@@ -10,6 +10,7 @@ they are drawn at random.
 from __future__ import annotations
 
 import math
+import re
 import time
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -27,7 +28,6 @@ from models.build import build_scheme
 from models.masks import as_bias, causal_attn_mask
 from models.positional_encodings.alibi import alibi_bias
 from models.positional_encodings.base import AttentionPosition, AttentionScheme, Places
-from models.positional_encodings.ssmax import Ssmax
 from models.transformer_backend import Encoder
 from training.schedules import lr_factor
 
@@ -202,10 +202,8 @@ class Copier(nn.Module):
     @property
     def n_position_parameters(self) -> int:
         """Numbers that the scheme trains for this encoder."""
-        parts = nn.ModuleList(self.scheme.attention("encoder", i) for i in range(self.n_layers))
-        parts.extend(part.inner for part in list(parts) if isinstance(part, Ssmax))  # else hidden
-        parts.append(self.input)
-        return sum(tensor.numel() for tensor in parts.parameters())
+        found = nn.ModuleList([self.scheme, self.input]).named_parameters()
+        return sum(p.numel() for name, p in found if not re.search(r"\.(decoder|target)", name))
 
     def forward(self, rows: Tensor, tap: AttentionTap | None = None) -> Tensor:
         """rows [B,T] -> logits [B,T,V]. A blank is a token like any other, not padding."""

@@ -1,8 +1,8 @@
 """Position schemes on the copy task: `python experiments/copy_task.py`.
 
-Every scheme is trained with several seeds and tested on fresh rows of the trained length and on
-longer ones. --steps and --layers take several values; --attention draws where the models look. The
-task and its models: experiments/copier.py.
+Every scheme is trained with several seeds and tested on rows drawn anew, of the trained length
+(short ones may have been seen) and longer. --steps and --layers take several values; --attention
+draws where the models look. The task and its models: experiments/copier.py.
 """
 
 from __future__ import annotations
@@ -270,7 +270,8 @@ def markdown(
     tables = groups(list(results)).items()
     parts += [f"## {title}\n\n{table(names, results, task)}" for title, names in tables]
     if gains := ssmax_gains(results, task):
-        parts.append(f"## With SSMax, less without\n\n{gains_table(gains, task)}")
+        said = "In the last row ± is over the schemes that have the length."
+        parts.append(f"## With SSMax, less without\n\n{gains_table(gains, task)}\n{said}\n")
     if len(found) > 1:
         parts.append(f"## Rows, {task.length}, by layers and updates\n\n{budget_table(found)}")
     if looks:
@@ -351,7 +352,7 @@ def budget_figure(found: Mapping[Task, Results]) -> Figure:
     figure = curve_panels(
         curves,
         size=(6.5, 3.4),
-        title="Copy task: rows that are right in every place",
+        title=f"Copy task: rows that are right in every place, {depth} layers",
         x_label="updates",
         y_label="mean; shaded: standard deviation",
     )

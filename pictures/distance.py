@@ -124,7 +124,9 @@ def decay(schemes: Sequence[Scheme], n: int) -> Figures:
             products[label] = Curve(k, scheme.equal_vector_logits(stack, n))
             more = any(layer in layers for layers in scheme.beyond(stack, n).values())
             if np.allclose(np.abs(turned[layer]), 1.0) and not more:
-                bounds[label] = Curve(k, decay_bound(turned[layer, 0]))
+                at_rest = scheme.model.head_dim // 2 - turned.shape[-1]
+                planes = np.pad(turned[layer, 0], ((0, 0), (0, at_rest)), constant_values=1)
+                bounds[label] = Curve(k, decay_bound(planes))
     panels = {
         "mean cosine of position vectors; q.k of equal vectors, turned "
         "(sinusoids, RoPE: the mean of cos(k w))": products,

@@ -111,6 +111,7 @@ def dot_panels(
         place.set_ylim(len(rows) - 0.4, -0.6)
         place.set_axisbelow(True)
         place.grid(alpha=0.3)
+        place.locator_params(axis="x", nbins=min(9, round(2 * width)))
     figure.legend(handles.values(), handles, loc="outside right center", frameon=False)
     return figure
 

@@ -24,7 +24,7 @@ const DRAWN = {
     const factors = part.factors && new Packed(part.factors);
     const say = (i, j, angle) => {
       const turned = `turned by ${number(angle)} rad (${number((angle * 180) / Math.PI, 0)}\u00b0)`;
-      const stretched = factors ? `, stretched by ${number(factors.at(layer, head, i, j))}` : "";
+      const stretched = factors ? `, queries stretched by ${number(factors.at(layer, head, i, j))}` : "";
       return `position ${isolated(labels[i])}, pair ${j}: ${turned}${stretched}`;
     };
     return matrix({

@@ -60,7 +60,7 @@ def fastest(theta: Tensor, share: float) -> Tensor:
     Barbero et al. 2024, "Round and Round We Go! What makes rotary positional encodings useful?"
     """
     n = theta.shape[-1]
-    turning = int(share * n)
+    turning = int(share * n + 1e-9)  # 0.58 * 50 is less than 29
     return theta if turning == n else F.pad(theta[..., :turning], (0, n - turning))
 
 
@@ -72,7 +72,7 @@ def softly_clipped(theta: Tensor, share: float) -> Tensor:
     4.2: the first stays as it is and the last is at rest. One alone stays as it is.
     """
     n = theta.shape[-1]
-    fading = int(share * n)
+    fading = int(share * n + 1e-9)
     steps = torch.linspace(0, math.pi, fading, dtype=theta.dtype, device=theta.device)
     return theta * F.pad((1 + steps.cos()) / 2, (n - fading, 0), value=1.0)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from made_runs import Scripts
+from torch import nn
 
 from configs.position_names import POSITIONS
 from experiments import copy_task
@@ -89,9 +90,9 @@ def test_every_named_scheme_stands_here_unless_it_serves_causal_attention_alone(
 
 
 # Numbers that the scheme adds to the encoder. t5: one table for both layers, none for a decoder;
-# deberta: two maps of d_model x d_model for each layer.
+# deberta: two maps of d_model x d_model for each layer, and a table for both.
 PARAMETERS = {"none": 0, "rope": 0, "learnable": TASK.length * TASK.d_model, "t5": 32 * 4}
-PARAMETERS |= {"sinusoidal_t5": 32 * 4, "deberta": 2 * 2 * TASK.d_model**2}
+PARAMETERS |= {"sinusoidal_t5": 32 * 4, "deberta": (2 * 2 * TASK.d_model + 2 * 64) * TASK.d_model}
 PARAMETERS |= {"sinusoidal_concatenated": 2 * TASK.d_model**2, "t5_ssmax": 32 * 4 + 2 * 4}
 
 
@@ -101,9 +102,13 @@ def test_every_scheme_trains_and_answers_at_every_length_that_it_can_place(name:
     has_table = name.startswith(("learnable", "tupe"))
     lengths = [str(TINY.length)] if has_table else list(map(str, TINY.test_lengths))
     assert list(result["exact"]) == list(result["token"]) == lengths
-    n_parameters = Copier(VARIANTS[name], TASK).n_position_parameters
+    model = Copier(VARIANTS[name], TASK)
     if name in PARAMETERS:
-        assert n_parameters == PARAMETERS[name]
+        assert model.n_position_parameters == PARAMETERS[name]
+    model(rows_of(8)[0]).square().sum().backward()
+    trained = sum(p.numel() for p in model.parameters() if p.grad is not None)
+    plain = nn.ModuleList([model.embedding, model.encoder, model.out]).parameters()
+    assert model.n_position_parameters == trained - sum(p.numel() for p in plain)
     assert family(VARIANTS[name])
 
 

@@ -419,6 +419,10 @@ def test_the_bound_holds_for_real_products_and_is_met() -> None:
         product = (q_d @ module.rotate(k, torch.tensor([0]), "key").mT).flatten().numpy()
         assert (np.abs(product) <= 4 * steps * bound + 1e-12).all()
     assert bound[0] == 2.5  # at distance 0 the sums are 1, 2, 3, 4
+    drawn = [draw("decay", Rope(share=share), n=9).values() for share in (1.0, 0.5)]
+    lower = [list(curves(figure).values())[1] for [figure] in drawn]
+    [(_, all_turn)], [(_, half_turn)] = (panel.values() for panel in lower)
+    assert all_turn[0] == half_turn[0]  # planes at rest count too
 
 
 @pytest.mark.parametrize("picture", ["encoding", "rotation"])

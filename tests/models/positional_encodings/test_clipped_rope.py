@@ -54,6 +54,12 @@ def test_by_default_as_many_fade_as_in_the_runs_of_the_paper() -> None:
     assert (theta.diff() < 0).all()
 
 
+def test_a_share_of_the_pairs_that_is_a_whole_number_is_that_number() -> None:
+    theta = torch.arange(50, 0, -1.0)
+    assert fastest(theta, 0.58).count_nonzero() == 29  # 0.58 * 50 is a little less
+    assert softly_clipped(theta, 0.58).eq(theta).sum() == 50 - 29 + 1
+
+
 @pytest.mark.parametrize("form", ["real", "complex"])
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 def test_queries_and_keys_turn_by_them(form: Any, layout: Any) -> None:
