@@ -6,7 +6,7 @@ Su et al. 2021, "RoFormer", equations 14-16 and 34.
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -160,7 +160,7 @@ def turned(x: Tensor, by: Tensor, layout: Layout) -> Tensor:
         out = torch.stack((a * by[..., 0] + b * by[..., 2], a * by[..., 1] + b * by[..., 3]), dim)
         return out.to(x.dtype).flatten(-2)
     pairs = pairs if layout == "interleaved" else pairs.mT
-    out = cast(Tensor, _Turned.apply(pairs, by))
+    out = _Turned.apply(pairs, by)
     return (out if layout == "interleaved" else out.mT).flatten(-2)
 
 
