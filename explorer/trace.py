@@ -35,7 +35,7 @@ def trace(
     n_best = min(decode.n_best, decode.beam_size)
     tree, results = searched(
         translator.searcher.model,
-        source,
+        torch.tensor([source], device=translator.searcher.device),
         limits_of(decode, tokenizer),
         beam_size=decode.beam_size,
         n_best=n_best,

@@ -1,6 +1,6 @@
 """A beam search of one sentence as a tree: every candidate of every step, and what became of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -118,16 +118,14 @@ class BeamTree:
 
 def searched(
     model: SearchModel,
-    source: Sequence[int],
+    src: Tensor,
     limits: Limits,
     *,
     beam_size: int,
     n_best: int,
     pieces: Callable[[list[int]], list[str]],
 ) -> tuple[BeamTree, list[dict[str, Any]]]:
-    """The tree of a beam search, and what it found, best first: ids, scores and node of each."""
-    device = next(model.parameters()).device  # type: ignore[attr-defined]
-    src = torch.tensor([source], device=device)
+    """The tree of a search for src [1,S], and what it found, best first: ids, scores and node."""
     longest = int(limits.max_lengths(src, model.pad_id))
     tree = BeamTree(limits, longest, beam_size, n_best, pieces)
     [found] = beam_search(model, src, limits, beam_size=beam_size, n_best=n_best, watch=tree)

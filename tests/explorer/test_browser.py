@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from browser import WIDTHS, chromium, complaints, dark, overflow, requested
 from made_runs import untrained_run
 from selenium.webdriver import ActionChains, Keys
@@ -274,7 +275,7 @@ def test_the_search_says_why_it_ended(
 ) -> None:
     tree, results = searched(
         tiny_model(Rope(), seed=5),
-        [3, 4, 5, 2, 0],
+        torch.tensor([[3, 4, 5, 2, 0]]),
         LIMITS,
         beam_size=beam_size,
         n_best=1,

@@ -86,16 +86,16 @@ def test_words_are_those_of_the_text() -> None:
 @pytest.mark.parametrize("max_len", [9, 3])
 def test_the_tree_is_the_beam_search(beam_size: int, max_len: int) -> None:
     model = tiny_model(Rope(), seed=1)
-    source = [3, 4, 5, 2, EOS]
+    source = torch.tensor([[3, 4, 5, 2, EOS]])
     limits = type(LIMITS)(bos_id=BOS, eos_id=EOS, max_len=max_len, max_len_ratio=1.0, alpha=0.6)
     how: dict[str, Any] = {"beam_size": beam_size, "n_best": beam_size}
     names = lambda ids: [str(i) for i in ids]  # noqa: E731
     tree, results = searched(model, source, limits, **how, pieces=names)
-    [expected] = beam_search(model, torch.tensor([source]), limits, **how)
+    [expected] = beam_search(model, source, limits, **how)
     assert [(r["ids"], r["score"], r["finished"]) for r in results] == [
         (h.ids, h.score, h.finished) for h in expected
     ]
-    assert tree.longest == min(max_len, len(source) + 10)
+    assert tree.longest == min(max_len, source.shape[1] + 10)
     for result in results:
         node = tree.nodes[result["node"]]
         assert node["fate"] == ("ended" if result["finished"] else "cut_off")
@@ -107,7 +107,7 @@ def test_the_tree_is_the_beam_search(beam_size: int, max_len: int) -> None:
     for ids, node in zip(tree.ids[1:], tree.nodes[1:]):
         with torch.no_grad():
             read = torch.tensor([[BOS, *ids[:-1]]])
-            log_probs = model(torch.tensor([source]), read)[0].log_softmax(-1)
+            log_probs = model(source, read)[0].log_softmax(-1)
         own = log_probs.gather(1, torch.tensor(ids)[:, None]).sum().item()
         # The ids that are never generated are ruled out without a new normalisation.
         assert node["sum"] == pytest.approx(own, abs=1e-9)
