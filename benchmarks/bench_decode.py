@@ -33,18 +33,17 @@ from benchmarks.train_models import marian_model
 from checkpoints.ctranslate2 import convert, require_ctranslate2
 from checkpoints.run import require_there
 from checkpoints.transformers_weights import to_theirs
-from configs.schema import Config, ModelConfig, Sinusoidal
+from configs.schema import Config, DecodeConfig, ModelConfig, Sinusoidal
 from configs.serialize import to_dict
 from data.corpora.build import build_corpus
 from models.build import build_model
 from models.decoding.beam import beam_search
-from models.decoding.hypothesis import Limits
 from models.decoding.stepwise import greedy_search
 from models.linear import weights_fixed
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from translation.loading import load_run
-from translation.search import pad_sources
+from translation.search import limits_of, pad_sources
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError, one_line
 from utils.machine import computes_bf16
@@ -83,12 +82,8 @@ def ours(work: Work, precision: str, device: torch.device) -> Translate:
     scope.enter_context(weights_fixed())  # as for all searches of a command
     tokenizer = work.tokenizer
     model = copy.deepcopy(work.model).to(device, DTYPES[precision]).eval()
-    limits = Limits(
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
-        max_len=work.max_tokens,
-        max_len_ratio=NO_RATIO,
-    )
+    decode = DecodeConfig(max_len=work.max_tokens, max_len_ratio=NO_RATIO, length_penalty=0.0)
+    limits = limits_of(decode, tokenizer)
 
     # `held`: the scope is open for as long as there is this function.
     def translate(batch: Sentences, beam_size: int, held: Any = scope) -> list[list[int]]:
