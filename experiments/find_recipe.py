@@ -51,6 +51,7 @@ from experiments.common import (
     between_commas,
     chosen,
     mean_plus_minus,
+    means,
     refuse_overrides,
     seeds_table,
 )
@@ -303,16 +304,16 @@ class Halving(Experiment):
         of_name = {row["recipe"]: row for row in rows}
         table = seeds_table(
             "recipe",
-            {name: of_name[name] for name in names},
+            {name: [of_name[name]] for name in names},
             {
-                "loss a character": lambda row: f"{row['character_loss']:.4f}",
-                "loss a token": lambda row: f"{row['token_loss']:.3f}",
-                "sacreBLEU": lambda row: f"{row['validation_sacrebleu']:.2f}",
-                "training loss": lambda row: mean_plus_minus([row["training_loss"]]),
-                "parameters": lambda row: mean_plus_minus([row["parameters"]], ",.0f"),
-                "tokens/s": lambda row: mean_plus_minus([row["tokens_per_second"]], ",.0f"),
-                "minutes": lambda row: mean_plus_minus([row["train_minutes"]], ".1f"),
-                "goes on": lambda row: "yes" if row["recipe"] in going else NOTHING,
+                "loss a character": means("character_loss", ".4f"),
+                "loss a token": means("token_loss", ".3f"),
+                "sacreBLEU": means("validation_sacrebleu", ".2f"),
+                "training loss": means("training_loss", ".3f"),
+                "parameters": means("parameters", ",.0f"),
+                "tokens/s": means("tokens_per_second", ",.0f"),
+                "minutes": means("train_minutes", ".1f"),
+                "goes on": lambda rows: "yes" if rows[0]["recipe"] in going else NOTHING,
             },
             {name: row["reason"] for name, row in of_name.items() if row["status"] == "failed"},
         )
