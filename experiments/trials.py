@@ -17,6 +17,7 @@ a changed search alone scores again.
 import contextlib
 import fcntl
 import fnmatch
+import glob
 import hashlib
 import json
 import os
@@ -117,7 +118,7 @@ class Trial:
         label = f"{self.variant.replace(os.sep, '_')[:200]}_seed{self.seed}_"
         parent = self.output_dir / "runs"
         own = parent / f"{label}{wanted}"
-        for folder in [own, *sorted(parent.glob(f"{label}*"))]:
+        for folder in [own, *sorted(parent.glob(f"{glob.escape(label)}*"))]:
             with contextlib.suppress(ConfigError):
                 if training_digest(read_config_json(folder / "config.json")) == wanted:
                     return folder

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,13 @@ def test_what_changes_the_training_is_another_run_and_what_changes_the_search_an
         assert stand_in.compare("sinusoidal", *more) == 0
         assert stand_in.calls() == calls
     assert len(list((stand_in.output / "runs").iterdir())) == 2
+
+
+def test_a_run_is_found_again_whatever_signs_its_variant_has(tmp_path: Path) -> None:
+    trial = Trial("length_buckets=[5]", 0, Config(), tmp_path, ("test",), ("test",))
+    trial.write_config()
+    other = trial.folder.rename(trial.folder.with_name("length_buckets=[5]_seed0_0123456789"))
+    assert replace(trial).folder == other
 
 
 def test_what_is_told_of_a_training_is_that_of_its_best_checkpoint(tmp_path: Path) -> None:
