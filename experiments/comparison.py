@@ -136,7 +136,7 @@ class Comparison(Experiment):
             "seeds": len,
             "parameters": means("parameters", ",.0f", spread=False),
             "tokens/s": means("tokens_per_second", ",.0f", spread=False),
-            "peak memory (MB)": means("peak_memory_mb", ",.0f", spread=False),
+            "peak memory (MiB)": means("peak_memory_mb", ",.0f", spread=False),
             "minutes": means("train_minutes", ".1f"),
         }
         trained = self._ranked(rows, self.tests[0])

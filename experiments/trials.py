@@ -206,7 +206,7 @@ class Trial:
             "validation_loss": best.get("loss"),
             "validation_accuracy": best.get("accuracy"),
             "tokens_per_second": median(speeds) if speeds else None,
-            "peak_memory_mb": max(filter(None, peaks), default=None),  # of the host, not of a GPU
+            "peak_memory_mb": max(filter(None, peaks), default=None),  # MiB, not of a GPU
             "train_minutes": None if None in seconds else sum(seconds) / 60,
             "jobs": max(each["jobs"] for each in attempts),  # side by side
             "cores": max(each.get("cores", 0) for each in attempts),  # 0: not known

@@ -96,7 +96,7 @@ def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(stand_in: StandIn)
     names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
     assert names == ["| scheme", "| ---", "| rope", "| sinusoidal"] * 3  # the best first
     for line in (
-        "| scheme | seeds | parameters | tokens/s | peak memory (MB) | minutes |",
+        "| scheme | seeds | parameters | tokens/s | peak memory (MiB) | minutes |",
         "| rope | 1.500 | 1.500 | 0.5000 | 0.8900 | 89.00 |\n",
         "torch 2, trained in bf16, some, 2 threads",
         "| scheme | loss | token accuracy | BLEU-4 | sacreBLEU | 95% interval | difference | p "
