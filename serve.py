@@ -72,8 +72,7 @@ def main(argv: list[str] | None = None) -> None:
         given = dict(map(parse_override, args.overrides))
         models: dict[str, Served] = {}
         for path in run_paths(args):
-            one = Namespace(**{**vars(args), "model_path": path})
-            loaded, translator = load_from_arguments(one, change)
+            loaded, translator = load_from_arguments(args, change, path=path)
             if translator.decode.mbr is None and "decode.n_best" in given:
                 raise UserError("--n_best is for --mbr: how many it answers, a request says")
             name = loaded.run.path.resolve().name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,20 +113,16 @@ def main(argv: list[str] | None = None) -> None:
         return
     config = loaded.config
 
-    def like_a(other: Config) -> Config:
+    def like_a(path: Path, other: Config) -> Config:
         """Another run on the same text with the same search; lengths and languages stay its own."""
         ours = config.data
-        require_same_languages(ours, other.data, args.model_path)
+        require_same_languages(ours, other.data, path)
         data = replace(
             other.data, corpus=ours.corpus, eval_long=ours.eval_long, cache_dir=ours.cache_dir
         )
         return replace(other, data=data, evaluate=config.evaluate, decode=config.decode)
 
-    others = []
-    for path in args.compare:
-        args.model_path = path
-        others.append(load_from_arguments(args, like_a))
-
+    others = [load_from_arguments(args, partial(like_a, path), path=path) for path in args.compare]
     splits = choose_splits(build_corpus(config.data), args.split)
     asked = {"greedy": args.search == "greedy", "limit": args.limit}
     print(loaded.about())

@@ -91,8 +91,7 @@ def explore(args: argparse.Namespace) -> None:
 
     file, traces, runs = args.output, [], []
     for path in run_paths(args):
-        args.model_path = path
-        loaded, translator = load_from_arguments(args)
+        loaded, translator = load_from_arguments(args, path=path)
         runs.append(loaded)
         require_same_languages(runs[0].config.data, loaded.config.data, path)
         [source] = translator.encode([args.src_text])
@@ -122,8 +121,7 @@ def draw_attention(args: argparse.Namespace) -> None:
 
     maps, translations, runs = [], [], []
     for path in (args.model_path, *others):
-        args.model_path = path
-        loaded, translator = load_from_arguments(args)
+        loaded, translator = load_from_arguments(args, path=path)
         runs.append(loaded)
         require_same_languages(runs[0].config.data, loaded.config.data, path)
         source = translator.encode([args.src_text])[0]

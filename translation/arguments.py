@@ -148,11 +148,15 @@ def add_align_argument(parser: ArgumentParser) -> None:
 
 
 def load_from_arguments(
-    args: Namespace, change: Callable[[Config], Config] = lambda config: config
+    args: Namespace,
+    change: Callable[[Config], Config] = lambda config: config,
+    *,
+    path: Path | None = None,
 ) -> tuple[LoadedRun, Translator]:
     """The model that `add_model_arguments` describe, on its device; `change` as in `load_run`.
 
-    It searches as `add_engine_arguments` say, where the script has them. Raises UserError.
+    With `path` it is that one, whatever --model_path names. It searches as `add_engine_arguments`
+    say, where the script has them. Raises UserError.
     """
     if args.compute_type is not None and args.engine != "ctranslate2":
         why = f"is for --engine ctranslate2, not {args.engine}; torch has --precision"
@@ -174,7 +178,7 @@ def load_from_arguments(
     device = resolve_device(args.device)
     if args.workers > 1 and device.type != "cpu":
         raise UserError(f"--workers {args.workers} is for a CPU; add --device cpu or leave it out")
-    loaded = load_run(*run_paths(args), change=change)
+    loaded = load_run(*(run_paths(args) if path is None else [path]), change=change)
     d_model = loaded.config.model.d_model
     precision = resolve_precision(args.precision, device, d_model, setting="--precision")
     engine, said = None, "torch"
