@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import re
 import socket
@@ -14,8 +15,6 @@ from translation.arguments import add_search_arguments, load_from_arguments, req
 from translation.settings import config_change
 from utils.cli import Parser, keep_shapes, positive, run_main
 from utils.errors import UserError
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
@@ -84,8 +83,11 @@ def main(argv: list[str] | None = None) -> None:
             max_chars=args.max_chars,
             timeout=args.timeout,
         )
+        where = f"[{args.host}]" if ":" in args.host else args.host
+        address, port, *_ = listening.getsockname()
         # Beyond this machine it may have any name.
-        hosts = ["127.0.0.1", "localhost", "[::1]"] if args.host in LOOPBACK else ["*"]
+        local = ipaddress.ip_address(address).is_loopback
+        hosts = ["127.0.0.1", "localhost", "[::1]", where] if local else ["*"]
         app = build_app(models, limits, hosts=hosts, origins=args.cors)
         config = uvicorn.Config(
             app,
@@ -94,8 +96,6 @@ def main(argv: list[str] | None = None) -> None:
             server_header=False,
             timeout_graceful_shutdown=args.timeout,
         )
-        where = f"[{args.host}]" if ":" in args.host else args.host
-        port = listening.getsockname()[1]
         print(f"{', '.join(models)}: http://{where}:{port}/  (Ctrl-C ends it)", flush=True)
         uvicorn.Server(config).run(sockets=[listening])
 

@@ -71,7 +71,7 @@ def serving(*args: str | Path) -> Iterator[Server]:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            found = re.search(r"http://127.0.0.1:(\d+)/", process.stdout.readline())
+            found = re.search(r"http://127[\d.]+:(\d+)/", process.stdout.readline())
             assert found, process.communicate()
             yield Server(process, int(found[1]))
         finally:
@@ -338,7 +338,15 @@ def test_full_late_gone_and_broken() -> None:
 
 
 def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path) -> None:
-    with serving("--model_path", trained_run, trained_run) as server, ThreadPoolExecutor() as pool:
+    args = (
+        "--model_path",
+        trained_run,
+        trained_run,
+        "--host",
+        "127.1",
+    )  # 127.0.0.1 by another name
+    with serving(*args) as server, ThreadPoolExecutor() as pool:
+        assert server("GET", "/health", headers={"Host": "elsewhere.example"}).status == 400
         assert len(server("GET", "/models").json()["models"]) == 2
         text = "\n".join(["Le chat dort."] * 300)
         answer = pool.submit(server.translate, q=text)
