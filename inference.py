@@ -85,17 +85,21 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     return args
 
 
-def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, int]:
-    """The sentences, what is given with them, what their place is called, how many go at once."""
+def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, bool]:
+    """The sentences, what is given with them, what their place is called, whether one is typed."""
     given, file = args.tgt_text or args.prefix, args.tgt_file or args.prefix_file
     if file is not None:
         given = read_lines(*open_source(file))
     if args.src_text is not None:
-        return args.src_text, given, "--src_text number", CHUNK
+        return args.src_text, given, "--src_text number", False
     raw, name = open_source(args.src_file)
-    single = args.prompt or raw.isatty() or "decode.batch_size=1" in args.overrides
-    chunk = 1 if single and args.workers == 1 else CHUNK * args.workers
-    return read_lines(raw, name), given, f"{name}, line", chunk
+    return read_lines(raw, name), given, f"{name}, line", args.prompt or raw.isatty()
+
+
+def at_once(args: Namespace, typed: bool, decode: DecodeConfig) -> int:
+    """How many sentences are read before the first is answered."""
+    single = typed or (decode.batch_size == 1 and args.src_text is None)
+    return 1 if single and args.workers == 1 else CHUNK * args.workers
 
 
 def shown(
@@ -147,7 +151,7 @@ def main(argv: list[str] | None = None) -> None:
     change = config_change(args.config, args.search, overrides, best_alone=alone)
     require_runs(args)
     greedy, beam = args.search in ("greedy", "both"), args.search != "greedy"
-    texts, given, where, chunk = opened(args)
+    texts, given, where, typed = opened(args)
     hidden = args.src_file is None or not sys.stderr.isatty()
     total = None if hidden else count_lines(args.src_file)
     with writer(args.output, never=(args.src_file, args.tgt_file, args.prefix_file)) as write:
@@ -177,7 +181,7 @@ def main(argv: list[str] | None = None) -> None:
         bar = tqdm(total=total, unit=" lines", disable=hidden, smoothing=0)
 
         def translate(texts: Iterable[str]) -> None:
-            for items in stream(texts, chunk=chunk, watch=watch):
+            for items in stream(texts, chunk=at_once(args, typed, translator.decode), watch=watch):
                 alignments = None
                 if args.align:
                     pairs = [item.src for item in items], [item.best.text for item in items]

@@ -71,8 +71,8 @@ def main(argv: list[str] | None = None) -> None:
         with bar, weights_fixed():
             for place, chunk in enumerate(score_reverse(reverse, items)):
                 if place == 0:
-                    direction = f"{data.src_lang} to {data.tgt_lang}"
-                    tqdm.write(f"the other direction: {direction}", sys.stderr)
+                    back = f"{data.src_lang} to {data.tgt_lang}"
+                    tqdm.write(f"{back}: what is reranked must go the other way", sys.stderr)
                 bar.update(len(chunk))
                 if references is not None:
                     scored += chunk

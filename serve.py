@@ -9,6 +9,7 @@ import re
 import socket
 from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 
 from configs.serialize import parse_override
 from translation.arguments import add_search_arguments, load_from_arguments, require_runs, run_paths
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
             loaded, translator = load_from_arguments(args, change, path=path)
             if translator.decode.mbr is None and "decode.n_best" in given:
                 raise UserError("--n_best is for --mbr: how many it answers, a request says")
-            name = loaded.run.path.resolve().name
+            name = name_of(path.resolve(), loaded.run.path.resolve())
             models[unused(name, models)] = Served(loaded, translator)
         limits = Limits(
             max_batch=args.max_batch,
@@ -98,6 +99,11 @@ def main(argv: list[str] | None = None) -> None:
         )
         print(f"{', '.join(models)}: http://{where}:{port}/  (Ctrl-C ends it)", flush=True)
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def name_of(given: Path, run: Path) -> str:
+    """The run's, where `given` is it or in it; the run that a Marian model became is in a cache."""
+    return (run if given.is_relative_to(run) else given).name
 
 
 def unused(name: str, names: Mapping[str, object]) -> str:

@@ -47,7 +47,11 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         help="train nothing: show each field in which this run's config (--config or --resume, "
         "with --set) and that of another differ, as FIELD: HERE -> THERE",
     )
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    here = "train.runs_dir" in dict(map(parse_override, args.overrides))
+    if here and args.resume not in (None, AUTO):
+        raise UserError("--set train.runs_dir: a run goes on in its own folder; leave it out")
+    return args
 
 
 def choose_config(args: Namespace) -> tuple[Config, Path | None]:

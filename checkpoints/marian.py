@@ -35,6 +35,7 @@ from utils.hub import fetch
 
 CONVERTER = 1  # raised when the same model would become another run
 OURS = "fr2en"  # in config.json of a model that this project exported: its whole configuration
+ZERO_START = "fr2en_zero_start"  # in config.json
 PICKLED = "pytorch_model.bin"
 GENERATION = "generation_config.json"
 REMEDY = "give a local folder with its files, or copy a filled Hugging Face cache (HF_HOME)"
@@ -103,6 +104,8 @@ def marian_run(folder: Path, source: str) -> Path:
         return run
     raw = _read_json(folder / CONFIG)
     tokenizer: BaseTokenizer
+    if ZERO_START in raw:
+        raise UserError(f"{folder} was written with --zero_start, for others: name the run itself")
     if OURS in raw:
         tokenizer = load_tokenizer(folder / TOKENIZER)
         config = _saved_config(raw, folder)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from checkpoints.ctranslate2 import NEVER
+from checkpoints.marian import ZERO_START
 from checkpoints.transformers_weights import BIAS, SHARED
 from tokenizer.marian import TARGET_VOCAB
 from tokenizer.subword import CONFIG_FILE, FILE
@@ -33,6 +34,7 @@ def start_from_zeros(
     Where the start token is not the last piece already, a last piece is added for it. Raises
     UserError for a vocabulary of Marian's that the converter does not know.
     """
+    about[ZERO_START] = True
     n_pieces, start = about["decoder_vocab_size"], about["decoder_start_token_id"]
     if TARGET_VOCAB in files or (FILE not in files and start != n_pieces - 1):
         raise UserError(

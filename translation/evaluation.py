@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -187,7 +188,7 @@ class Result:
             "config": to_dict(loaded.config),
         }
         start = f"{loaded.run.results / pairs.name}"
-        _set_aside(start, loaded.checkpoint.name)
+        _set_aside(start, pairs.identity())
         columns = {"src": pairs.sources, "ref": pairs.references, "hyp": self.hypotheses}
         for suffix, lines in columns.items():
             file = Path(f"{start}.{suffix}.txt")
@@ -229,10 +230,13 @@ class Result:
         )
 
 
-def _set_aside(start: str, checkpoint: str) -> None:
-    """Name the results that begin so by their checkpoint, unless it is this one."""
+def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
+    """Name the results that begin so by their checkpoint; tell where others of this one end."""
     with suppress(OSError, ValueError, KeyError, TypeError):  # none that are whole
-        other = json.loads(Path(f"{start}_scores.json").read_text("utf-8"))["checkpoint"]
+        record = json.loads(Path(f"{start}_scores.json").read_text("utf-8"))
+        other, checkpoint = record["checkpoint"], identity["checkpoint"]
+        if other == checkpoint and any(record[key] != identity[key] for key in identity):
+            print(f"replaced: {start}.* of another text or search", file=sys.stderr)
         if other != checkpoint:
             for suffix in (".src.txt", ".ref.txt", ".hyp.txt", "_scores.json"):
                 os.replace(f"{start}{suffix}", f"{start}_{Path(other).stem}{suffix}")

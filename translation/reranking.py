@@ -53,7 +53,7 @@ def read_nbest(lines: Iterable[str], name: str) -> Iterator[Translated]:
         try:
             found = _translated(json.loads(line))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            wanted = "not as inference.py --json --n_best N writes, by a beam or samples"
+            wanted = "not as inference.py --json --n_best N writes (beam or samples, not reranked)"
             raise UserError(f"{name}, line {number:,}: {wanted}") from None
         if any(each.score > 0 for each in found.beam):
             why = "a score above 0 is no log-probability; search without --mbr"

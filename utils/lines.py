@@ -132,6 +132,8 @@ def writer(
             print(*lines, sep="\n", file=file, flush=True)
 
     if path in (None, Path("/dev/stdout")):
+        if sys.stdout is None:
+            raise UserError("standard output is closed: give --output FILE")
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield write

@@ -144,6 +144,8 @@ def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(
     words = r"^--set model\.norm: with train\.init_model=true the model is that of"
     with pytest.raises(UserError, match=words):
         script.main(["--resume", str(mine.path), "--set", "model.norm=post"])
+    with pytest.raises(UserError, match=r"^--set train\.runs_dir: a run goes on in its own folder"):
+        script.main(["--resume", str(mine.path), "--set", "train.runs_dir=elsewhere"])
 
 
 @pytest.mark.parametrize("given", ["--position alibi", "--set model.norm=post"])

@@ -24,8 +24,11 @@ from made_runs import Scripts, best_of, scripted
 import inference
 from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.run import REGULAR, Run
+from configs.schema import Config
 from data.corpora.build import build_corpus
+from translation.settings import config_change
 from translation.translator import Translator
+from utils.errors import UserError
 from utils.lines import as_line, read_lines, writer
 
 infer = scripted(inference.main)
@@ -144,7 +147,7 @@ def test_at_a_terminal_it_is_a_prompt_with_history(trained_run: Path) -> None:
 
 
 def test_a_link_is_followed_to_a_new_folder_and_a_pipe_stays_a_pipe(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, link, fifo = tmp_path / "a/new/target", tmp_path / "link.gz", tmp_path / "fifo"
     link.symlink_to(target)
@@ -160,6 +163,9 @@ def test_a_link_is_followed_to_a_new_folder_and_a_pipe_stays_a_pipe(
     assert fifo.is_fifo()
     text = gzip.decompress(target.read_bytes()).decode()
     assert [*read, text, capsys.readouterr().out] == ["Yes.\n"] * 3
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(UserError, match="standard output is closed: give --output FILE"):
+        writer(None).__enter__()
 
 
 # -------------------------------------------------------------------------------------------- lines
@@ -257,10 +263,12 @@ def test_with_batches_of_one_a_line_is_answered_before_the_next_is_read() -> Non
     for given, chunk in (
         ("", inference.CHUNK),
         ("--batch_size 1", 1),
+        ("--set decode.batch_size=01", 1),
         ("--batch_size 1 --workers 2", 1024),
     ):
         args = inference.parse_args(["--src_file", str(ROOT / "LICENSE"), *given.split()])
-        assert inference.opened(args)[-1] == chunk
+        decode = config_change(None, None, args.overrides)(Config()).decode
+        assert inference.at_once(args, inference.opened(args)[-1], decode) == chunk
 
 
 # ------------------------------------------------------------------------------ given translations

@@ -84,11 +84,13 @@ def test_candidates_rank_by_the_sum_of_the_scores_of_each_pair_alone(
     args += [] if weight is None else ["--weight", f"{weight}"]
     ended = reranked(*args)
     assert (ended.code, ended.out) == (0, "")
-    assert ended.err == "the other direction: fr to en\n"  # what --model_path does
+    assert ended.err == "fr to en: what is reranked must go the other way\n"
     expected = sums(0.2 if weight is None else weight)
     written = (tmp_path / "made").read_text("utf-8").split("\n")
     assert written == [*(best.replace("\n", " ") for (best, *_), *_ in expected), ""]
     assert reranked(*args, "--json").code == 0
+    again = reranked("--model_path", trained_run, "--nbest_file", tmp_path / "made").error()
+    assert "line 1: not as inference.py --json --n_best N writes (beam or samples, not rer" in again
     objects = [json.loads(each) for each in (tmp_path / "made").read_text("utf-8").splitlines()]
     for found, given, of_line in zip(objects, LINES, expected, strict=True):
         assert {**found, "beam": None} == {**given, "beam": None}

@@ -126,7 +126,7 @@ def test_a_scored_search_has_a_name_and_an_identity_of_its_own(run: Path) -> Non
 
 
 def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_reused(
-    run: Path, printed: str, tmp_path: Path
+    run: Path, printed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = copy_run(run, tmp_path)
     against, stored = ("--model_path", run, "--compare", other), other / "results/test_beam.hyp.txt"
@@ -142,7 +142,9 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     # Another search makes them stale, and so does a bit turned over: the model translates anew, and
     # is its own equal again.
     equal = "second minus first +0.00, 95% interval +0.00 to +0.00, p = 1.000"
+    assert "replaced" not in capsys.readouterr().err
     assert equal in score(*against, "--set", "decode.beam_size=2").splitlines()[-1]
+    assert "/results/test_beam.* of another text or search" in capsys.readouterr().err
     stored.write_text(chr(ord(references[0]) ^ 1) + references[1:], "utf-8")
     assert equal in score(*against).splitlines()[-1]
     # Of one run, however its path is spelt, the checkpoints are named; an ensemble says that it is.
