@@ -382,7 +382,7 @@ def test_what_it_cannot_serve_is_one_line(
 def test_a_model_is_served_by_the_name_that_was_given() -> None:
     run, cached = Path("/runs/toy_20260101_000000"), Path("/cache/opus-0123456789abcdef")
     assert serve.name_of(run, run) == serve.name_of(run / "checkpoints/a.pt", run) == run.name
-    assert serve.name_of(Path("/work/owner/opus"), cached) == "opus"
+    assert serve.name_of(Path("/home/owner/opus"), cached) == "opus"
 
 
 def test_an_address_of_one_link_keeps_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
