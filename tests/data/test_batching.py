@@ -367,3 +367,16 @@ def test_very_long_pairs_make_smaller_batches_of_an_evaluation() -> None:
     assert [batch.indices.tolist() for batch in loader] == [[0], [1], [2], [4], [5, 3]]
     loader = make_eval_loader(split, batch_size=6, pad_id=PAD, bos_id=BOS)
     assert [batch.indices.tolist() for batch in loader] == [[0], [1], [2], [4], [5, 3]]
+
+
+def test_the_largest_batches_are_the_largest_on_either_side() -> None:
+    split = split_of([([EOS] * 12, [EOS])] * 2 + [([EOS], [EOS] * 9)] * 2)
+    loader = train_loader(split, batch_by="sentences", batch_size=2)
+    assert sorted(batch.tgt_out.shape[1] for batch in largest_batches(loader)) == [1, 9]
+
+
+def test_each_half_of_a_batch_is_as_wide_as_it_needs() -> None:
+    split = split_of([([EOS] * n, [EOS] * n) for n in (9, 7, 3, 2)])
+    halves = collate(split, range(4), pad_id=PAD, bos_id=BOS).halves(PAD)
+    widths = [(h.src.shape[1], h.tgt_in.shape[1], h.tgt_out.shape[1]) for h in halves]
+    assert widths == [(9, 9, 9), (3, 3, 3)]

@@ -124,3 +124,12 @@ def test_rules_are_set_by_text_and_come_back_from_a_dict() -> None:
     words = r"data\.clean\.max_words = 2: allowed: .* >= min_words = 3"
     with pytest.raises(ConfigError, match=words):
         Cleaning(min_words=3, max_words=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "fr", "en"), [("The cat is black", False, True), ("The chat is est le", True, True)]
+)
+def test_words_of_the_other_language_count_where_its_own_are_fewer(
+    text: str, fr: bool, en: bool
+) -> None:
+    assert (speaks(text, "fr"), speaks(text, "en")) == (fr, en)

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
+from ignite.engine import Engine
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_runs import content, log_of, run_here, toy_config, validation_loss
 
@@ -17,10 +18,13 @@ import train as script
 from checkpoints.content import checkpoint_config, read_checkpoint, write_checkpoint
 from checkpoints.run import BEST, REGULAR, Run, create_run, newest_first, newest_run
 from configs.load import read_config_json
-from configs.schema import Config
+from configs.schema import Config, TrainConfig
 from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
+from training import saving
 from training.log import RunLog
+from training.saving import AtomicSaver, Checkpoints, is_due
+from training.start import Progress
 from utils.errors import UserError
 
 
@@ -239,3 +243,41 @@ def test_a_full_disk_ends_the_run_and_harms_no_checkpoint(tmp_path: Path) -> Non
     assert not list(run.path.rglob("*.tmp"))
     run_here(longer, resume=run.path)  # with room again it goes on
     assert list(log_of(run)) == list(range(1, 57))
+
+
+def kept(folder: Path, *names: str) -> tuple[Run, Checkpoints]:
+    run = Run(folder)
+    run.checkpoints.mkdir()
+    for name in names:
+        (run.checkpoints / name).touch()
+    parts, trainer = {"model": torch.nn.Linear(1, 1)}, Engine(lambda *_: None)
+    config = TrainConfig(keep_best=2)
+    return run, Checkpoints(run, parts, trainer, config=config, before=lambda: None)
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_the_best_of_a_last_validation_within_an_epoch_stays_where_the_run_is_over(
+    tmp_path: Path, over: bool
+) -> None:
+    run, checkpoints = kept(tmp_path, *(f"best_checkpoint_{e}_loss=-1.5000.pt" for e in (1, 2)))
+    checkpoints.resume(Progress(epoch_length=10, step=14, epoch=1), over=over)
+    assert [item.filename[16] for item in checkpoints.best._saved] == ["1", "2"][: 1 + over]
+    assert (run.checkpoints / "left_after_update_14").exists() != over
+
+
+def test_of_later_checkpoints_the_newest_is_put_away_first(tmp_path: Path) -> None:
+    _, checkpoints = kept(tmp_path, *(f"regular_checkpoint_{epoch}.pt" for epoch in (9, 10, 11)))
+    with mock.patch.object(saving.os, "replace", side_effect=saving.os.replace) as moved:
+        checkpoints.resume(Progress(epoch_length=1, step=9, epoch=9), over=False)
+    assert [call.args[0].stem[19:] for call in moved.call_args_list] == ["11", "10"]
+
+
+def test_a_log_that_cannot_be_written_costs_no_checkpoint(tmp_path: Path) -> None:
+    saver = AtomicSaver(tmp_path, mock.Mock(side_effect=UserError("full")))
+    with pytest.raises(UserError, match="full"):
+        saver({"optimizer": {"state": {}}, "model": {"w": torch.ones(1)}}, "x.pt")
+    assert (tmp_path / "x.pt").is_file()
+
+
+def test_the_last_epoch_is_always_due() -> None:
+    assert [epoch for epoch in range(1, 6) if is_due(epoch, 2, 5)] == [2, 4, 5]

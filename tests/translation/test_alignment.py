@@ -241,3 +241,30 @@ def test_test_reports_the_error_by_layer_and_chooses_heads_on_the_first_pairs(
     choice = chosen.split("--align_with ")[1].partition(": p")[0]
     again = Scripts(test_script.main, capsys, monkeypatch)(*args, "--align_with", choice)
     assert again.out.splitlines()[-1] == chosen.partition("pairs: ")[2]
+
+
+def test_a_word_that_little_attention_reaches_has_no_link_of_its_own() -> None:
+    weights = np.array([[0.5, 0.01], [0.45, 0.0]])[None, None]
+    found = WordAttention(["a", "b"], ["x", "y"], weights, weights)
+    assert found.aligned(HeadChoice()).pharaoh() == "0-0 0-1"
+
+
+def test_heads_are_counted_from_the_end_by_negative_numbers() -> None:
+    weights = np.stack([np.eye(2), np.eye(2)[::-1]])[None]
+    found = WordAttention(["a", "b"], ["x", "y"], weights, weights)
+    first, second, last = (found.aligned(HeadChoice(1, (head,))) for head in (1, 2, -1))
+    assert last == second != first
+
+
+def test_the_best_heads_may_be_all_of_a_layer_and_read_the_word_that_is_read() -> None:
+    right, wrong = np.eye(3), np.roll(np.eye(3), 1, axis=0)
+    produced = np.stack([np.stack([wrong] * 3), np.stack([wrong, right, right])])
+    produced[1, 1, 0], produced[1, 2, 1] = 0.6 * wrong[0], 0.6 * wrong[1]
+    links = frozenset((i, i) for i in range(3))
+    words, rolled = (list("abc"), list("xyz")), np.roll(produced, 1, axis=2)
+    for of_words, read, best in (
+        (produced[:, 1:], rolled[:, 1:], "2:1,2"),
+        (rolled, produced, "shift:2:2,3"),
+    ):
+        gold = GoldPairs([WordAttention(*words, of_words, read)], [Gold(links, links)])
+        assert str(gold.best()) == best

@@ -9,6 +9,7 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -17,13 +18,15 @@ from made_runs import Scripts, copy_run
 import test as test_script
 import tune
 from checkpoints.run import REGULAR, Run
-from configs.schema import Sampling
+from configs.schema import Beam, DecodeConfig, Sampling
 from tokenizer.build import load_tokenizer
-from translation.evaluation import search_identity
+from translation import tuning
+from translation.evaluation import Result, search_identity
 from translation.loading import load_run
 from translation.metrics import score_corpus
 from translation.translator import Translator
 from translation.tuning import Grid
+from utils.errors import UserError
 
 SPLIT = 40  # pairs of the tiny run's test split
 FEW = ("--set", "evaluate.bootstrap_samples=2")
@@ -255,3 +258,18 @@ def test_every_cell_of_the_grid_is_the_score_of_test_py_and_the_flags_name_the_b
     newest = ["--runs_dir", run.parent, "--beam", "1", "--length_penalty", "0", "--limit", "2"]
     ended = Scripts(tune.main, capsys, monkeypatch)(*newest)
     assert f" --model_path {run}\n" in ended.out, ended
+
+
+def test_another_run_has_to_be_given_the_same_references() -> None:
+    pairs, other = mock.Mock(references=["a", "b"]), mock.Mock(references=["a", "c"])
+    with pytest.raises(UserError, match="was given other pairs of"):
+        Result(pairs, ["a", "b"], mock.Mock(), 0.0, 0.0, 0.0).compared_with(other)
+
+
+def test_a_grid_is_of_plain_beams_whatever_the_run_searches_by() -> None:
+    pairs = mock.Mock(references=["a"], split="valid")
+    pairs.translator.decode = DecodeConfig(search=Sampling(), mbr="chrf", n_best=4)
+    pairs.translate.return_value = ["a"], 0.1
+    tuning.tune(pairs, beams=[2], penalties=[1.0])
+    decode = pairs.translate.call_args.args[0]
+    assert (decode.search, decode.mbr, decode.n_best, decode.beam_size) == (Beam(), None, 1, 2)

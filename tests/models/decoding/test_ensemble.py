@@ -175,3 +175,11 @@ def test_the_scores_of_an_ensemble_have_a_name_of_their_own_and_name_every_model
     assert three["partners"][1]["checkpoint"] == best_of(other).name
     assert printed.count(f"{best_of(run)}: epoch 2") == 5
     assert f"{best_of(other)}: epoch 2" in printed
+
+
+def test_log_probabilities_are_added_in_float32() -> None:
+    model, src = lively().bfloat16(), sources(5, 3)
+    both = Ensemble([model, model])
+    with torch.inference_mode():
+        state = both.init_state(both.encode(src), beam_size=1, max_len=4)
+        assert both.decode_step(torch.full((2, 1), BOS), state).dtype == torch.float32
