@@ -74,9 +74,10 @@ def in_batches(
                 f"not enough memory to translate one sentence of {lengths[rows[0]]:,} tokens: "
                 "lower decode.beam_size or decode.n_best, or split the sentence"
             )
-        most = len(rows) // 2
+        most = min(most, len(order) - start) // 2
+        fewer = next_batch(lengths, order[start:], most)
         message = "not enough memory to translate %d sentences at once: going on with %d"
-        logger.warning(message, len(rows), most)
+        logger.warning(message, len(rows), len(fewer))
     return [found[row] for row in range(len(lengths))]
 
 

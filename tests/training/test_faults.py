@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,13 @@ from checkpoints.content import read_checkpoint
 from checkpoints.run import BEST, Run, create_run
 from configs.schema import DecodeConfig
 from configs.serialize import apply_overrides
-from data.batching import largest_batches
+from data.batching import TOKENS_OF_A_SENTENCE, largest_batches
 from training import prepare, run as run_module, saving
 from training.faults import NonFiniteError, refuse, remedies_named, smaller_batches
 from training.log import RunLog
 from training.prepare import Learner
 from translation.evaluator import create_evaluator
-from translation.search import BatchSearch
+from translation.search import BatchSearch, in_batches
 from utils.errors import UserError
 from utils.machine import is_out_of_memory
 
@@ -516,6 +516,19 @@ def test_translation_goes_on_with_smaller_batches(caplog: pytest.LogCaptureFixtu
     assert sum(told) == 13
     assert max(told) == 2
     assert [message.split()[-1] for message in caplog.messages] == ["4", "2"]
+
+
+def test_short_sentences_keep_their_number_at_once_after_long_ones_found_no_room() -> None:
+    told: list[int] = []
+
+    def compute(rows: Sequence[int]) -> Sequence[int]:
+        if 10 < len(rows) <= 16:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return rows
+
+    lengths = [4 * TOKENS_OF_A_SENTENCE] * 16 + [9] * 64
+    assert in_batches(lengths, 64, compute, told.append) == list(range(80))
+    assert told == [8, 8, 32, 32]
 
 
 # ------------------------------------------------------------------------------ the last validation
