@@ -89,6 +89,9 @@ def test_a_gz_that_unpacks_without_end_is_given_up(
     for lang in ("fr", "en"):
         (tmp_path / f"train.{lang}.gz").write_bytes(gzip.compress(b"mot\n" * 200_000))
     assert len(corpus.load("train")) == 200_000
+    monkeypatch.setattr(text, "ALWAYS_ALLOWED", 1)
+    (tmp_path / "train.fr.gz").write_bytes(gzip.compress(b"mot\n"))
+    assert text.read_packed(tmp_path / "train.fr.gz") == b"mot\n"
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tgz"])

@@ -215,6 +215,16 @@ def rows_of(split: TokenizedSplit, rows: Sequence[int]) -> TokenizedSplit:
     return split_of([(split.src(row).tolist(), split.tgt(row).tolist()) for row in rows])
 
 
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_batch_that_was_drawn_anew_is_cut_to_the_share_of_each_process(n: int) -> None:
+    split = random_split(150)
+    doubled = split_of([(2 * split.src(i).tolist(), 2 * split.tgt(i).tolist()) for i in range(150)])
+    drawn = mock.Mock(draw=lambda rows, epoch: rows_of(doubled, rows))
+    for part in itertools.chain(*train_loader(split, n=n, resampler=drawn)):
+        widest = max(part.src.shape[1], part.tgt_out.shape[1])
+        assert len(part.indices) in range(1, max(1, 64 // n // widest) + 1)
+
+
 def test_the_largest_batches_are_as_long_as_they_are_drawn() -> None:
     split = random_split(40)
     doubled = split_of([(2 * split.src(i).tolist(), 2 * split.tgt(i).tolist()) for i in range(40)])

@@ -82,7 +82,8 @@ def digest(split: TokenizedSplit) -> str:
 # ------------------------------------------------------------------------------------ what it holds
 
 
-def test_ids_are_those_of_the_tokenizer(tmp_path: Path) -> None:
+def test_ids_are_those_of_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "CHUNK", 20)
     tokenizer = WordTokenizer()
     split = make(tmp_path / "deep" / "cache", tokenizer=tokenizer)
     assert len(split) == 51

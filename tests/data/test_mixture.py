@@ -66,6 +66,16 @@ def test_a_weight_is_how_often_an_epoch_has_a_pair(tmp_path: Path) -> None:
     assert [s.replace(" fr ", " en ") for s in text.src] == list(text.tgt)
 
 
+def test_each_part_has_an_order_of_its_own(tmp_path: Path) -> None:
+    parts = tuple(
+        Weighted(corpus=write_corpus(tmp_path, n, 40), weight=0.5, name=n) for n in ("one", "two")
+    )
+    drawn = [line.split() for line in load(tmp_path, parts=parts)]
+    one, two = ({words[-1] for words in drawn if words[0] == n} for n in ("one", "two"))
+    assert len(one) == len(two) == 20
+    assert one != two
+
+
 def test_temperature_gives_the_shares_of_the_paper() -> None:
     sizes = [100, 900, 9000]
     even = tuple(Weighted(name=n) for n in "abc")
@@ -93,6 +103,11 @@ def test_evaluation_is_of_one_part_and_the_others_have_their_names(tmp_path: Pat
     trained = replace(small, corpus=replace(small.corpus, test=("train",)))
     named = build_corpus(DataConfig(corpus=Mixture(parts=(trained, large))))
     assert (len(named.load(named.train)), len(named.load("train"))) == (45, 10)
+    for lang in ("fr", "en"):  # a file of the evaluated part's own is called as another part's
+        (tmp_path / "small" / f"large.test.{lang}").write_text("own\n", "utf-8")
+    called = replace(small, corpus=replace(small.corpus, test=("large.test",)))
+    doubly = build_corpus(DataConfig(corpus=Mixture(parts=(called, large))))
+    assert list(doubly.load("large.test").src) == ["own"]
 
 
 def test_each_part_is_cleaned_by_itself_and_counted_by_name(tmp_path: Path) -> None:
@@ -210,6 +225,7 @@ def test_both_directions_double_the_training_pairs_alone(tmp_path: Path) -> None
     both = tokenizer.decode_batch([ids.src(0), ids.tgt(0), ids.src(5), ids.tgt(5)])
     assert both == ["a train fr 0", "a train en 0", "a train en 0", "a train fr 0"]
     assert len(load_split(config, corpus, "valid", tokenizer, training=False)[1]) == 2
+    assert replace(plain, skipped={"empty": 2}).both_ways().skipped == {"empty": 2}
 
 
 @pytest.mark.slow

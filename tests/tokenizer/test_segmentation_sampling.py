@@ -163,7 +163,8 @@ def test_bpe_dropout_follows_algorithm_1(word: str) -> None:
 def test_unigram_sampling_has_the_posterior_to_the_power_of_alpha(alpha: float) -> None:
     """Against all segmentations of the word with their weights."""
     pieces = {"a": (1, -3.0), "b": (2, -2.5), "ab": (3, -3.5), "ba": (4, -4.0), "aba": (5, -6.0)}
-    word = "abaxab"  # x is unknown
+    pieces["xa"] = 6, -6.0
+    word = "abaxab"  # x alone is unknown
     scores: dict[Ids, float] = {}
     for cuts in itertools.product((False, True), repeat=len(word) - 1):
         ends = [i + 1 for i, cut in enumerate(cuts) if cut] + [len(word)]
@@ -174,7 +175,7 @@ def test_unigram_sampling_has_the_posterior_to_the_power_of_alpha(alpha: float) 
     total = math.log(sum(map(math.exp, scores.values())))
     sampler = UnigramSampling(lambda char: (UNK,), pieces, unk_id=UNK, alpha=alpha)
     expected = {ids: math.exp(score - total) for ids, score in scores.items()}
-    assert len(expected) == 8
+    assert len(expected) == 12
     assert_frequencies(sampler, word, expected)
 
 

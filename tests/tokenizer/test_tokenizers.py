@@ -222,6 +222,15 @@ def test_a_small_vocabulary_has_unk_in_place_of_bytes(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_characters_take_half_of_a_small_vocabulary_at_most(algorithm):
+    texts = ["the cat sees the dog"] * 20 + [" ".join(map(chr, range(0x400, 0x450)))] * 15
+    t = SubwordTokenizer.train(texts, Subword(algorithm=algorithm, vocab_size=64))
+    pieces = t.src_pieces(range(4, t.src_vocab_size))
+    assert sum(len(piece) == 1 for piece in pieces) <= 30
+    assert "▁the" in pieces
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_rare_character_earns_no_piece(algorithm, monkeypatch):
     def with_piece(t):
         return any("ù" in piece for piece in t.src_pieces(range(t.src_vocab_size)))
@@ -324,6 +333,9 @@ def test_marian_of_another_direction_is_refused(marian_folder):
     config = Marian(name_or_path=str(marian_folder))
     with pytest.raises(UserError, match="is for fr -> en, the data is en -> fr"):
         build_tokenizer(config, list, src_lang="en", tgt_lang="fr")
+    t = FrEnTokenizer(marian_folder)
+    t.src_lang, t.tgt_lang = "fra", "eng"  # three letters are not compared with two
+    t.require_direction("en", "fr", name="it")
 
 
 @pytest.mark.parametrize(
@@ -332,6 +344,7 @@ def test_marian_of_another_direction_is_refused(marian_folder):
         ("source.spm", None, r"lacks source\.spm$"),
         ("target.spm", lambda raw: b"not a model", "cannot read the Marian tokenizer"),
         ("vocab.json", lambda raw: raw.replace(b"<pad>", b"<p>"), "has no pad piece"),
+        ("vocab.json", lambda raw: raw.replace(b": 9,", b": 99,"), "must have the ids from 0"),
     ],
 )
 def test_a_file_of_marian_that_is_missing_or_damaged_is_named(

@@ -152,7 +152,7 @@ def test_cached_batched_search_equals_the_naive_one(name: str) -> None:
         assert_alike(ours, naive_search(model, sentence, size=3, alpha=0.8, limit=9))
 
 
-GROUPS = [(2, 0.3, 0.0), (2, 1.5, 0.6), (3, 0.7, 1.0), (3, 0.0, 0.6), (6, 0.8, 0.6)]
+GROUPS = [(2, 0.3, 0.0), (2, 1.5, 0.6), (3, 0.7, 1.0), (3, 0.0, 0.6), (3, 2.0, 1.5), (6, 0.8, 0.6)]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -232,6 +232,8 @@ def test_a_full_pool_waits_for_a_live_hypothesis_that_length_will_lift() -> None
     [[single]] = beam_search(model, src, lifting, beam_size=1, n_best=1)
     [[greedy]] = greedy_search(model, src, lifting)
     assert single.ids == greedy.ids == ()
+    [found] = beam_search(model, src, lifting, beam_size=2, n_best=2, groups=2)
+    assert [h.ids for h in found] == [()]  # as does each group of one
 
 
 def test_hypotheses_cut_off_rank_behind_finished_ones_and_say_so() -> None:
