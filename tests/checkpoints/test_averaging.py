@@ -12,7 +12,7 @@ import export
 import inference
 import test as test_script
 from checkpoints.average import average_checkpoints
-from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.content import checkpoint_config, read_checkpoint, tied_names
 from checkpoints.run import BEST, REGULAR, Run
 from configs.schema import Config
 from configs.serialize import apply_overrides, to_dict
@@ -68,11 +68,20 @@ def test_shared_weights_are_stored_once_and_other_numbers_are_the_newest_ones(
         payload = content(run.files(REGULAR)[0])
         payload["progress"]["step"] = step
         payload["model"]["counter"] = torch.tensor(value)
+        payload["data"]["fingerprint"] = "another" if step == 9 else "one"
         files.append(tmp_path / f"{step}.pt")
         torch.save(payload, files[-1])
-    model = average_checkpoints(files)["model"]
+    assert average_checkpoints(files[::2])["data"]["fingerprint"] == "one"
+    averaged = average_checkpoints(files)
+    assert "data" not in averaged  # of no one text
+    model = averaged["model"]
     assert model["counter"] == 6
     assert model["src_embedding.weight"] is model["tgt_embedding.weight"] is model["output.weight"]
+
+
+def test_tensors_that_only_begin_in_one_place_are_two() -> None:
+    x = torch.ones(4)
+    assert tied_names({"a": x, "b": x[:2], "c": x}) == {"a": "a", "b": "b", "c": "a"}
 
 
 def test_a_model_averaged_with_itself_is_itself_and_a_run_never_means_an_average(

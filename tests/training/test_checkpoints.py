@@ -30,7 +30,7 @@ from utils.errors import UserError
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    shown = "train.log_attention=true evaluate.bleu_every_epochs=2 evaluate.bleu_sentences=5"
+    shown = "train.log_attention=true evaluate.bleu_every_epochs=3 evaluate.bleu_sentences=5"
     return toy_config(
         tmp_path_factory.mktemp("checkpoints"), "optim.accumulate=3 train.max_epochs=4", shown
     )
@@ -117,7 +117,7 @@ def test_tensorboard_has_every_promised_tag(run: Run) -> None:
     assert "_hparams_/session_start_info" in events.summary_metadata
     table = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "| model.d_model | 16 |" in table
-    assert [event.step for event in events.Scalars("validation/bleu")] == [20, 40]
+    assert [event.step for event in events.Scalars("validation/bleu")] == [30, 40]
     assert len(events.Scalars("train/loss")) == 40
 
 
@@ -125,7 +125,7 @@ def test_metrics_jsonl_repeats_what_tensorboard_shows(run: Run) -> None:
     train, validation = log_of(run), log_of(run, "validation")
     assert list(train) == list(range(1, 41))
     assert list(validation) == [10, 20, 30, 40]
-    assert validation[20].keys() == {"step", "epoch", "loss", "accuracy", "perplexity", "bleu"}
+    assert validation[30].keys() == {"step", "epoch", "loss", "accuracy", "perplexity", "bleu"}
     assert validation[20]["perplexity"] == pytest.approx(math.exp(validation[20]["loss"]))
     assert all(0 <= line["accuracy"] <= 1 and line["grad_norm"] > 0 for line in train.values())
 
@@ -245,12 +245,13 @@ def test_a_full_disk_ends_the_run_and_harms_no_checkpoint(tmp_path: Path) -> Non
     assert list(log_of(run)) == list(range(1, 57))
 
 
-def kept(folder: Path, *names: str) -> tuple[Run, Checkpoints]:
+def kept(folder: Path, *names: str, trainer: Engine | None = None) -> tuple[Run, Checkpoints]:
     run = Run(folder)
     run.checkpoints.mkdir()
     for name in names:
         (run.checkpoints / name).touch()
-    parts, trainer = {"model": torch.nn.Linear(1, 1)}, Engine(lambda *_: None)
+    model, trainer = torch.nn.Linear(1, 1), trainer or Engine(lambda *_: None)
+    parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
     config = TrainConfig(keep_best=2)
     return run, Checkpoints(run, parts, trainer, config=config, before=lambda: None)
 
@@ -263,6 +264,16 @@ def test_the_best_of_a_last_validation_within_an_epoch_stays_where_the_run_is_ov
     checkpoints.resume(Progress(epoch_length=10, step=14, epoch=1), over=over)
     assert [item.filename[16] for item in checkpoints.best._saved] == ["1", "2"][: 1 + over]
     assert (run.checkpoints / "left_after_update_14").exists() != over
+
+
+def test_of_losses_that_a_name_shows_alike_the_first_is_the_better(tmp_path: Path) -> None:
+    trainer, evaluator, found = Engine(lambda *_: None), Engine(lambda *_: None), []
+    run, checkpoints = kept(tmp_path, trainer=trainer)
+    for epoch, loss in enumerate((1.3, 1.50004, 1.50001, 1.4), start=1):
+        trainer.state.epoch, evaluator.state.metrics = epoch, {"loss": loss}
+        checkpoints.best(evaluator)
+        found.append("".join(path.name[16] for path in run.files(BEST)))
+    assert found == ["1", "12", "12", "14"]
 
 
 def test_of_later_checkpoints_the_newest_is_put_away_first(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import ignite.distributed as idist
 import numpy as np
@@ -33,7 +34,7 @@ from training.engine import step_seed
 from training.faults import NonFiniteError, remedies_named
 from training.handlers import ProgressBar
 from training.objectives import cross_entropy
-from translation.evaluator import create_evaluator
+from translation.evaluator import TokenMetrics, create_evaluator
 from utils.cli import run_main
 from utils.errors import UserError
 from utils.machine import resolve_device, resolve_precision
@@ -102,6 +103,9 @@ def test_padding_counts_neither_for_accuracy_nor_for_loss() -> None:
         assert metrics["accuracy"] == pytest.approx(n_right / 7)
         assert metrics["loss"] == pytest.approx(normal - 3 * n_right / 7)
         assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
+    metrics = TokenMetrics()
+    metrics.update((torch.tensor(2000.0), torch.tensor(0.0), 2))
+    assert metrics.compute()["perplexity"] == math.exp(700)  # no OverflowError
 
 
 def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
@@ -155,6 +159,20 @@ def test_an_update_that_is_left_out_keeps_its_place_in_the_schedule(
     assert all(p.isfinite().all() for p in model.parameters())
 
 
+def test_a_loss_that_is_no_number_is_no_mere_overflow_of_fp16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    factors, told = iter((1.0, math.nan)), mock.Mock()
+
+    def poisoned(*given: Any) -> TokenSums:
+        sums, factor = cross_entropy(*given), next(factors)
+        return replace(sums, objective=sums.objective * factor, nll=sums.nll * factor)
+
+    monkeypatch.setattr(engine, "build_objective", lambda *_: poisoned)
+    updated([[batch_of(sentences(2, seed=7), range(2))]] * 2, scaled=True, on_bad=told)
+    assert told.call_count == 1
+
+
 # ------------------------------------------------------------------------------------ breaking down
 
 
@@ -193,7 +211,8 @@ def test_the_logged_figures_are_those_of_an_update_by_token(tmp_path: Path) -> N
         def keep(engine: Engine) -> None:
             outputs[engine.state.iteration] = engine.state.output
 
-    log = log_of(run_here(toy_config(tmp_path, "train.max_steps=2"), hook=hook).run)
+    config = toy_config(tmp_path, "train.max_steps=3 train.log_every=2")
+    log = log_of(run_here(config, hook=hook).run)
     assert list(log) == [1, 2]
     for step, logged in log.items():
         out = outputs[step]

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, run_script
-from made_runs import Scripts
+from made_runs import Scripts, untrained_run
 
 import inference
 import test as test_script
-from configs.schema import Subword
+from configs.schema import Learnable, Subword
 from data.corpora.phrasebook import PhrasebookCorpus
 from fr2en import Translator
 from tokenizer.base import BaseTokenizer
@@ -132,6 +132,13 @@ def test_a_translator_aligns_alone_as_beside_others(translator: Translator) -> N
         looks[t, s] = np.mean([row[:-1][src.word_of == s].sum() for row in rows])
     share = looks / (0.1 + looks.sum(axis=0))
     assert given.links == [(int(s), t) for t, s in enumerate(share.argmax(axis=1))]
+
+
+def test_words_past_the_last_position_look_at_nothing(trained_run: Path, tmp_path: Path) -> None:
+    run = untrained_run(trained_run, tmp_path, position=Learnable(max_positions=96))
+    found = Translator.load(run, device="cpu").align("Oui.", "The cat sleeps. " * 60)
+    assert len(found.tgt) == 180
+    assert 0 < len(found.links) < 96
 
 
 # --------------------------------------------------------------------------------------------- gold

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -141,6 +142,9 @@ def test_mistakes_in_loading_and_in_pairs_are_named(translator: Translator) -> N
         Translator.load("nowhere", dtype="float8")
     with pytest.raises(UserError, match="2 sources and 1 translations: give as many"):
         translator.score(["Oui.", "Non."], ["Yes."])
+    for n, m in ((1, 4), (4, 1)):  # all are counted
+        with pytest.raises(UserError, match=f"^{n} sources and {m} translations: give as many"):
+            list(translator.score_stream(["Oui."] * n, ["Yes."] * m, chunk=2))
     with pytest.raises(UserError, match=r"1 sources and 1 translations: .* as texts or as lists"):
         translator.align("Oui.", ["Yes."])
     with pytest.raises(UserError, match=r"1 sources and 1 prefixes: .* as texts or as lists"):
@@ -153,6 +157,12 @@ def test_mistakes_in_loading_and_in_pairs_are_named(translator: Translator) -> N
         UserError, match=r"prefix 2, 'a{9}': of 9 tokens, .* have 9: .*ode.max_len$"
     ):
         short.translate(["Oui.", "Non."], prefix=["", "a" * 9])
+    for greedy in (True, False):  # in a later chunk too
+        streamed = short.translate_stream(
+            ["Oui."] * 3, ["", "", "a" * 9], chunk=2, greedy=greedy, beam=not greedy
+        )
+        with pytest.raises(UserError, match=r"^prefix 3, "):
+            list(streamed)
     with pytest.raises(
         UserError, match=r"of \d+ tokens, .*: give a shorter .*decode.max_len_ratio$"
     ):
@@ -192,6 +202,19 @@ def test_a_score_is_what_the_model_says_of_each_token_alone_or_beside_others(
         assert each.log_probs == pytest.approx(expected, abs=1e-10)
         assert each.log_prob == pytest.approx(sum(expected), abs=1e-9)
         assert translator.score(src, tgt).log_probs == pytest.approx(each.log_probs, abs=1e-10)
+
+
+def test_the_pairs_of_a_stream_are_numbered_and_scored_beside_others_of_their_length(
+    translator: Translator,
+) -> None:
+    watch = mock.Mock()
+    list(translator.score_stream(["Oui."] * 3, ["Yes."] * 3, chunk=2, watch=watch))
+    assert [call.args[0] for call in watch.call_args_list] == [1, 2, 3]
+    scorer, scores = "translation.translator.token_log_probs", [[[0.0]], [[0.0]] * 2]
+    with mock.patch(scorer, side_effect=scores) as asked:
+        few = replace(translator, decode=replace(translator.decode, batch_size=3))
+        few._log_probs([[5]] * 3, [[5] * 600, [5], [5]])
+    assert [len(call.args[1]) for call in asked.call_args_list] == [1, 2]
 
 
 def test_attention_has_tokens_and_arrays_by_layer_and_head(

@@ -26,6 +26,7 @@ import inference
 import test as test_script
 from checkpoints import ctranslate2
 from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.ctranslate2 import MAX_POSITIONS
 from configs.schema import DecodeConfig, Fire, Sampling
 from data.corpora.build import build_corpus
 from models.decoding.beam import beam_search
@@ -121,6 +122,10 @@ def test_ctranslate2_finds_what_our_search_finds(
     samples = replace(loaded.config.decode, search=Sampling(seed=1), n_best=1)  # not an engine's
     drawn = [each.search_ids(ids[:4], samples, greedy=False) for each in (ours, theirs)]
     assert drawn[0] == drawn[1]
+    long = replace(decode, max_len=MAX_POSITIONS + 1, max_len_ratio=1e-9)  # more than it counts to
+    with mock.patch.object(engine, "search") as asked:
+        theirs.search_ids(ids[:1], long, greedy=True)
+    assert not asked.called
     begun: dict[str, Any] = {"greedy": False, "prefixes": [[7], [], [9, 8], [7]]}
     expected = ours.search_ids(ids[:4], decode, **begun)
     with mock.patch.object(engine, "search", wraps=engine.search) as asked:

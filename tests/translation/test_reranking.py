@@ -160,6 +160,7 @@ GOOD = json.dumps(line("Oui.", ["Yes."]))
 BAD = ["", "[]", "3", "null", "[" * 100_000, '{"src": "Oui."}', GOOD.replace('"Oui."', "3")]
 BAD += [GOOD.replace(*each) for each in (("[{", "[3, {"), ('"Yes."', "null"), (": 0.0", ': "0"'))]
 BAD += [GOOD.replace(": 0.0", f": {number}", 1) for number in ("NaN", "-1e999", f"-1{'0' * 400}")]
+BAD += [GOOD.replace('"log_prob": 0.0', '"log_prob": NaN')]
 BAD += [GOOD.replace('"text"', '"words"'), json.dumps({**line("Oui.", [])})]
 
 

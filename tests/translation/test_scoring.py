@@ -19,9 +19,10 @@ import test as test_script
 import tune
 from checkpoints.run import REGULAR, Run
 from configs.schema import Beam, DecodeConfig, Sampling
+from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
 from translation import tuning
-from translation.evaluation import Result, search_identity
+from translation.evaluation import EvaluationSet, Result, evaluate, search_identity
 from translation.loading import load_run
 from translation.metrics import score_corpus
 from translation.translator import Translator
@@ -176,6 +177,23 @@ def test_pairs_that_are_left_out_are_counted(run: Path, tmp_path: Path) -> None:
     assert (record["skipped"], record["scores"]["n"]) == ({"empty": 2}, 2)
 
 
+def test_stored_translations_are_those_of_the_same_text(trained_run: Path, tmp_path: Path) -> None:
+    run = copy_run(trained_run, tmp_path)
+    (tmp_path / "test.en").write_text("Yes.\nNo.\n", "utf-8")
+    sets = ["data.corpus=files", f"data.corpus.root={tmp_path}", "data.corpus.test=test"]
+    sets += FEW[1:]
+
+    def pairs(french: str) -> EvaluationSet:
+        (tmp_path / "test.fr").write_text(french, "utf-8")
+        loaded = load_run(run, change=lambda config: apply_overrides(config, sets))
+        translator = Translator.of(loaded, torch.device("cpu"))
+        return EvaluationSet(loaded, translator, "test", True, None)
+
+    evaluate(pairs("Oui.\nNon.\n")).write()
+    assert pairs("Oui.\nNon.\n").stored_hypotheses() is not None
+    assert pairs("Oui.\nSi.\n").stored_hypotheses() is None
+
+
 @pytest.mark.parametrize("greedy", [False, True])
 def test_all_that_decides_a_search_is_in_its_identity(run: Path, greedy: bool) -> None:
     loaded = load_run(run)
@@ -194,8 +212,8 @@ def test_all_that_decides_a_search_is_in_its_identity(run: Path, greedy: bool) -
 
 def test_scores_do_not_depend_on_the_batch(run: Path) -> None:
     found = []
-    for decode, evaluate in ((3, 7), (32, 64)):
-        batches = f"--set decode.batch_size={decode} --set evaluate.batch_size={evaluate}".split()
+    for decode, forced in ((3, 7), (32, 64)):
+        batches = f"--set decode.batch_size={decode} --set evaluate.batch_size={forced}".split()
         score("--model_path", run, "--limit", "12", *batches, *FEW)
         record = record_of(run, "test_first12_beam")
         lines = (run / "results" / "test_first12_beam.hyp.txt").read_text("utf-8")

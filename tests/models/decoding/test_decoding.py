@@ -169,17 +169,23 @@ def test_a_beam_in_groups_equals_the_naive_one(seed: int, drawn: tuple[int, floa
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 def test_stopping_early_loses_nothing(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    n_steps = []
+    n_steps, n_of_one = [], []
     for seed in range(6):
         model, src = lively(seed=seed), sources(4, seed=seed)
         step, lengths = model.decode_step, []
         counted = lambda t, s: lengths.append(s.length) or step(t, s)  # noqa: B023, E731
         monkeypatch.setattr(model, "decode_step", counted)
-        (found,) = beam_search(model, src, replace(LIMITS, max_len=12, alpha=alpha), **FOUR)
+        limits = replace(LIMITS, max_len=12, alpha=alpha)
+        (found,) = beam_search(model, src, limits, **FOUR)
         n_steps.append(len(lengths))
         whole = naive_search(model, src[0], size=4, alpha=alpha, limit=12, early_stop=False)
         assert_alike(found, whole)
+        lengths.clear()
+        [[best]] = beam_search(model, src, limits, beam_size=4, n_best=1)
+        n_of_one.append(len(lengths))
+        assert_alike([best], whole[:1])
     assert min(n_steps) < 12  # ... and it does stop
+    assert sum(n_of_one) < sum(n_steps)  # the sooner the fewer are asked for
 
 
 class Chain:
