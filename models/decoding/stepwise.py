@@ -134,7 +134,6 @@ def truncated(log_probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
         probs, order = probs.sort(dim=-1, descending=True, stable=True)
         ids = ids.gather(-1, order)
         before = probs.cumsum(dim=-1) - probs
-        before[..., 0] = 0.0  # the most probable token always stays
         probs = probs.masked_fill(before >= top_p, 0.0)
         probs = probs / probs.sum(dim=-1, keepdim=True)
     return probs, ids
