@@ -63,8 +63,7 @@ def in_batches(
     found: dict[int, T] = {}
     order, start = sorted(range(len(lengths)), key=lambda i: -lengths[i]), 0
     while rows := next_batch(lengths, order[start:], most):
-        batch = if_it_fits(compute, rows)
-        if batch is not None:
+        if (batch := if_it_fits(compute, rows)) is not None:
             found.update(zip(rows, batch))
             start += len(rows)
             progress(len(rows))
