@@ -144,8 +144,8 @@ def digest(content: Any) -> str:
 
 def read_record(path: Path, pairs: list[Path]) -> dict[str, Any]:
     """What is known of the pairs that are there. Raises UserError for files of another making."""
-    record, made = {"of": {}}, {None}
-    known = False
+    record: dict[str, Any] = {"of": {}}
+    made, known = {None}, False
     with suppress(OSError, ValueError, AttributeError, TypeError):
         found = json.loads(path.read_text("utf-8"))
         made = {None, *found.get("crc32", ()), *found.get("replaced", ())}

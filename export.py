@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from translation.arguments import add_run_arguments, require_runs
 from utils.cli import Parser, run_main
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
             trained = loaded.model, loaded.config, loaded.tokenizer
             write_transformers(*trained, folder, zero_start=args.zero_start)
             n_parameters = sum(weight.numel() for weight in loaded.model.parameters())
-            found = {"results": loaded.run.results, "checksum": loaded.checksum()}
+            found: dict[str, Any] = {"results": loaded.run.results, "checksum": loaded.checksum()}
             about = loaded.config, loaded.tokenizer, progress
             card = model_card(*about, n_parameters=n_parameters, **found)
             write_text(folder / "README.md", card)

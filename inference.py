@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,7 +114,7 @@ def shown(
     Alignments, where there are any, are those of the best translations.
     """
     found = []
-    for item, alignment in zip(items, alignments or [None] * len(items)):
+    for item, alignment in zip(items, alignments or repeat(None)):
         if args.json:
             links = {} if alignment is None else {"alignment": alignment.pharaoh()}
             found.append(json.dumps(asdict(item) | links, ensure_ascii=False))
@@ -164,7 +165,7 @@ def main(argv: list[str] | None = None) -> None:
         heads = args.align_with or ALL_HEADS
         if args.align:
             translator.align("", "", heads)  # what cannot be is refused before the search
-        most = translator.most_tokens("source", *(["target"] if args.scores else []))
+        most = translator.most_tokens("source", "target" if args.scores else "source")
         max_len = loaded.config.data.max_len
         beyond: list[int] = []
 
@@ -177,7 +178,7 @@ def main(argv: list[str] | None = None) -> None:
 
         stream = partial(translator.translate_stream, prefixes=given, greedy=greedy, beam=beam)
         if args.scores:
-            stream = partial(translator.score_stream, given=given)
+            stream = partial(translator.score_stream, given=given or ())
         bar = tqdm(total=total, unit=" lines", disable=hidden, smoothing=0)
 
         def translate(texts: Iterable[str]) -> None:

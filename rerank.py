@@ -23,11 +23,12 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         "the one with the best score(translation | source) + weight * score(source | translation). "
         "The second score is from --model_path, which translates the other way."
     )
-    add, several = parser.add_argument, {"nargs": "+", "action": "extend"}
+    add = parser.add_argument
     what = "what inference.py --json --n_best N wrote, plain or .gz"
     add("--nbest_file", type=Path, metavar="FILE", required=True, help=what)
     what = f"default: {WEIGHT}; with --ref_file {' '.join(f'{each:g}' for each in GRID)}"
-    add("--weight", type=number(MOST_WEIGHT), metavar="W", help=what, **several)
+    weight = number(MOST_WEIGHT)
+    add("--weight", type=weight, nargs="+", action="extend", metavar="W", help=what)
     what = "references a line each, plain or .gz: sacreBLEU by weight, beside that of 0, and no "
     add("--ref_file", type=Path, metavar="FILE", help=f"{what}translations")
     add("--output", type=Path, metavar="FILE", help="write the best translation, a line each")
@@ -58,10 +59,11 @@ def main(argv: list[str] | None = None) -> None:
 
         items = read_nbest(read_lines(file, name), name)
         if references is not None:
-            items = list(items)  # what is wrong with them is told before they are scored
-            if not 0 < len(items) == len(references):
-                counts = f"{len(references):,} references for {len(items):,} lines of {name}"
+            known = list(items)  # what is wrong with them is told before they are scored
+            if not 0 < len(known) == len(references):
+                counts = f"{len(references):,} references for {len(known):,} lines of {name}"
                 raise UserError(f"{counts}: give one for each")
+            items = iter(known)
         loaded, reverse = load_from_arguments(args)
         from models.linear import weights_fixed
 

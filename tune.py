@@ -27,10 +27,10 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         description="BLEU of beam sizes against length penalties; the best pair, and its flags."
     )
     add = parser.add_argument
-    beams, alphas = {"help": "default: 1 4 8"}, {"help": "default: 0 0.6 1"}
-    add("--beam", type=at_most(MOST_ROWS), default=[1, 4, 8], nargs="+", metavar="N", **beams)
-    alpha = number(MOST_PENALTY)
-    add("--length_penalty", type=alpha, default=[0.0, 0.6, 1.0], nargs="+", metavar="A", **alphas)
+    what, alpha = "default: 1 4 8", number(MOST_PENALTY)
+    add("--beam", type=at_most(MOST_ROWS), default=[1, 4, 8], nargs="+", metavar="N", help=what)
+    what = "default: 0 0.6 1"
+    add("--length_penalty", type=alpha, default=[0.0, 0.6, 1.0], nargs="+", metavar="A", help=what)
     add("--split", metavar="NAME", help="default: the validation split")
     add("--limit", type=positive, metavar="N", help="only the first N pairs")
     add("--markdown", type=Path, metavar="FILE", help="write the table there too")
