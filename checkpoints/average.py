@@ -79,7 +79,10 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
-    """`averaged_checkpoint_<how>_step<newest>.pt` among the checkpoints of the run; the path."""
+    """`averaged_checkpoint_<how>_step<newest>.pt` among the checkpoints of the run; the path.
+
+    Raises UserError where the run has no such folder, and where it cannot be written.
+    """
     path = run.checkpoints / f"averaged_checkpoint_{how}_step{payload['progress']['step']}.pt"
     if not run.checkpoints.is_dir():
         raise UserError(f"{run.path}: no checkpoints folder to write into; name one of a run first")

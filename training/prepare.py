@@ -153,7 +153,10 @@ def build_learner(
     dtype: torch.dtype,
     total_steps: int,
 ) -> Learner:
-    """A model with random weights on the device, its optimizer and its schedule."""
+    """A model with random weights on the device, its optimizer and its schedule.
+
+    Raises UserError where they do not fit into the memory.
+    """
     torch.manual_seed(config.train.seed)
     model = if_it_fits(lambda: build_model(config.model, tokenizer).to(device))
     if model is None:

@@ -70,12 +70,12 @@ def in_batches(
             continue
         if len(rows) == 1:
             raise UserError(
-                f"not enough memory to translate one sentence of {lengths[rows[0]]:,} tokens: "
-                "lower decode.beam_size or decode.n_best, or split the sentence"
+                f"not enough memory for one sentence of {lengths[rows[0]]:,} tokens: split it, or "
+                "in a search lower decode.beam_size or decode.n_best"
             )
         most = min(most, len(order) - start) // 2
         fewer = next_batch(lengths, order[start:], most)
-        message = "not enough memory to translate %d sentences at once: going on with %d"
+        message = "not enough memory for %d sentences at once: going on with %d"
         logger.warning(message, len(rows), len(fewer))
     return [found[row] for row in range(len(lengths))]
 
