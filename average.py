@@ -11,7 +11,8 @@ from utils.errors import UserError
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(
-        description="Write a checkpoint whose weights are the mean of those of several of one run."
+        description="Write a checkpoint whose weights are the mean of those of several of one run, "
+        "or of runs that began with the same parent."
     )
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="CHECKPOINT", help="the checkpoints to average")

@@ -22,6 +22,9 @@ from utils.errors import UserError
 
 def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[Path]:
     """The `best` checkpoints by validation, else the `last` regular ones, or a UserError."""
+    if not run.checkpoints.is_dir():
+        rule = "an exported or a Marian model has weights alone, and no checkpoints to average"
+        raise UserError(f"{run.path}: {rule}; name a run that was trained here")
     found, field = run.best_first(), "keep_best"
     if best is None:
         found, field = run.files(REGULAR)[::-1], "keep_regular"

@@ -119,6 +119,10 @@ def test_every_script_takes_an_average_but_training_does_not_go_on_from_it(
     assert averaged("--model_path", path, *form).code == 0
     ours, theirs = (load_run(p).model.state_dict() for p in (path, exported))
     assert same(dict(ours), dict(theirs))
+    averaged.main = average.main
+    for how in ("--best", "--last"):
+        error = averaged("--model_path", exported, how, "2").error()
+        assert f"{exported}: an exported or a Marian model has weights alone" in error
     with pytest.raises(UserError, match="holds weights to translate with, and nothing to go on"):
         open_run(config, path)
     longer = apply_overrides(config, ["train.max_epochs=5", "train.precision=auto"])
