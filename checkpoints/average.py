@@ -84,7 +84,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
 def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
     """`averaged_checkpoint_<how>_step<newest>.pt` among the checkpoints of the run; the path.
 
-    Raises UserError where the run has no such folder, and where it cannot be written.
+    Raises UserError where the run has no folder of checkpoints, or it cannot be written.
     """
     path = run.checkpoints / f"averaged_checkpoint_{how}_step{payload['progress']['step']}.pt"
     if not run.checkpoints.is_dir():

@@ -153,10 +153,7 @@ def build_learner(
     dtype: torch.dtype,
     total_steps: int,
 ) -> Learner:
-    """A model with random weights on the device, its optimizer and its schedule.
-
-    Raises UserError where they do not fit into the memory.
-    """
+    """A model with random weights, its optimizer and schedule. UserError: no memory for weights."""
     torch.manual_seed(config.train.seed)
     model = if_it_fits(lambda: build_model(config.model, tokenizer).to(device))
     if model is None:

@@ -41,7 +41,8 @@ class Hypothesis(Candidate):
         """The natural logarithm of each token's probability after those before it.
 
         But for rounding, `log_prob` is their sum, without those of a given prefix. The model
-        computes them when they are first asked for, for all hypotheses of a text at once.
+        computes them when they are first asked for, for all hypotheses of a text at once. Raises
+        ValueError for a hypothesis that no Translator has answered.
         """
         if "_scored" not in vars(self):
             raise ValueError("only what a Translator has answered knows its log-probabilities")

@@ -26,7 +26,7 @@ def fox_bias(log_gates: Tensor, n_queries: int) -> Tensor:
 
 
 def fox_bias_of_sums(total: Tensor, n_queries: int) -> Tensor:
-    """`fox_bias` from the running sums of ln f [B,H,Tk]."""
+    """`fox_bias` from the running sums of ln f [B,H,Tk] -> [B,H,n_queries,Tk]; raises as that."""
     n_keys = total.shape[-1]
     if n_queries > n_keys:
         raise ValueError(f"{n_queries} queries cannot be the last of {n_keys} tokens")
