@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import runpy
 import traceback
 import zlib
@@ -11,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from configs import schema
 from configs.position_names import NAMES
 from configs.schema import Config
-from configs.section import to_dict
+from configs.section import Section, to_dict
 from configs.serialize import apply_overrides, from_dict
 from utils.errors import ConfigError, closest_first
 from utils.files import write_text
@@ -110,6 +112,17 @@ def config_of(path: str | Path) -> Config | None:
     return None
 
 
+def _fields_there(error: BaseException) -> str:
+    """Where a section got a field that it has not, the end of the message: those that it has."""
+    said = r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'"
+    unknown = re.match(said, str(error))
+    section = vars(schema).get(unknown[1]) if unknown else None
+    if unknown is None or not isinstance(section, type) or not issubclass(section, Section):
+        return ""
+    fields = (field.name for field in dataclasses.fields(section))
+    return f"; {unknown[1]} has: {', '.join(closest_first(unknown[2], fields))}"
+
+
 def _execute(path: Path) -> Config:
     try:
         # Compiled from the source each time: cached bytecode may be older than a file just edited.
@@ -121,7 +134,7 @@ def _execute(path: Path) -> Config:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f":{frame.lineno}" for frame in frames if frame.filename == str(path)]
         kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()) + _fields_there(error)
         raise ConfigError(f"{path}{''.join(lines[-1:])}: {kind}{reason}") from None
     config = names.get("config")
     if not isinstance(config, Config):
