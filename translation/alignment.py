@@ -98,9 +98,12 @@ class Pieces:
         ids = [i for of_word in encoded for i in of_word[:-1]][: most and most - 1]
         return cls(words, [*ids, eos_id], word_of[: len(ids)])
 
-    def by_word(self) -> np.ndarray:
-        """[P,W], 1 where a piece is of a word."""
-        return np.eye(len(self.words))[self.word_of]
+    def by_word(self, of_pieces: np.ndarray) -> np.ndarray:
+        """[...,P] -> the sum over each word's pieces, [...,W]; 0 where it has none."""
+        there, starts = np.unique(self.word_of, return_index=True)
+        sums = np.zeros((*of_pieces.shape[:-1], len(self.words)))
+        sums[..., there] = np.add.reduceat(of_pieces, starts, axis=-1, dtype=np.float64)
+        return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +119,10 @@ class WordAttention:
     def of(cls, cross: np.ndarray, src: Pieces, tgt: Pieces) -> WordAttention:
         """Of cross-attention [L,H,T,S]: the sum over a source word's pieces, EOS left out, and the
         mean over a target word's."""
-        n = len(tgt.word_of)
-        to_src, to_tgt = src.by_word(), tgt.by_word()
-        to_tgt /= np.maximum(to_tgt.sum(axis=0), 1)
-        rows = (cross[:, :, start : start + n, :-1] for start in (0, 1))
-        produced, read = (to_tgt.T @ (of_pieces @ to_src) for of_pieces in rows)
+        n, of_src = len(tgt.word_of), src.by_word(cross[..., :-1]).swapaxes(2, 3)
+        counts = np.maximum(tgt.by_word(np.ones(n)), 1)
+        rows = (of_src[..., start : start + n] for start in (0, 1))
+        produced, read = ((tgt.by_word(each) / counts).swapaxes(2, 3) for each in rows)
         return cls(src.words, tgt.words, produced, read)
 
     def aligned(self, choice: HeadChoice) -> Alignment:

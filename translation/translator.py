@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
@@ -35,6 +35,8 @@ from translation.search import BatchSearch, in_batches, limits_of, pad_sources
 from translation.workers import Workers
 from utils.errors import UserError
 from utils.machine import resolve_device
+
+T = TypeVar("T")
 
 TYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
@@ -405,7 +407,7 @@ class Translator:
             targets = [found.text for found in self.translate(sources, search="greedy")]
         else:
             sources, targets = _pairs(src, tgt)
-        found = [each.aligned(heads) for each in self.word_attention(sources, targets)]
+        found = self._of_words(sources, targets, lambda attention: attention.aligned(heads))
         return found[0] if isinstance(src, str) else found
 
     def word_attention(self, src: Sequence[str], tgt: Sequence[str]) -> list[WordAttention]:
@@ -413,15 +415,21 @@ class Translator:
 
         Words of a target that are past what the scheme allows look at nothing.
         """
+        return self._of_words(src, tgt, lambda attention: attention)
+
+    def _of_words(
+        self, src: Sequence[str], tgt: Sequence[str], use: Callable[[WordAttention], T]
+    ) -> list[T]:
+        """What `use` makes of each pair's `word_attention`, which is not kept."""
         sources = [Pieces.of(text, self.tokenizer.encode_src_batch) for text in src]
         most = self.searcher.longest("target")
         targets = [Pieces.of(text, self.tokenizer.encode_tgt_batch, most) for text in tgt]
 
-        def compute(rows: Sequence[int]) -> list[WordAttention]:
+        def compute(rows: Sequence[int]) -> list[T]:
             pairs = [sources[i].ids for i in rows], [targets[i].ids for i in rows]
             weights = attention_weights(self.searcher, *pairs, kinds=("cross",))
             return [
-                WordAttention.of(of_pair["cross"], sources[i], targets[i])
+                use(WordAttention.of(of_pair["cross"], sources[i], targets[i]))
                 for i, of_pair in zip(rows, weights)
             ]
 

@@ -1,6 +1,7 @@
 """Links between words: from attention, and against gold ones; the scripts that show both."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,15 @@ def test_word_attention_sums_over_source_pieces_and_averages_over_target_pieces(
     # "the" looks at "chat" most, but takes more of what looks at "le": 0.4 / 0.55 to 0.5 / 1.
     shifted = found.aligned(HeadChoice(-1, (1,), shift=True))
     assert shifted.pairs == [("le", "the"), ("chat", "cats")]
+    gaps = np.array([1, 3, 3])  # words without a piece, at both ends and between
+    src, tgt = (Pieces(list("abcde"), each.ids, gaps) for each in (src, tgt))
+    found = WordAttention.of(cross[None, None], src, tgt)
+    for looks, first in ((found.produced, 0), (found.read, 1)):
+        expected = np.zeros((5, 5))
+        for row, where in ((1, slice(first, first + 1)), (3, slice(first + 1, first + 3))):
+            mean = cross[where].mean(axis=0)
+            expected[row, [1, 3]] = mean[0], mean[1:3].sum()
+        np.testing.assert_allclose(looks[0, 0], expected)
 
 
 def test_the_layer_without_a_choice_is_the_last_but_one_and_of_two_the_last() -> None:
@@ -139,6 +149,18 @@ def test_words_past_the_last_position_look_at_nothing(trained_run: Path, tmp_pat
     found = Translator.load(run, device="cpu").align("Oui.", "The cat sleeps. " * 60)
     assert len(found.tgt) == 180
     assert 0 < len(found.links) < 96
+
+
+def test_what_was_aligned_leaves_no_attention_behind(translator: Translator) -> None:
+    """Of long lines it is megabytes a pair, and a server may be sent many at once."""
+    many, n_words = 4 * translator.decode.batch_on("cpu"), 50
+    lines = [" ".join(["mot"] * n_words)] * many
+    tracemalloc.start()
+    assert len(translator.align(lines, lines)) == many
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    n_layers, n_heads = translator.attention("mot").cross.shape[:2]
+    assert peak < many * n_layers * n_heads * n_words**2 * 8
 
 
 # --------------------------------------------------------------------------------------------- gold
