@@ -81,6 +81,9 @@ def test_any_text_is_shown_as_text_and_nothing_leaves_the_page(
         for on in (False, True):
             dark(browser, on)
             assert overflow(browser, width) <= 0, width
+    browser.find_element(By.ID, "explore").send_keys(Keys.TAB)
+    best = browser.find_element(By.ID, "best")
+    assert browser.switch_to.active_element == best  # the end of a long one is reached by keys too
     assert complaints(browser) == []
     assert {url.split("/")[2] for url in requested(browser)} == {f"127.0.0.1:{server.port}"}
 
