@@ -57,6 +57,7 @@ function matrix(given) {
   const label = `${title}: ${about}. Arrow keys read cells.`;
   const canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": label });
   const readout = el("p.readout", { role: "status" }, `${names[0]} down, ${names[1]} across.`);
+  const place = el("i"); // of the cursor
   const cells = pixels(el("canvas"), rows.length, columns.length, scale,
     (i) => value(Math.floor(i / columns.length), i % columns.length) / unit);
   const context = canvas.getContext("2d");
@@ -64,7 +65,7 @@ function matrix(given) {
   const room = (labels) =>
     Math.ceil(Math.max(...labels.map((text) => context.measureText(shortened(text)).width))) + 8;
   const left = room(rows), top = room(columns);
-  let cw = clamp(Math.floor((width - left) / columns.length), 3, square ? 26 : 44);
+  let cw = clamp(Math.floor((width - left - 1) / columns.length), 3, square ? 26 : 44);
   let ch = clamp(Math.floor(620 / rows.length), 3, 26), cursor = null;
   if (square) cw = ch = Math.min(cw, Math.max(ch, 9));
 
@@ -116,7 +117,10 @@ function matrix(given) {
     event.preventDefault();
     if (cursor) go(cursor[0] + move[0], cursor[1] + move[1]);
     else go(0, 0);
+    // The keys that move the cursor are those that would scroll to it.
+    place.style.translate = `${left + cursor[1] * cw}px ${top + cursor[0] * ch}px`;
+    place.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
   draw();
-  return el("div.matrix", el("div.scroll", canvas), readout);
+  return el("div.matrix", el("div.scroll", place, canvas), readout);
 }

@@ -88,5 +88,7 @@ function positionsView(model) {
     repaint.add(draw);
     return box;
   });
-  return section("Positions", note, el("div.parts", ...boxes));
+  const colours = boxes.length ? " Blue is above 0 and orange below; of angles, blue is a quarter " +
+    "of a turn and orange three." : "";
+  return section("Positions", note + colours, el("div.parts", ...boxes));
 }

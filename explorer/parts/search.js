@@ -114,6 +114,7 @@ function searchView(model) {
     if (right > scrollLeft + clientWidth || right - 2 * COLUMN < scrollLeft) {
       tree.scrollLeft = right - clientWidth + 2 * MARGIN;
     }
+    tree.scrollTop = y(live[slot]) - tree.clientHeight / 2;
   }
   function showResults() {
     const rows = results.map(({ text, score, log_prob, finished }, i) => {

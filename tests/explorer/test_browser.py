@@ -193,6 +193,11 @@ def test_everything_is_reached_and_read_by_keyboard(
     assert opened.text(".stage ~ .told").startswith(f"“{words[1]}” is looked at by “")
     opened.keys(Keys.ESCAPE)
     assert opened.text(".stage ~ .told").startswith("Point at a token")
+    # What its columns leave of the width is never exceeded: there would be a bar to scroll by.
+    wider = """Array.from({length: 40}, (_, i) => 300 + i).filter(width => parseFloat(matrix({
+        title: "", rows: ["a"], columns: Array(16).fill("b"), names: ["", ""], scale: "weight",
+        value: () => 0, square: false, width}).querySelector("canvas").style.width) > width)"""
+    assert opened.run(wider) == []
     # A head's matrix.
     opened.run("document.querySelector('.head').focus()")
     opened.keys(Keys.ARROW_RIGHT, Keys.ENTER)
@@ -245,6 +250,9 @@ def test_arrow_keys_step_through_the_search(
     assert opened.texts(".legend ~ .row .bars .number") == [
         percent(np.exp(p)) for _, p in likeliest
     ]
+    opened.run("document.querySelector('.tree').style.maxHeight = '6rem'")  # as of a wide beam
+    opened.keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    assert opened.run("document.querySelector('.tree').scrollTop") > 0
     opened.keys(Keys.END)
     assert f"Step {len(steps)} of {len(steps)}" in opened.text(".legend ~ .told")
     assert len(opened.all(".tree .node")) == len(nodes)
@@ -338,6 +346,11 @@ def test_right_to_left_and_500_tokens(show: Callable[..., Page], trained_run: Pa
     opened.choose("Show", "pieces")
     assert len(opened.all(".tokens.source .token")) == len(found["source"]["pieces"])
     assert overflow(opened.driver, 360) == 0
+    # The keys that lead through a large map scroll to where they lead.
+    opened.run("document.querySelector('.head').focus()")
+    opened.keys(Keys.ENTER, *[Keys.ARROW_RIGHT] * 150)
+    box = "document.querySelector('dialog .scroll')"
+    assert opened.run(f"{box}.clientWidth < 400 && {box}.scrollLeft > 50")
 
 
 def test_two_models_stand_side_by_side_and_answer_for_themselves(
