@@ -52,7 +52,7 @@ def curve_panels(
 ) -> Figure:
     """Panels of lines {panel: {name: curve}}.
 
-    A name has one colour in all panels, and one legend beside them says which.
+    A name has one colour and one kind of line in all panels, and one legend beside them says which.
     """
     from matplotlib import colormaps
 
@@ -62,13 +62,14 @@ def curve_panels(
     many = colormaps["turbo"](np.linspace(0.05, 0.95, len(names)))
     palette = many if len(names) > 10 else colormaps["tab10"](range(10))
     colours = dict(zip(names, palette.tolist()))
+    # Colours alone are alike to some, as red and green, and in grey to all.
+    kinds = dict(zip(names, itertools.cycle(("-", "--", ":"))))
     lines: dict[str, Any] = {}
     for place, curves in zip(axes, panels.values()):
         for name, curve in curves.items():
             marker, colour = "o" if len(curve.x) < 30 else None, colours[name]
-            [lines[name]] = place.plot(
-                curve.x, curve.y, color=colour, marker=marker, markersize=3.5, linewidth=1.6
-            )
+            how: Any = {"marker": marker, "markersize": 3.5, "linewidth": 1.6}
+            [lines[name]] = place.plot(curve.x, curve.y, kinds[name], color=colour, **how)
             if curve.low is not None and curve.high is not None:
                 place.fill_between(
                     curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0

@@ -75,6 +75,8 @@ def test_curves_have_one_colour_and_a_legend_with_every_name() -> None:
     (rope, *others), [again] = (axes.lines for axes in panels(figure))
     np.testing.assert_array_equal(rope.get_ydata(), -x)
     assert rope.get_color() == again.get_color()
+    assert [line.get_linestyle() for line in (rope, *others)][:4] == ["-", "--", ":", "-"]
+    assert again.get_linestyle() == "-"
     assert len({str(line.get_color()) for line in (rope, *others)}) == 17
     [band] = panels(figure)[1].collections
     assert {tuple(corner) for corner in band.get_paths()[0].vertices} >= {(5, 4), (5, 6)}
