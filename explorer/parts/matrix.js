@@ -49,7 +49,8 @@ const shortened = (text) => beginning(text, 16);
  * A labelled matrix: the number of a cell under the pointer, or under the cursor of the arrow keys.
  *
  * rows, columns: labels. value(row, column); `unit` is the value of full colour. names: what stands
- * down and across. width: pixels that there are. say(row, column, value) overrides the readout.
+ * down and across. width: pixels that there are. say(row, column, value) overrides the readout, and
+ * lacks(row, column) what is told of NaN.
  */
 function matrix(given) {
   const { title, rows, columns, value, scale, unit = 1, square = true, names, width, say } = given;
@@ -101,7 +102,7 @@ function matrix(given) {
     [row, column] = cursor;
     const x = value(row, column);
     const cell = () => `${isolated(rows[row])} \u2192 ${isolated(columns[column])}`;
-    const told = Number.isNaN(x) ? "hidden by the mask" : number(x);
+    const told = Number.isNaN(x) ? given.lacks(row, column) : number(x);
     readout.textContent = say ? say(row, column, x) : `${cell()}: ${told}`;
     draw();
   }

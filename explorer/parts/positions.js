@@ -49,9 +49,12 @@ const DRAWN = {
     };
     const all = grid((i, j) => logits.at(layer, head, i, j) + 0 * bias[i * n + j]);
     const logitsWith = centred(all), without = centred(all.map((x, at) => x - bias[at]));
+    const lacks = (i, j) =>
+      Number.isNaN(bias[i * n + j]) ? "hidden by the mask" : "its weight is 0 in float32";
     const one = (title, cells, unit) => el("div", el("p.side", title), matrix({
       title, rows: labels, columns: labels, value: (i, j) => cells[i * n + j], scale: "signed",
-      unit, names: ["query", "key"], width: width < 750 ? Math.min(width, 360) : width / 3 - 20,
+      unit, lacks, names: ["query", "key"],
+      width: width < 750 ? Math.min(width, 360) : width / 3 - 20,
     }));
     const unit = largest(logitsWith);
     return el("div.row.three", one("the bias itself", bias, largest(bias)),
@@ -88,7 +91,7 @@ function positionsView(model) {
     repaint.add(draw);
     return box;
   });
-  const colours = boxes.length ? " Blue is above 0 and orange below; of angles, blue is a quarter " +
-    "of a turn and orange three." : "";
+  const colours = boxes.length ? " Blue is above 0 and orange below; of angles, blue is a " +
+    "quarter of a turn and orange three." : "";
   return section("Positions", note + colours, el("div.parts", ...boxes));
 }

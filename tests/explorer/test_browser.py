@@ -16,6 +16,7 @@ from test_trace import SENTENCE, traced, unpacked
 from tiny_models import LIMITS, tiny_model
 
 from configs.positions import Alibi, Rope
+from explorer.packed import pack
 from explorer.page import page
 from explorer.tree import searched
 
@@ -299,7 +300,11 @@ def test_the_search_says_why_it_ended(
 def test_the_bias_is_shown_with_the_logits_with_and_without_it(
     show: Callable[..., Page], traces: list[dict[str, Any]]
 ) -> None:
-    opened, trace = show(traces[1]), traces[1]
+    trace = traces[1]
+    logits = unpacked(trace["attention"]["encoder"]["log_weights"])
+    logits[0, 0, 0, 3] = -np.inf  # as by a steep slope, of a key that nothing hides
+    encoder = trace["attention"]["encoder"] | {"log_weights": pack(logits)}
+    opened = show({**trace, "attention": trace["attention"] | {"encoder": encoder}})
     boxes = ".parts .bias:first-child .matrix"
     assert len(opened.all(boxes)) == 3
     for canvas in opened.all(f"{boxes} canvas"):
@@ -307,13 +312,17 @@ def test_the_bias_is_shown_with_the_logits_with_and_without_it(
     readouts = opened.texts(f"{boxes} .readout")
     values = [float(text.split(": ")[-1].replace("−", "-")) for text in readouts]
     bias = unpacked(trace["position"]["parts"][0]["values"])[0, 0]
-    logits = unpacked(trace["attention"]["encoder"]["log_weights"])[0, 0]
-    expected = [bias[2, 0], logits[2, 0] - logits[2].mean()]
+    row = logits[0, 0, 2]
+    expected = [bias[2, 0], row[0] - row.mean()]
     expected.append(expected[1] - (bias[2, 0] - bias[2].mean()))
     assert values == pytest.approx(expected, abs=2e-3)
     opened.all(".parts .bias:last-child canvas")[0].send_keys(Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    assert "Blue is above 0 and orange below" in opened.texts(".note")[3]
     readout = opened.texts(".parts .bias:last-child .readout")[0]
     assert readout.endswith(": hidden by the mask")
+    to_it = [Keys.ARROW_UP] * 2 + [Keys.ARROW_RIGHT] * 3
+    opened.all(f"{boxes} canvas")[1].send_keys(*to_it)
+    assert opened.texts(f"{boxes} .readout")[1].endswith(": its weight is 0 in float32")
 
 
 def test_any_text_is_shown_as_text(show: Callable[..., Page], trained_run: Path) -> None:
