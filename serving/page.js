@@ -49,7 +49,9 @@ function setModel() {
     ? `Mean ${model.mbr} against the other translations, lines added up: higher is better.`
     : "Log-probability over the length penalty, lines added up: nearer to zero is likelier.";
   at("best").lang = at("prefix").lang = model.target;
+  const search = at("search").value; // kept where this model has it
   at("search").replaceChildren(...model.searches.map((name) => element("option", name)));
+  if (model.searches.includes(search)) at("search").value = search;
 }
 
 // ---------------------------------------------------------------------------------- translating

@@ -64,6 +64,8 @@ def test_typing_choosing_and_linking(browser: Chrome, server: Server) -> None:
     assert len(models.options) == 2
     models.select_by_index(1)
     until(browser, lambda: text_of(browser, "status").endswith(" ms"))
+    chosen = Select(browser.find_element(By.ID, "search")).first_selected_option
+    assert chosen.text == "greedy"  # what was chosen stays
 
 
 def test_any_text_is_shown_as_text_and_nothing_leaves_the_page(
