@@ -161,7 +161,6 @@ async function start() {
   const offered = await ask("models");
   models = offered.models;
   most = offered.max_chars;
-  text.maxLength = at("prefix").maxLength = most;
   at("model").replaceChildren(...models.map((model) => element("option", model.name)));
   setModel();
   for (const box of [text, at("prefix")]) box.addEventListener("input", later);

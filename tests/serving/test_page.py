@@ -123,3 +123,7 @@ def test_an_error_is_told_on_the_page(browser: Chrome, server: Server) -> None:
     write(browser, "mot\n" * 600)
     until(browser, lambda: "lines: at most 512" in text_of(browser, "status"))
     assert text_of(browser, "best") == ""  # and not what the text before became
+    write(browser, "")
+    browser.find_element(By.ID, "text").click()
+    browser.execute_cdp_cmd("Input.insertText", {"text": "mot " * 1500})  # as it is pasted
+    until(browser, lambda: "6,000 characters: at most 5,000" in text_of(browser, "status"))
