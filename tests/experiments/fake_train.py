@@ -43,7 +43,7 @@ if fate == "slow" and not resume:
 same = {"kind": "validation", "step": 3}
 lines = [{**same, "epoch": n, "loss": 3 / n, "accuracy": n / 4} for n in (1, 2)]
 for step, speed in enumerate((9.0, 100.0, 300.0), start=1):
-    of_epoch = {"epoch": min(step, 2), "loss": 4.0 - step}
+    of_epoch = {"epoch": 1 + step // 3, "loss": 4.0 - step}
     lines.append({"kind": "train", "step": step, **of_epoch, "tokens_per_second": speed})
 (run / "logs" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 print(run)

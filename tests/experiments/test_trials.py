@@ -36,7 +36,7 @@ def test_what_is_done_is_not_run_again(stand_in: StandIn) -> None:
     assert stand_in.calls() == both("sinusoidal", "rope", "sinusoidal", "rope")
     table = stand_in.table()
     assert stand_in.compare("rope", "--seeds", "0,1,01,1") == 0  # a seed named twice is one
-    assert "| rope, seed 0 | 1.500 |" in stand_in.text()
+    assert "| rope, seed 0 | 1.000 |" in stand_in.text()
     assert "## Ranking" in stand_in.text()
     assert stand_in.table() == table
     assert stand_in.compare("rope", "--seeds", "0,1,2", "--report_only") == 0

@@ -57,6 +57,24 @@ def test_what_waits_goes_together_with_its_like_and_in_order() -> None:
     assert found == [("a", ["0"]), ("a", ["1", "2", "4"]), ("b", ["3"]), ("a", ["5"])]
 
 
+def test_a_batch_begins_when_it_is_full_or_its_first_item_has_waited() -> None:
+    batches: list[list[int]] = []
+
+    async def run(n: int, pause: float, **how: Any) -> None:
+        batcher = Batcher(lambda key, items: batches.append(items) or items, max_waiting=20, **how)
+        async with batcher.running():
+            tasks = []
+            for item in range(n):
+                tasks.append(asyncio.create_task(batcher.submit("a", [item])))
+                await asyncio.sleep(pause)
+            await asyncio.gather(*tasks)
+
+    asyncio.run(asyncio.wait_for(run(2, 0.01, max_batch=2, max_wait=60), 10))
+    assert batches.pop() == [0, 1]
+    asyncio.run(run(10, 0.02, max_batch=20, max_wait=0.05))
+    assert len(batches[0]) < 10
+
+
 def test_a_cancelled_request_is_left_out_and_makes_room() -> None:
     async def then(batcher: Batcher, work: Work, first: Any) -> None:
         gone = asyncio.create_task(batcher.submit("a", ["1", "2", "3"]))

@@ -83,6 +83,11 @@ def test_steps_and_chunks_of_a_decoder_are_the_whole(bias: Any) -> None:
         close(stepwise_logits(layer, q, k, chunks), causal_logits(layer, q, k))
 
 
+def test_the_bias_is_that_of_its_stack() -> None:
+    for kind in ("encoder", "decoder"):
+        assert layer_of(BUCKETS, kind).inner.bidirectional == (kind == "encoder")
+
+
 def test_the_bias_is_made_once_for_sum_and_network() -> None:
     layer, at = layer_of(Kerple()), torch.arange(4)
     places, made = Places(at, at), []

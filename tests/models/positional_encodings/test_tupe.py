@@ -89,6 +89,11 @@ def test_logits_are_those_of_the_paper(relative: Any) -> None:
     check_logits(layer_of(relative), math.sqrt(0.5) if relative == UNSCALED else (2 * DH) ** -0.5)
 
 
+def test_the_relative_bias_is_that_of_its_stack() -> None:
+    for kind in ("encoder", "decoder"):
+        assert layer_of(BUCKETS, kind).relative.bidirectional == (kind == "encoder")
+
+
 def test_it_is_attention_over_words_and_positions_side_by_side() -> None:
     layer, at = layer_of(NoPosition()), torch.arange(6)
     q, k, v = (normal(2, N_HEADS, 6, DH, seed=s) for s in range(3))
@@ -140,12 +145,13 @@ def test_model_and_configuration_know_where_the_table_ends(position, source, tar
         bound = position.bound(side)
         assert (None if bound is None else bound.length) == length
     model = tiny_model(position)
-    for n_source, n_target in ((7, 2), (2, 7)):
+    for n_source, n_target in ((7, 2), (2, 7), (6, 6)):
         allowed = source is None or n_source <= source
         if allowed and (target is None or n_target <= target):
             assert model(sources(n_source), targets(1, n_target)).isfinite().all()
         else:
-            with pytest.raises(UserError, match=r"7 tokens .*max_positions allows"):
+            says = rf"{max(n_source, n_target)} tokens .*max_positions allows"
+            with pytest.raises(UserError, match=says):
                 model(sources(n_source), targets(1, n_target))
 
 
