@@ -70,25 +70,29 @@ def test_a_run_is_found_again_whatever_signs_its_variant_has(tmp_path: Path) -> 
     assert replace(trial).folder == other
 
 
-def test_what_is_told_of_a_training_is_that_of_its_best_checkpoint(tmp_path: Path) -> None:
-    """Of two validations whose losses are equal in the checkpoints' names it is the newer."""
-    trial = Trial("rope", 0, Config(), tmp_path, ("test",), ("test",))
+@pytest.mark.parametrize(
+    ("by", "sign", "values"),
+    [("loss", -1, {3: 1.50001, 4: 1.50004, 5: 1.6}), ("bleu", 1, {3: 9.00004, 4: 9.00001, 5: 8.0})],
+)
+def test_what_is_told_of_a_training_is_that_of_its_best_checkpoint(
+    tmp_path: Path, by: str, sign: int, values: dict[int, float]
+) -> None:
+    """Of two validations whose values are equal in the checkpoints' names it is the newer."""
+    config = apply_overrides(Config(), [f"evaluate.choose_by={by}"])
+    trial = Trial("rope", 0, config, tmp_path, ("test",), ("test",))
     run = Run(trial.folder / "rope_20260101_000000")
     run.checkpoints.mkdir(parents=True)
     run.logs.mkdir()
-    losses = {3: 1.50001, 4: 1.50004}
-    for epoch in losses:
-        (run.checkpoints / f"best_checkpoint_{epoch}_loss=-1.5000.pt").touch()
-    lines = [
-        json.dumps({"kind": "validation", "step": epoch, "epoch": epoch, "loss": loss})
-        for epoch, loss in losses.items()
-    ]
-    (run.logs / "metrics.jsonl").write_text("\n".join(lines))
+    for epoch, value in values.items():
+        (run.checkpoints / f"best_checkpoint_{epoch}_{by}={sign * value:.4f}.pt").touch()
+    same = {"kind": "validation", "step": 1}
+    lines = [{**same, "epoch": epoch, "loss": epoch, by: value} for epoch, value in values.items()]
+    (run.logs / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (trial.folder / "train.out").write_text(f"{run.path}\n")
     best = run.best()
     assert best is not None
     assert best.name.startswith("best_checkpoint_4_")
-    assert trial.training()["validation_loss"] == losses[4]
+    assert trial.training()["validation_loss"] == lines[1]["loss"]
 
 
 def test_a_run_is_found_again_when_the_schema_has_grown(stand_in: StandIn) -> None:

@@ -440,6 +440,14 @@ def test_patience_that_is_set_later_knows_the_best(folder: Path, by: str) -> Non
     assert list(log_of(run, "validation")) == [10, 20, 30, 40]
 
 
+def test_the_best_score_grows_as_the_loss_falls() -> None:
+    progress = Progress(epoch_length=1)
+    progress.load_state_dict({"step": 1, "best_loss": 2.0})  # as older releases saved it
+    assert progress.best_score == -2.0
+    progress.best_bleu = 30.0
+    assert progress.best_score == 30.0
+
+
 def test_auto_takes_the_newest_run_of_the_config_that_can_go_on(
     whole: Runs, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
