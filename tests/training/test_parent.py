@@ -132,8 +132,9 @@ def test_it_goes_on_without_its_parent(
 def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(
     folder: Path, parent: Run, tmp_path: Path
 ) -> None:
-    here = f"train.init_model=true train.runs_dir={tmp_path}"
+    here = f"train.init_model=true model.dropout=0.35 train.runs_dir={tmp_path}"
     mine = run_here(child_config(folder, parent, "train.max_steps=1", here)).run
+    assert json.loads(mine.config_file.read_text("utf-8"))["model"]["dropout"] == 0.35
     other = create_run(tmp_path, "other")  # the newest
     shutil.copy(mine.newest(), other.checkpoints)
     short = (

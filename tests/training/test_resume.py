@@ -189,6 +189,10 @@ def test_a_finished_run_is_not_trained_again(whole: Runs, tmp_path: Path) -> Non
         run_here(apply_overrides(config, ["train.max_epochs=1"]), resume=run.path)
     assert run.newest() == before
     again = copied(run, tmp_path)
+    [second] = again.checkpoints.glob("best_checkpoint_2_*")
+    (again.checkpoints / "regular_checkpoint_2.pt").unlink()  # nor is it made again
+    with pytest.raises(FinishedError):
+        run_here(apply_overrides(config, ["train.max_epochs=2"]), resume=second)
     run_here(apply_overrides(config, ["train.max_epochs=4"]), resume=again.path)
     log = log_of(again)
     assert sorted(log) == list(range(1, 41))

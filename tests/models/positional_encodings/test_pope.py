@@ -1,5 +1,6 @@
 """PoPE: its equation pair by pair, x-transformers, decoding, precision, known mistakes."""
 
+import itertools
 import math
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references import ANYWHERE, by_pair, catches, close, logits_of, normal
-from tiny_models import N_HEADS, configured, model_with, sources
+from tiny_models import N_HEADS, configured, sources, tiny_model
 from torch import Tensor
 from x_transformers.x_transformers import PolarEmbedding, apply_polar_pos_emb
 
@@ -16,6 +17,7 @@ from models.positional_encodings.base import Places, Role
 from models.positional_encodings.pope import Pope, polar
 
 BASE, DH = 100.0, 8
+ROPE, POPE = config.Rope(), config.Pope()
 Q, K = normal(2, N_HEADS, 9, DH, seed=1), normal(2, N_HEADS, 9, DH, seed=2)
 
 
@@ -82,8 +84,9 @@ def test_a_phase_past_its_bound_finds_the_way_back() -> None:
 
 def test_it_starts_without_phases_and_a_cache_is_as_wide_as_the_widest_layer() -> None:
     assert not configured(config.Pope()).delta.any()
-    for name, width in (("rope", DH), ("pope", 2 * DH), ("interleaved_pope", 2 * DH)):
-        model = model_with(name)
+    mixed = (config.Interleaved(others=a, nth=b) for a, b in itertools.permutations((ROPE, POPE)))
+    for position, width in ((ROPE, DH), *((each, 2 * DH) for each in (POPE, *mixed))):
+        model = tiny_model(position)
         state = model.init_state(model.encode(sources(4)), beam_size=1, max_len=3)
         assert state.cache.held.shape[-1] == width
 
