@@ -4,6 +4,7 @@ import logging
 import math
 import re
 import resource
+import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 from unittest import mock
@@ -134,12 +135,18 @@ def test_going_on_from_an_earlier_checkpoint_drops_what_came_after(
     tmp_path: Path, run: Run
 ) -> None:
     copy = create_run(tmp_path, "copy")
+    shutil.copytree(run.logs, copy.logs, dirs_exist_ok=True)
     lines = (run.logs / "metrics.jsonl").read_text("utf-8") + '{"kind": "train", "st'  # killed
     (copy.logs / "metrics.jsonl").write_text(lines, "utf-8")
     with RunLog(copy, first_step=20):
         pass
     assert list(log_of(copy)) == list(range(1, 21))
     assert list(log_of(copy, "validation")) == [10, 20]
+    events = EventAccumulator(str(copy.logs), size_guidance={"scalars": 0})
+    events.Reload()
+    for kind in ("train", "validation"):
+        steps = [event.step for event in events.Scalars(f"{kind}/loss")]
+        assert steps == list(log_of(copy, kind))
 
 
 def test_the_newest_run_is_the_one_begun_last_that_has_a_checkpoint(tmp_path: Path) -> None:
