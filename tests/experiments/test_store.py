@@ -1,18 +1,23 @@
 """What is kept of a training, and what is said of several seeds."""
 
 import json
+import re
 import resource
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
 from stand_in import StandIn
 
+from configs.schema import Config
+from experiments.comparison import Comparison
 from experiments.ranking import standings
-from experiments.store import Sentences, append_line, read_store
+from experiments.store import Record, Sentences, add_record, append_line, read_store
 from experiments.trials import Runner, Trial
 from translation.metrics import quantile_interval, resampled_bleu, summed_bleu
 from utils.errors import UserError
@@ -23,7 +28,9 @@ def stand_in(tmp_path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return StandIn(tmp_path, monkeypatch)
 
 
-def test_a_store_makes_every_file_again_where_the_runs_are_gone(stand_in: StandIn) -> None:
+def test_a_store_makes_every_file_again_where_the_runs_are_gone(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert stand_in.compare("rope", "--seeds", "0,1") == 0
     names = ("comparison.md", "comparison.csv", "comparison_bleu.png", "comparison_lengths.png")
     before = {name: (stand_in.output / name).read_bytes() for name in names}
@@ -38,6 +45,29 @@ def test_a_store_makes_every_file_again_where_the_runs_are_gone(stand_in: StandI
     assert {name: (stand_in.output / name).read_bytes() for name in names} == before
     assert not (stand_in.output / "comparison.jsonl").exists()
     assert str(stand_in.folder / "out") not in store.read_text("utf-8")  # no place of this machine
+
+    # A variant is compared with the baseline of its seed.
+    monkeypatch.setattr(Comparison, "draw", lambda *_: None)
+    *first, base, rope = [json.loads(line) for line in store.read_text("utf-8").splitlines()]
+    base["sentences"], rope["training"]["validation_loss"] = rope["sentences"], 1.25
+    store.write_text("".join(f"{json.dumps(each)}\n" for each in (*first, base, rope)), "utf-8")
+    assert stand_in.compare("rope", "--seeds", "0,1", "--store", str(store)) == 0
+    apart = {row["seed"]: float(row["difference"]) for row in stand_in.table() if row["baseline"]}
+    assert apart["0"] > apart["1"] == 0
+    alone = re.findall(r"^\| rope, seed (\d) \|", stand_in.text(), re.MULTILINE)
+    assert alone == ["1"]  # of the lowest validation loss
+
+
+def test_a_record_is_found_by_all_that_decides_its_scores(tmp_path: Path) -> None:
+    path, words = tmp_path / "store.jsonl", np.ones(1, dtype=int)
+    record = Record("run", {}, {"test": {}}, {"test": Sentences(words, made(1, 0.8, seed=0))})
+    plain = Trial("rope", 0, Config(), tmp_path, ("test",), ("test",))
+    others: list[Any] = [{"search": "greedy"}, {"average": 3}, {"weights_of": "0123456789"}]
+    trials = [plain, *(replace(plain, **other) for other in others)]
+    for trial in trials:
+        add_record(path, trial, record)
+    assert list(read_store(path)) == [trial.digest for trial in trials]
+    assert len({trial.digest for trial in trials}) == 4
 
 
 def test_a_training_is_kept_when_it_ends_and_once_though_two_look(

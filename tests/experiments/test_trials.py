@@ -16,7 +16,7 @@ from checkpoints.run import DamagedError, Run
 from configs.schema import Config
 from configs.serialize import apply_overrides, from_dict
 from experiments import comparison, trials
-from experiments.trials import Trial, as_before, training_digest
+from experiments.trials import Trial, as_before, reason, training_digest
 from utils.errors import UserError
 
 
@@ -170,9 +170,18 @@ def test_a_damaged_file_of_a_trial_is_made_again_or_named(stand_in: StandIn) -> 
         with pytest.raises(UserError, match=r"is damaged .*: delete .*scored\.json to score it"):
             stand_in.compare("sinusoidal")
         path.write_bytes(whole)
-    (folder / "scored.json").write_text("{", "utf-8")
-    assert stand_in.compare("sinusoidal") == 0
-    assert stand_in.calls() == ["test sinusoidal"]
+    [scores] = results.glob("*_scores.json")
+    for remove in (lambda: (folder / "scored.json").write_text("{", "utf-8"), scores.unlink):
+        remove()
+        assert stand_in.compare("sinusoidal") == 0
+        assert stand_in.calls() == ["test sinusoidal"]
+        stand_in.forget()
+
+
+def test_a_failure_is_told_by_the_last_error_or_else_the_last_word() -> None:
+    assert reason(2, "loading\nerror: one\n error: another\nmore\n") == "another"
+    assert reason(1, "Traceback:\nKeyError: 'x'\n\n") == "KeyError: 'x'"
+    assert reason(3, " \n") == "exit code 3"
 
 
 def wait_for(path: Path) -> None:

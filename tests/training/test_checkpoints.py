@@ -5,6 +5,7 @@ import math
 import re
 import resource
 import shutil
+import threading
 from datetime import datetime, timedelta
 from pathlib import Path
 from unittest import mock
@@ -23,7 +24,7 @@ from configs.schema import Config, TrainConfig
 from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
 from training import saving
-from training.log import RunLog
+from training.log import RunLog, is_validated
 from training.saving import AtomicSaver, Checkpoints, is_due
 from training.start import Progress
 from utils.errors import UserError
@@ -147,6 +148,54 @@ def test_going_on_from_an_earlier_checkpoint_drops_what_came_after(
     for kind in ("train", "validation"):
         steps = [event.step for event in events.Scalars(f"{kind}/loss")]
         assert steps == list(log_of(copy, kind))
+
+
+def test_a_validation_counts_once_its_line_is_whole(tmp_path: Path, run: Run) -> None:
+    assert [step for step in (1, 10, 11, 40, 400) if is_validated(run, step)] == [10, 40]
+    copy = create_run(tmp_path, "copy")
+    lines = (run.logs / "metrics.jsonl").read_bytes()
+    (copy.logs / "metrics.jsonl").write_bytes(lines[: lines.rindex(b"}")])
+    assert not is_validated(copy, 40)
+
+
+def test_a_table_keeps_its_columns_and_other_threads_their_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    told = lambda args: said.append(str(args.exc_value))  # noqa: E731
+    monkeypatch.setattr(threading, "excepthook", told)
+
+    def fail() -> None:
+        raise ValueError(type(threading.current_thread()).__name__)
+
+    theirs = type("Writer", (threading.Thread,), {"__module__": "tensorboard.summary.writer"})
+    run = create_run(tmp_path, "mine")
+    with RunLog(run, first_step=0) as log:
+        log.table("pairs", ("source", "found"), [("a|b", "c")], 1)
+        for kind in (threading.Thread, theirs):
+            thread = kind(target=fail)
+            thread.start()
+            thread.join()
+    assert said == ["Thread"]
+    assert threading.excepthook is told
+    events = EventAccumulator(str(run.logs))
+    events.Reload()
+    table = events.Tensors("pairs/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert table.splitlines()[2] == "| a&#124;b | c |"
+
+
+def test_of_two_errors_the_log_leaves_the_first(tmp_path: Path) -> None:
+    def full() -> RunLog:
+        log = RunLog(create_run(tmp_path, "mine"), first_step=0)
+        log.file.close()
+        log.file = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115
+        log.file.write("much")
+        return log
+
+    with pytest.raises(KeyError), full():
+        raise KeyError
+    with pytest.raises(UserError, match=r"cannot write .*: No space left"), full():
+        pass
 
 
 def test_the_newest_run_is_the_one_begun_last_that_has_a_checkpoint(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ BY_HAND = {
         Cosine(lr=1.0, warmup_steps=4),
         [0.25, 0.5, 0.75, 1.0, 0.0],
     ),
+    "a cosine of its warm-up alone": (Cosine(lr=3.0, warmup_steps=3), [1.0, 2.0, 3.0, 0.0]),
     "a plateau's warm-up": (Plateau(lr=2.0, warmup_steps=4), [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]),
     "constant": (Constant(lr=3e-4), [3e-4] * 5),
 }
