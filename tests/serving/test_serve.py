@@ -26,10 +26,11 @@ import inference
 import serve
 from configs.schema import DecodeConfig, Phrasebook, Sampling
 from data.corpora.phrasebook import PhrasebookCorpus
-from serving.app import Limits, build_app
+from serving.app import Limits, _joined, build_app
 from serving.tasks import Served, Task
 from translation.loading import load_run
 from translation.translator import Translator
+from utils.errors import UserError
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
 LIMITS = ("--max_chars", "2000", "--max_waiting", "16", "--max_batch", "8")
@@ -171,6 +172,28 @@ def test_what_spells_the_same_is_given_once() -> None:
     served = Served(loaded=cast(Any, None), translator=translator)
     [answer] = served.do(Task("", "translate", n_best=3), [("le chat", "")])
     assert answer == [{"text": "the cat", "score": -1.0}, {"text": "a cat", "score": -3.0}]
+
+
+def test_a_line_is_as_short_as_the_service_and_the_model_ask() -> None:
+    asked: list[Any] = []
+    translator: Any = SimpleNamespace(
+        encode=lambda texts: [text.split() for text in texts],
+        searcher=SimpleNamespace(longest=lambda side: {"source": 3}[side]),
+        decode=DecodeConfig(),
+        prefix_ids=lambda prefixes, *_: asked.extend(prefixes),
+    )
+    served = Served(loaded=cast(Any, None), translator=translator)
+    served.require_short("un deux trois", "un", prefix="one")
+    assert asked == ["one", "one"]
+    for most, allowed in ((9, 3), (2, 2)):
+        with pytest.raises(UserError, match=f"a line of 4 tokens: at most {allowed}; split it"):
+            served.require_short("un", "un deux trois quatre", most=most)
+
+
+def test_a_text_has_as_many_alternatives_as_each_of_its_lines() -> None:
+    one, two, three = ({"text": text, "score": -score} for score, text in enumerate("abc", start=1))
+    assert _joined([[one, two], [], [three]], 3) == [{"text": "a\n\nc", "score": -4}]
+    assert [each["text"] for each in _joined([[one, two], [three, one]], 3)] == ["a\nc", "b\na"]
 
 
 def test_words_are_linked(server: Server, trained_run: Path) -> None:

@@ -1,5 +1,6 @@
 """A mistake gets one line that names it, from every script that uses a trained model."""
 
+import argparse
 import gzip
 import importlib
 import shlex
@@ -17,6 +18,8 @@ from checkpoints.content import checkpoint_config, read_checkpoint
 from configs.schema import Learnable, Subword
 from configs.serialize import apply_overrides, to_dict
 from tokenizer.subword import SubwordTokenizer
+from utils.cli import integer, number
+from utils.errors import one_line
 
 BACK = "back_translate --src_file {tmp}/mono.fr --output"
 # A command (the trained run is meant where it names none), and words of the line that it gets.
@@ -294,3 +297,17 @@ def test_results_that_cannot_be_written_are_named(
     assert ended.code == 2
     assert ended.err.startswith(f"error: cannot write {run / 'results'}")
     assert ended.err.count("\n") == 1
+
+
+def test_a_limit_itself_is_allowed() -> None:
+    assert [integer(1, 8)(text) for text in ("1", "8")] == [1, 8]
+    assert [number(2.0)(text) for text in ("0", "2")] == [0, 2]
+    for read, text in ((integer(1, 8), "9"), (integer(1, 8), "0"), (number(2.0), "2.1")):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}': "):
+            read(text)
+
+
+def test_what_another_library_says_is_one_line_and_cut_where_it_is_long() -> None:
+    assert one_line(ValueError("two\nlines")) == "ValueError: two lines"
+    assert one_line(ValueError("x" * 160)) == f"ValueError: {'x' * 160}"
+    assert one_line(ValueError("x" * 161)) == f"ValueError: {'x' * 160}..."
