@@ -29,7 +29,7 @@ from data.corpora.build import build_corpus
 from translation.settings import config_change
 from translation.translator import Translator
 from utils.errors import UserError
-from utils.lines import as_line, read_lines, writer
+from utils.lines import as_line, count_lines, read_lines, writer
 
 infer = scripted(inference.main)
 
@@ -169,6 +169,16 @@ def test_a_link_is_followed_to_a_new_folder_and_a_pipe_stays_a_pipe(
 
 
 # -------------------------------------------------------------------------------------------- lines
+
+
+def test_lines_are_cut_and_counted_as_they_lie_in_a_file(tmp_path: Path) -> None:
+    path, mark = tmp_path / "lines", b"\xef\xbb\xbf"
+    path.write_bytes(mark + b"one\r\r\n" + mark + b"two\n\nlast")
+    with path.open("rb") as file:
+        assert list(read_lines(file, "lines")) == ["one\r", "\ufefftwo", "", "last"]
+    assert count_lines(path) == 4
+    path.write_bytes(b"one\n")
+    assert count_lines(path) == 1
 
 
 def test_a_file_is_translated_line_by_line_into_another(
