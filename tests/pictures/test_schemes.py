@@ -265,6 +265,7 @@ def test_two_orders_of_words_differ_with_a_scheme_and_without_one_are_the_same()
 def test_the_first_ideas_are_drawn_beside_a_scheme_with_all_distances() -> None:
     figure = draw("ideas", Sinusoidal(), n=9)["ideas_sinusoidal"]
     tables = [*first_ideas(9, 16).values(), scheme(Sinusoidal()).tables(9)[""]]
+    assert tables[1][:, 0].tolist() == [n / 8 for n in range(9)]  # a fraction of the length
     np.testing.assert_array_equal(images(figure)[:6], tables)
     apart = [[[np.linalg.norm(a - b) for b in table] for a in table] for table in tables]
     np.testing.assert_allclose(images(figure)[6:], apart)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from utils.errors import UserError
-from utils.files import atomic_path
+from utils.files import atomic_path, made_once
 from utils.lines import writer
 
 
@@ -27,3 +27,22 @@ def test_a_writer_answers_for_its_own_file_alone(tmp_path: Path) -> None:
     full = Path("/dev/full")
     with pytest.raises(UserError, match=f"cannot write {full}: No space"), writer(full) as write:
         write(["a"])
+
+
+def test_what_another_process_made_meanwhile_is_taken_and_what_is_stale_goes(
+    tmp_path: Path,
+) -> None:
+    folder, answers = tmp_path / "made_3", iter([False, True, False, False])
+    is_whole = lambda _: next(answers)  # noqa: E731
+    made: list[Path] = []
+    made_once(folder, made.append, is_whole=is_whole, stale=r"made_\d")
+    assert not made
+    for name in ("made_2", ".made_1.0af.tmp", "made_22", ".made_1.0af"):
+        (tmp_path / name).mkdir()
+    made_once(folder, lambda aside: (aside / "a").touch(), is_whole=is_whole, stale=r"made_\d")
+    assert (folder / "a").is_file()
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+        "made_3",
+        "made_22",
+        ".made_1.0af",
+    }

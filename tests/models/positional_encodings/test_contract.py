@@ -566,7 +566,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (
         lengths,
         {"position": config.XPos(scale_base=1.0), "source": 30, "target": 100},
-        r"scale_base = 1.0: allows for \d+ tokens on the target",
+        r"scale_base = 1.0: allows for 63 tokens on the target",  # 3.5^63 is 2e34
     ),
 ]
 
@@ -575,6 +575,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 def test_what_cannot_serve_is_refused_when_the_config_is_made(make, fields, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make(**fields)
+
+
+def test_positions_are_drawn_where_a_part_of_a_scheme_uses_them() -> None:
+    for scheme in (config.Interleaved(), config.Cope(), config.Ssmax(scheme=config.Cope())):
+        assert config.Randomized(scheme=scheme).scheme == scheme
 
 
 def test_a_decoder_that_counts_has_no_table_to_outgrow() -> None:
