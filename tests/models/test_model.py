@@ -191,7 +191,7 @@ def test_tying_separate_vocabularies_is_refused() -> None:
 @pytest.mark.parametrize("backend", ["scratch", "torch"])
 def test_a_fresh_model_starts_at_a_sensible_loss_in_training_mode(backend: Any) -> None:
     torch.manual_seed(0)
-    model = build_model(tiny_config(backend=backend), vocabulary())
+    model = build_model(tiny_config(backend=backend, output_bias=True), vocabulary())
     assert model.training
     assert all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
     assert model.src_embedding.weight.std().item() == pytest.approx(D_MODEL**-0.5, rel=0.2)

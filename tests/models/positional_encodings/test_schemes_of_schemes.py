@@ -213,3 +213,10 @@ def test_a_partner_in_the_encoder_has_no_parameters_for_the_decoder(name: str) -
     gates = sum(p.numel() for p in scheme_of(Fox()).parameters())
     both = sum(p.numel() for p in partner.parameters())
     assert sum(p.numel() for p in pair.parameters()) == gates + both // 2
+
+
+@pytest.mark.parametrize("name", "rope_learned repo deberta dape interleaved_fox ssmax".split())
+def test_stacks_of_unlike_depths_have_a_module_for_each_of_their_layers(name: str) -> None:
+    model = tiny_model(TINY[name], n_encoder_layers=4, n_decoder_layers=2)
+    model(sources(5), targets(1, 4)).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.scheme.parameters())
