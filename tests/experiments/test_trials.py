@@ -94,6 +94,10 @@ def test_what_is_told_of_a_training_is_that_of_its_best_checkpoint(
     assert best is not None
     assert best.name.startswith("best_checkpoint_4_")
     assert trial.training()["validation_loss"] == lines[1]["loss"]
+    assert trial.finished_run() == run.path
+    for path in run.checkpoints.iterdir():
+        path.unlink()
+    assert trial.finished_run() is None
 
 
 def test_a_run_is_found_again_when_the_schema_has_grown(stand_in: StandIn) -> None:
@@ -149,13 +153,15 @@ def test_a_run_that_was_cut_short_goes_on(stand_in: StandIn) -> None:
     minutes = float(stand_in.table()[1]["train_minutes"])
     assert minutes == pytest.approx(sum(attempt["seconds"] for attempt in attempts) / 60)
     # where nobody saw the end of one, or the file is damaged, they are not known
-    unseen = json.dumps([{**attempts[0], "seconds": None, "peak_mb": None}, attempts[1]])
-    for text, peak in ((unseen, str(attempts[1]["peak_mb"])), (unseen[:-9], ""), ("", "")):
+    first = {**attempts[0], "seconds": None, "peak_mb": None, "jobs": 3}
+    unseen, peak = json.dumps([first, attempts[1]]), str(attempts[1]["peak_mb"])
+    for text, known in ((unseen, (peak, "3")), (unseen[:-9], ("", "1")), ("", ("", "1"))):
         path.write_text(text, "utf-8")
         stand_in.forget()
         assert stand_in.compare("rope") == 0
         rope = stand_in.table()[1]
-        assert (rope["train_minutes"], rope["peak_memory_mb"]) == ("", peak)
+        assert rope["train_minutes"] == ""
+        assert (rope["peak_memory_mb"], rope["jobs"]) == known
 
 
 def test_a_damaged_file_of_a_trial_is_made_again_or_named(stand_in: StandIn) -> None:

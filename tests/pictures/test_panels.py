@@ -49,6 +49,7 @@ def test_a_title_takes_few_lines_and_fills_them_evenly(text, widest, lines) -> N
         ("\ud83d\u200d", "U+D83DU+200D"),
         ("\U000f0001", "U+F0001"),  # private use: no font has it, and tokens stay distinct
         ("Donaudampfschifffahrtsgesellschaft", "Donaudampfschifffah…"),
+        ("of twenty characters", "of twenty characters"),
         ("", ""),
     ],
 )

@@ -167,11 +167,18 @@ def test_as_many_samples_are_drawn_as_are_asked_for(trained_run: Path) -> None:
 def test_what_spells_the_same_is_given_once() -> None:
     beam = {-1.0: "the cat", -2.0: "the\ncat", -3.0: "a cat"}
     ranked = [SimpleNamespace(text=text, score=score) for score, text in beam.items()]
-    found = [SimpleNamespace(hypotheses=ranked)]
-    translator: Any = SimpleNamespace(decode=DecodeConfig(), translate=lambda *_, **__: found)
+    found, asked = [SimpleNamespace(hypotheses=ranked)], []
+
+    def translate(*_: Any, n_best: int, **__: Any) -> Any:
+        asked.append(n_best)
+        return found
+
+    translator: Any = SimpleNamespace(decode=DecodeConfig(), translate=translate)
     served = Served(loaded=cast(Any, None), translator=translator)
-    [answer] = served.do(Task("", "translate", n_best=3), [("le chat", "")])
-    assert answer == [{"text": "the cat", "score": -1.0}, {"text": "a cat", "score": -3.0}]
+    for n_best in (3, 99):
+        [answer] = served.do(Task("", "translate", n_best=n_best), [("le chat", "")])
+        assert answer == [{"text": "the cat", "score": -1.0}, {"text": "a cat", "score": -3.0}]
+    assert asked == [3, DecodeConfig().beam_size]  # as many as a beam has
 
 
 def test_a_line_is_as_short_as_the_service_and_the_model_ask() -> None:

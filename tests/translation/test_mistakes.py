@@ -50,7 +50,7 @@ MISTAKES = [
     ("inference --search greedy --src_text Oui. --n_best 2", "= 2: greedy search finds one"),
     (f"{BACK} {{tmp}}/x --set decode.search=sample", "decode.search: --search chooses it (here b"),
     ("inference --search greedy --src_text Oui. --beam_size 4", "decode.beam_size: greedy search"),
-    ("inference --output .", "Is a directory"),
+    ("inference --output .", "Is a directory; give another name"),
     ("inference --src_file {tmp}/mono.fr --output {tmp}/mono.fr", "mono.fr is the input itself"),
     ("inference --tgt_text Yes. --search beam", "--search beam is of no use beside --tgt_text: le"),
     ("inference --tgt_file LICENSE --engine auto", "--engine auto is of no use beside --tgt_file"),
