@@ -143,7 +143,7 @@ def test_the_centre_is_white_above_is_red_and_what_is_missing_grey(row, centre: 
 @pytest.mark.parametrize("circle", [False, True])
 def test_points_are_square_coloured_by_position_and_inside(circle: bool) -> None:
     angles = np.linspace(0, 5, 20)
-    drawn = np.stack((3 * np.cos(angles), np.sin(angles)), axis=1)
+    drawn = np.stack((-3 * np.cos(angles), np.sin(angles)), axis=1)
     three = {"PCA, source side": drawn, "MDS": drawn / 2, "third": drawn}
     figure = point_panels(three, columns=2, circle=circle, **LABELS)
     assert {"PCA, source side", "MDS", "position"} <= set(assert_legible(figure))
