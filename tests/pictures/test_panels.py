@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drawn import assert_legible, colour_bars, panels, points, suptitle
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -70,6 +71,7 @@ def test_curves_have_one_colour_and_a_legend_with_every_name() -> None:
         panels_of = {"above": above, "a title " * 14: below}
         figure = curve_panels(panels_of, title=long, x_label="epoch", y_label="loss")
         texts = assert_legible(figure)
+        FigureCanvasAgg(figure).draw()
     assert {"above", *above, "epoch", "loss"} <= set(texts)
     assert suptitle(figure) == long.strip()
     assert not any(text.get_parse_math() for text in figure.findobj(Text) if "$" in text.get_text())
@@ -128,6 +130,7 @@ def test_the_centre_is_white_above_is_red_and_what_is_missing_grey(row, centre: 
         warnings.simplefilter("error")
         figure = matrix_panels(np.array([[[row]]]), centre=centre, **LABELS)
         assert_legible(figure)
+        FigureCanvasAgg(figure).draw()
     image = panels(figure)[0].images[0]
     low, high = image.get_clim()
     assert (low + high) / 2 == pytest.approx(centre)
