@@ -9,7 +9,7 @@ NOTEBOOK = (ROOT / "docs/notebook.py").read_text("utf-8")
 
 
 def test_every_cell_of_the_notebook_runs(tmp_path: Path) -> None:
-    given = f"SETTINGS = {TINY!r} + ['train.max_epochs=1', 'data.cache_dir={tmp_path}/cache']\n"
+    given = f"SETTINGS = {TINY!r} + ['train.max_steps=2', 'data.cache_dir={tmp_path}/cache']\n"
     given += f"RUNS, N_SENTENCES = {str(tmp_path / 'runs')!r}, 4\n"
     cells = re.split(r"^# %%", NOTEBOOK, flags=re.MULTILINE)
     [parameters] = [i for i, cell in enumerate(cells) if cell.startswith(' tags=["parameters"]')]

@@ -52,7 +52,8 @@ def test_the_encoding_in_three_steps_trains_and_translates(tmp_path: Path) -> No
     assert sum(len(snippet(file).strip().splitlines()) for file in files) + 1 <= 40
 
     chosen = ["--position", "distance_decay", "--set", "model.position.slowest=0.05"]
-    arguments = ["--config", "configs/demo.py", *tiny_args(tmp_path), *chosen]
+    tiny = tiny_args(tmp_path, "train.max_steps=2")
+    arguments = ["--config", "configs/demo.py", *tiny, *chosen]
     words = ["--runs_dir", str(tmp_path / "runs"), "--src_text", "Le chat dort."]
     probe = f"import train, inference; train.main({arguments}); inference.main({words})\n"
     probe += "from experiments import copier, common; copier.VARIANTS['distance_decay']\n"
