@@ -8,7 +8,9 @@ import runpy
 import sys
 from pathlib import Path
 
-from data.corpora.build import build_corpus
+from configs.schema import ParallelFiles
+from data.corpora.base import CorpusReader
+from data.corpora.files import ParallelFilesCorpus
 
 arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 config = runpy.run_path(arguments["--config"])["config"]
@@ -23,7 +25,13 @@ variant = run.parent.name.split("_seed")[0]
 losses = json.loads(said.read_text()) if said.exists() else {}
 character_loss = losses.get(f"{variant} {config.train.max_tokens}", losses.get(variant, 0.5))
 edges = config.evaluate.length_buckets
-corpus = build_corpus(config.data)
+langs = config.data.src_lang, config.data.tgt_lang
+if isinstance(config.data.corpus, ParallelFiles):  # read without numpy, which takes longest
+    corpus: CorpusReader = ParallelFilesCorpus(config.data.corpus, *langs)
+else:
+    from data.corpora.build import build_corpus
+
+    corpus = build_corpus(config.data)
 (run / "results").mkdir(exist_ok=True)
 for split in [arguments["--split"]] if "--split" in arguments else corpus.test:
     text = corpus.load(split)
