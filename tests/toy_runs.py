@@ -30,9 +30,9 @@ from translation.loading import load_run
 NOUNS = "chat/the cat,chien/the dog,livre/the book,train/the train,jardin/the garden"
 NOUNS += ",pain/the bread,roi/the king,vent/the wind,lit/the bed"
 VERBS = "voit/sees,prend/takes,veut/wants,cherche/seeks"
-# 28 batches an epoch: with optim.accumulate=3, 10 updates, the last of one batch.
+# 19 batches an epoch: with optim.accumulate=2, 10 updates, the last of one batch.
 TOY = """
-    data.corpus=files data.max_len=40 data.batch_size=96 tokenizer.vocab_size=100
+    data.corpus=files data.max_len=40 data.batch_size=140 tokenizer.vocab_size=100
     model.d_model=16 model.n_heads=2 model.n_encoder_layers=1 model.n_decoder_layers=1
     model.d_ff=32 model.dropout=0.2 optim.schedule=constant optim.schedule.lr=0.003
     train.max_epochs=3 train.device=cpu train.precision=fp32 train.log_every=1

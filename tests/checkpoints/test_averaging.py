@@ -23,7 +23,7 @@ from utils.errors import UserError
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    kept = "train.keep_regular=3 train.keep_best=3 model.tie_embeddings=all optim.accumulate=3"
+    kept = "train.keep_regular=3 train.keep_best=3 model.tie_embeddings=all optim.accumulate=2"
     return toy_config(tmp_path_factory.mktemp("averaging"), kept)
 
 

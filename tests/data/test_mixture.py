@@ -230,7 +230,7 @@ def test_both_directions_double_the_training_pairs_alone(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_run_on_both_directions_has_the_vocabulary_of_one(tmp_path: Path) -> None:
-    forward = toy_config(tmp_path, "train.max_epochs=1", "optim.accumulate=9")
+    forward = toy_config(tmp_path, "train.max_epochs=1", "optim.accumulate=6")
     parts = tuple(
         Weighted(corpus=forward.data.corpus, weight=w, name=n) for w, n in ((1.0, "a"), (0.5, "b"))
     )

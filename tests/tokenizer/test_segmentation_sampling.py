@@ -259,7 +259,7 @@ def test_a_draw_that_is_too_long_gives_way_to_the_deterministic_form(tmp_path: P
 
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_with_the_same_segmentations(tmp_path: Path) -> None:
-    settings = ("tokenizer.sampling=0.3", "optim.accumulate=3", "train.max_epochs=2")
+    settings = ("tokenizer.sampling=0.3", "optim.accumulate=2", "train.max_epochs=2")
     config = toy_config(tmp_path, *settings, "train.keep_regular=3")
     whole = run_here(config).run
     stopped = run_here(apply_overrides(config, ["train.max_steps=13"])).run

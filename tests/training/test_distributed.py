@@ -32,7 +32,7 @@ from utils.errors import UserError
 # numbers of pairs that two do not divide.
 PLAIN = """
     model.dropout=0.0 optim.objective=sim_cut optim.objective.cut=0 optim.accumulate=3
-    train.ema_decay=0.9 train.checkpoint_every_steps=4
+    data.batch_size=96 train.ema_decay=0.9 train.checkpoint_every_steps=4
     evaluate.bleu_every_epochs=1 evaluate.bleu_sentences=7
 """
 EXACT = {"step", "epoch", "learning_rate"}

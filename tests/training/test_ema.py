@@ -20,7 +20,7 @@ from translation.translator import Translator
 from utils.errors import ConfigError, UserError
 
 SETTINGS = """
-    optim.accumulate=3 train.checkpoint_every_steps=14 train.keep_regular=3 train.patience=5
+    optim.accumulate=2 train.checkpoint_every_steps=14 train.keep_regular=3 train.patience=5
     train.ema_decay=0.7 model.tie_embeddings=all train.max_epochs=2 evaluate.bleu_every_epochs=1
 """
 

@@ -45,7 +45,7 @@ from utils.errors import UserError
 from utils.machine import is_out_of_memory
 
 # 10 updates an epoch
-STEPS = "optim.accumulate=3 train.checkpoint_every_steps=4 train.keep_regular=3"
+STEPS = "optim.accumulate=2 train.checkpoint_every_steps=4 train.keep_regular=3"
 FindRun = Callable[[], Run]
 
 
@@ -383,7 +383,7 @@ def test_a_run_that_cannot_fit_fails_before_its_first_update_with_the_remedy(
         learner.model.register_forward_pre_hook(no_room_above(max(sizes) - 1))
 
     monkeypatch.setattr(run_module, "largest_batches", noting)
-    words = r"to train \(.*\): use --set data.batch_size=48 --set optim.accumulate=6,"
+    words = r"to train \(.*\): use --set data.batch_size=70 --set optim.accumulate=4,"
     with pytest.raises(UserError, match="not enough memory " + words):
         run_here(toy_config(tmp_path, STEPS), hook=hook)
     assert engines[0].state.iteration == 0
@@ -541,7 +541,7 @@ def test_short_sentences_keep_their_number_at_once_after_long_ones_found_no_room
 
 def test_a_run_that_max_steps_ends_is_validated_and_goes_on_as_if_not(tmp_path: Path) -> None:
     plateau = "optim.schedule=plateau optim.schedule.lr=0.003 optim.schedule.warmup_steps=1"
-    rest = "optim.accumulate=3 train.patience=3 train.max_epochs=2"
+    rest = "optim.accumulate=2 train.patience=3 train.max_epochs=2"
     config = toy_config(tmp_path, plateau, rest)
     through = run_here(config).run
     result = run_here(apply_overrides(config, ["train.max_steps=7"]))

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parent(folder: Path) -> Run:
-    return run_here(toy_config(folder, "train.max_epochs=2 optim.accumulate=3")).run
+    return run_here(toy_config(folder, "train.max_epochs=2 optim.accumulate=2")).run
 
 
 def child_changes(folder: Path, parent: Run | Path) -> str:
@@ -52,7 +52,7 @@ def child_changes(folder: Path, parent: Run | Path) -> str:
             lines = (corpus / f"train.{language}").read_text("utf-8").splitlines(keepends=True)
             (corpus / f"train.{language}").write_text("".join(lines[100:]), "utf-8")
     path = parent.path if isinstance(parent, Run) else parent
-    changes = f"data.corpus.root={corpus} tokenizer.vocab_size=80 optim.accumulate=3"
+    changes = f"data.corpus.root={corpus} tokenizer.vocab_size=80 optim.accumulate=2"
     return f"{changes} train.init_from={path}"
 
 

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.slow
 
 Runs = dict[str, tuple[Config, Run]]
 STEPS = """
-    optim.accumulate=3 train.checkpoint_every_steps=14 train.keep_regular=3 train.patience=5
+    optim.accumulate=2 train.checkpoint_every_steps=14 train.keep_regular=3 train.patience=5
 """
 SCHEDULES = {
     "epoch_decay": """
@@ -99,7 +99,7 @@ def test_going_on_repeats_the_rest_bit_for_bit(
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 def test_any_number_of_loader_workers_gives_the_same_run_whatever_they_draw(folder: Path) -> None:
-    config = toy_config(folder, "tokenizer.sampling=0.2 optim.accumulate=3 train.max_epochs=2")
+    config = toy_config(folder, "tokenizer.sampling=0.2 optim.accumulate=2 train.max_epochs=2")
     first = run_here(apply_overrides(config, ["data.num_workers=0"])).run
     read = _Groups.__getitem__
 
@@ -171,7 +171,7 @@ def test_what_dies_between_an_update_its_log_and_its_checkpoint_is_done_again(
 
 def test_a_step_checkpoint_due_at_an_epochs_end_waits_for_the_epochs_work(folder: Path) -> None:
     every = "train.checkpoint_every_steps=10 train.checkpoint_every_epochs=2"
-    settings = ("optim.accumulate=3", every, SCHEDULES["epoch_decay"])
+    settings = ("optim.accumulate=2", every, SCHEDULES["epoch_decay"])
     run = run_here(toy_config(folder, *settings)).run
     assert not list(run.checkpoints.glob("step_checkpoint_*"))
     for epoch in (2, 3):  # the two that are kept
@@ -216,7 +216,7 @@ def test_a_precision_that_is_not_here_is_told_with_what_can_be_done(
     assert run_here(child).run != run
 
 
-FIXED = "model.d_ff=64 data.batch_size=120 optim.accumulate=2 train.seed=5 tokenizer.vocab_size=90"
+FIXED = "model.d_ff=64 data.batch_size=120 optim.accumulate=3 train.seed=5 tokenizer.vocab_size=90"
 
 
 @pytest.mark.parametrize("change", FIXED.split())
@@ -393,7 +393,7 @@ def test_the_newest_checkpoint_does_not_depend_on_time_stamps(whole: Runs, tmp_p
 def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) -> None:
     # From the third epoch on the rate is 1e-22 of the first: nothing gets better.
     schedule = "optim.schedule=epoch_decay optim.schedule.warmup_epochs=0 optim.schedule.decay=50"
-    train = "optim.accumulate=3 train.patience=2 train.max_epochs=9 train.keep_regular=5"
+    train = "optim.accumulate=2 train.patience=2 train.max_epochs=9 train.keep_regular=5"
     config = toy_config(folder, schedule, train)
     result = run_here(config)
     run = result.run
@@ -411,7 +411,7 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
 
 
 def test_the_patience_that_waits_for_bleu_goes_on(folder: Path, tmp_path: Path) -> None:
-    train = "optim.accumulate=3 train.patience=2 train.max_epochs=9 train.keep_regular=5"
+    train = "optim.accumulate=2 train.patience=2 train.max_epochs=9 train.keep_regular=5"
     config = toy_config(folder, BY_BLEU, train)
 
     def scored(*scores: float) -> Any:
@@ -437,7 +437,7 @@ def test_the_patience_that_waits_for_bleu_goes_on(folder: Path, tmp_path: Path) 
 @pytest.mark.parametrize("by", ["evaluate.choose_by=loss", BY_BLEU])
 def test_patience_that_is_set_later_knows_the_best(folder: Path, by: str) -> None:
     schedule = "optim.schedule=epoch_decay optim.schedule.warmup_epochs=0 optim.schedule.decay=50"
-    config = toy_config(folder, schedule, by, "optim.accumulate=3 train.max_epochs=3")
+    config = toy_config(folder, schedule, by, "optim.accumulate=2 train.max_epochs=3")
     run = run_here(config).run
     patient = apply_overrides(config, ["train.max_epochs=9", "train.patience=1"])
     assert run_here(patient, resume=run.path).stopped_early

@@ -119,7 +119,7 @@ def plateau_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Run]:
     settings = """
         optim.schedule=plateau optim.schedule.lr=1e-25 optim.schedule.warmup_steps=2
         optim.schedule.patience=1 optim.schedule.min_lr=0 optim.decay=matrices
-        optim.optimizer=adamw optim.weight_decay=0.01 optim.accumulate=7 train.max_epochs=4
+        optim.optimizer=adamw optim.weight_decay=0.01 optim.accumulate=5 train.max_epochs=4
     """
     config = toy_config(tmp_path_factory.mktemp("plateau"), settings)
     return config, run_here(config).run

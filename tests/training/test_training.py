@@ -136,7 +136,7 @@ def test_the_rate_that_is_logged_is_the_one_of_the_epoch(tmp_path: Path) -> None
         optim.schedule=epoch_decay optim.schedule.lr=0.001
         optim.schedule.warmup_epochs=1 optim.schedule.decay=0.5
     """
-    log = log_of(run_here(toy_config(tmp_path, "optim.accumulate=14", schedule)).run)
+    log = log_of(run_here(toy_config(tmp_path, "optim.accumulate=10", schedule)).run)
     rates = [line["learning_rate"] for line in log.values()]
     assert rates == pytest.approx([0.0005, 0.0005, 0.001, 0.001, 0.001, 0.001])
 
@@ -299,7 +299,7 @@ def test_a_budget_of_target_tokens_ends_the_run_and_is_what_the_schedule_spans(
     tmp_path: Path,
 ) -> None:
     cosine = "optim.schedule=cosine optim.schedule.lr=0.003 optim.schedule.warmup_steps=1"
-    config = toy_config(tmp_path, cosine, "optim.accumulate=3 train.max_epochs=1")
+    config = toy_config(tmp_path, cosine, "optim.accumulate=2 train.max_epochs=1")
     of_updates: list[int] = []
 
     def count(trainer: Engine, _: object) -> None:
