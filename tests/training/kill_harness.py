@@ -51,8 +51,8 @@ SETTINGS = f"""
     train.log_every=1 train.log_attention=false train.patience=9 train.ema_decay=0.9
     model.d_model=16 model.n_heads=2 model.n_encoder_layers=1 model.n_decoder_layers=1
     model.d_ff=32 model.dropout=0.2 tokenizer.vocab_size=300 data.corpus.n_train=300
-    data.corpus.n_validation=20 data.corpus.n_test=10 data.max_len=64 data.batch_size=192
-    optim.accumulate=3 optim.schedule.warmup_steps=10 evaluate.bleu_every_epochs=0 decode.max_len=24
+    data.corpus.n_validation=20 data.corpus.n_test=10 data.max_len=64 data.batch_size=288
+    optim.accumulate=2 optim.schedule.warmup_steps=10 evaluate.bleu_every_epochs=0 decode.max_len=24
 """.split()
 # Where the processor computes in it: to emulate it takes as long as all the rest.
 BF16 = ["train.precision=bf16"] * computes_bf16(CPU)
