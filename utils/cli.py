@@ -73,6 +73,10 @@ def run_main(main: Callable[[], None]) -> None:
     UserError and OSError (a folder that may not be entered, a full disk): the message on one line,
     exit code 2. Ctrl-C: 130. A closed pipe: 0.
     """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Threads of a product (GNU OpenMP) else spin for milliseconds where another program keeps
+        # one of them from its core, and all is many times as slow (benchmarks/README.md).
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # The name of a folder need not be valid UTF-8.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -1,10 +1,14 @@
-"""The memory that a process keeps, also for shapes of products."""
+"""The memory that a process keeps, also for shapes of products, and how its threads wait."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
 import torch
+
+from utils.cli import run_main
 
 HELD_MB = """
 import torch
@@ -51,3 +55,15 @@ def test_what_is_prepared_for_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch)
         for most in (["8"], [])
     )
     assert few < all_of_them / 2
+
+
+@pytest.mark.parametrize(
+    ("given", "turns"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_spin_as_long_as_they_are_told_to(
+    given: Mapping[str, str], turns: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(given))
+    run_main(lambda: None)
+    assert os.environ.get("GOMP_SPINCOUNT") == turns
