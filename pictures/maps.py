@@ -101,13 +101,11 @@ def principal_axes(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
 def scaled_map(table: np.ndarray) -> tuple[np.ndarray, float]:
     """Metric MDS of [T,D]: points [T,2] at distances close to those of the rows, and the stress.
 
-    It begins from classical scaling and has no randomness. The stress is Kruskal's stress-1, which
-    is 0 for equal distances.
+    It begins from classical scaling and has no randomness. The stress is Kruskal's stress-1 (1964),
+    relative to the distances in the map; 0 where all are kept.
     """
     from sklearn.manifold import MDS
     from sklearn.metrics import pairwise_distances
 
-    wanted = pairwise_distances(table)
-    points = MDS(n_init=1, init="classical_mds", metric="precomputed").fit_transform(wanted)
-    found = pairwise_distances(points)
-    return points, float(np.sqrt(((wanted - found) ** 2).sum() / (wanted**2).sum()))
+    mapped = MDS(n_init=1, init="classical_mds", metric="precomputed", normalized_stress=True)
+    return mapped.fit_transform(pairwise_distances(table)), float(mapped.stress_)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -563,7 +564,8 @@ def test_pca_and_mds_keep_what_a_plane_can_keep() -> None:
         kept = np.linalg.norm(found[:, None] - found, axis=-1)
         np.testing.assert_allclose(kept, distances, atol=1e-6)
     assert stress == pytest.approx(0.0, abs=1e-6)
-    assert scaled_map(np.eye(6))[1] > 0.1  # six equal distances do not fit in a plane
+    # Four at equal distances become a triangle and its middle.
+    assert scaled_map(np.eye(4))[1] == pytest.approx(2 - math.sqrt(3))
 
 
 def test_a_map_shows_both_sides_by_both_methods() -> None:
