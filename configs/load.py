@@ -15,7 +15,7 @@ from typing import Any
 from configs import schema
 from configs.position_names import NAMES
 from configs.schema import Config
-from configs.section import Section, to_dict
+from configs.section import to_dict
 from configs.serialize import apply_overrides, from_dict
 from utils.errors import ConfigError, closest_first
 from utils.files import write_text
@@ -117,7 +117,7 @@ def _fields_there(error: BaseException) -> str:
     said = r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'"
     unknown = re.match(said, str(error))
     section = vars(schema).get(unknown[1]) if unknown else None
-    if unknown is None or not isinstance(section, type) or not issubclass(section, Section):
+    if unknown is None or not dataclasses.is_dataclass(section):
         return ""
     fields = (field.name for field in dataclasses.fields(section))
     return f"; {unknown[1]} has: {', '.join(closest_first(unknown[2], fields))}"
