@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -98,3 +99,11 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def marian_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_marian_files(tmp_path_factory.mktemp("marian"))
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """For the tests of experiments, in whose folder the class lies."""
+    from stand_in import StandIn
+
+    return StandIn(tmp_path, monkeypatch)

@@ -28,11 +28,6 @@ from utils.errors import UserError
 from utils.tables import read_csv
 
 
-@pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    return StandIn(tmp_path, monkeypatch)
-
-
 def test_a_real_comparison_holds_what_was_measured(tmp_path: Path) -> None:
     output = tmp_path / "out"
     arguments = toy_command(tmp_path, "train.max_epochs=1", "decode.max_len=8")[1:]

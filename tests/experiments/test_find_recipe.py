@@ -21,8 +21,7 @@ ROUNDS = ("--variants", "4", "--rounds", "0.001,0.004")
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    stand_in = StandIn(tmp_path, monkeypatch)
+def stand_in(stand_in: StandIn, tmp_path: Path) -> StandIn:
     losses = {FOUR[0]: 0.3, FOUR[1]: 0.1, FOUR[2]: 0.2, FOUR[3]: 0.4, f"{FOUR[2]} 4000": 0.05}
     (tmp_path / "losses.json").write_text(json.dumps(losses))
     return stand_in

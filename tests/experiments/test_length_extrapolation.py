@@ -24,11 +24,6 @@ from translation.metrics import compare_statistics
 from utils.errors import UserError
 
 
-@pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    return StandIn(tmp_path, monkeypatch)
-
-
 def words(lines: Iterable[str]) -> list[int]:
     return [len(line.split()) for line in lines]
 

@@ -17,9 +17,9 @@ ABOVE = [50.5, 50.4, 50.6, 50.7, 50.1]
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+def stand_in(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setattr("utils.machine.cores", lambda: 2)
-    return StandIn(tmp_path, monkeypatch)
+    return stand_in
 
 
 def run(stand_in: StandIn, *more: str, bleu: list[float] = ABOVE) -> int:

@@ -23,11 +23,6 @@ from translation.metrics import quantile_interval, resampled_bleu, summed_bleu
 from utils.errors import UserError
 
 
-@pytest.fixture
-def stand_in(tmp_path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    return StandIn(tmp_path, monkeypatch)
-
-
 def test_a_store_makes_every_file_again_where_the_runs_are_gone(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,9 +22,9 @@ from utils.tables import markdown_table, read_csv, write_csv
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+def stand_in(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setattr(comparison.Comparison, "draw", lambda *_: None)  # slow, and no matter here
-    return StandIn(tmp_path, monkeypatch)
+    return stand_in
 
 
 def both(*names: str) -> list[str]:
