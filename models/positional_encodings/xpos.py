@@ -35,7 +35,7 @@ class XPos(Rotary):
     The powers are centred at position 0, always: any centre cancels in q.k, but only while q and k
     share it, and cached keys cannot follow one that moves with the length, as in some public code.
     The price is range: with the defaults the key's factor leaves float16 past position 4,500 and
-    float32 past 35,000.
+    float32 past 36,000.
     """
 
     def __init__(self, *, base: float, gamma: float, scale_base: float, form: Form) -> None:
