@@ -218,7 +218,7 @@ def add_record(path: Path, entry: Mapping[str, Any]) -> None:
     ]
     about = f"Wall time to {MARK:g} sacreBLEU by greedy search on Multi30k's validation split, by "
     about += f"the [rules](../speedrun.md). Row n is line n of {path.name}, which has each seed's "
-    about += "seconds, score and validation losses."
+    about += "seconds, score and validation losses. ± is the standard deviation over the seeds."
     text = f"# Records of the speedrun\n\n{textwrap.fill(about, 100)}\n\n"
     write_text(path.with_suffix(".md"), text + markdown_table(header, table))
     say(f"a record: {path}")
