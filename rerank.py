@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> None:
                 write(list(as_json) if args.json else [as_line(each.best.text) for each in found])
         if references is not None:
             weights = sorted({0.0, *args.weight})
-            write(weights_table(scored, references, weights).splitlines())
+            write(weights_table(scored, references, weights, data.src_lang).splitlines())
 
 
 if __name__ == "__main__":

@@ -229,7 +229,8 @@ def shift_rows(pairs: EvaluationSet, shifts: Sequence[int]) -> Rows:
             continue
         finally:
             model.scheme = scheme
-        bleu = summed_bleu(sentence_statistics(found, pairs.references).sum(0))
+        language = pairs.loaded.config.data.tgt_lang
+        bleu = summed_bleu(sentence_statistics(found, pairs.references, language).sum(0))
         rows.append(measured("sacrebleu", shift, bleu, n))
         if shift:
             same = fmean(a == b for a, b in zip(found, plain))

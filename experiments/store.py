@@ -42,7 +42,7 @@ class Sentences:
 
         source, reference, found = (trial.lines(split, what) for what in ("src", "ref", "hyp"))
         words = np.array([len(line.split()) for line, _ in zip(source, found, strict=True)])
-        return cls(words, sentence_statistics(found, reference))
+        return cls(words, sentence_statistics(found, reference, trial.config.data.tgt_lang))
 
     def pack(self) -> str:
         """Words, both lengths and the four matches; the totals follow from the length."""

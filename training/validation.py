@@ -55,7 +55,8 @@ class Validation:
         self.rows = self._translate() if due else []
         if self.rows:
             _, references, texts = map(list, zip(*self.rows))
-            self.evaluator.state.metrics["bleu"] = sacrebleu_score(texts, references)
+            language = self.config.data.tgt_lang
+            self.evaluator.state.metrics["bleu"] = sacrebleu_score(texts, references, language)
 
     def report(self, trainer: Engine) -> None:
         """Write down what was found."""

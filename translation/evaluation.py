@@ -214,7 +214,8 @@ class Result:
         theirs = stored if stored is not None else other.translate()[0]
         samples = pairs.loaded.config.evaluate.bootstrap_samples
         sides = self.hypotheses, theirs, pairs.references
-        paired = paired_bootstrap(*sides, samples=samples, seed=0)
+        language = pairs.loaded.config.data.tgt_lang
+        paired = paired_bootstrap(*sides, samples=samples, seed=0, language=language)
         low, high = paired.interval
         systems = pairs.loaded, other.loaded
         several = [f" and {len(each.partners)} more" * bool(each.partners) for each in systems]
@@ -246,15 +247,16 @@ def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
 def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = False) -> Result:
     loss, accuracy = pairs.loss_and_accuracy()
     hypotheses, seconds = pairs.translate()
-    config = pairs.loaded.config.evaluate
+    config, language = pairs.loaded.config.evaluate, pairs.loaded.config.data.tgt_lang
     scores = score_corpus(
         hypotheses,
         pairs.references,
         pairs.sources,
         length_buckets=config.length_buckets,
         bootstrap_samples=config.bootstrap_samples,
+        language=language,
         char_bleu=char_bleu,
-        multi30k=pairs.loaded.config.data.tgt_lang if multi30k else None,
+        multi30k=language if multi30k else None,
     )
     return Result(pairs, hypotheses, scores, loss, accuracy, seconds)
 

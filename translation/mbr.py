@@ -4,13 +4,15 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from configs.schema import DecodeConfig, Sampling
 from models.decoding.hypothesis import Hypothesis
+from translation.metrics import bleu_tokenizer
 
 
 def least_risk_first(
-    hypotheses: Sequence[Hypothesis], texts: Sequence[str], decode: DecodeConfig
+    hypotheses: Sequence[Hypothesis], texts: Sequence[str], decode: DecodeConfig, language: str = ""
 ) -> list[Hypothesis]:
     """The candidates of one sentence by expected utility, which becomes their score.
 
@@ -22,7 +24,9 @@ def least_risk_first(
     """
     from sacrebleu.metrics import BLEU, CHRF
 
-    metric = CHRF() if decode.mbr == "chrf" else BLEU(effective_order=True, force=True)
+    metric: Any = CHRF()
+    if decode.mbr == "bleu":
+        metric = BLEU(effective_order=True, force=True, tokenize=bleu_tokenizer(language))
     drawn = isinstance(decode.search, Sampling)
     log_probs = [0.0 if drawn else h.log_prob for h in hypotheses]
     raw = [math.exp(log_prob - max(log_probs)) for log_prob in log_probs]

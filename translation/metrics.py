@@ -1,13 +1,19 @@
 """Corpus scores of translations: text in, numbers out."""
 
+import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from utils.errors import UserError
+from utils.languages import language_code
 
+logger = logging.getLogger(__name__)
+
+TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # as `sacrebleu -l` takes them
 ORDER = 4  # the 4 of BLEU-4
 _RESAMPLED_PER_CHUNK = 4_000_000  # drawn sentences held at once: bounds memory at about 100 MB
 
@@ -26,13 +32,13 @@ class LengthBucket:
 class CorpusScores:
     """Every score of one set of translations; signatures make a score reproducible."""
 
-    bleu4: float  # nltk's corpus_bleu on lists of sacreBLEU's 13a tokens, 0..1, not smoothed
+    bleu4: float  # nltk's corpus_bleu on lists of the tokens of `signature`, 0..1, not smoothed
     sacrebleu: float  # 0..100
     signature: str
     chrf: float  # 0..100
     chrf_signature: str
     brevity_penalty: float
-    length_ratio: float  # 13a tokens of hypotheses / references
+    length_ratio: float  # tokens of `signature`, hypotheses / references
     interval: tuple[float, float]  # 2.5% and 97.5% quantiles of resampled sacreBLEU
     buckets: tuple[LengthBucket, ...]
     char_bleu: float | None  # nltk's corpus_bleu of plain strings, so of characters, 0..1
@@ -59,20 +65,21 @@ def score_corpus(
     *,
     length_buckets: Sequence[int],
     bootstrap_samples: int,
+    language: str = "",
     char_bleu: bool = False,
     multi30k: str | None = None,
 ) -> CorpusScores:
     """Score detokenised translations against one reference each.
 
     `length_buckets` are increasing upper ends, in source words (split at white space); a last, open
-    bucket follows. `multi30k` is the language for `multi30k_bleu`. Raises UserError where the
-    numbers of sentences differ or are 0.
+    bucket follows. `language` is the target's; `multi30k` that of `multi30k_bleu`. Raises UserError
+    where the numbers of sentences differ or are 0.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
     _check_aligned(hypotheses=hypotheses, references=references, sources=sources)
-    statistics = sentence_statistics(hypotheses, references)
-    bleu, chrf = BLEU(), CHRF()
+    statistics = sentence_statistics(hypotheses, references, language)
+    bleu, chrf = BLEU(tokenize=bleu_tokenizer(language)), CHRF()
     score = bleu.corpus_score(hypotheses, [references])
     chrf_score = chrf.corpus_score(hypotheses, [references])
     (resampled,) = resampled_bleu([statistics], bootstrap_samples, seed=0)
@@ -101,6 +108,7 @@ def paired_bootstrap(
     *,
     samples: int,
     seed: int,
+    language: str = "",
 ) -> PairedResult:
     """Is system b better than system a? Paired bootstrap over sentences (Koehn 2004, section 4).
 
@@ -114,7 +122,8 @@ def paired_bootstrap(
     The interval is the 2.5% and 97.5% quantiles of d. Raises UserError as score_corpus.
     """
     _check_aligned(hypotheses_a=hypotheses_a, hypotheses_b=hypotheses_b, references=references)
-    a, b = (sentence_statistics(side, references) for side in (hypotheses_a, hypotheses_b))
+    sides = hypotheses_a, hypotheses_b
+    a, b = (sentence_statistics(side, references, language) for side in sides)
     return compare_statistics(a, b, samples=samples, seed=seed)
 
 
@@ -164,13 +173,16 @@ def multi30k_bleu(hypotheses: Sequence[str], references: Sequence[str], language
     return bleu.corpus_score(prepared(hypotheses), [prepared(references)]).score
 
 
-def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+def sacrebleu_score(
+    hypotheses: Sequence[str], references: Sequence[str], language: str = ""
+) -> float:
     """sacreBLEU (0..100) alone, for validation. Raises UserError as score_corpus."""
     from sacrebleu.metrics import BLEU
 
     _check_aligned(hypotheses=hypotheses, references=references)
     # force: no advice about tokenised text on every validation; the final scoring still gives it.
-    return BLEU(force=True).corpus_score(hypotheses, [references]).score
+    bleu = BLEU(force=True, tokenize=bleu_tokenizer(language))
+    return bleu.corpus_score(hypotheses, [references]).score
 
 
 def format_scores(scores: CorpusScores) -> str:
@@ -206,7 +218,25 @@ def _check_aligned(**columns: Sequence[str]) -> None:
         raise UserError(f"nothing to score: {counts}; give one line of each for every sentence")
 
 
-def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+@cache
+def bleu_tokenizer(language: str) -> str:
+    """sacreBLEU's tokenizer for a language, as its `-l` takes it; `char` where MeCab is missing."""
+    from sacrebleu.metrics import BLEU
+
+    code = language_code(language) or ""
+    name = TOKENIZERS.get(code, BLEU.TOKENIZER_DEFAULT)
+    try:
+        BLEU(tokenize=name)
+    except RuntimeError:
+        remedy = f"pip install 'sacrebleu[{code}]'"
+        logger.warning("sacreBLEU of %s counts characters: for words %s", language, remedy)
+        return "char"
+    return name
+
+
+def sentence_statistics(
+    hypotheses: Sequence[str], references: Sequence[str], language: str = ""
+) -> np.ndarray:
     """What BLEU needs of each sentence, [n, 10]: both lengths, 4 matches, 4 totals.
 
     Their sum over any set of sentences gives the corpus BLEU of that set.
@@ -214,7 +244,7 @@ def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) ->
     from sacrebleu.metrics import BLEU
 
     # effective_order changes a sentence's score, which is not used, and no count: it keeps quiet.
-    bleu = BLEU(force=True, effective_order=True)
+    bleu = BLEU(force=True, effective_order=True, tokenize=bleu_tokenizer(language))
     rows = np.empty((len(hypotheses), 2 + 2 * ORDER))
     for row, hypothesis, reference in zip(rows, hypotheses, references, strict=True):
         score = bleu.sentence_score(hypothesis, [reference])

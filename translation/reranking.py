@@ -98,11 +98,14 @@ def score_reverse(reverse: Translator, items: Iterable[Translated]) -> Iterator[
 
 
 def weights_table(
-    scored: Sequence[Scored], references: Sequence[str], weights: Sequence[float]
+    scored: Sequence[Scored],
+    references: Sequence[str],
+    weights: Sequence[float],
+    language: str = "",
 ) -> str:
     """sacreBLEU by weight, the best bold; each beside the first by paired bootstrap."""
     best = [[each.ranked(weight).best.text for each in scored] for weight in weights]
-    first, *_ = statistics = [sentence_statistics(texts, references) for texts in best]
+    first, *_ = statistics = [sentence_statistics(x, references, language) for x in best]
     compared = [compare_statistics(first, each, samples=SAMPLES, seed=0) for each in statistics]
     top = max(each.bleu_b for each in compared)
     rows: list[list[str]] = []

@@ -93,6 +93,7 @@ class BatchSearch:
     device: torch.device
     engine: CTranslate2 | None = None
     workers: Workers | None = None
+    language: str = ""  # of the translations
 
     @property
     def precision(self) -> str:
@@ -134,8 +135,7 @@ class BatchSearch:
 
         if self.workers is None or len(sources) <= most:
             return in_batches(lengths, most, lambda rows: self._search(**job(rows)), progress)
-        rest: Sequence[int] = sorted(range(len(sources)), key=lambda i: -lengths[i])
-        batches = []
+        rest, batches = sorted(range(len(sources)), key=lambda i: -lengths[i]), []
         while rows := next_batch(lengths, rest, most):
             batches.append(rows)
             rest = rest[len(rows) :]
@@ -186,7 +186,7 @@ class BatchSearch:
         if greedy or decode.mbr is None:
             return ranked
         texts = (self.tokenizer.decode_batch([h.ids for h in each]) for each in ranked)
-        return [least_risk_first(*candidates, decode) for candidates in zip(ranked, texts)]
+        return [least_risk_first(*each, decode, self.language) for each in zip(ranked, texts)]
 
 
 def _require_numbers(found: Sequence[Sequence[Hypothesis]], precision: str) -> None:

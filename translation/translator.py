@@ -110,7 +110,9 @@ class Translator:
         model = loaded.network(device)
         if dtype != torch.float32:
             model = copy.deepcopy(model).to(dtype)
-        searcher = BatchSearch(model, loaded.tokenizer, device, engine, workers)
+        searcher = BatchSearch(
+            model, loaded.tokenizer, device, engine, workers, loaded.config.data.tgt_lang
+        )
         return cls(searcher, loaded.config.decode)
 
     @property

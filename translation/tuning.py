@@ -67,6 +67,7 @@ def tune(pairs: EvaluationSet, *, beams: Sequence[int], penalties: Sequence[floa
     searched once. Larger beams are searched for each penalty, since it decides when a search ends
     and which hypotheses are kept.
     """
+    language = pairs.loaded.config.data.tgt_lang
     plain = replace(pairs.translator.decode, search=Beam(), mbr=None, n_best=1)
     first, *others = sorted(set(penalties))
     bleu: dict[tuple[int, float], float] = {}
@@ -77,7 +78,7 @@ def tune(pairs: EvaluationSet, *, beams: Sequence[int], penalties: Sequence[floa
                 continue
             decode = replace(plain, beam_size=beam, length_penalty=penalty)
             hypotheses, seconds = pairs.translate(decode)
-            score = bleu[beam, penalty] = sacrebleu_score(hypotheses, pairs.references)
+            score = bleu[beam, penalty] = sacrebleu_score(hypotheses, pairs.references, language)
             told = f"beam {beam}, length penalty {penalty:g}: BLEU {score:.2f} ({seconds:.1f} s)"
             print(told, file=sys.stderr, flush=True)
     return Grid(pairs.split, len(pairs.references), bleu)

@@ -119,6 +119,24 @@ def test_scores_and_signatures_are_sacrebleus_own():
     assert result.n == 60
 
 
+def test_text_without_spaces_is_cut_as_sacrebleu_cuts_its_language(monkeypatch, caplog):
+    hypotheses, references = ["猫在椅子上睡觉。"], ["猫在椅子上睡着了。"]
+    result = score(hypotheses, references, language="zh_CN")
+    theirs = sacrebleu.BLEU(trg_lang="zh")
+    assert result.sacrebleu == theirs.corpus_score(hypotheses, [references]).score > 50
+    assert "|tok:zh|" in result.signature
+    assert result.bleu4 == pytest.approx(result.sacrebleu / 100, abs=1e-9)
+    assert result.interval == pytest.approx((result.sacrebleu,) * 2)
+    assert sacrebleu_score(hypotheses, references, "zho") == result.sacrebleu
+    assert sacrebleu_score(hypotheses, references, "de") == 0
+    paired = paired_bootstrap(hypotheses, references, references, samples=9, seed=0, language="cn")
+    assert (paired.bleu_a, paired.bleu_b) == pytest.approx((result.sacrebleu, 100))
+    # Where MeCab is missing, characters are counted, and the signature says so.
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    assert metrics.bleu_tokenizer.__wrapped__("ja") == "char"
+    assert "pip install 'sacrebleu[ja]'" in caplog.text
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(*[st.lists(st.sampled_from("abc"), max_size=7)] * 2), min_size=1, max_size=4)
