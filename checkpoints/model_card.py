@@ -9,11 +9,11 @@ from typing import Any
 from configs.schema import Config
 from configs.section import to_dict
 from tokenizer.base import BaseTokenizer
+from utils.languages import language_code
 from utils.tables import markdown_table
 
 _CARD = """---
-language: {languages}
-library_name: transformers
+{languages}library_name: transformers
 pipeline_tag: translation
 license: unknown
 ---
@@ -71,6 +71,7 @@ def model_card(
     needs = "transformers 5 or newer: older ones have one embedding for both sides.\n"
     both = ", in both directions" if data.directions == "both" else ""
     corpus = json.dumps(to_dict(data)["corpus"], ensure_ascii=False)
+    codes = [each for each in map(language_code, (data.src_lang, data.tgt_lang)) if each]
     header = ["split", "search", "sentences", "sacreBLEU", "95% interval", "chrF"]
     own = {"checkpoint_sha256": checksum, **{key: to_dict(data)[key] for key in READING}}
     rows = list(_scores(results, json.loads(json.dumps(own))))
@@ -84,7 +85,7 @@ def model_card(
         "trained for": "{epoch} epochs, {step:,} updates".format_map(progress),
     }
     return _CARD.format(
-        languages=json.dumps([data.src_lang, data.tgt_lang]),
+        languages=f"language: {json.dumps(codes)}\n" if codes else "",
         name=config.name,
         src=data.src_lang,
         tgt=data.tgt_lang,

@@ -28,6 +28,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import export as script
 import test as test_script
 from checkpoints.ctranslate2 import convert
+from checkpoints.model_card import model_card
 from checkpoints.transformers_export import write_transformers
 from configs import schema
 from configs.schema import Config, DecodeConfig, Sinusoidal, Subword
@@ -341,6 +342,26 @@ def test_the_script_writes_a_folder_whose_card_works(
     exec(snippet, {})
     translation = Translator.load(run, device="cpu").translate("Le chat dort.")
     assert capsys.readouterr().out == f"{translation.text}\n"
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "line"),
+    [
+        ("zh_CN", "pt-BR", 'language: ["zh", "pt"]'),
+        ("deu", "English", 'language: ["deu"]'),
+        ("source", "target", "library_name: transformers"),
+    ],
+)
+def test_a_card_names_languages_by_codes_that_the_hub_takes(
+    src: str, tgt: str, line: str, tmp_path: Path
+) -> None:
+    corpus = schema.ParallelFiles(root="x")
+    config = Config(data=schema.DataConfig(corpus=corpus, src_lang=src, tgt_lang=tgt))
+    how: dict[str, Any] = {"n_parameters": 1, "results": tmp_path, "checksum": ""}
+    tokenizer = SubwordTokenizer.train(["a b"], Subword())
+    card = model_card(config, tokenizer, {"epoch": 1, "step": 1}, **how)
+    assert card.splitlines()[1] == line
+    assert f"Translates {src} to {tgt}." in card
 
 
 POSITION = "model.position.kind = '{}'".format
