@@ -1,19 +1,20 @@
 """Text in figures: any string as it is, measured before it is placed."""
 
 import textwrap
-from typing import Any
 
 MOST_TOKENS = 512  # of each side of an attention map: more cannot be read
 
 
-def _font() -> Any:
-    from matplotlib.font_manager import FontProperties, findfont, get_font
+def _fonts() -> list[str]:
+    """Their files, as matplotlib draws: a glyph is of the first of `font.family` that has it."""
+    from matplotlib import rcParams
+    from matplotlib.font_manager import FontProperties, findfont
 
-    return get_font(findfont(FontProperties()))
+    return [findfont(FontProperties(family=[name])) for name in rcParams["font.family"]]
 
 
 def visible(text: str, limit: int | None = None) -> str:
-    """The text as it can be drawn: on one line, with U+XXXX where the font has no glyph.
+    """The text as it can be drawn: on one line, with U+XXXX where no font has a glyph.
 
     A missing glyph would be a box like any other, and a warning. SentencePiece's ▁ becomes _: in
     DejaVu Sans it hangs below the line and pushes upright labels out of their column. Spaces
@@ -22,9 +23,12 @@ def visible(text: str, limit: int | None = None) -> str:
     escapes = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "▁": "_"}
     if text.isspace():
         text = text.replace(" ", "␣")
-    has_glyph = _font().get_char_index
+    from matplotlib.font_manager import get_font
+
+    glyphs = [get_font(file).get_char_index for file in _fonts()]
     shown = "".join(
-        escapes.get(c) or (c if c.isprintable() and has_glyph(ord(c)) else f"U+{ord(c):04X}")
+        escapes.get(c)
+        or (c if c.isprintable() and any(glyph(ord(c)) for glyph in glyphs) else f"U+{ord(c):04X}")
         for c in text
     )
     return shown if limit is None or len(shown) <= limit else f"{shown[: limit - 1]}…"
@@ -32,7 +36,9 @@ def visible(text: str, limit: int | None = None) -> str:
 
 def width_of(text: str, size: float) -> float:
     """Inches that a line of (visible) text takes at this font size."""
-    font = _font()
+    from matplotlib.font_manager import get_font
+
+    font = get_font(_fonts())
     font.set_size(size, 72)
     font.set_text(text)
     return font.get_width_height()[0] / 64 / 72

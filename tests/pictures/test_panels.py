@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drawn import assert_legible, colour_bars, panels, points, suptitle
+from matplotlib import rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -56,6 +57,15 @@ def test_a_title_takes_few_lines_and_fills_them_evenly(text, widest, lines) -> N
 )
 def test_a_text_that_cannot_be_drawn_as_it_is_is_spelled_out(text: str, shown: str) -> None:
     assert visible(text, 20) == shown
+
+
+def test_a_font_named_behind_the_first_draws_what_that_lacks(monkeypatch) -> None:
+    assert visible("𝒜a") == "U+1D49Ca"
+    monkeypatch.setitem(rcParams, "font.family", ["DejaVu Sans", "STIXGeneral"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert width_of(visible("𝒜a"), 10) > width_of("a", 10) + 0.05
+    assert visible("𝒜a中") == "𝒜aU+4E2D"
 
 
 # ------------------------------------------------------------------------------------------- panels
