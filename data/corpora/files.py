@@ -12,6 +12,7 @@ from data.corpora.text import normalize_whitespace, read_packed
 from utils.errors import UserError
 
 MAX_NAMES = 20  # of a folder's files in an error message
+CONVERT = "convert the file (iconv -f ITS_ENCODING -t UTF-8)"
 
 
 class ParallelFilesCorpus(CorpusReader):
@@ -39,12 +40,14 @@ class ParallelFilesCorpus(CorpusReader):
                 pairs.append((src, tgt))
                 continue
             bad = None in (src, tgt)
-            reason, wrong = ("bad_utf8", "not UTF-8") if bad else ("empty", "an empty line")
+            reason, remedy = "empty", "an empty line; mend the file"
+            if bad:
+                reason, remedy = "bad_utf8", f"not UTF-8; {CONVERT}"
             if getattr(self.config, f"on_{reason}") == "error":
                 path = paths[(src, tgt).index(None if bad else "")]
                 raise UserError(
-                    f"{path}, line {number:,}: {wrong}; mend the file, or leave such pairs out "
-                    f"with --set data.corpus.on_{reason}=skip"
+                    f"{path}, line {number:,}: {remedy}, or leave such pairs out with "
+                    f"--set data.corpus.on_{reason}=skip"
                 )
             skipped[reason] += 1
         if not pairs:
@@ -79,6 +82,8 @@ def _lines(path: Path) -> list[str | None]:
     inside sentences of real corpora; one such cut shifts the two sides against each other.
     """
     raw = read_packed(path) if path.suffix == ".gz" else path.read_bytes()
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # its "\n" are none of ours
+        raise UserError(f"{path}: UTF-16; {CONVERT}")
     lines: list[str | None] = []
     for line in io.BytesIO(raw.removeprefix(codecs.BOM_UTF8)):
         try:

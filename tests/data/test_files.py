@@ -79,6 +79,7 @@ ONE = {"train.fr": b"a\n", "train.en": b"b\n"}
         ({"valid.en": b"a\n", "x": b""}, r"neither .*train\.fr nor train\.fr\.gz .*: valid\.en, x"),
         ({}, "the folder holds: nothing"),
         ({"train.fr/x": b"", "train.en": b"b\n"}, r"train\.fr or \.gz: a folder, or a link"),
+        (ONE | {"train.fr": "à\n".encode("utf-16")}, r"train\.fr: UTF-16; convert .*iconv"),
         (ONE | {"train.fr": b"\n"}, "no pair of sentences left of 1 lines"),
         ({"train.fr": b"", "train.en": b""}, "no pair of sentences left of 0 lines"),
     ],
@@ -115,7 +116,9 @@ def test_a_damaged_gzip_file_is_named(tmp_path: Path) -> None:
 
 def test_bad_utf8_names_file_and_line_or_is_counted(tmp_path: Path) -> None:
     write(tmp_path, b"un\nd\xe9j\xe0\n", "one \ufffd\nalready\n")
-    with pytest.raises(UserError, match=r"train\.fr, line 2: not UTF-8.*on_bad_utf8=skip"):
+    with pytest.raises(
+        UserError, match=r"train\.fr, line 2: not UTF-8; convert .*on_bad_utf8=skip"
+    ):
         load(tmp_path)
     text = load(tmp_path, on_bad_utf8="skip")
     assert pairs(text) == [("un", "one \ufffd")]  # that character in the text is none
