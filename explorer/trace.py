@@ -54,11 +54,11 @@ def trace(
         "about": f"epoch {loaded.epoch}, update {loaded.step:,}",
         "source": {
             **words(normalize_whitespace(src_text), attention.source),
-            "lang": loaded.config.data.src_lang,
+            "lang": loaded.config.data.src_lang.replace("_", "-"),  # as HTML names it
         },
         "target": {
             **words(attention.text, attention.target),
-            "lang": loaded.config.data.tgt_lang,
+            "lang": loaded.config.data.tgt_lang.replace("_", "-"),
             "given": tgt_text is not None,
             "start": start,
             **_probabilities(translator, source, target),

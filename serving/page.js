@@ -30,8 +30,10 @@ async function ask(path, body, signal) {
   return answer;
 }
 
+const tag = (code) => code.replaceAll("_", "-"); // "zh_CN", as files are named
+
 function language(code) {
-  try { return new Intl.DisplayNames(["en"], { type: "language" }).of(code); } catch { return code; }
+  try { return new Intl.DisplayNames(["en"], { type: "language" }).of(tag(code)); } catch { return code; }
 }
 
 function chosen() {
@@ -43,12 +45,12 @@ function setModel() {
   at("source-name").textContent = language(model.source);
   at("target-name").textContent = language(model.target);
   document.title = `${language(model.source)} to ${language(model.target)}`;
-  text.lang = model.source;
+  text.lang = tag(model.source);
   text.placeholder = model.source === "fr" ? "Le chat dort." : "";
   at("ranked-note").textContent = model.mbr
     ? `Mean ${model.mbr} against the other translations, lines added up: higher is better.`
     : "Log-probability over the length penalty, lines added up: nearer to zero is likelier.";
-  at("best").lang = at("prefix").lang = model.target;
+  at("best").lang = at("prefix").lang = tag(model.target);
   const search = at("search").value; // kept where this model has it
   at("search").replaceChildren(...model.searches.map((name) => element("option", name)));
   if (model.searches.includes(search)) at("search").value = search;
