@@ -286,6 +286,7 @@ def test_another_run_has_to_be_given_the_same_references() -> None:
 
 def test_a_grid_is_of_plain_beams_whatever_the_run_searches_by() -> None:
     pairs = mock.Mock(references=["a"], split="valid")
+    pairs.loaded.config.data.tgt_lang = "en"
     pairs.translator.decode = DecodeConfig(search=Sampling(), mbr="chrf", n_best=4)
     pairs.translate.return_value = ["a"], 0.1
     tuning.tune(pairs, beams=[2], penalties=[1.0])
