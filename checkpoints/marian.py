@@ -114,6 +114,7 @@ def marian_run(folder: Path, source: str) -> Path:
             if (value := raw.get(key, absent)) != needed:
                 _refuse(folder, key, value, f"of models of transformers {needed!r} alone is known")
         tokenizer = FrEnTokenizer(folder)
+        tokenizer.require_none_added(str(folder))
         config = _config(raw, tokenizer, folder, name, source)
     weights = _read_weights(folder)
     with torch.device("meta"):  # config.json may ask for more than the memory has

@@ -83,6 +83,8 @@ class FrEnTokenizer(BaseTokenizer):
         self.unk_id = int(marian.unk_token_id)
         self.shared_vocab = not marian.separate_vocabs
         self.src_vocab_size = self.tgt_vocab_size = len(marian)
+        known = {*map(str, marian.special_tokens_map.values()), *marian.supported_language_codes}
+        self._added = sorted(marian.get_added_vocab().keys() - known)
         self._source_pieces = {i: piece for piece, i in source.items()}
         if not self.shared_vocab:
             self.src_vocab_size, self.tgt_vocab_size = len(source), len(target)
@@ -94,7 +96,8 @@ class FrEnTokenizer(BaseTokenizer):
         """A local folder, or a name on the hub: from its cache if it is there, else downloaded.
 
         Raises UserError where it cannot be had (within seconds where there is no network), or where
-        its files say that it is for another direction than src_lang -> tgt_lang.
+        its files say that it is for another direction than src_lang -> tgt_lang, or tokens were
+        added.
         """
         folder = Path(name_or_path).expanduser()
         if not folder.is_dir():
@@ -105,11 +108,16 @@ class FrEnTokenizer(BaseTokenizer):
                 )
             what = f"the tokenizer {name_or_path}"
             folder = fetch(name_or_path, REQUIRED_FILES, OPTIONAL_FILES, what=what, remedy=REMEDY)
-        tokenizer = cls(folder)
-        tokenizer.require_direction(
-            src_lang, tgt_lang, name=f"tokenizer.name_or_path = {name_or_path!r}"
-        )
+        tokenizer, name = cls(folder), f"tokenizer.name_or_path = {name_or_path!r}"
+        tokenizer.require_none_added(name)
+        tokenizer.require_direction(src_lang, tgt_lang, name=name)
         return tokenizer
+
+    def require_none_added(self, name: str) -> None:
+        """Raises UserError for tokens that it has beside SentencePiece's: here they are text."""
+        if self._added:
+            told = "tokens were added to this tokenizer, which here would be spelled in pieces"
+            raise UserError(f"{name}: {told} ({', '.join(self._added[:5])}): give it without them")
 
     def require_direction(self, src_lang: str | None, tgt_lang: str | None, *, name: str) -> None:
         """Raises UserError where its files say that it is for another direction of translation."""

@@ -317,6 +317,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CONFIG, {"vocab_size": 50}, r"vocab_size = 50: the tokenizer has \d+ pieces"),
     (CONFIG, {"eos_token_id": 2}, "eos_token_id = 2: with this tokenizer"),
     (CONFIG, {"decoder_start_token_id": 0}, "decoder_start_token_id = 0"),
+    ("tokenizer_config.json", {"additional_special_tokens": ["é"]}, r"were added .* \(é\): give"),
     (GENERATION, {"forced_bos_token_id": 7}, "forced_bos_token_id = 7: this project's search"),
     (GENERATION, {"bad_words_ids": [[3]]}, r"bad_words_ids = \[\[3\]\]"),
     (GENERATION, {"length_penalty": -1.0}, r"decode\.length_penalty = -1\.0"),

@@ -345,6 +345,11 @@ def test_marian_of_another_direction_is_refused(marian_folder):
         ("target.spm", lambda raw: b"not a model", "cannot read the Marian tokenizer"),
         ("vocab.json", lambda raw: raw.replace(b"<pad>", b"<p>"), "has no pad piece"),
         ("vocab.json", lambda raw: raw.replace(b": 9,", b": 99,"), "must have the ids from 0"),
+        (
+            "tokenizer_config.json",
+            lambda raw: b'{"added_tokens_decoder": {"999": {"content": "<x>"}}}',
+            r"^tokenizer\.name_or_path = .*tokens were added .* \(<x>\): give it without",
+        ),
     ],
 )
 def test_a_file_of_marian_that_is_missing_or_damaged_is_named(
