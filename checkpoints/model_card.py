@@ -50,7 +50,7 @@ print(*tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
 """
 
 READING = ("corpus", "max_len", "eval_long")  # of data: which text, and what of it
-_NO_SCORES = "The run had none of this checkpoint.\n"
+_NO_SCORES = "There are none by `test.py` of these weights on the run's own corpus.\n"
 
 
 def model_card(
@@ -62,7 +62,7 @@ def model_card(
     results: Path,
     checksum: str,
 ) -> str:
-    """Markdown; `progress` has the run's epoch and step.
+    """Markdown; `progress` has the run's epoch and step, which is 0 where no training is known.
 
     Of the files in `results` those count that test.py wrote of this checkpoint, of SHA-256
     `checksum`, with the corpus that the card names, read as for the training.
@@ -82,8 +82,15 @@ def model_card(
         "feed-forward": f"{model.d_ff}, {model.activation}",
         "tied embeddings": model.tie_embeddings,
         "tokenizer": tokenizer.kind,
-        "trained for": "{epoch} epochs, {step:,} updates".format_map(progress),
     }
+    if progress["step"]:
+        shape["trained for"] = "{epoch} epochs, {step:,} updates".format_map(progress)
+        if config.train.init_from is not None:
+            shape["began with"] = config.train.init_from
+        text = f"`{corpus}`{both}"
+    else:  # of a model from elsewhere the config has the default
+        text = "Not known: no training is on record."
+        text += f" The scores are of `{corpus}`." * bool(rows)
     return _CARD.format(
         languages=f"language: {json.dumps(codes)}\n" if codes else "",
         name=config.name,
@@ -91,7 +98,7 @@ def model_card(
         tgt=data.tgt_lang,
         needs=needs if model.norm == "pre" and model.tie_embeddings != "all" else "",
         example=json.dumps("Le chat dort." if data.src_lang == "fr" else "Hello."),
-        data=f"`{corpus}`{both}",
+        data=text,
         scores=markdown_table(header, rows) if rows else _NO_SCORES,
         model=markdown_table(["", config.name], list(shape.items())),
     )

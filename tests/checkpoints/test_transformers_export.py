@@ -311,7 +311,11 @@ def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_script_writes_a_folder_whose_card_works(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path,
+    tmp_path: Path,
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     score = Scripts(test_script.main, capsys, monkeypatch)
     assert score("--model_path", run, "--limit", "8").code == 0
@@ -342,6 +346,12 @@ def test_the_script_writes_a_folder_whose_card_works(
     exec(snippet, {})
     translation = Translator.load(run, device="cpu").translate("Le chat dort.")
     assert capsys.readouterr().out == f"{translation.text}\n"
+    again = ("--model_path", out, "--format", "transformers", "--output_dir", tmp_path / "again")
+    assert Scripts(script.main, capsys, monkeypatch)(*again).code == 0
+    without = (tmp_path / "again/README.md").read_text("utf-8")
+    for words in ('`{"kind": ', "| trained for |"):
+        assert (words in card, words in without) == (True, False)
+    assert "no training is on record" in without
 
 
 @pytest.mark.parametrize(
