@@ -98,6 +98,7 @@ def marian_run(folder: Path, source: str) -> Path:
     from huggingface_hub import constants
 
     name = re.sub(r"[^\w.-]", "_", Path(source).name).strip("._") or "marian"
+    name = name.encode()[:100].decode(errors="ignore")  # a file's name has 255 bytes
     home = Path(constants.HF_HOME) / OURS
     run = home / f"{name}-{_checksum(folder)[:16]}"
     if run.is_dir():
@@ -191,7 +192,8 @@ def _config(
     if theirs.tie_word_embeddings:
         tie = "all" if theirs.share_encoder_decoder_embeddings else "target"
     longest = theirs.max_position_embeddings
-    languages = tokenizer.src_lang or "source", tokenizer.tgt_lang or "target"
+    said = tokenizer.src_lang or "source", tokenizer.tgt_lang or "target"
+    languages = [re.sub(r"[^\w-]", "_", language) for language in said]  # such as "cat+oci"
     src_lang, tgt_lang = languages if languages[0] != languages[1] else ("source", "target")
     try:
         # theirs counts the start token

@@ -76,8 +76,8 @@ class FrEnTokenizer(BaseTokenizer):
                 )
         marian.model_max_length = 10**9  # lengths are the data's business: no warnings from here
         self._marian = marian
-        self.src_lang: str | None = marian.source_lang
-        self.tgt_lang: str | None = marian.target_lang
+        said = marian.source_lang, marian.target_lang
+        self.src_lang, self.tgt_lang = (each if isinstance(each, str) else None for each in said)
         self.pad_id = self.bos_id = int(marian.pad_token_id)
         self.eos_id = int(marian.eos_token_id)
         self.unk_id = int(marian.unk_token_id)
