@@ -19,7 +19,8 @@ ANSWER_S = 5.0  # for the hub's first answer: its own client tries again for far
 
 def is_hub_name(text: str) -> bool:
     """Whether a text can be a name on the hub, NAME or OWNER/NAME. A relative path may look so."""
-    return re.fullmatch(r"[^\W_][\w.-]*(/[\w.-]*)?", text) is not None
+    part = r"\w(?:[\w.-]{,94}\w)?"
+    return re.fullmatch(rf"(?!_|.*(--|\.\.)){part}(/{part})?", text, re.ASCII) is not None
 
 
 def fetch(

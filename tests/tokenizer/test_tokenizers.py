@@ -365,7 +365,21 @@ def test_a_file_of_marian_that_is_missing_or_damaged_is_named(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["../no/such/folder", "/no/such/folder", "a/b/c", "", "."])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../no/such/folder",
+        "/no/such/folder",
+        "a/b/c",
+        "",
+        ".",
+        "a/",
+        "é/b",
+        "a/b--c",
+        "a/b.",
+        "a..b",
+    ],
+)
 def test_a_path_that_is_no_folder_is_not_looked_for_on_the_hub(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tokenizer.marian.fetch", None)
