@@ -1,8 +1,10 @@
 """Which checkpoint a user means: of a run, of an exported one, or of a Marian model."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
+from checkpoints.content import CONFIG
 from checkpoints.marian import PICKLED, fetch_marian, is_of_transformers, marian_run
 from checkpoints.run import LEFT, WEIGHTS, Run, hub_name, require_there
 from utils.errors import UserError
@@ -15,7 +17,9 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
     OWNER/NAME). Of a run "best" is that of the best validation, or the newest where there is none;
     "newest" the one to go on from. Raises UserError where there is none, or no such path.
     """
-    given = Path(path)
+    given, behind = Path(path), Path(os.path.realpath(path))
+    if behind.name in (WEIGHTS, PICKLED) and not (given.parent / CONFIG).is_file():
+        given = behind  # a link to weights, which need what lies beside them
     if given.name in (WEIGHTS, PICKLED) and is_of_transformers(given.parent):
         given = given.parent
     if given.is_file():
@@ -40,11 +44,17 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
 
 
 def run_of(path: Path) -> Run:
-    """The run of a checkpoint, of a folder of them, or of its own folder; it need not be there."""
+    """The run of a checkpoint, of a folder of them, or of its own folder; it need not be there.
+
+    Of a link it is the run that the link lies in, or else the one behind it.
+    """
     a_file = path.is_file() or path.suffix in (".pt", Path(WEIGHTS).suffix)
-    folder = path.resolve().parent if a_file else path
-    folder = folder.parent if folder.name.startswith(LEFT) else folder
-    return Run(folder.parent if folder.name == "checkpoints" else folder)
+    runs = []
+    for place in (path.absolute() if a_file else path, Path(os.path.realpath(path))):
+        folder = place.parent if a_file else place
+        folder = folder.parent if folder.name.startswith(LEFT) else folder
+        runs.append(Run(folder.parent if folder.name == "checkpoints" else folder))
+    return next((run for run in runs if run.tokenizer.is_dir()), runs[0])
 
 
 def _of_the_hub(name: str) -> Path:

@@ -380,6 +380,28 @@ def test_the_scripts_take_the_exported_folder_for_a_run_and_training_does_not_go
         resolve_checkpoint(out, prefer="newest")
 
 
+def test_a_link_stands_for_the_run_that_it_lies_in_or_for_the_one_behind_it(made: Made) -> None:
+    run = made()
+    out, _ = made.exported(run)
+    link = made.folder / "link"
+    for target, expected in (
+        (best_of(run.path), run.path),
+        (run.checkpoints, run.path),
+        (out / WEIGHTS, out),
+    ):
+        link.symlink_to(target)
+        found, its_run = resolve_checkpoint(link, prefer="best")
+        assert its_run.path == expected
+        assert read_checkpoint(found)["progress"]["step"] == 45
+        link.unlink()
+    run.checkpoints.rename(link)
+    run.checkpoints.symlink_to(link)
+    assert resolve_checkpoint(best_of(run.path), prefer="best")[1].path == run.path
+    (loop := made.folder / "loop").symlink_to(loop)
+    with pytest.raises(UserError, match="loop: no such checkpoint"):
+        resolve_checkpoint(loop, prefer="best")
+
+
 def test_a_damaged_a_foreign_and_a_newer_file_are_told_apart(made: Made) -> None:
     path = made.exported(made())[0] / WEIGHTS
     whole = path.read_bytes()
