@@ -39,6 +39,7 @@ from configs.load import read_config_json, write_config_json
 from configs.schema import OF_BLEU, Config
 from configs.serialize import leaves, to_dict
 from translation.settings import search_name
+from utils.cli import signals_to
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
 
@@ -257,21 +258,16 @@ class Runner:
             say(f"{len(trials) - len(waiting)} of {len(trials)} runs are done already")
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         heard = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]  # nohup stays
-        previous = {number: signal.signal(number, self._stop) for number in heard}
-        try:
-            with ThreadPoolExecutor(self.jobs) as pool:
-                try:
-                    futures = {pool.submit(self._do, trial): trial for trial in waiting}
-                    for future in as_completed(futures):
-                        future.result()
-                        self.ended(futures[future])
-                except BaseException:
-                    if not self.signals:
-                        self._stop(signal.SIGTERM)
-                    raise
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+        with signals_to(self._stop, *heard), ThreadPoolExecutor(self.jobs) as pool:
+            try:
+                futures = {pool.submit(self._do, trial): trial for trial in waiting}
+                for future in as_completed(futures):
+                    future.result()
+                    self.ended(futures[future])
+            except BaseException:
+                if not self.signals:
+                    self._stop(signal.SIGTERM)
+                raise
 
     def _do(self, trial: Trial) -> None:
         if self.signals:

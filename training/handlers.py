@@ -1,5 +1,6 @@
 """What hangs on the training engine beside the checkpoints: progress, log, signals."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ from tqdm import tqdm
 from data.batching import Batch
 from training.log import RunLog
 from training.start import Progress
+from utils.cli import signals_to
 
 logger = logging.getLogger(__name__)
 
@@ -70,18 +72,15 @@ class StopSignals:
         self.received: int | None = None  # by this process, at any time
         self.stopped: int | None = None  # the signal at which all processes left
         self._received_at = 0.0
-        self._previous: dict[int, Any] = {}
+        self._hearing = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._receive)
+        self._hearing.enter_context(signals_to(self._receive, signal.SIGTERM, signal.SIGINT))
         return self
 
     def __exit__(self, *_: object) -> None:
         """Give the signals back to whom they belonged."""
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous.clear()
+        self._hearing.close()
 
     def _receive(self, number: int, frame: Any) -> None:
         now = time.monotonic()

@@ -17,7 +17,7 @@ import ignite.distributed as idist
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException
 
-from utils.cli import run_main
+from utils.cli import run_main, signals_to
 from utils.errors import UserError
 from utils.machine import resolve_device
 
@@ -44,15 +44,14 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     spawn_log = logging.getLogger("torch.multiprocessing.spawn")
     spawn_log.addFilter(lambda record: record.levelno >= logging.ERROR)
-    # A signal to the parent alone must reach those who work; they tell it from the terminal's copy.
-    passed_on = (signal.SIGTERM, signal.SIGINT) if spawn else ()
-    previous = {number: signal.signal(number, _pass_on) for number in passed_on}
     try:
         if spawn:
             # As many as there are cores in each would wait for each other at every product.
             share = max(1, torch.get_num_threads() // nproc_per_node)
             os.environ.setdefault("OMP_NUM_THREADS", str(share))
-            idist.spawn(backend, _one_of_several, args=(work,), timeout=PATIENCE, **spawn)
+            # One to the parent alone must reach those who work; they tell the terminal's copy.
+            with signals_to(_pass_on, signal.SIGTERM, signal.SIGINT):
+                idist.spawn(backend, _one_of_several, args=(work,), timeout=PATIENCE, **spawn)
         elif backend is not None:
             idist.initialize(backend, timeout=PATIENCE)
             _one_of_several(idist.get_local_rank(), work)
@@ -64,9 +63,6 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
         ended = f"process {error.error_index} was ended by {error.signal_name}"
         print(f"error: {ended}", file=sys.stderr)
         sys.exit(128 - error.exit_code)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[str, Any]]:

@@ -35,6 +35,7 @@ from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_saved, load_tokenizer, require_fit
 from training.log import is_validated
 from translation.loading import load_weights, run_tokenizer
+from utils.cli import signals_to
 from utils.errors import ConfigError, UserError, one_line
 
 logger = logging.getLogger(__name__)
@@ -113,15 +114,13 @@ class Start:
             signal.signal(number, signal.SIG_IGN)  # another one would end the clearing up
             sys.exit(128 + number)
 
-        before = signal.signal(signal.SIGTERM, end)
-        try:
-            yield
-        except BaseException:
-            if self.is_new and idist.get_rank() == 0:
-                shutil.rmtree(self.run.path, ignore_errors=True)
-            raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        with signals_to(end, signal.SIGTERM):
+            try:
+                yield
+            except BaseException:
+                if self.is_new and idist.get_rank() == 0:
+                    shutil.rmtree(self.run.path, ignore_errors=True)
+                raise
 
 
 @dataclass(frozen=True)

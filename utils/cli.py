@@ -1,13 +1,16 @@
 """How every script ends: one line for a user's mistake, and the exit code that goes with it."""
 
 import argparse
+import contextlib
 import io
 import math
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from utils.errors import UserError
 
@@ -95,6 +98,18 @@ def run_main(main: Callable[[], None]) -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         sys.exit(report(UserError(f"{where}{error.strerror or error}")))
+
+
+@contextlib.contextmanager
+def signals_to(handler: Callable[[int, Any], object], *numbers: int) -> Iterator[None]:
+    """These signals go to the handler; in the main thread alone, since Python has no others."""
+    hears = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if hears}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def report(error: UserError | KeyboardInterrupt) -> int:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -293,6 +294,14 @@ def test_tf32_is_for_the_products_of_float32(
     monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
     run_here(toy_config(tmp_path, "train.max_steps=1"))
     assert chosen == ["high"]
+
+
+def test_another_thread_trains_alike_and_leaves_signals_alone(tmp_path: Path) -> None:
+    config, before = toy_config(tmp_path, "train.max_steps=2"), signal.getsignal(signal.SIGINT)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(run_here, config).result().run
+    assert_same_logs(run, run_here(config).run)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_budget_of_target_tokens_ends_the_run_and_is_what_the_schedule_spans(
