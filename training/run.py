@@ -37,13 +37,7 @@ from translation.search import BatchSearch
 from translation.translator import Translator
 from utils.errors import UserError
 from utils.files import held, remove_leftovers
-from utils.machine import (
-    DTYPES,
-    compute_deterministically,
-    keep_freed_memory,
-    provenance,
-    resolve_precision,
-)
+from utils.machine import DTYPES, keep_freed_memory, provenance, resolve_precision, torch_to_itself
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +60,10 @@ def train(config: Config, *, resume: Path | None = None) -> Result:
     Raises UserError for input that cannot be trained on, and NonFiniteError where the loss breaks
     down. What it says is logged.
     """
-    if config.train.deterministic:
-        compute_deterministically()
     keep_freed_memory()
     device = process_device(config.train.device)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(torch_to_itself(device, deterministic=config.train.deterministic))
         if resume is not None:  # nobody writes the run from here on: all see the same newest one
             if idist.get_rank() == 0:
                 stack.enter_context(held(resolve_checkpoint(resume, prefer="newest")[1].path))

@@ -7,7 +7,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ T = TypeVar("T")
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32}
 DTYPES |= {"bf16": torch.bfloat16, "fp16": torch.float16}
+_within = threading.Lock()  # of `torch_to_itself`
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 # What a processor gains in the matrices it loses around them below this width: measured, see
 # benchmarks/README.md. A GPU gains at every size.
@@ -50,13 +52,55 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def compute_deterministically() -> None:
-    """Only algorithms that repeat their results to the last bit. To be called before a GPU works.
+@contextlib.contextmanager
+def own_modes() -> Iterator[None]:
+    """Without the default device, autocast and inference mode of who calls, in this thread."""
+    with contextlib.ExitStack() as stack:
+        if torch.get_default_device() != CPU:  # a mode slows each call of torch
+            stack.enter_context(CPU)
+        for kind in ("cpu", "cuda"):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(torch.inference_mode(False))
+        yield
 
-    Raises RuntimeError where one is needed later that there is not.
+
+@contextlib.contextmanager
+def torch_to_itself(device: torch.device, *, deterministic: bool) -> Iterator[None]:
+    """torch as a process begins with it, whatever the caller set, who then has all as it was.
+
+    deterministic: only algorithms that repeat their results to the last bit; RuntimeError where
+    one is needed that there is not. To be entered before a GPU works. Raises UserError where
+    another thread is within: settings and random numbers are the process's.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read with the first product
-    torch.use_deterministic_algorithms(True)
+    if not _within.acquire(blocking=False):
+        why = "another thread of this process is training, and they would share random numbers"
+        raise UserError(f"{why}: wait for it, or train in a process of its own")
+    backends: Any = torch.backends
+    products = backends.cuda.matmul, backends.mkldnn.matmul
+    types = [each.fp32_precision for each in products]
+    dtype, precision = torch.get_default_dtype(), "highest"
+    with contextlib.suppress(RuntimeError):  # `products` were set one by one
+        precision = torch.get_float32_matmul_precision()
+    exact = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    other = (exact, warns) != (deterministic, False)  # else the import of a compiler is spared
+    try:
+        with own_modes(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.set_default_dtype(torch.float32)
+            torch.set_float32_matmul_precision("highest")
+            if deterministic:  # read with the first product
+                os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            if other:
+                torch.use_deterministic_algorithms(deterministic)
+            yield
+    finally:
+        if other:
+            torch.use_deterministic_algorithms(exact, warn_only=warns)
+        torch.set_float32_matmul_precision(precision)
+        for each, before in zip(products, types):
+            each.fp32_precision = before
+        torch.set_default_dtype(dtype)
+        _within.release()
 
 
 def keep_freed_memory() -> None:

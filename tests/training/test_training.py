@@ -3,6 +3,7 @@
 import itertools
 import logging
 import math
+import operator
 import os
 import re
 import signal
@@ -21,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
-from toy_runs import assert_same_logs, log_of, run_here, toy_config
+from toy_runs import assert_same_logs, at_update, log_of, run_here, toy_config
 from updates import CPU, EOS, PAD, VOCAB, batch_of, difference, sentences, small_model, updated
 
 import train as script
@@ -38,7 +39,7 @@ from training.objectives import cross_entropy
 from translation.evaluator import TokenMetrics, create_evaluator
 from utils.cli import run_main
 from utils.errors import UserError
-from utils.machine import resolve_device, resolve_precision
+from utils.machine import resolve_device, resolve_precision, torch_to_itself
 
 # --------------------------------------------------------------------------------------- one update
 
@@ -291,9 +292,59 @@ def test_tf32_is_for_the_products_of_float32(
 ) -> None:
     chosen: list[str] = []
     monkeypatch.setattr(run_module, "resolve_precision", lambda *_: "tf32")
-    monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
-    run_here(toy_config(tmp_path, "train.max_steps=1"))
-    assert chosen == ["high"]
+
+    def note(*_: object) -> None:
+        chosen.append(torch.get_float32_matmul_precision())
+
+    run_here(toy_config(tmp_path, "train.max_steps=1"), hook=at_update(1, note))
+    note()
+    assert chosen == ["high", "highest"]
+
+
+def test_what_the_caller_set_changes_nothing_and_holds_again(tmp_path: Path) -> None:
+    config = toy_config(tmp_path, "train.max_steps=2")
+    plain = run_here(config).run
+
+    def settings() -> list[Any]:
+        products = torch.get_float32_matmul_precision(), torch.get_default_dtype()
+        modes = torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
+        return [*products, *modes, torch.get_deterministic_debug_mode(), torch.get_default_device()]
+
+    at_first = settings()
+    drawn = torch.get_rng_state()
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_float32_matmul_precision("medium")
+        torch.set_deterministic_debug_mode("warn")
+        modes = torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode()
+        with modes[0], modes[1], torch.device("meta"):
+            before = settings()
+            assert all(map(operator.ne, before, at_first))
+            assert_same_logs(plain, run_here(config).run)
+            assert settings() == before
+    finally:
+        torch.set_default_dtype(at_first[1])
+        torch.set_float32_matmul_precision(at_first[0])
+        torch.set_deterministic_debug_mode(at_first[4])
+    assert torch.equal(torch.get_rng_state(), drawn)
+    products: Any = torch.backends.mkldnn
+    products.matmul.fp32_precision = "bf16"  # the newer way to say so
+    try:
+        assert_same_logs(plain, run_here(config).run)
+        assert products.matmul.fp32_precision == "bf16"
+    finally:
+        products.matmul.fp32_precision = "none"
+
+
+def test_one_training_at_a_time_in_a_process(tmp_path: Path) -> None:
+    config = toy_config(tmp_path, "train.max_steps=1")
+
+    def another(*_: object) -> None:
+        with ThreadPoolExecutor(1) as pool, pytest.raises(UserError, match="another thread"):
+            pool.submit(run_here, config).result()
+
+    run_here(config, hook=at_update(1, another))
+    run_here(config)
 
 
 def test_another_thread_trains_alike_and_leaves_signals_alone(tmp_path: Path) -> None:
@@ -340,13 +391,14 @@ def test_a_deterministic_run_repeats_itself(
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     wide = "model.d_model=64 data.batch_size=2048 train.max_epochs=2 model.position=shaw"
     config = toy_config(tmp_path, wide, f"train.deterministic=true train.device={device}")
-    try:
-        logs = [log_of(run_here(config).run) for _ in range(2)]
-        words = r"^train.deterministic = True: .* --set train.deterministic=false"
-        with pytest.raises(UserError, match=words), remedies_named(config):
-            torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))  # it has no such algorithm
-    finally:
-        torch.use_deterministic_algorithms(False)
+    logs = [log_of(run_here(config).run) for _ in range(2)]
+    words = r"^train.deterministic = True: .* --set train.deterministic=false"
+    with (
+        pytest.raises(UserError, match=words),
+        remedies_named(config),
+        torch_to_itself(CPU, deterministic=True),
+    ):
+        torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))  # it has no such algorithm
     assert logs[0] == logs[1]
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
