@@ -89,7 +89,9 @@ def started(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
 Hook = Callable[[Engine, Learner], object]
 
 
-def run_here(config: Config, resume: Path | None = None, *, hook: Hook | None = None) -> Result:
+def run_here(
+    config: Config, resume: str | Path | None = None, *, hook: Hook | None = None
+) -> Result:
     """A training in this process; `hook` gets its engine before the run's own handlers do."""
 
     def create(learner: Learner, *args: Any, **options: Any) -> Engine:

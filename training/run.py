@@ -54,7 +54,7 @@ class Result:
     stopped_early: bool  # for want of a better validation
 
 
-def train(config: Config, *, resume: Path | None = None) -> Result:
+def train(config: Config, *, resume: str | Path | None = None) -> Result:
     """Run the training that `config` describes, in this process as one of idist's processes.
 
     Raises UserError for input that cannot be trained on, and NonFiniteError where the loss breaks

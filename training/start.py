@@ -204,7 +204,7 @@ class Resumed(Start):
         self.payload.clear()
 
 
-def open_run(config: Config, resume: Path | None) -> Start:
+def open_run(config: Config, resume: str | Path | None) -> Start:
     """What `config` and `resume` (a checkpoint, or a run: its newest) mean. Makes the new folder.
 
     Raises UserError where there is nothing to begin with, or where `config` would not go on.
@@ -315,7 +315,7 @@ def _new_run(config: Config) -> Run:
     return Run(Path(idist.all_gather([path])[0][0]))
 
 
-def find_checkpoint(path: Path) -> tuple[Path, Run, dict[str, Any], frozenset[Path]]:
+def find_checkpoint(path: str | Path) -> tuple[Path, Run, dict[str, Any], frozenset[Path]]:
     """The checkpoint that --resume means, its run, its content, and newer ones that are damaged.
 
     Of a run: the newest, or where that is damaged the one before, with a warning that names both.
@@ -325,7 +325,7 @@ def find_checkpoint(path: Path) -> tuple[Path, Run, dict[str, Any], frozenset[Pa
     if checkpoint.resolve().parent.name.startswith(LEFT):
         why = "the run has taken another course since: begin a new one with --init_from"
         raise UserError(f"{checkpoint} was left aside, and {why}")
-    if path.is_file():
+    if Path(path).is_file():
         return checkpoint, run, read_checkpoint(checkpoint), frozenset()
     damaged: dict[Path, DamagedError] = {}
     for checkpoint in reversed(run.by_age()):

@@ -193,7 +193,7 @@ def test_a_finished_run_is_not_trained_again(whole: Runs, tmp_path: Path) -> Non
     (again.checkpoints / "regular_checkpoint_2.pt").unlink()  # nor is it made again
     with pytest.raises(FinishedError):
         run_here(apply_overrides(config, ["train.max_epochs=2"]), resume=second)
-    run_here(apply_overrides(config, ["train.max_epochs=4"]), resume=again.path)
+    run_here(apply_overrides(config, ["train.max_epochs=4"]), resume=str(again.path))
     log = log_of(again)
     assert sorted(log) == list(range(1, 41))
     assert log[31]["learning_rate"] > log[32]["learning_rate"] > 0  # the cosine has a new end
