@@ -191,21 +191,26 @@ def if_it_fits(compute: Callable[..., T], *args: Any) -> T | None:
 
 
 @cache
-def provenance(device: torch.device = CPU) -> dict[str, str]:
-    """Commit, versions, device and hardware of this process, as strings."""
+def commit() -> str:
+    """Of this checkout, when it is first asked for; "-dirty" behind it: with changes."""
     root = Path(__file__).resolve().parents[1]
     how: dict[str, Any] = {"cwd": root, "text": True, "timeout": 10, "stderr": subprocess.DEVNULL}
     try:
-        commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], **how).strip()
+        found = subprocess.check_output(["git", "describe", "--always", "--dirty"], **how).strip()
         # What describe does not see: a config or a module that is in no commit.
         command = ["git", "ls-files", "--others", "--exclude-standard", "*.py"]
-        if "dirty" not in commit and subprocess.check_output(command, **how):
-            commit += "-dirty"
+        if "dirty" not in found and subprocess.check_output(command, **how):
+            found += "-dirty"
     except (OSError, subprocess.SubprocessError):
-        commit = "unknown"
+        found = "unknown"
+    return found
+
+
+def provenance(device: torch.device = CPU) -> dict[str, str]:
+    """Commit, versions, device, hardware and threads of this process, as strings."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     return {
-        "commit": commit,
+        "commit": commit(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "device": device.type,

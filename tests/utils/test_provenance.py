@@ -4,13 +4,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from utils import machine
 
 
 def test_what_is_in_no_commit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "__file__", str(tmp_path / "utils" / "machine.py"))
-    commit = lambda: machine.provenance.__wrapped__()["commit"]  # noqa: E731
+    commit = machine.commit.__wrapped__
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert commit() == "unknown"
 
@@ -31,3 +32,13 @@ def test_what_is_in_no_commit_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
         path.write_text("changed = True")
         assert commit() == f"{clean}-dirty"
         git("clean", "-f", "config.py")
+
+
+def test_the_threads_that_are_told_are_those_of_now() -> None:
+    before = torch.get_num_threads()
+    try:
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            assert machine.provenance()["hardware"].endswith(f", {n} threads")
+    finally:
+        torch.set_num_threads(before)
