@@ -14,6 +14,7 @@ from models.positional_encodings.base import Kind
 from models.transformer_ori import TorchDecoder
 from translation.search import BatchSearch, pad_sources
 from utils.errors import UserError
+from utils.machine import own_modes
 
 Ids = Sequence[Sequence[int]]
 
@@ -29,6 +30,7 @@ def _inputs(searcher: BatchSearch, sources: Ids, targets: Ids) -> tuple[Tensor, 
     return src, tgt_in
 
 
+@own_modes()
 @torch.inference_mode()
 @weights_fixed()
 def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[list[float]]:
@@ -50,6 +52,7 @@ def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[l
     return [each.tolist() for each in torch.cat(parts).split(lengths.tolist())]
 
 
+@own_modes()
 @torch.inference_mode()
 @weights_fixed()
 def attention_weights(

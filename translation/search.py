@@ -26,7 +26,7 @@ from translation.engines import CTranslate2
 from translation.mbr import least_risk_first
 from translation.workers import Workers
 from utils.errors import UserError
-from utils.machine import if_it_fits
+from utils.machine import if_it_fits, own_modes
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +107,7 @@ class BatchSearch:
         models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
         return least(*(model.scheme.max_length(side) for model in models))
 
+    @own_modes()
     @weights_fixed()
     def search_ids(
         self,

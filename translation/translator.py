@@ -34,7 +34,7 @@ from translation.loading import LoadedRun, load_run
 from translation.search import BatchSearch, in_batches, limits_of, pad_sources
 from translation.workers import Workers
 from utils.errors import UserError
-from utils.machine import resolve_device
+from utils.machine import in_float32, own_modes, resolve_device
 
 T = TypeVar("T")
 
@@ -66,6 +66,7 @@ class Translator:
     decode: DecodeConfig
 
     @classmethod
+    @in_float32()
     def load(
         cls,
         path: str | Path,
@@ -259,6 +260,7 @@ class Translator:
         hypotheses = dict(zip(spoken, found))
         return [hypotheses.get(i, []) for i in range(len(texts))]
 
+    @own_modes()
     def prefix_ids(
         self,
         prefixes: Sequence[str],

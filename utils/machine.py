@@ -65,6 +65,18 @@ def own_modes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def in_float32() -> Iterator[None]:
+    """`own_modes`, and float32 where no type is named, which is a setting of the whole process."""
+    dtype = torch.get_default_dtype()
+    try:
+        with own_modes():
+            torch.set_default_dtype(torch.float32)
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+@contextlib.contextmanager
 def torch_to_itself(device: torch.device, *, deterministic: bool) -> Iterator[None]:
     """torch as a process begins with it, whatever the caller set, who then has all as it was.
 
@@ -78,15 +90,14 @@ def torch_to_itself(device: torch.device, *, deterministic: bool) -> Iterator[No
     backends: Any = torch.backends
     products = backends.cuda.matmul, backends.mkldnn.matmul
     types = [each.fp32_precision for each in products]
-    dtype, precision = torch.get_default_dtype(), "highest"
+    precision = "highest"
     with contextlib.suppress(RuntimeError):  # `products` were set one by one
         precision = torch.get_float32_matmul_precision()
     exact = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     other = (exact, warns) != (deterministic, False)  # else the import of a compiler is spared
     try:
-        with own_modes(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.set_default_dtype(torch.float32)
+        with in_float32(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.set_float32_matmul_precision("highest")
             if deterministic:  # read with the first product
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -99,7 +110,6 @@ def torch_to_itself(device: torch.device, *, deterministic: bool) -> Iterator[No
         torch.set_float32_matmul_precision(precision)
         for each, before in zip(products, types):
             each.fp32_precision = before
-        torch.set_default_dtype(dtype)
         _within.release()
 
 

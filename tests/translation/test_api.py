@@ -245,6 +245,22 @@ def test_an_ensemble_of_equals_scores_as_one(trained_run: Path) -> None:
 # ------------------------------------------------------------------------------- threads, packages
 
 
+def test_what_the_caller_set_in_torch_changes_nothing(trained_run: Path) -> None:
+    def found(model: Translator) -> list[Any]:
+        best = model.translate(TEXTS[0], prefix="We", beam_size=2)
+        attention = model.attention(TEXTS[0], best.text).cross.tolist()
+        return [best.text, best.score, best.token_log_probs, attention, model.searcher.precision]
+
+    plain = found(Translator.load(trained_run, device="cpu"))
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
+            assert found(Translator.load(trained_run, device="cpu")) == plain
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_threads_share_one_translator(translator: Translator) -> None:
     """Different settings at once: each gets what it gets alone."""
 
