@@ -37,6 +37,8 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
     exit code 2; signals reach all of them.
     """
     backend, spawn = choose_backend(nproc_per_node, device)
+    set_here = "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
+    before = {name: os.environ[name] for name in set_here if name in os.environ}
     if backend is not None:
         os.environ.pop("SLURM_JOB_ID", None)  # ignite would take the ranks of Slurm's tasks
     if backend == "gloo":
@@ -63,6 +65,10 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
         ended = f"process {error.error_index} was ended by {error.signal_name}"
         print(f"error: {ended}", file=sys.stderr)
         sys.exit(128 - error.exit_code)
+    finally:  # the calling program may go on, and begin others
+        for name in set_here:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[str, Any]]:

@@ -245,6 +245,8 @@ def test_processes_on_the_cpu_touch_no_gpu_and_ask_no_slurm(
         assert re.fullmatch(r"error: .*missing\.fr.*\n", error), error
     said = "train.device = 'auto': 2 processes, and GPUs for 1: they train on the CPU"
     assert caplog.messages == [said]
+    names = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SLURM_JOB_ID"
+    assert list(map(os.environ.get, names)) == ["0", None, "7"]
 
 
 def test_more_processes_than_validation_pairs_are_refused(
