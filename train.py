@@ -115,18 +115,17 @@ def show_differences(here: Config, other: Path) -> None:
 def work(*, args: Namespace, config: Config, resume: Path | None) -> None:
     """One process of the training. With --resume auto all is well where nothing is left to do."""
     import ignite.distributed as idist
-    import torch
 
     from training.run import train
+    from utils.machine import computing_with
 
     main = idist.get_rank() == 0
     logging.basicConfig(level=logging.INFO if main else logging.ERROR, format="%(message)s")
     for name in ("httpx", "httpx2", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
     try:
-        result = train(config, resume=resume)
+        with computing_with(args.threads):
+            result = train(config, resume=resume)
     except FinishedError as error:
         if args.resume != AUTO:
             raise

@@ -53,6 +53,18 @@ def resolve_device(name: str) -> torch.device:
 
 
 @contextlib.contextmanager
+def computing_with(threads: int | None) -> Iterator[None]:
+    """So many CPU threads, and then as many as before; None: as many as there are."""
+    before = torch.get_num_threads()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
 def own_modes() -> Iterator[None]:
     """Without the default device, autocast and inference mode of who calls, in this thread."""
     with contextlib.ExitStack() as stack:

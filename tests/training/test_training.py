@@ -27,7 +27,7 @@ from updates import CPU, EOS, PAD, VOCAB, batch_of, difference, sentences, small
 
 import train as script
 from checkpoints.run import FinishedError
-from configs.schema import InverseSqrt
+from configs.schema import Config, InverseSqrt
 from configs.serialize import apply_overrides
 from data.cache import TokenizedSplit
 from models.loss import TokenSums
@@ -334,6 +334,21 @@ def test_what_the_caller_set_changes_nothing_and_holds_again(tmp_path: Path) -> 
         assert products.matmul.fp32_precision == "bf16"
     finally:
         products.matmul.fp32_precision = "none"
+
+
+def test_the_threads_of_a_command_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, before = [], torch.get_num_threads()
+
+    def train(*_: object, resume: None) -> None:
+        seen.append(torch.get_num_threads())
+        raise UserError
+
+    monkeypatch.setattr(run_module, "train", train)
+    for flags in (["--threads", str(before + 1)], []):
+        with pytest.raises(UserError):
+            script.work(args=script.parse_args(flags), config=Config(), resume=None)
+        assert torch.get_num_threads() == before
+    assert seen == [before + 1, before]
 
 
 def test_one_training_at_a_time_in_a_process(tmp_path: Path) -> None:
