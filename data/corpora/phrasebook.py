@@ -35,12 +35,16 @@ class PhrasebookCorpus(CorpusReader):
 
 
 @cache
-def _splits(config: Phrasebook) -> dict[str, list[list[str]]]:
+def _pairs() -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(line.split("\t")) for line in read_packed(FILE).decode().splitlines())
+
+
+@cache
+def _splits(config: Phrasebook) -> dict[str, list[tuple[str, ...]]]:
     """Validation and test are cut off before train, so that they do not change with its size."""
-    pairs = [line.split("\t") for line in read_packed(FILE).decode().splitlines()]
     limit = config.train_max_words or math.inf
-    rest = [pair for pair in pairs if len(pair[0].split()) <= limit]
-    longer = [pair for pair in pairs if len(pair[0].split()) > limit]
+    rest = [pair for pair in _pairs() if len(pair[0].split()) <= limit]
+    longer = [pair for pair in _pairs() if len(pair[0].split()) > limit]
     splits = {}
     for name in ("validation", "test", "train"):
         n = getattr(config, f"n_{name}")

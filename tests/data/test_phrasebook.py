@@ -1,6 +1,7 @@
 """The embedded corpus: its text to the last byte, its splits, its errors."""
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,12 @@ def test_the_splits_are_those_that_the_grammar_made(
 ) -> None:
     corpus = PhrasebookCorpus(Phrasebook(**settings))
     assert [corpus.load(split).fingerprint()[:8] for split in SPLITS] == golden
+
+
+def test_the_file_is_read_once_for_all_configs(monkeypatch: pytest.MonkeyPatch) -> None:
+    PhrasebookCorpus(SMALL).load("test")
+    monkeypatch.setattr("data.corpora.phrasebook.read_packed", None)
+    PhrasebookCorpus(replace(SMALL, n_test=101)).load("test")
 
 
 def test_splits_share_no_sentence_on_either_side() -> None:
