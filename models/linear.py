@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.products import FASTER, affine, onednn
-from utils.machine import computes_bf16
+from utils.machine import computes_bf16, is_intel
 
 _LARGE = 1_000_000  # numbers of a weight: the output projection
 _SOME: float = 256  # rows, of such a weight
@@ -21,8 +21,14 @@ _FEW: float = 64  # rows, of any other
 _WORTH, _FETCHED = 2_000_000, 2_000_000
 # Below so many numbers a single row goes by torch, with the weight laid out by columns.
 _BY_COLUMNS = math.inf
-if torch.backends.cpu.get_cpu_capability() == "AVX512":
+_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+# MKL, torch's own library, is the faster one in float32 on its maker's processors: by columns for
+# any few rows, and with a larger weight as it is for the fewest.
+_BY_MKL, _FEWEST = _AVX512 and is_intel(), 3
+if _AVX512:
     _FEW, _WORTH, _FETCHED, _BY_COLUMNS = _SOME, 500_000, 100_000, 200_000
+if _BY_MKL:
+    _BY_COLUMNS = 500_000
 if FASTER:
     _FEW = _SOME = math.inf
 
@@ -83,8 +89,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     A search meets the weights with few rows, cold in the cache, and torch's product on a CPU then
     spends most of its time in fetching them: oneDNN's, with the weight laid out for it once, takes
     two thirds of the time, and so does torch's of one row with the weight laid out by columns,
-    unless the weight is large and there is AVX-512. Both serve float32, oneDNN also bfloat16 where
-    the processor computes in it, on a CPU without gradients, within `weights_fixed`.
+    unless the weight is large and there is AVX-512. On Intel's processors with AVX-512 it does so
+    for any few rows. Both serve float32, oneDNN also bfloat16 where the processor computes in it,
+    on a CPU without gradients, within `weights_fixed`.
     """
     laid_out = None if x.dtype != weight.dtype else _for_rows(weight, x.shape[:-1].numel())
     return _product(x, weight, laid_out, bias)
@@ -100,11 +107,15 @@ def _for_rows(weight: Tensor, n_rows: int, *, by_columns: bool = True) -> Tensor
     """The weight laid out for n_rows rows, for oneDNN or by columns, where that serves; or None."""
     if torch.compiler.is_compiling() or (held := _laid_out.get()) is None:
         return None
-    most = _SOME if weight.numel() >= _LARGE else _FEW
-    worth = n_rows * weight.numel() >= _WORTH or (n_rows > 0 and weight.numel() >= _FETCHED)
-    by_columns &= n_rows == 1 and weight.numel() < _BY_COLUMNS
-    by_columns &= weight.dtype == torch.float32
-    if (not by_columns and (n_rows > most or not worth)) or not _serves(weight):
+    size, exact = weight.numel(), weight.dtype == torch.float32
+    small = exact and size < _BY_COLUMNS
+    if _BY_MKL and exact:
+        by_columns, worth, most = small, small or n_rows > _FEWEST, _SOME
+    else:
+        by_columns &= small and n_rows == 1
+        worth = by_columns or size >= _FETCHED or n_rows * size >= _WORTH
+        most = _SOME if size >= _LARGE else _FEW
+    if not (0 < n_rows <= most and worth and _serves(weight)):
         return None
     key = id(weight), by_columns
     if key not in held:

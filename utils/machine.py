@@ -250,6 +250,10 @@ def is_amd_zen_5() -> bool:
     return family.isdecimal() and int(family) >= 26
 
 
+def is_intel() -> bool:
+    return _cpuinfo("vendor_id") == "GenuineIntel"
+
+
 @cache
 def _cpuinfo(field: str) -> str:
     """What Linux says of the first processor, or ""."""

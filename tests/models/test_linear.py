@@ -31,6 +31,7 @@ def was_laid_out(module: Linear, x: torch.Tensor) -> bool:
 def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Linear:
     """With a bias, but for a test that has one without as a parameter."""
     monkeypatch.setattr(models.linear, "_WORTH", 1)
+    monkeypatch.setattr(models.linear, "_BY_MKL", False)
     torch.manual_seed(0)
     return Linear(16, 70, bias=getattr(request, "param", True))
 
@@ -71,6 +72,28 @@ def test_with_avx512_a_search_that_began_with_more_rows_goes_on_with_their_layou
             assert torch.allclose(product(x), plain, rtol=0, atol=1e-5)
         held = {by_columns for _, by_columns in models.linear._laid_out.get() or ()}
     assert held == {False, columns}
+
+
+@pytest.mark.parametrize(
+    ("rows", "by_columns", "layouts"),
+    [
+        *((rows, 70 * 16 + 1, [True]) for rows in (1, 5, 256)),
+        *((rows, 70 * 16, []) for rows in (1, 3, 257)),
+        *((rows, 70 * 16, [False]) for rows in (4, 256)),
+        *((rows, 70 * 16 + 1, []) for rows in (0, 257)),
+    ],
+)
+def test_where_mkl_is_faster_few_rows_go_by_columns_and_onednn_has_large_weights(
+    module: Linear, monkeypatch: pytest.MonkeyPatch, rows: int, by_columns: int, layouts: list[bool]
+) -> None:
+    monkeypatch.setattr(models.linear, "_BY_MKL", True)
+    monkeypatch.setattr(models.linear, "_SOME", 256)
+    monkeypatch.setattr(models.linear, "_BY_COLUMNS", by_columns)
+    x = torch.randn(rows, 1, 16)
+    with torch.inference_mode(), weights_fixed():
+        out, plain = unpacked(module)(x), F.linear(x, module.weight, module.bias)
+        assert [columns for _, columns in models.linear._laid_out.get() or ()] == layouts
+    assert torch.allclose(out, plain, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("activation", [F.relu, F.gelu])
@@ -157,6 +180,7 @@ def test_few_rows_and_many_products_are_worth_it(
     monkeypatch.setattr(models.linear, "_SOME", 256)
     monkeypatch.setattr(models.linear, "_WORTH", 2_000_000)
     monkeypatch.setattr(models.linear, "_FETCHED", 2_000_000)
+    monkeypatch.setattr(models.linear, "_BY_MKL", False)
     module = Linear(size, size)
     assert was_laid_out(module, torch.randn(rows, size)) == laid_out
 

@@ -89,11 +89,13 @@ def test_where_nothing_is_gained_torch_multiplies(monkeypatch: pytest.MonkeyPatc
     ("vendor", "family", "zen_5"),
     [("AuthenticAMD", "26", True), ("AuthenticAMD", "25", False), ("GenuineIntel", "6", False)],
 )
-def test_the_processor_is_known_by_its_family(
+def test_the_processor_is_known_by_its_maker_and_family(
     vendor: str, family: str, zen_5: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = {"vendor_id": vendor, "cpu family": family}
     monkeypatch.setattr(utils.machine, "_cpuinfo", fields.__getitem__)
     assert utils.machine.is_amd_zen_5() == zen_5
+    assert utils.machine.is_intel() == (vendor == "GenuineIntel")
     monkeypatch.setattr(utils.machine, "_cpuinfo", lambda field: "")  # not on Linux
     assert not utils.machine.is_amd_zen_5()
+    assert not utils.machine.is_intel()
