@@ -95,7 +95,7 @@ def _search(
         ended = tokens == eos_id
         if step + 1 >= shortest:
             ended |= step + 1 >= room
-        if (step + 1) % looks and step + 1 < longest:
+        if step + 1 < longest and ((step + 1) % looks or not ended.any()):
             continue
         keep = (~ended).any(dim=1).nonzero().squeeze(1)
         if len(keep) < len(alive):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from models.positional_encodings.base import InputPosition, exact_dtype
+from models.positional_encodings.rope import inverse_frequencies
 
 SinusoidLayout = Literal["interleaved", "half", "t2t"]
 
@@ -32,10 +33,13 @@ def sinusoid_table(
     """
     if d_model % 2:
         raise ValueError(f"d_model = {d_model} must be even")
-    n, exact = d_model // 2, exact_dtype(dtype)
-    steps = max(n - 1, 1) if layout == "t2t" else n
-    exponents = torch.arange(n, device=positions.device, dtype=exact) / steps
-    angles = positions.to(exact)[..., None] * torch.pow(base, -exponents)
+    exact = exact_dtype(dtype)
+    if layout == "t2t":
+        steps = torch.arange(d_model // 2, device=positions.device, dtype=exact)
+        frequencies = torch.pow(base, steps / -max(d_model // 2 - 1, 1))
+    else:
+        frequencies = inverse_frequencies(d_model, base=base, dtype=exact, device=positions.device)
+    angles = positions.to(exact)[..., None] * frequencies
     if layout == "interleaved":
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(dtype)
     return torch.cat((angles.sin(), angles.cos()), dim=-1).to(dtype)
