@@ -12,9 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.masks import as_bias
+from utils.machine import is_intel
 
 _SHORT, _MANY, _SOME = 16, 256, 128  # queries of a head; queries of all heads and rows
 _LONG = 128  # tokens of a head, the geometric mean of queries and keys
+_FEWEST = 2 if is_intel() else 1  # queries of a head
 
 
 def attend_eager(
@@ -75,9 +77,10 @@ def _eager_is_faster(q: Tensor, k: Tensor) -> bool:
 
     The fused kernel makes its blocks for many queries a head: a step of beam search over many rows
     spends twice as long in it. In bfloat16 its forward and backward pass take 2.7 to 7.7 times as
-    long, but for long sequences and for very few queries.
+    long, but for long sequences and for very few queries. On Intel's processors a single query of
+    each head is the fused kernel's.
     """
-    if q.device.type != "cpu":
+    if q.device.type != "cpu" or q.shape[-2] < _FEWEST:
         return False
     queries = q.shape[:-1].numel()
     if q.dtype == torch.bfloat16:
