@@ -23,12 +23,12 @@ _WORTH, _FETCHED = 2_000_000, 2_000_000
 _BY_COLUMNS = math.inf
 _AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 # MKL, torch's own library, is the faster one in float32 on its maker's processors: by columns for
-# any few rows, and with a larger weight as it is for the fewest.
+# any few rows, and with a larger weight as it is for the fewest. bfloat16 is oneDNN's either way.
 _BY_MKL, _FEWEST = _AVX512 and is_intel(), 3
 if _AVX512:
     _FEW, _WORTH, _FETCHED, _BY_COLUMNS = _SOME, 500_000, 100_000, 200_000
 if _BY_MKL:
-    _BY_COLUMNS = 500_000
+    _FETCHED, _BY_COLUMNS = 50_000, 500_000
 if FASTER:
     _FEW = _SOME = math.inf
 
