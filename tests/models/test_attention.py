@@ -115,11 +115,15 @@ def kernels_used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return used
 
 
-@pytest.mark.parametrize(("queries", "kernel"), [(1, "eager"), (5, "eager"), (17, "sdpa")])
+@pytest.mark.parametrize(
+    ("queries", "fewest", "kernel"),
+    [(1, 1, "eager"), (1, 2, "sdpa"), (5, 2, "eager"), (17, 1, "sdpa")],
+)
 def test_many_rows_of_few_queries_take_the_eager_kernel(
-    queries: int, kernel: str, monkeypatch: pytest.MonkeyPatch
+    queries: int, fewest: int, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = kernels_used(monkeypatch)
+    monkeypatch.setattr(kernels, "_FEWEST", fewest)
     torch.manual_seed(0)
     q, k, v = (torch.randn(150, 2, n, DH, dtype=DOUBLE) for n in (queries, 9, 9))
     mask = (torch.arange(9) < torch.arange(1, 151)[:, None])[:, None, None]
