@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 from utils.errors import UserError
@@ -69,13 +68,6 @@ def keep_shapes(n: int) -> None:
     """
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, str(n))
-
-
-def has_tiles() -> bool:
-    """Whether the processor has Intel's AMX for bfloat16, as Linux says. Without torch."""
-    with contextlib.suppress(OSError):
-        return "amx_bf16" in Path("/proc/cpuinfo").read_text("utf-8")
-    return False
 
 
 def run_main(main: Callable[[], None]) -> None:

@@ -4,13 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from utils.cli import has_tiles, run_main
+from utils.cli import run_main
 
 HELD_MB = """
 import torch
@@ -69,21 +67,3 @@ def test_threads_spin_as_long_as_they_are_told_to(
     monkeypatch.setattr(os, "environ", dict(given))
     run_main(lambda: None)
     assert os.environ.get("GOMP_SPINCOUNT") == turns
-
-
-@pytest.mark.parametrize(
-    ("flags", "tiles"), [("avx512_bf16 amx_bf16 amx_tile", True), ("avx512_bf16", False)]
-)
-def test_tiles_are_known_by_the_processors_flags(
-    flags: str, tiles: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[Any] = [OSError, f"flags\t\t: {flags}\n"]
-
-    def read_text(path: Path, encoding: str) -> str:
-        if (text := said.pop()) is OSError:  # not on Linux
-            raise text
-        return str(text)
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    assert has_tiles() == tiles
-    assert not has_tiles()
