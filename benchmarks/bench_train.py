@@ -344,7 +344,7 @@ def compare_precisions(report: Report, setup: Setup, widths: Sequence[int]) -> N
     rows: list[dict[str, Any]] = []
     precisions = ("float32", "bfloat16")
     common.use_precision("float32")
-    for width, budget in itertools.product(widths, (1024, 4096)):
+    for width, budget in itertools.product(widths, (1024, 2048, 4096)):
         shape = {"d_model": width, "d_ff": 4 * width, "batch_tokens": budget}
         wide = dataclasses.replace(setup, size=dataclasses.replace(setup.size, **shape))
         comparison = Comparison(wide)

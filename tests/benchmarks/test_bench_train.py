@@ -290,7 +290,7 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     assert "joeynmt" in models["left_out"]["joeynmt"]
     assert [row["scheme"] for row in schemes["schemes"]] == ["none", "rope", "shaw"]
     figures = [*models["models"], *schemes["schemes"]]
-    assert [row["batch_tokens"] for row in widths["widths"]] == [1024, 4096]
+    assert [row["batch_tokens"] for row in widths["widths"]] == [1024, 2048, 4096]
     measured = numbers([figures, widths["widths"], models["parts_ms"], models["matrix_gflops"]])
     assert all(math.isfinite(n) and n > 0 for n in measured)
     for row in figures:
