@@ -256,6 +256,11 @@ class DataConfig(Section, section="data"):
     num_workers: int | None = number(None, ge=0, lt=65)  # None: 2 on CUDA, else 0
     cache_dir: str = "data/cache"
 
+    @property
+    def tokens_of_a_batch(self) -> int:
+        """Padded, of the longer side; of sentences an estimate, since a text has any lengths."""
+        return self.batch_size * (1 if self.batch_by == "tokens" else 20)
+
     def workers_on(self, device: str) -> int:
         return (2 if device == "cuda" else 0) if self.num_workers is None else self.num_workers
 

@@ -80,8 +80,9 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         with start.preparing():
             # Older releases took bfloat16 at every width, and left "auto" in their checkpoints.
             width = config.model.d_model if start.is_new else math.inf
+            n_tokens = config.data.tokens_of_a_batch / idist.get_world_size()
             try:
-                precision = resolve_precision(config.train.precision, device, width)
+                precision = resolve_precision(config.train.precision, device, width, n_tokens)
             except UserError:
                 if resumed is None:
                     raise

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import logging
+import math
 import os
 import platform
 import subprocess
@@ -28,6 +29,9 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 # What a processor gains in the matrices it loses around them below this width: measured, see
 # benchmarks/README.md. A GPU gains at every size.
 BF16_FROM_D_MODEL = 128
+# And with AMX below this many numbers of a layer's output in a batch: oneDNN prepares each product
+# of a new shape for longer there than it computes it.
+AMX_FROM_NUMBERS = 500_000
 
 
 def resolve_device(name: str) -> torch.device:
@@ -152,16 +156,24 @@ def computes_bf16(device: torch.device) -> bool:
 
 
 def resolve_precision(
-    name: str, device: torch.device, d_model: float, *, setting: str = "train.precision ="
+    name: str,
+    device: torch.device,
+    d_model: float,
+    n_tokens: float = math.inf,
+    *,
+    setting: str = "train.precision =",
 ) -> str:
     """A key of DTYPES: "auto" is bf16 where the hardware trains a model faster in it, else fp32.
 
-    Raises UserError, which begins with `setting`, for a type in which the hardware does not
-    compute.
+    It goes by the width of the model and the tokens of a batch. Raises UserError, which begins with
+    `setting`, for a type in which the hardware does not compute.
     """
     if name == "auto":
-        wide = device.type == "cuda" or d_model >= BF16_FROM_D_MODEL
-        name = "bf16" if wide and computes_bf16(device) else "fp32"
+        gains = d_model >= BF16_FROM_D_MODEL
+        if torch.cpu._is_amx_tile_supported():
+            gains &= d_model * n_tokens >= AMX_FROM_NUMBERS
+        gains |= device.type == "cuda"
+        name = "bf16" if gains and computes_bf16(device) else "fp32"
         if name == "fp32" and device.type == "cuda":
             why = "this GPU does not compute in bfloat16; for its tensor cores give fp16"
             logger.info("%s 'auto' is fp32: %s", setting, why)

@@ -265,6 +265,10 @@ def test_a_precision_that_is_not_there(monkeypatch: pytest.MonkeyPatch, computes
             resolve_precision(name, CPU, 512)
     wide = {"yes": "bf16", "no": "fp32"}[computes]
     assert [resolve_precision("auto", CPU, width) for width in (127, 128)] == ["fp32", wide]
+    for amx, small in ((False, wide), (True, "fp32")):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx)
+        chosen = [resolve_precision("auto", CPU, 250, n_tokens) for n_tokens in (1999, 2000)]
+        assert chosen == [small, wide]
     if computes == "no":
         with pytest.raises(UserError, match="does not compute in bfloat16; use auto or fp32"):
             resolve_precision("bf16", CPU, 512)
@@ -291,14 +295,17 @@ def test_tf32_is_for_the_products_of_float32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[str] = []
-    monkeypatch.setattr(run_module, "resolve_precision", lambda *_: "tf32")
+    of: list[Any] = []  # what precision is chosen by: of sentences the tokens are estimated
+    monkeypatch.setattr(run_module, "resolve_precision", lambda *given: of.append(given) or "tf32")
 
     def note(*_: object) -> None:
         chosen.append(torch.get_float32_matmul_precision())
 
-    run_here(toy_config(tmp_path, "train.max_steps=1"), hook=at_update(1, note))
+    config = toy_config(tmp_path, "train.max_steps=1 data.batch_by=sentences data.batch_size=8")
+    run_here(config, hook=at_update(1, note))
     note()
     assert chosen == ["high", "highest"]
+    assert of == [("fp32", CPU, config.model.d_model, 8 * 20)]
 
 
 def test_what_the_caller_set_changes_nothing_and_holds_again(tmp_path: Path) -> None:
