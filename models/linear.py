@@ -23,8 +23,8 @@ _WORTH, _FETCHED = 2_000_000, 2_000_000
 _BY_COLUMNS = math.inf
 _AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 # MKL, torch's own library, is the faster one in float32 on its maker's processors: by columns for
-# any few rows, and with a larger weight as it is for the fewest. bfloat16 is oneDNN's either way.
-_BY_MKL, _FEWEST = _AVX512 and is_intel(), 3
+# any few rows, and with a larger weight as it is for up to three. bfloat16 is oneDNN's either way.
+_BY_MKL, _AS_IT_IS = _AVX512 and is_intel(), 3
 if _AVX512:
     _FEW, _WORTH, _FETCHED, _BY_COLUMNS = _SOME, 500_000, 100_000, 200_000
 if _BY_MKL:
@@ -110,7 +110,7 @@ def _for_rows(weight: Tensor, n_rows: int, *, by_columns: bool = True) -> Tensor
     size, exact = weight.numel(), weight.dtype == torch.float32
     small = exact and size < _BY_COLUMNS
     if _BY_MKL and exact:
-        by_columns, worth, most = small, small or n_rows > _FEWEST, _SOME
+        by_columns, worth, most = small, small or n_rows > _AS_IT_IS, _SOME
     else:
         by_columns &= small and n_rows == 1
         worth = by_columns or size >= _FETCHED or n_rows * size >= _WORTH

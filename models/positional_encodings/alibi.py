@@ -12,7 +12,7 @@ from models.positional_encodings.base import AttentionPosition, Places, exact_dt
 def alibi_slopes(n_heads: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """The slopes [H], computed in float64: 2^(-8h/H) for h = 1..H where H is a power of two.
 
-    Otherwise (the paper's footnote 10) those of the next smaller power of two P, then every other
+    Otherwise (as in the authors' code) those of the next smaller power of two P, then every other
     one of those of 2P, beginning with the first.
     """
     return torch.tensor(_exponents(n_heads), dtype=torch.float64).exp2().to(dtype)
