@@ -6,15 +6,17 @@ import errno
 import ipaddress
 import os
 import re
+import signal
 import socket
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 
 from configs.serialize import parse_override
 from translation.arguments import add_search_arguments, load_from_arguments, require_runs, run_paths
 from translation.settings import config_change
-from utils.cli import Parser, keep_shapes, positive, run_main
+from utils.cli import Parser, keep_shapes, positive, report, run_main
 from utils.errors import UserError
 
 
@@ -69,6 +71,12 @@ def main(argv: list[str] | None = None) -> None:
         from serving.app import Limits, build_app
         from serving.tasks import Served
 
+        class Server(uvicorn.Server):
+            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+                if self.should_exit and sig == signal.SIGINT:  # a second Ctrl-C
+                    os._exit(report(KeyboardInterrupt()))
+                super().handle_exit(sig, frame)
+
         given = dict(map(parse_override, args.overrides))
         models: dict[str, Served] = {}
         for path in run_paths(args):
@@ -98,7 +106,7 @@ def main(argv: list[str] | None = None) -> None:
             timeout_graceful_shutdown=args.timeout,
         )
         print(f"{', '.join(models)}: http://{where}:{port}/  (Ctrl-C ends it)", flush=True)
-        uvicorn.Server(config).run(sockets=[listening])
+        Server(config).run(sockets=[listening])
 
 
 def name_of(given: Path, run: Path) -> str:

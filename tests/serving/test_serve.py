@@ -387,6 +387,22 @@ def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path) -> None:
         assert server.process.wait(20) == -signal.SIGTERM
 
 
+def test_a_second_ctrl_c_waits_for_nothing(
+    trained_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(server: uvicorn.Server, **_: Any) -> None:
+        for _ in range(2):
+            assert not codes
+            server.handle_exit(signal.SIGINT, None)
+
+    codes: list[int] = []
+    monkeypatch.setattr(uvicorn.Server, "run", pressed)
+    monkeypatch.setattr("os._exit", codes.append)
+    serve.main(["--model_path", str(trained_run), "--port", "0"])
+    assert codes == [130]
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 def test_what_it_cannot_serve_is_one_line(
     trained_run: Path,
     tmp_path: Path,
