@@ -111,7 +111,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def name_of(given: Path, run: Path) -> str:
     """The run's, where `given` is it or in it; the run that a Marian model became is in a cache."""
-    return (run if given.is_relative_to(run) else given).name
+    name = (run if given.is_relative_to(run) else given).name
+    return name.encode("utf-8", "backslashreplace").decode()  # it need not be valid UTF-8
 
 
 def unused(name: str, names: Mapping[str, object]) -> str:

@@ -429,6 +429,7 @@ def test_a_model_is_served_by_the_name_that_was_given() -> None:
     run, cached = Path("/runs/toy_20260101_000000"), Path("/cache/opus-0123456789abcdef")
     assert serve.name_of(run, run) == serve.name_of(run / "checkpoints/a.pt", run) == run.name
     assert serve.name_of(Path("/home/owner/opus"), cached) == "opus"
+    assert serve.name_of(Path("/runs/\udce9té"), cached) == r"\udce9té"  # JSON has no such text
 
 
 def test_an_address_of_one_link_keeps_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
