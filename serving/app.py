@@ -238,7 +238,7 @@ class Service:
                 async for part in request.stream():
                     n_bytes += len(part)
                     body = body + part if n_bytes <= most else b""
-                    if n_bytes > MOST_DISCARDED:
+                    if n_bytes > max(most, MOST_DISCARDED):
                         break
         except TimeoutError:
             raise HTTPException(408, f"not sent in {self.limits.timeout:g} seconds") from None

@@ -334,8 +334,10 @@ def served(limits: Limits, **how: Any) -> Iterator[tuple[Server, Slow]]:
             thread.join(20)
 
 
-def test_full_late_gone_and_broken() -> None:
-    made = served(Limits(max_waiting=2, timeout=1.0), origins=["https://a.example"])
+def test_full_late_gone_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.app.MOST_DISCARDED", 8)  # less than a body may have
+    limits = Limits(max_waiting=2, timeout=1.0, max_chars=100_000)
+    made = served(limits, origins=["https://a.example"])
     half = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"
     with made as (server, slow), ThreadPoolExecutor() as pool:
         unsent = socket.create_connection(("127.0.0.1", server.port), 20)
@@ -356,7 +358,8 @@ def test_full_late_gone_and_broken() -> None:
         with unsent:
             assert unsent.recv(12) == b"HTTP/1.1 408"
         slow.may_end.set()
-        assert server.translate(q="last").json() == {"translatedText": "LAST"}
+        in_parts = server.translate(q="last", pad="x" * 1_000_000)
+        assert in_parts.json() == {"translatedText": "LAST"}
         assert "gone" not in slow.seen  # its client went away while it waited
         broken = server.translate(q="broken")
         assert (broken.status, broken.json()) == (500, {"error": "internal error"})
