@@ -60,7 +60,7 @@ function setModel() {
 
 function later() {
   clearTimeout(timer);
-  const n = text.value.length + at("prefix").value.length;
+  const n = [...text.value, ...at("prefix").value].length; // whole characters, as the server counts
   at("length").textContent = `${n.toLocaleString("en")} of ${most.toLocaleString("en")} characters`;
   timer = setTimeout(translate, PAUSE);
 }

@@ -73,7 +73,9 @@ def test_any_text_is_shown_as_text_and_nothing_leaves_the_page(
 ) -> None:
     browser.get(f"http://127.0.0.1:{server.port}/")
     until(browser, lambda: text_of(browser, "length"))
-    write(browser, f"{HOSTILE}\n{'mot ' * 500}")
+    text = f"{HOSTILE}\n{'mot ' * 500}"
+    write(browser, text)
+    assert text_of(browser, "length") == f"{len(text):,} of 5,000 characters"
     line = "#words .line:first-child p:first-child .word"
     until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, line))
     words = browser.find_elements(By.CSS_SELECTOR, line)
