@@ -57,7 +57,7 @@ def number(most: float) -> Callable[[str], float]:
 
 
 at_most = partial(integer, 1)
-positive = integer(1)
+positive = at_most(2**63 - 1)
 threads = at_most(MOST_THREADS)
 
 

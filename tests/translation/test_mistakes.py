@@ -18,7 +18,7 @@ from checkpoints.content import checkpoint_config, read_checkpoint
 from configs.schema import Learnable, Subword
 from configs.serialize import apply_overrides, to_dict
 from tokenizer.subword import SubwordTokenizer
-from utils.cli import integer, number
+from utils.cli import integer, number, positive
 from utils.errors import one_line
 
 BACK = "back_translate --src_file {tmp}/mono.fr --output"
@@ -300,9 +300,10 @@ def test_results_that_cannot_be_written_are_named(
 
 
 def test_a_limit_itself_is_allowed() -> None:
-    assert [integer(1, 8)(text) for text in ("1", "8")] == [1, 8]
+    read_8 = integer(1, 8)
+    assert [read_8(text) for text in ("1", "8")] == [1, 8]
     assert [number(2.0)(text) for text in ("0", "2")] == [0, 2]
-    for read, text in ((integer(1, 8), "9"), (integer(1, 8), "0"), (number(2.0), "2.1")):
+    for read, text in ((read_8, "9"), (read_8, "0"), (positive, "9" * 20), (number(2.0), "2.1")):
         with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}': "):
             read(text)
 
