@@ -49,9 +49,8 @@ class Validation:
 
         After the `last` update they always are, unless none are wanted.
         """
-        evaluate = self.config.evaluate
-        every = evaluate.bleu_every_epochs
-        due = evaluate.choose_by == "bleu" or (every and (epoch % every == 0 or last))
+        every = self.config.evaluate.bleu_every_epochs
+        due = every and (epoch % every == 0 or last)
         self.rows = self._translate() if due else []
         if self.rows:
             _, references, texts = map(list, zip(*self.rows))
