@@ -171,12 +171,13 @@ def test_checkpoints_of_different_models_or_tokenizers_are_refused(
 
 
 def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
-    run: Run, tmp_path: Path, averaged: Scripts
+    run: Run, tmp_path: Path, averaged: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HOME", str(run.path.parent))
     file, folder = run.files(REGULAR)[0], tmp_path / "other" / "checkpoints"
     payload, others = content(file), []
     folder.mkdir(parents=True)
-    parents = None, file, run.path, run.checkpoints, "elsewhere"
+    parents = None, file, f"~/{run.path.name}", run.checkpoints, "elsewhere"
     for seed, parent in ((0, None), *enumerate(parents, 1)):
         init_from = parent and str(parent)
         train = {**payload["config"]["train"], "seed": seed, "init_from": init_from}

@@ -203,6 +203,9 @@ def test_a_model_is_mapped_once_by_whatever_name_and_process(
     rewritten(folder, GENERATION, num_beams=2, length_penalty=0.5, max_new_tokens=7)
     decode = load_run(folder).config.decode
     assert (decode.beam_size, decode.length_penalty, decode.max_len) == (2, 0.5, 7)
+    rewritten(folder, "tokenizer_config.json", source_lang="en")  # as its target
+    data = load_run(folder).config.data
+    assert (data.src_lang, data.tgt_lang) == ("source", "target")
     rewritten(folder, "tokenizer_config.json", source_lang="cat+oci", target_lang=["en"])
     data = load_run(folder.rename(folder.with_name("日" * 80))).config.data
     assert (data.src_lang, data.tgt_lang) == ("cat_oci", "target")

@@ -170,6 +170,7 @@ def english(*docs: tuple[str, Sequence[str]]) -> dict[str, str]:
         (official_files(fr=FR.replace("</seg>", "", 1)), "validation", f'{BAD} 69, <seg id="1">'),
         (official_files(fr=FR.replace(' id="1"', "")), "validation", f"fr.{BAD} 69, <seg>: not"),
         (official_files(fr=FR.replace("docid", "id")), "validation", f"fr.{BAD} None, <seg id"),
+        (official_files(fr=FR.replace("<seg", "</doc><seg")), "validation", f"fr.{BAD} None, <seg"),
         (official_files() | LINES_EN, "train", "has 7 lines and fr-en/train.tags.fr-en.en has 8"),
         (official_files() | LATIN_FR, "train", "train.tags.fr-en.fr, line 4: not UTF-8"),
         ({"notes.txt": "hello"}, "train", "train.tags.fr-en.{fr,en}) nor iwslt2017-fr-en/train/"),

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_runs import content, log_of, run_here, toy_config
@@ -22,6 +23,7 @@ from configs.schema import (
 )
 from configs.serialize import apply_overrides, diff, from_dict, to_dict
 from data.cache import load_split
+from data.corpora.base import CorpusReader
 from data.corpora.build import build_corpus
 from data.corpora.mixture import epoch_counts
 from tokenizer.subword import SubwordTokenizer
@@ -100,14 +102,18 @@ def test_evaluation_is_of_one_part_and_the_others_have_their_names(tmp_path: Pat
     alone = replace(large, corpus=replace(large.corpus, test=()))
     untested = build_corpus(DataConfig(corpus=Mixture(parts=(small, alone))))
     assert untested.test == ("test",)
-    trained = replace(small, corpus=replace(small.corpus, test=("train",)))
-    named = build_corpus(DataConfig(corpus=Mixture(parts=(trained, large))))
-    assert (len(named.load(named.train)), len(named.load("train"))) == (45, 10)
+
+    def called(**names: Any) -> CorpusReader:
+        """With other names of the evaluated part's splits."""
+        part = replace(small, corpus=replace(small.corpus, **names))
+        return build_corpus(DataConfig(corpus=Mixture(parts=(part, large))))
+
+    for named in (called(test=("train",)), called(validation="train")):
+        assert (len(named.load(named.train)), len(named.load("train"))) == (45, 10)
     for lang in ("fr", "en"):  # a file of the evaluated part's own is called as another part's
         (tmp_path / "small" / f"large.test.{lang}").write_text("own\n", "utf-8")
-    called = replace(small, corpus=replace(small.corpus, test=("large.test",)))
-    doubly = build_corpus(DataConfig(corpus=Mixture(parts=(called, large))))
-    assert list(doubly.load("large.test").src) == ["own"]
+    for doubly in (called(test=("large.test",)), called(validation="large.test")):
+        assert list(doubly.load("large.test").src) == ["own"]
 
 
 def test_each_part_is_cleaned_by_itself_and_counted_by_name(tmp_path: Path) -> None:

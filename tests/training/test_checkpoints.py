@@ -66,9 +66,11 @@ def test_the_highest_bleu_chooses_where_it_is_asked_to(
 ) -> None:
     config = toy_config(tmp_path, "evaluate.bleu_every_epochs=1 evaluate.choose_by=bleu")
     caplog.set_level(logging.INFO)
-    with mock.patch("training.validation.sacrebleu_score", side_effect=[9.0, 9.0, 9.0, 5.0]):
+    scores = mock.Mock(side_effect=[9.0, 9.0, 9.0, 5.0])
+    with mock.patch("training.validation.sacrebleu_score", scores):
         more = apply_overrides(config, ["train.max_epochs=4"])
         script.work(args=script.parse_args([]), config=more, resume=None)
+    assert {call.args[2] for call in scores.call_args_list} == {"en"}  # of the target
     run = Run(Path(capsys.readouterr().out.rstrip()))
     losses = [line["loss"] for line in log_of(run, "validation").values()]
     assert losses == sorted(losses, reverse=True)

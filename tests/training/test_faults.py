@@ -34,7 +34,7 @@ from checkpoints.content import read_checkpoint
 from checkpoints.run import BEST, Run, create_run
 from configs.schema import DecodeConfig
 from configs.serialize import apply_overrides
-from data.batching import TOKENS_OF_A_SENTENCE, largest_batches
+from data.batching import TOKENS_OF_A_SENTENCE, collate, largest_batches
 from training import faults, prepare, run as run_module, saving
 from training.faults import NonFiniteError, refuse, remedies_named, smaller_batches
 from training.log import RunLog
@@ -484,7 +484,9 @@ def test_what_is_no_lack_of_memory_is_left_alone(tmp_path: Path) -> None:
 
 def test_evaluation_goes_on_with_smaller_batches(caplog: pytest.LogCaptureFixture) -> None:
     split, model = sentences(13, seed=5), small_model().float()
-    batches = [batch_of(split, range(8)), batch_of(split, range(8, 13))]
+    # Decoding starts from the padding, as Marian's does.
+    collated = partial(collate, split, pad_id=PAD, bos_id=PAD)
+    batches = [collated(rows) for rows in (list(range(8)), list(range(8, 13)))]
 
     def metrics() -> dict[str, float]:
         evaluator = create_evaluator(model, pad_id=PAD, device=CPU, dtype=torch.float32)

@@ -122,9 +122,11 @@ def test_ctranslate2_finds_what_our_search_finds(
     samples = replace(loaded.config.decode, search=Sampling(seed=1), n_best=1)  # not an engine's
     drawn = [each.search_ids(ids[:4], samples, greedy=False) for each in (ours, theirs)]
     assert drawn[0] == drawn[1]
-    long = replace(decode, max_len=MAX_POSITIONS + 1, max_len_ratio=1e-9)  # more than it counts to
+    # more than it counts to, on either side
+    long = replace(decode, max_len=MAX_POSITIONS + 1, max_len_ratio=1e-9)
     with mock.patch.object(engine, "search") as asked:
         theirs.search_ids(ids[:1], long, greedy=True)
+        theirs.search_ids([[7] * MAX_POSITIONS + ids[0][-1:]], decode, greedy=True)
     assert not asked.called
     begun: dict[str, Any] = {"greedy": False, "prefixes": [[7], [], [9, 8], [7]]}
     expected = ours.search_ids(ids[:4], decode, **begun)

@@ -97,6 +97,8 @@ def test_multi30ks_protocol_lowers_and_tokenises_as_moses():
     expected = (16 / 17 * 13 / 15 * 11 / 13 * 9 / 11) ** 0.25
     assert result.multi30k_bleu == pytest.approx(100 * expected, abs=1e-9)
     assert result.sacrebleu < result.multi30k_bleu < 100
+    # In Czech commas stay where they are.
+    assert score(hypotheses, references, multi30k="cs").multi30k_bleu < result.multi30k_bleu
     assert score(hypotheses, references).multi30k_bleu is None
 
 

@@ -18,7 +18,7 @@ SCORED = {"scoring": True}
         (Beam(), None, [], {}, 8),
         (Beam(), None, ["decode.beam_size=4"], {}, 4),
         (Beam(), None, [], BEST, 1),
-        (DiverseBeam(), None, [], SCORED, 1),
+        (DiverseBeam(strength=0.9), None, [], SCORED, 1),
         (Beam(), "chrf", [], SCORED, 8),
         (Sampling(), None, [], {}, 64),
         # One sample stands for the model; the likeliest of many does not.
@@ -33,8 +33,10 @@ def test_as_many_are_asked_for_as_are_used(
 ) -> None:
     most = 64 if isinstance(search, Sampling) else 8
     decode = DecodeConfig(search=search, beam_size=8, n_best=most, mbr=mbr)
-    change = config_change(None, None, given, **asked)
-    assert change(Config(decode=decode)).decode.n_best == n_best
+    for named in (None, search.kind):  # to name the kind that it has changes nothing
+        change = config_change(None, named, given, **asked)
+        changed = change(Config(decode=decode)).decode
+        assert (changed.n_best, changed.search) == (n_best, search)
 
 
 def test_what_would_be_of_no_use_is_refused() -> None:
@@ -44,10 +46,15 @@ def test_what_would_be_of_no_use_is_refused() -> None:
         config_change(None, None, ["decode.n_best=2"], scoring=True)(Config())
     with pytest.raises(UserError, match=r"--set decode\.search: --search chooses it \(here beam\)"):
         config_change(None, "beam", ["decode.search=sample"])
-    for n_best, given in ((5, ["decode.n_best=1"]), (1, [])):
+    sampled = DecodeConfig(search=Sampling(), beam_size=1, n_best=1)
+    for decode, given in (
+        (DecodeConfig(n_best=5), ["decode.n_best=1"]),
+        (DecodeConfig(n_best=1), []),
+        (sampled, []),
+    ):
         change = config_change(None, None, [*given, "decode.mbr=chrf"])
         with pytest.raises(UserError, match=r"n_best = 1: set more"):
-            change(Config(decode=DecodeConfig(n_best=n_best)))
+            change(Config(decode=decode))
     trained = Config(decode=DecodeConfig(mbr="chrf"))
     narrow = config_change(None, "beam", ["decode.beam_size=1"])
     with pytest.raises(UserError, match=r"beam_size = 1: set more"):
