@@ -28,7 +28,7 @@ from checkpoints.average import average_checkpoints, write_average
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.transformers_weights import to_theirs
 from configs.load import load_config
-from configs.schema import Marian, Sinusoidal
+from configs.schema import DecodeConfig, Marian, Sinusoidal
 from configs.serialize import apply_overrides, to_dict
 from models.build import build_model
 from models.decoding.beam import beam_search
@@ -200,9 +200,10 @@ def test_a_model_is_mapped_once_by_whatever_name_and_process(
     assert (decode.beam_size, decode.n_best, decode.max_len) == (4, 4, 39)
     assert (loaded.config.name, data.src_lang, data.tgt_lang) == ("mine", "fr", "en")
     assert loaded.config.model.position.tightest().length == 64
-    rewritten(folder, GENERATION, num_beams=2, length_penalty=0.5, max_new_tokens=7)
+    rewritten(folder, GENERATION, num_beams=6, length_penalty=0.5, max_new_tokens=7)
     decode = load_run(folder).config.decode
-    assert (decode.beam_size, decode.length_penalty, decode.max_len) == (2, 0.5, 7)
+    assert (decode.beam_size, decode.n_best) == (6, DecodeConfig().n_best)
+    assert (decode.length_penalty, decode.max_len) == (0.5, 7)
     rewritten(folder, "tokenizer_config.json", source_lang="en")  # as its target
     data = load_run(folder).config.data
     assert (data.src_lang, data.tgt_lang) == ("source", "target")

@@ -43,7 +43,7 @@ from utils.machine import resolve_device, resolve_precision, torch_to_itself
 # --------------------------------------------------------------------------------------- one update
 
 
-def test_the_step_is_the_mean_over_the_tokens_of_the_group() -> None:
+def test_the_step_is_the_mean_over_the_tokens_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     split = sentences(5, seed=2)
     batch = batch_of(split, range(5))
     model, out = updated([[batch]], label_smoothing=0.1)
@@ -57,6 +57,12 @@ def test_the_step_is_the_mean_over_the_tokens_of_the_group() -> None:
     # What is reported is not smoothed.
     plain = F.cross_entropy(logits, ids, ignore_index=PAD, reduction="sum")
     assert out["nll"] == pytest.approx(plain.item(), rel=1e-12)
+    # Of several processes it is that over the tokens of all: here two with the same batch.
+    monkeypatch.setattr(idist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(idist, "all_reduce", lambda x: 2 * x)
+    of_both, twice = updated([[batch]], label_smoothing=0.1)
+    assert difference(of_both, model) < 1e-12
+    assert all(twice[name] == 2 * out[name] for name in ("nll", "n_correct", "n_tokens"))
 
 
 def test_a_shorter_last_group_makes_an_update_of_its_own() -> None:
