@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from marian_files import (
 )
 from tiny_models import tiny_config, tiny_model, vocabulary
 from toy_runs import same
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 import export as script
 import test as test_script
@@ -220,6 +221,18 @@ def test_what_transformers_saves_again_is_the_same_model(
     before = exported.generated(texts := drawn_texts(20))
     exported.folder = tmp_path
     assert exported.generated(texts) == before
+
+
+def test_a_search_that_samples_is_theirs_too(export_case: Callable[..., Exported]) -> None:
+    exported = export_case("post_bpe")
+    for search in (schema.Sampling(), schema.Sampling(temperature=0.7, top_k=3, top_p=0.5)):
+        exported.config = replace(exported.config, decode=replace(DECODE, search=search))
+        exported.write()
+        how = GenerationConfig.from_pretrained(exported.folder)
+        drawn = how.do_sample, how.max_length, how.temperature, how.top_k, how.top_p
+        # Where nothing is said they draw from the 50 most probable.
+        top = search.top_k or 0, search.top_p or 1
+        assert drawn == (True, MAX_LEN + 1, search.temperature, *top)
 
 
 @pytest.mark.parametrize("case", CASES)
