@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from utils.cli import run_main, signals_to
-from utils.errors import UserError
+from utils.errors import UserError, one_line
 from utils.machine import resolve_device
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,10 @@ SPEAKS_FIRST_S = 5.0
 # How long they wait for it at most: it alone downloads, learns the tokenizer and fills the cache.
 # NCCL's own ten minutes are too few for that.
 PATIENCE = timedelta(hours=2)
+
+
+class LostError(UserError):
+    """Another process cannot be reached."""
 
 
 def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str) -> None:
@@ -55,7 +59,8 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
             with signals_to(_pass_on, signal.SIGTERM, signal.SIGINT):
                 idist.spawn(backend, _one_of_several, args=(work,), timeout=PATIENCE, **spawn)
         elif backend is not None:
-            idist.initialize(backend, timeout=PATIENCE)
+            with _lost_told():
+                idist.initialize(backend, timeout=PATIENCE)
             _one_of_several(idist.get_local_rank(), work)
         else:
             _guarded(work)
@@ -109,6 +114,19 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
     return backend, {"nproc_per_node": nproc_per_node, "start_method": "spawn", "master_port": port}
 
 
+def require_alike(given: Mapping[str, Any]) -> None:
+    """Raises UserError, in every process, where one has another value than the first."""
+    [first], *others = idist.all_gather([dict(given)])
+    for rank, [other] in enumerate(others, start=1):
+        for name in [*first, *other]:
+            here, there = first.get(name), other.get(name)
+            if here != there:
+                raise UserError(
+                    f"{name}: {here!r} in process 0, {there!r} in process {rank}; all machines "
+                    "need the same command, the same text, and one folder for runs"
+                )
+
+
 def process_device(name: str) -> torch.device:
     """The device of this process, for train.device = `name`."""
     if idist.get_world_size() > 1:
@@ -136,6 +154,21 @@ def _one_of_several(_: int, work: Callable[[], None]) -> None:
     os._exit(code)
 
 
+@contextmanager
+def _lost_told() -> Iterator[None]:
+    """Raises LostError for what gloo and torch's store say of a process that has gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        of_store = isinstance(error, torch.distributed.DistNetworkError)
+        if of_store or "gloo/transport" in str(error):
+            raise LostError(
+                f"another process has ended or is not found ({one_line(error)}): see what it says; "
+                "GLOO_SOCKET_IFNAME=NAME names the network interface between machines"
+            ) from error
+        raise
+
+
 def _guarded(work: Callable[[], None]) -> None:
     """Of an error that several processes meet the first one speaks; the others if it is silent.
 
@@ -144,9 +177,10 @@ def _guarded(work: Callable[[], None]) -> None:
 
     def job() -> None:
         try:
-            work()
-        except (Exception, KeyboardInterrupt):
-            if idist.get_rank() > 0:
+            with _lost_told():
+                work()
+        except (Exception, KeyboardInterrupt) as error:
+            if idist.get_rank() > 0 or isinstance(error, LostError):
                 time.sleep(SPEAKS_FIRST_S)  # the launcher ends this process when the first has gone
             raise
 

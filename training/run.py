@@ -27,10 +27,10 @@ from training.graphs import graphs_wanted
 from training.handlers import ProgressBar, StopSignals, attach_log, attach_progress
 from training.log import RunLog
 from training.prepare import build_learner, check_lengths, end_workers, prepare_data
-from training.processes import process_device
+from training.processes import process_device, require_alike
 from training.saving import Checkpoints, checkpoint_parts, is_due, score
 from training.schedules import PlateauLR, warn_of_warm_up
-from training.start import Progress, count_steps, open_run, require_steps_left
+from training.start import Progress, count_steps, open_run, require_one_command, require_steps_left
 from training.validation import Validation
 from translation.evaluator import create_evaluator
 from translation.search import BatchSearch
@@ -64,10 +64,9 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
     device = process_device(config.train.device)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch_to_itself(device, deterministic=config.train.deterministic))
-        if resume is not None:  # nobody writes the run from here on: all see the same newest one
-            if idist.get_rank() == 0:
-                stack.enter_context(held(resolve_checkpoint(resume, prefer="newest")[1].path))
-            idist.barrier()
+        if resume is not None and idist.get_rank() == 0:
+            stack.enter_context(held(resolve_checkpoint(resume, prefer="newest")[1].path))
+        require_one_command(config, resume)  # nobody writes the run now: all see one newest
         start = open_run(config, resume)
         config, run = start.config, start.run
         resumed = None if start.is_new else run.path
@@ -136,6 +135,8 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
 
             parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping, device)
             start.restore(parts)
+            found = {f"text: {which}": crc for which, crc in parts["data"].state_dict().items()}
+            require_alike({"train.precision": precision, "updates done": progress.step, **found})
             if start.whole:
                 require_steps_left(run, progress, total_steps, data.n_tokens)
             log = stack.enter_context(RunLog(run, first_step=progress.step))

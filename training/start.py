@@ -29,17 +29,23 @@ from checkpoints.run import (
 )
 from configs.load import read_config_json
 from configs.schema import TRAINING_ONLY, Config, Marian, Saved, TrainConfig, shapes_model
-from configs.serialize import apply_overrides, diff
+from configs.serialize import apply_overrides, diff, leaves, to_dict
 from data.corpora.base import CorpusReader
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_saved, load_tokenizer, require_fit
 from training.log import is_validated
+from training.processes import require_alike
 from translation.loading import load_weights, run_tokenizer
 from utils.cli import signals_to
 from utils.errors import ConfigError, UserError, one_line
 
 logger = logging.getLogger(__name__)
 
+# Fields that each of several machines may have of its own: of the text, what is read is compared.
+OF_A_MACHINE = (
+    *("data.corpus.", "data.cache_dir", "data.num_workers", "train.runs_dir", "train.device"),
+    *("train.init_from", "tokenizer.path", "tokenizer.name_or_path"),
+)
 MODELS = ("model", LAST_WEIGHTS)  # parts of a checkpoint
 
 
@@ -88,6 +94,7 @@ class Start:
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         """The run's tokenizer: made and saved by the first process, then loaded by all."""
+        require_alike({f"the folder {self.run.path} is there": self.run.path.is_dir()})
         if idist.get_rank() == 0:
             self._make_tokenizer(corpus).save(self.run.tokenizer)
         idist.barrier()
@@ -202,6 +209,12 @@ class Resumed(Start):
             elif "early_stopping" in parts:  # it is asked for from here on
                 parts["early_stopping"].best_score = parts["progress"].best_score
         self.payload.clear()
+
+
+def require_one_command(config: Config, resume: str | Path | None) -> None:
+    """Raises UserError, in every process, where one was told to train something else."""
+    told = {"--resume": resume and Path(resume).resolve().name, **dict(leaves(to_dict(config), ""))}
+    require_alike({k: v for k, v in told.items() if not k.startswith(OF_A_MACHINE)})
 
 
 def open_run(config: Config, resume: str | Path | None) -> Start:

@@ -143,25 +143,86 @@ def test_one_process_writes_every_file(stopped: tuple[Path, str]) -> None:
         assert any(kind in path for path in paths), kind
 
 
-def test_nobody_waits_for_a_process_that_was_killed(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], int]:
+    """Runs work in two forked processes, which can be of this test; the exit code."""
     backend, spawn = choose_backend(2, "cpu")
-    forked = backend, spawn | {"start_method": "fork"}
-    monkeypatch.setattr("training.processes.choose_backend", lambda *_: forked)
+    chosen = backend, spawn | {"start_method": "fork"}
+    monkeypatch.setattr("training.processes.choose_backend", lambda *_: chosen)
+
+    def run_them(work: Callable[[], None]) -> int:
+        with pytest.raises(SystemExit) as ended:
+            run_processes(work, nproc_per_node=2, device="cpu")
+        return int(ended.value.code or 0)
+
+    return run_them
+
+
+def test_nobody_waits_for_a_process_that_was_killed(
+    forked: Callable[[Callable[[], None]], int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does who misses it first speak in the launcher's place."""
 
     def die_or_wait() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has the launcher's
         if idist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(600)
+        idist.barrier()
 
     began = time.monotonic()
-    with pytest.raises(SystemExit) as ended:
-        run_processes(die_or_wait, nproc_per_node=2, device="cpu")
-    assert ended.value.code == 128 + signal.SIGKILL
+    assert forked(die_or_wait) == 128 + signal.SIGKILL
     assert capfd.readouterr() == ("", "error: process 1 was ended by SIGKILL\n")
     assert time.monotonic() - began < 60
+
+
+def test_a_process_whose_launcher_sees_no_other_end_says_so_itself(
+    forked: Callable[[Callable[[], None]], int],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As on another machine."""
+    monkeypatch.setattr("training.processes.SPEAKS_FIRST_S", 0.0)
+
+    def leave_or_wait() -> None:
+        if idist.get_rank() == 1:
+            os._exit(0)
+        idist.barrier()
+
+    assert forked(leave_or_wait) == 2
+    out, error = capfd.readouterr()
+    assert (out, error.count("\n")) == ("", 1), error
+    assert error.startswith("error: another process has ended or is not found (RuntimeError: ")
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ("data.batch_size=48", "data.batch_size: 140 in process 0, 48 in process 1; all machines"),
+        ("data.corpus.train=valid", "text: fingerprint: '"),
+        ("train.runs_dir=runs", "the folder runs/toy_.* is there: True in process 0, False in"),
+    ],
+)
+def test_machines_that_would_train_different_things_are_refused(
+    there: str,
+    said: str,
+    forked: Callable[[Callable[[], None]], int],
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    ours = there if "runs_dir" in there else ""
+    configs = [toy_config(tmp_path, more) for more in (ours, there)]
+
+    def work() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        machine = tmp_path / str(idist.get_rank())
+        machine.mkdir()
+        os.chdir(machine)
+        script.work(args=script.parse_args([]), config=configs[idist.get_rank()], resume=None)
+
+    assert forked(work) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert re.match(f"error: {said}", error), error
+    assert not list(tmp_path.rglob("toy_*"))
 
 
 def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
