@@ -326,8 +326,8 @@ class Halving(Experiment):
         changes, position = recipe_changes(self.args, rows[0]["recipe"])
         winner = self.stages[-1][0]
         stated = dict(map(parse_override, changes))
-        for name in ("max_tokens", "max_epochs", "keep_regular", "checkpoint_every_epochs"):
-            stated[f"train.{name}"] = str(getattr(winner.config.train, name))
+        fixed = ("max_steps", "max_tokens", "max_epochs", "keep_regular", "checkpoint_every_epochs")
+        stated |= {f"train.{key}": str(getattr(winner.config.train, key)) for key in fixed}
         settings = [f"--set {key}={text}" for key, text in stated.items() if key not in PLACES]
         settings = [f"--position {position}"] * bool(position) + settings
         scored = f"the last {winner.average} checkpoints averaged" if winner.average else "the best"

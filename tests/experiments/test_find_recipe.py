@@ -72,8 +72,8 @@ def test_the_best_third_goes_on_and_the_tests_are_read_once_for_the_winner(
     assert "| mean | 0.0500 ± 0.0000 | 89.00 ± 0.00 | 89.00 ± 0.00 |" in text
     assert "The recipe, the last 10 checkpoints averaged: `--position rope --set" in text
     assert "--set model.dropout=0.4 " in text
-    stated = "--set train.max_tokens=4000 --set train.keep_regular=10 --set "
-    assert f"{stated}train.checkpoint_every_epochs=1`" in text
+    stated = "--set train.max_steps=None --set train.max_tokens=4000 --set train.keep_regular=10 "
+    assert f"{stated}--set train.checkpoint_every_epochs=1`" in text
     assert str(stand_in.folder) not in text
 
     # All of it comes from the store, also where the runs are gone.
