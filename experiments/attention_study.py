@@ -53,6 +53,7 @@ from translation.forcing import KINDS, attention_weights
 from translation.loading import LoadedRun, load_run
 from translation.metrics import sentence_statistics, summed_bleu
 from translation.search import in_batches
+from translation.settings import config_change
 from translation.translator import Translator
 from utils.cli import Parser, positive, run_main, threads
 from utils.errors import UserError
@@ -415,8 +416,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     turned = turned_runs(args.reversed)
+    # Whatever search a run's own config has.
+    change = config_change(None, args.search, ["decode.mbr=none"], best_alone=True)
     for number, path in enumerate(paths, start=1):
-        loaded = load_run(path)
+        loaded = load_run(path, change=change)
         for kept in known.values():
             require_same_flags(args, kept, loaded, turned)
         require_one_of_each([*known.values(), Rows([training_of(loaded)])])

@@ -29,8 +29,9 @@ from experiments.attention_study import (
 from models.decoding.stepwise import greedy_search
 from translation.alignment import WordAttention
 from translation.evaluation import EvaluationSet
-from translation.loading import load_run
+from translation.loading import LoadedRun, load_run
 from translation.translator import Translator
+from utils.errors import UserError
 from utils.tables import read_csv, write_csv
 
 CPU = torch.device("cpu")
@@ -238,7 +239,7 @@ def test_finished_trainings_are_studied_and_told(
         assert "warning" not in again.err
 
     # With other flags it is not what was measured.
-    for flags in (("--sentences", "4"), ("--shifts", "1"), ("--search", "beam")):
+    for flags in (("--shifts", "1"), ("--search", "beam")):
         assert f"was measured with another {flags[0]}" in script(*args, *flags).error()
     # Nor may a model be added to those that were measured otherwise.
     words = script(*args, "--sentences", "4", "--model_path", copy_run(trained_run, gold)).error()
@@ -282,6 +283,22 @@ def test_finished_trainings_are_studied_and_told(
     told = re.findall(r"^\| (\d) \| \S+ \| \S+ \| (\S+) \|", said, re.MULTILINE)
     assert errors == dict(told)
     assert len(errors) == 2
+
+
+def test_a_beam_is_searched_whatever_the_config_of_the_run_says(
+    script: Scripts, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = copy_run(trained_run, tmp_path)
+    payload = read_checkpoint(best_of(drawn))
+    payload["config"]["decode"] |= {"search": {"kind": "sample"}, "n_best": 4, "mbr": "chrf"}
+    torch.save(payload, best_of(drawn))
+
+    def study(args: Any, loaded: LoadedRun, turned: Any) -> None:
+        decode = loaded.config.decode
+        raise UserError(f"{decode.search.kind}, {decode.mbr}")
+
+    monkeypatch.setattr(attention_study, "study", study)
+    assert script("--model_path", drawn, "--search", "beam").error() == "beam, None"
 
 
 def test_mistakes_get_one_line(script: Scripts, trained_run: Path, tmp_path: Path) -> None:
