@@ -216,7 +216,7 @@ class DecodeState:
         self.cross_places = Places(
             positions.repeat(self.beam_size),
             self.memory_positions,
-            padding=self.memory_mask,
+            real_keys=self.memory_mask,
             q_span=self.scheme.span(self.length - len(positions), self.length),
             k_span=self.scheme.span(0, len(self.memory_positions)),
         )

@@ -127,7 +127,7 @@ class Encoder(nn.Module):
         """x [B,S,D] at positions [S], padding [B,S] (True = padding) -> [B,S,D]."""
         span = scheme.span(0, x.shape[1])
         mask = padding_attn_mask(padding)
-        places = Places(positions, positions, padding=mask, q_span=span, k_span=span)
+        places = Places(positions, positions, real_keys=mask, q_span=span, k_span=span)
         with weights_cast(self):
             for layer in self.layers:
                 x = layer(x, scheme=scheme, places=places, tap=tap)
@@ -197,7 +197,7 @@ class Decoder(nn.Module):
         places = Places(positions, positions, causal=True, q_span=span, k_span=span)
         mask = padding_attn_mask(memory.padding)
         where = positions, memory.positions
-        cross_places = Places(*where, padding=mask, q_span=span, k_span=k_span)
+        cross_places = Places(*where, real_keys=mask, q_span=span, k_span=k_span)
         with weights_cast(self):
             layers = self._layers()
             for layer, kv in zip(layers, project_memory(layers, memory, scheme=scheme)):

@@ -59,7 +59,7 @@ class Places:
     k_positions: Tensor  # integers [Tk]
     causal: bool = False  # a query sees no key at a later position
     newest: bool = False  # no key is later than any query, so that being causal takes no mask
-    padding: Tensor | None = None  # bool, broadcast to [B,1,Tq,Tk], True = may attend
+    real_keys: Tensor | None = None  # bool, broadcast to [B,1,Tq,Tk], False at padding
     # The first position and the one after the last, where they are all the integers in between,
     # each perhaps several times: then nobody need ask the device what they are.
     q_span: Span | None = None
@@ -96,7 +96,7 @@ class Places:
     @property
     def plainly_causal(self) -> bool:
         """Causal over one and the same sequence, unpadded: a kernel needs only a flag for it."""
-        return self.causal and self.padding is None and self.q_positions is self.k_positions
+        return self.causal and self.real_keys is None and self.q_positions is self.k_positions
 
     @property
     def mask(self) -> Tensor | None:
@@ -105,9 +105,9 @@ class Places:
 
     def _make_mask(self) -> Tensor | None:
         if self.newest or not self.causal:
-            return self.padding
+            return self.real_keys
         causal = causal_attn_mask(self.q_positions, self.k_positions)
-        return causal if self.padding is None else self.padding & causal
+        return causal if self.real_keys is None else self.real_keys & causal
 
     @property
     def n_visible(self) -> Tensor:

@@ -58,4 +58,4 @@ class Cope(AttentionPosition):
 
 def _countable(places: Places) -> Tensor:
     causal = causal_attn_mask(places.q_positions, places.k_positions)
-    return causal if places.padding is None else causal & places.padding
+    return causal if places.real_keys is None else causal & places.real_keys

@@ -128,8 +128,8 @@ class DynamicNtkRotary(Rotary):
             return None
         if places.causal:
             lengths = places.q_positions + 1
-        elif places.padding is not None:  # on the right
-            lengths = places.k_positions[places.padding[:, 0, 0].sum(-1).clamp(min=1) - 1] + 1
+        elif places.real_keys is not None:  # on the right
+            lengths = places.k_positions[places.real_keys[:, 0, 0].sum(-1).clamp(min=1) - 1] + 1
         else:
             lengths = places.k_positions[-1:] + 1
         if span is None and not (lengths > self.trained_length).any():

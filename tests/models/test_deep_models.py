@@ -34,7 +34,7 @@ def test_a_deepnorm_layer_is_equation_1_written_out() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 5, D_MODEL, dtype=torch.float64)
     mask = padding_attn_mask(torch.zeros(2, 5, dtype=torch.bool))
-    places = Places(torch.arange(5), torch.arange(5), padding=mask)
+    places = Places(torch.arange(5), torch.arange(5), real_keys=mask)
     out = layer(x, scheme=model.scheme, places=places, tap=None)
 
     def norm(y: Tensor, module: Any) -> Tensor:

@@ -108,7 +108,7 @@ def test_each_sentence_loses_each_branch_for_itself(norm: Any) -> None:
     layer: EncoderLayer = model.encoder.layers[0]
     x = torch.randn(1, 5, D_MODEL, dtype=torch.float64).expand(64, -1, -1)
     mask = padding_attn_mask(torch.zeros(64, 5, dtype=torch.bool))
-    places = Places(torch.arange(5), torch.arange(5), padding=mask)
+    places = Places(torch.arange(5), torch.arange(5), real_keys=mask)
     position = model.scheme.attention("encoder", 0)
     out = layer(x, scheme=model.scheme, places=places, tap=None)
 

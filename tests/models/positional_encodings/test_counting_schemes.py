@@ -90,7 +90,7 @@ def test_gates_do_not_count_padding() -> None:
     moved[:, :, 2] += 3
     padding = torch.ones(B, 1, 1, n, dtype=torch.bool)
     padding[..., 2] = False
-    padded = Places(where, where, causal=True, padding=padding)
+    padded = Places(where, where, causal=True, real_keys=padding)
     close(*(module_logits(q, key, table, padded) for key in (k, moved)))
 
 

@@ -238,7 +238,7 @@ def check_rows(position: AttentionPosition) -> None:
     """Without a causal mask a row's length is its sentence's: not that of padding."""
     ends, at = [4, 9, 13], torch.arange(13)
     q, k = normal(3, 2, 13, DIM), normal(3, 2, 13, DIM, seed=1)
-    whole = logits_of(position, q, k, Places(at, at, padding=rows_of(ends, at)))
+    whole = logits_of(position, q, k, Places(at, at, real_keys=rows_of(ends, at)))
     assert torch.isfinite(whole).all()
     for b, end in enumerate(ends):
         own_q, own_k, own = q[b : b + 1, :, :end], k[b : b + 1, :, :end], at[:end]
@@ -308,7 +308,7 @@ def test_the_last_query_is_that_of_transformers(layout: str) -> None:
 def test_within_the_trained_length_there_is_nothing_to_correct(causal: bool) -> None:
     q, at = normal(2, 2, L, DIM), torch.arange(L)
     padding = None if causal else rows_of([3, L], at)
-    places = Places(at, at, causal=causal, padding=padding)
+    places = Places(at, at, causal=causal, real_keys=padding)
     assert dynamic().logit_term(q, q, places, None) is None
 
 
@@ -316,7 +316,7 @@ def test_within_the_trained_length_there_is_nothing_to_correct(causal: bool) -> 
 def test_gradients_pass_through_the_correction(causal: bool) -> None:
     position, at = dynamic(scaling=replace(STRETCHED, trained_length=3)), torch.arange(5)
     q, k = normal(2, 1, 5, 4).requires_grad_(), normal(2, 1, 5, 4, seed=1).requires_grad_()
-    places = Places(at, at, causal=causal, padding=None if causal else rows_of([2, 5], at))
+    places = Places(at, at, causal=causal, real_keys=None if causal else rows_of([2, 5], at))
 
     def term(a: Tensor, b: Tensor) -> Tensor:
         return position.logit_term(a, b, places, None)

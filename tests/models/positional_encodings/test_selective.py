@@ -113,7 +113,7 @@ def test_padding_on_either_side_turns_nothing(
     padded, at = torch.cat((left, X, right), dim=1), torch.arange(before + T + after)
     real = (at >= before) & (at < before + T)
     padding = (real | ~real[:, None])[None, None]  # padding sees all, so that no row is empty
-    places = Places(at, at, causal=causal, padding=padding)
+    places = Places(at, at, causal=causal, real_keys=padding)
     out = attention(padded, position=made, places=places)
     close(out[:, before : before + T], whole)
 
