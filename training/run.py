@@ -35,9 +35,8 @@ from training.validation import Validation
 from translation.evaluator import create_evaluator
 from translation.search import BatchSearch
 from translation.translator import Translator
-from utils.errors import UserError
 from utils.files import held, remove_leftovers
-from utils.machine import DTYPES, keep_freed_memory, provenance, resolve_precision, torch_to_itself
+from utils.machine import DTYPES, keep_freed_memory, provenance, torch_to_itself
 
 logger = logging.getLogger(__name__)
 
@@ -77,17 +76,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             for folder in (run.path, run.checkpoints, run.tokenizer, run.logs):
                 remove_leftovers(folder)
         with start.preparing():
-            # Older releases took bfloat16 at every width, and left "auto" in their checkpoints.
-            width = config.model.d_model if start.is_new else math.inf
-            n_tokens = config.data.tokens_of_a_batch / idist.get_world_size()
-            try:
-                precision = resolve_precision(config.train.precision, device, width, n_tokens)
-            except UserError:
-                if resumed is None:
-                    raise
-                begun = f"{resumed} was begun in {config.train.precision}"
-                remedy = f"go on where it can, or give --set train.init_from={resumed} to a new run"
-                raise UserError(f"{begun}, which this {device.type} does not: {remedy}") from None
+            precision = start.precision(device)
             config = apply_overrides(config, [f"train.precision={precision}"])
             dtype, graphs = DTYPES[precision], graphs_wanted(config, device)
             if precision == "tf32":
@@ -136,7 +125,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping, device)
             start.restore(parts)
             found = {f"text: {which}": crc for which, crc in parts["data"].state_dict().items()}
-            require_alike({"train.precision": precision, "updates done": progress.step, **found})
+            require_alike({"updates done": progress.step, **found})
             if start.whole:
                 require_steps_left(run, progress, total_steps, data.n_tokens)
             log = stack.enter_context(RunLog(run, first_step=progress.step))

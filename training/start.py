@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import shutil
 import signal
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ignite.distributed as idist
+import torch
 
 from checkpoints.content import checkpoint_config, fixed_differences, read_checkpoint
 from checkpoints.resolve import resolve_checkpoint
@@ -38,6 +40,7 @@ from training.processes import require_alike
 from translation.loading import load_weights, run_tokenizer
 from utils.cli import signals_to
 from utils.errors import ConfigError, UserError, one_line
+from utils.machine import resolve_precision
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +94,14 @@ class Start:
     validated = False  # the update that it begins after
     whole = False  # and all that follows a last update
     damaged = frozenset[Path]()  # newer checkpoints, which cannot be read
+
+    def precision(self, device: torch.device) -> str:
+        """A key of DTYPES. Raises UserError where it is not here, or another on other machines."""
+        config = self.config
+        n_tokens = config.data.tokens_of_a_batch / idist.get_world_size()
+        found = resolve_precision(config.train.precision, device, config.model.d_model, n_tokens)
+        require_alike({"train.precision (set it: auto goes by the machine)": found})
+        return found
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         """The run's tokenizer: made and saved by the first process, then loaded by all."""
@@ -177,6 +188,16 @@ class Resumed(Start):
     whole: bool
     damaged: frozenset[Path]
     is_new = False
+
+    def precision(self, device: torch.device) -> str:
+        begun = self.config.train.precision
+        try:
+            # Older releases took bfloat16 at every width, and left "auto" in their checkpoints.
+            return resolve_precision(begun, device, math.inf)
+        except UserError:
+            said = f"{self.run.path} was begun in {begun}, which this {device.type} does not"
+            remedy = f"give --set train.init_from={self.run.path} to a new run"
+            raise UserError(f"{said}: go on where it can, or {remedy}") from None
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         return run_tokenizer(self.run, self.payload)

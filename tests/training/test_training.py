@@ -310,7 +310,9 @@ def test_tf32_is_for_the_products_of_float32(
 ) -> None:
     chosen: list[str] = []
     of: list[Any] = []  # what precision is chosen by: of sentences the tokens are estimated
-    monkeypatch.setattr(run_module, "resolve_precision", lambda *given: of.append(given) or "tf32")
+    monkeypatch.setattr(
+        "training.start.resolve_precision", lambda *given: of.append(given) or "tf32"
+    )
 
     def note(*_: object) -> None:
         chosen.append(torch.get_float32_matmul_precision())
