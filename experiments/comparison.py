@@ -168,12 +168,11 @@ class Comparison(Experiment):
             spread += "splits, of what has all seeds; its intervals and the probability of "
             spread += "being the best are by a bootstrap over sentences and Student's t over seeds."
         parts.append(
-            "BLEU-4 is nltk's on 13a tokens (0 to 1), the rest is sacreBLEU (0 to 100). Intervals "
-            f"are 95%, by bootstrap over the sentences{averaged}. Difference and p value: paired "
-            f"bootstrap against {self.baseline} of the same seed{each}. People: of 100 pairs of "
-            "systems so far apart, in how many the better one is preferred (Kocmi et al. 2024). "
-            "Words are source words."
-            f"{spread}\n"
+            "BLEU-4 is nltk's on sacreBLEU's tokens (0 to 1), the rest is sacreBLEU (0 to 100). "
+            f"Intervals are 95%, by bootstrap over the sentences{averaged}. Difference and p: "
+            f"paired bootstrap against {self.baseline} of the same seed{each}. People: of 100 "
+            "pairs of systems so far apart, in how many the better one is preferred (Kocmi et al. "
+            f"2024). Words are source words.{spread}\n"
         )
         return "\n".join(parts)
 
