@@ -38,7 +38,7 @@ Rows = list[dict[str, Any]]
 NOTHING = "–"  # in a table
 SSMAX = "_ssmax"  # ends the name of a scheme that has it besides
 # Of this machine: not for a report.
-PLACES = ("data.corpus.root", "data.corpus.path", "data.cache_dir")
+PATHS = ("corpus.root", "corpus.path", "data.cache_dir")
 
 
 def between_commas(text: str) -> list[str]:
@@ -411,7 +411,7 @@ class Experiment(ABC):
     def about(self) -> tuple[str, str, str]:
         """Config with its changes, seeds, provenance: for a reader."""
         changes = dict(map(parse_override, self.args.overrides))  # of each key the last
-        stated = [f"{key}={value}" for key, value in changes.items() if key not in PLACES]
+        stated = [f"{key}={value}" for key, value in changes.items() if not key.endswith(PATHS)]
         config = f"Config {Path(self.args.config).name}"
         config += f" with {', '.join(stated)}" if stated else ""
         seeds = f"seeds {', '.join(map(str, self.args.seeds))}"

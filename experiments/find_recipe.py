@@ -44,7 +44,7 @@ from configs.serialize import apply_overrides, parse_override
 from data.corpora.build import build_corpus
 from experiments.common import (
     NOTHING,
-    PLACES,
+    PATHS,
     Experiment,
     Rows,
     add_trial_arguments,
@@ -328,7 +328,7 @@ class Halving(Experiment):
         stated = dict(map(parse_override, changes))
         fixed = ("max_steps", "max_tokens", "max_epochs", "keep_regular", "checkpoint_every_epochs")
         stated |= {f"train.{key}": str(getattr(winner.config.train, key)) for key in fixed}
-        settings = [f"--set {key}={text}" for key, text in stated.items() if key not in PLACES]
+        settings = [f"--set {k}={text}" for k, text in stated.items() if not k.endswith(PATHS)]
         settings = [f"--position {position}"] * bool(position) + settings
         scored = f"the last {winner.average} checkpoints averaged" if winner.average else "the best"
         columns = {"character_loss": "loss a character", "validation_sacrebleu": "validation"}
