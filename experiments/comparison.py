@@ -253,7 +253,7 @@ class Comparison(Experiment):
         figure = score_figure(panels, title=title, baseline=self.baseline)
         save_figure(figure, folder / "comparison_bleu.png")
         best = dict.fromkeys([*order[: N_CURVES - 1], self.baseline])
-        curves = [name for name in self.args.curves or best if name in order]
+        curves = [name for name in self.args.curves or best if self._scored(name)]
         if curves:
             bleu = {name: self._by_length(name) for name in curves}
             figure = length_figure(bleu, self._words(), self.edges, "sacreBLEU by source length")
