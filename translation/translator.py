@@ -58,8 +58,8 @@ class Settings(TypedDict, total=False):
 class Translator:
     """A model, or an ensemble of them, with its tokenizer and its settings of the search.
 
-    Nothing in it changes: threads may share one. The translation of a sentence does not depend on
-    what is translated beside it; a sample is drawn by its text's place in the list.
+    Nothing in it changes: threads may share one. In float32 the translation of a sentence does not
+    depend on what is translated beside it; a sample is drawn by its text's place in the list.
     """
 
     searcher: BatchSearch
