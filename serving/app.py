@@ -265,14 +265,15 @@ class Service:
         if name is not None and name not in list(self.models):  # it may be anything
             allowed = ", ".join(self.models)
             raise HTTPException(400, f"model {name!r} is not here; there are: {allowed}")
-        for here, model in self.models.items():
+        able = self.models if name is None else {name: self.models[name]}
+        for here, model in able.items():
             fits = source in ("auto", model.src_lang)
-            fits = fits and asked.get("target", model.tgt_lang) == model.tgt_lang
-            if fits and name in (None, here):
+            if fits and asked.get("target", model.tgt_lang) == model.tgt_lang:
                 return here
-        pairs = dict.fromkeys(f"{m.src_lang} to {m.tgt_lang}" for m in self.models.values())
-        said = f"from {source!r} to {asked.get('target')!r}"
-        raise HTTPException(400, f"{said} is not here; there is: {', '.join(pairs)}")
+        pairs = dict.fromkeys(f"{m.src_lang} to {m.tgt_lang}" for m in able.values())
+        said = f"from {source!r} to {asked.get('target', 'any')!r}"
+        where = "here" if name is None else f"what {name} does"
+        raise HTTPException(400, f"{said} is not {where}; there is: {', '.join(pairs)}")
 
     def _bound(self, texts: Sequence[str], n_lines: int) -> None:
         """Raises HTTPException for more than one request may hold."""

@@ -21,12 +21,13 @@ import pytest
 import uvicorn
 from conftest import ROOT
 from made_runs import Scripts
+from starlette.exceptions import HTTPException
 
 import inference
 import serve
 from configs.schema import DecodeConfig, Phrasebook, Sampling
 from data.corpora.phrasebook import PhrasebookCorpus
-from serving.app import Limits, _joined, build_app
+from serving.app import Limits, Service, _joined, build_app
 from serving.tasks import Served, Task
 from translation.loading import load_run
 from translation.translator import Translator
@@ -265,6 +266,19 @@ def test_bad_requests_are_named(server: Server, asked: Any, status: int, said: s
     assert answer.status == status
     assert said in answer.json()["error"]
     assert "/" not in answer.json()["error"].replace("../x", "")  # no path of the machine
+
+
+def test_a_model_is_chosen_by_its_languages_and_answers_for_its_own() -> None:
+    there: Any = {
+        name: SimpleNamespace(src_lang=name[:2], tgt_lang=name[3:])
+        for name in ("fr-en", "en-fr", "fr-de")
+    }
+    service = Service(there, Limits())
+    asked = ({}, {"source": "en"}, {"source": "auto", "target": "de"}, {"model": "fr-de"})
+    assert [*map(service._model_for, asked)] == ["fr-en", "en-fr", "fr-de", "fr-de"]
+    said = "from 'en' to 'any' is not what fr-de does; there is: fr to de"
+    with pytest.raises(HTTPException, match=f"^400: {said}$"):
+        service._model_for({"model": "fr-de", "source": "en"})
 
 
 def test_a_null_is_a_field_that_is_left_out(server: Server) -> None:
