@@ -408,6 +408,7 @@ def test_a_second_ctrl_c_waits_for_nothing(
     trained_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pressed(server: uvicorn.Server, **_: Any) -> None:
+        assert server.config.timeout_graceful_shutdown == 120  # a body has 60, and its answer
         for _ in range(2):
             assert not codes
             server.handle_exit(signal.SIGINT, None)
