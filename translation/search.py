@@ -84,8 +84,8 @@ def in_batches(
 class BatchSearch:
     """A model, or an ensemble of them, that searches for the translations of token ids.
 
-    What it finds for a sentence does not depend on the sentences beside it. An engine searches in
-    the model's place; with workers batches are searched at once.
+    What it finds for a sentence does not depend, in float32, on the sentences beside it. An engine
+    searches in the model's place; with workers batches are searched at once.
     """
 
     model: TranslationTransformer | Ensemble
