@@ -103,6 +103,7 @@ def main(argv: list[str] | None = None) -> None:
             log_level="warning",
             lifespan="on",
             server_header=False,
+            use_colors=False,  # else it asks standard output, which may be closed
             timeout_graceful_shutdown=2 * args.timeout,  # of a body, and then of its answer
         )
         print(f"{', '.join(models)}: http://{where}:{port}/  (Ctrl-C ends it)", flush=True)

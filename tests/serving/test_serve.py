@@ -404,7 +404,7 @@ def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path) -> None:
         assert server.process.wait(20) == -signal.SIGTERM
 
 
-def test_a_second_ctrl_c_waits_for_nothing(
+def test_a_second_ctrl_c_waits_for_nothing_and_a_terminal_is_not_needed(
     trained_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pressed(server: uvicorn.Server, **_: Any) -> None:
@@ -416,6 +416,7 @@ def test_a_second_ctrl_c_waits_for_nothing(
     codes: list[int] = []
     monkeypatch.setattr(uvicorn.Server, "run", pressed)
     monkeypatch.setattr("os._exit", codes.append)
+    monkeypatch.setattr("sys.stdout", None)  # closed, as some who start it in the background do
     serve.main(["--model_path", str(trained_run), "--port", "0"])
     assert codes == [130]
     assert capsys.readouterr().err == "interrupted\n"
