@@ -237,7 +237,7 @@ def test_scores_do_not_depend_on_the_batch(run: Path) -> None:
 
 
 def test_the_best_is_the_highest_and_of_equals_the_cheapest() -> None:
-    cells = {(1, 0.0): 30.0, (1, 1.0): 30.0, (4, 0.0): 30.0, (4, 1.0): 31.5}
+    cells = {(4, 1.0): 31.5, (4, 0.0): 30.0, (1, 1.0): 30.0, (1, 0.0): 30.0}
     grid = Grid("valid", 9, cells)
     assert grid.best() == (4, 1.0)
     assert Grid("valid", 9, {**cells, (4, 1.0): 29.0}).best() == (1, 0.0)
