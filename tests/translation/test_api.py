@@ -79,9 +79,13 @@ def test_a_list_has_its_order_and_the_settings_are_those_of_the_configuration_un
     drawn = [[h.text for h in samples(search=how).hypotheses] for how in ("sample", Sampling())]
     assert drawn[0] == drawn[1]
     assert len(drawn[0]) == 9
-    sampling = replace(translator.decode, search=Sampling(), n_best=9)
+    one_each = DiverseBeam(groups=translator.decode.beam_size)
+    diverse = [translator.translate("Oui.", search=how) for how in ("diverse", one_each)]
+    assert diverse[0] == diverse[1]
+    sampling = replace(translator.decode, search=Sampling(seed=4), n_best=9)
     sampler = replace(translator, decode=sampling)
     assert len(sampler.translate("Oui.").hypotheses) == 9
+    assert sampler.translate("Oui.", search="sample") == sampler.translate("Oui.")
     assert len(sampler.translate("Oui.", search="beam").hypotheses) == sampling.beam_size
     assert translator.translate([]) == []
 
