@@ -406,6 +406,8 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
     assert content(third)["early_stopping"]["counter"] == 1
     assert not run_here(apply_overrides(config, ["train.max_steps=31"]), third).stopped_early
     run_here(config, resume=third)
+    shutil.copy(again.best(), again.checkpoints / "best_checkpoint_1_loss=-99.0000.pt")
+    run_here(config, resume=again.path)  # as after a kill before the last removal
     assert log_of(again, "validation") == log_of(run, "validation")
     words = r"this run is finished \(epochs: 4,.*--set train.patience=4"
     with pytest.raises(UserError, match=words):
