@@ -38,6 +38,7 @@ from models.loss import token_sums
 from training.prepare import Learner
 from translation.loading import LoadedRun, load_run
 from translation.search import pad_sources
+from translation.translator import Translator
 from utils.errors import UserError
 
 APART: dict[str, Any] = {"share_encoder_decoder_embeddings": False}
@@ -197,6 +198,8 @@ def test_a_model_is_mapped_once_by_whatever_name_and_process(
     loaded = load_run(folder)
     assert (run / "model.safetensors").stat().st_mtime_ns == changed
     decode, data = loaded.config.decode, loaded.config.data
+    start = Translator.of(loaded, torch.device("cpu")).attention("Oui.").read[0]
+    assert start == "<start>"  # and not "<pad>"
     assert (decode.beam_size, decode.n_best, decode.max_len) == (4, 4, 39)
     assert (loaded.config.name, data.src_lang, data.tgt_lang) == ("mine", "fr", "en")
     assert loaded.config.model.position.tightest().length == 64

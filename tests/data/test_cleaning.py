@@ -77,7 +77,7 @@ def test_a_ratio_at_the_limit_is_kept() -> None:
         ("猫は眠っている", False, False),
         ("Γάτα, cat", False, False),
         ("rayons α, atome", True, True),
-        ("œuvre ﬁne Łódź ế", True, True),
+        *((latin, True, True) for latin in ("œ", "ź", "ế", "ﬁ", "ﬆ")),
     ],
 )
 def test_languages_by_script_and_stop_words(text: str, french: bool, english: bool) -> None:

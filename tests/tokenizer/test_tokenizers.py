@@ -332,8 +332,9 @@ def test_marian_gives_ids_and_text_as_sentencepiece_and_transformers_do(which, m
 
 def test_marian_of_another_direction_is_refused(marian_folder):
     config = Marian(name_or_path=str(marian_folder))
-    with pytest.raises(UserError, match="is for fr -> en, the data is en -> fr"):
-        build_tokenizer(config, list, src_lang="en", tgt_lang="fr")
+    for src, tgt in (("en", "fr"), ("fr", "de")):
+        with pytest.raises(UserError, match=f"is for fr -> en, the data is {src} -> {tgt}"):
+            build_tokenizer(config, list, src_lang=src, tgt_lang=tgt)
     t = FrEnTokenizer(marian_folder)
     t.src_lang, t.tgt_lang = "fra", "eng"  # three letters are not compared with two
     t.require_direction("en", "fr", name="it")

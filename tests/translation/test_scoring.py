@@ -112,11 +112,12 @@ def test_every_promised_figure_is_printed_and_written(run: Path, printed: str) -
 def test_a_part_of_a_split_does_not_pass_for_the_whole(run: Path) -> None:
     args = ("--model_path", run, "--split", "validation", "--search", "greedy", *FEW)
     score(*args)
-    score(*args, "--limit", "3")
+    score(*args, "--limit", "3", "--set", "data.max_len=5")  # longer references are kept
     whole, part = (record_of(run, f"validation{first}_greedy") for first in ("", "_first3"))
     assert (whole["scores"]["n"], part["scores"]["n"]) == (SPLIT, 3)
     assert part["search"]["kind"] == "greedy"
     assert part["scores"]["char_bleu"] is None
+    assert part["character_loss"] > 0
     said = score(
         *args, "--limit", "3", *"--set data.max_len=5 --set data.eval_long=truncate".split()
     )
