@@ -211,8 +211,10 @@ def test_a_model_is_mapped_once_by_whatever_name_and_process(
     data = load_run(folder).config.data
     assert (data.src_lang, data.tgt_lang) == ("source", "target")
     rewritten(folder, "tokenizer_config.json", source_lang="cat+oci", target_lang=["en"])
-    data = load_run(folder.rename(folder.with_name("日" * 80))).config.data
-    assert (data.src_lang, data.tgt_lang) == ("cat_oci", "target")
+    rewritten(folder, GENERATION, max_new_tokens=99)  # more than there are positions
+    config = load_run(folder.rename(folder.with_name("日" * 80))).config
+    assert (config.data.src_lang, config.data.tgt_lang) == ("cat_oci", "target")
+    assert config.decode.max_len == 64
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])

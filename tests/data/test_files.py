@@ -134,5 +134,5 @@ def test_empty_lines_on_one_or_both_sides_are_counted_or_named(tmp_path: Path) -
     write(tmp_path, "un\ndeux\n", "one\n\n")
     with pytest.raises(UserError, match=r"train\.en, line 2: an empty line"):
         load(tmp_path, on_empty="error")
-    write(tmp_path, b"\xff\n\nun\n", b"\nx\none\n")  # a pair is counted once
-    assert load(tmp_path, on_bad_utf8="skip").skipped == {"bad_utf8": 1, "empty": 1}
+    write(tmp_path, b"\xff\n\n\nun\n", b"\n\xff\nx\none\n")  # a pair is counted once
+    assert load(tmp_path, on_bad_utf8="skip").skipped == {"bad_utf8": 2, "empty": 1}
