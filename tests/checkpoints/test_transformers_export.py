@@ -337,9 +337,13 @@ def test_the_script_writes_a_folder_whose_card_works(
         scored.read_text().replace('"checkpoint_sha256": "', '"checkpoint_sha256": "0')
     )
     (run / "results" / "broken_scores.json").write_text("{")
-    elsewhere = json.loads(scored.read_text())
-    elsewhere["config"]["data"]["corpus"]["n_test"] = 7
-    (run / "results" / "elsewhere_first8_scores.json").write_text(json.dumps(elsewhere))
+    record = json.loads(scored.read_text())
+    data = record["config"]["data"]
+    elsewhere = {"corpus": {**data["corpus"], "n_test": 7}}
+    changes = elsewhere, {"max_len": 7}, {"eval_long": "truncate"}
+    others = [{**record, "config": {"data": {**data, **change}}} for change in changes]
+    for n, other in enumerate([{**record, "partners": []}, *others]):
+        (run / "results" / f"other{n}_first8_scores.json").write_text(json.dumps(other))
     out = tmp_path / "out"
     ended = run_script(
         "export.py", "--model_path", run, "--format", "transformers", "--output_dir", out

@@ -59,4 +59,5 @@ def test_what_would_be_of_no_use_is_refused() -> None:
     narrow = config_change(None, "beam", ["decode.beam_size=1"])
     with pytest.raises(UserError, match=r"beam_size = 1: set more"):
         narrow(trained)
-    assert config_change(None, "greedy", ["decode.mbr=None"])(trained).decode.mbr is None
+    for none in ("None", "null"):
+        assert config_change(None, "greedy", [f"decode.mbr={none}"])(trained).decode.mbr is None
