@@ -137,9 +137,8 @@ class SubwordTokenizer(BaseTokenizer):
             table = {(ids[a], ids[b]): (rank, ids[a + b]) for rank, (a, b) in merges}
             bpe = BpeDropout(self._spell, table, unk_id=self.unk_id, probability=strength)
             return partial(self._sample, bpe)
-        reserved = {*SPECIALS, *BYTE_PIECES}
-        scored = enumerate(model["vocab"])
-        pieces = {piece: (i, score) for i, (piece, score) in scored if piece not in reserved}
+        # With the reserved ones, which no word spells.
+        pieces = {piece: (i, score) for i, (piece, score) in enumerate(model["vocab"])}
         unigram = UnigramSampling(self._spell, pieces, unk_id=self.unk_id, alpha=strength)
         return partial(self._sample, unigram)
 

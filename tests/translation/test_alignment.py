@@ -130,6 +130,11 @@ def test_a_translator_aligns_alone_as_beside_others(translator: Translator) -> N
     for text, found in zip(texts, together):
         assert translator.align(text) == found
         assert [t for _, t in found.links] == list(range(len(found.tgt)))
+    targets = [" ".join(found.tgt) for found in together]
+    beside_others = translator.word_attention(texts, targets)
+    for text, target, found in zip(texts, targets, beside_others):
+        [alone] = translator.word_attention([text], [target])
+        np.testing.assert_allclose(found.read, alone.read, atol=1e-6)
     given = translator.align("Le chat dort.", "The cat sleeps .", HeadChoice(1, (2,)))
     cross = translator.attention("Le chat dort.", "The cat sleeps .").cross[0, 1]
     src, tgt = (
