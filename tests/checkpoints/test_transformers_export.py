@@ -386,8 +386,9 @@ def test_a_card_names_languages_by_codes_that_the_hub_takes(
     config = Config(data=schema.DataConfig(corpus=corpus, src_lang=src, tgt_lang=tgt))
     how: dict[str, Any] = {"n_parameters": 1, "results": tmp_path, "checksum": ""}
     tokenizer = SubwordTokenizer.train(["a b"], Subword())
-    card = model_card(config, tokenizer, {"epoch": 1, "step": 1}, **how)
+    card = model_card(config, tokenizer, {"epoch": 0, "step": 1}, **how)
     assert card.splitlines()[1] == line
+    assert "| 0 epochs, 1 updates |" in card
     assert f"Translates {src} to {tgt}." in card
 
 
