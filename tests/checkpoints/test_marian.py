@@ -212,9 +212,12 @@ def test_a_model_is_mapped_once_by_whatever_name_and_process(
     assert (data.src_lang, data.tgt_lang) == ("source", "target")
     rewritten(folder, "tokenizer_config.json", source_lang="cat+oci", target_lang=["en"])
     rewritten(folder, GENERATION, max_new_tokens=99)  # more than there are positions
+    rewritten(folder, CONFIG, dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
     config = load_run(folder.rename(folder.with_name("日" * 80))).config
     assert (config.data.src_lang, config.data.tgt_lang) == ("cat_oci", "target")
     assert config.decode.max_len == 64
+    shape = config.model
+    assert (shape.dropout, shape.attention_dropout, shape.activation_dropout) == (0.1, 0.2, 0.3)
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
