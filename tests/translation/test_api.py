@@ -75,6 +75,7 @@ def test_a_list_has_its_order_and_the_settings_are_those_of_the_configuration_un
     greedy = [found.text for found in translator.translate(TEXTS, search="greedy")]
     beam_of_one = translator.translate(TEXTS, beam_size=1)
     assert greedy == [found.text for found in beam_of_one]
+    assert len(translator.translate("Oui.", beam_size=7).hypotheses) == translator.decode.n_best
     samples = partial(translator.translate, "Oui.", n_best=9)
     drawn = [[h.text for h in samples(search=how).hypotheses] for how in ("sample", Sampling())]
     assert drawn[0] == drawn[1]
