@@ -15,6 +15,7 @@ import rerank
 from translation import reranking
 from translation.answers import Candidate, Translated
 from translation.metrics import paired_bootstrap
+from translation.search import BatchSearch
 from translation.translator import Translator
 from utils.errors import UserError
 
@@ -183,7 +184,8 @@ def test_a_candidate_that_is_too_long_is_named_by_its_line(
     monkeypatch.setattr(reranking, "CHUNK", 3)
     long = f"{json.dumps(line('Oui.', ['Yes.', 'cat ' * 99]))}\n"
     nbest.write_text(nbest.read_text("utf-8") + long, "utf-8")
-    monkeypatch.setattr("translation.translator.MOST_TOKENS", 90)
+    most = {"source": None, "target": 90}  # of a scheme that is bounded on one side
+    monkeypatch.setattr(BatchSearch, "longest", lambda self, side: most[side])
     ended = reranked("--model_path", trained_run, "--nbest_file", nbest)
     assert re.search(
         r"error: line 5 of the translations: \d+ tokens, and the model takes 90 at", ended.err
