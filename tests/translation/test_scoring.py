@@ -139,6 +139,7 @@ def test_a_scored_search_has_a_name_and_an_identity_of_its_own(run: Path) -> Non
     found = search_of("--search sample --set decode.search.temperature=0.5", "sample")
     assert (found["kind"], found["temperature"], found["seed"]) == ("sample", 0.5, 0)
     assert found["n_best"] == 1  # only one is scored
+    assert "beam_size" not in found
     assert search_of("--search diverse", "diverse")["strength"] == 0.5
 
 
