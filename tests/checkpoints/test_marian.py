@@ -413,11 +413,14 @@ def test_weights_and_files_that_are_not_a_models_are_named(
     refusal(folder, home, "config.json: JSONDecodeError: Unterminated string")
 
 
-def test_two_vocabularies_need_the_same_special_ids(
+def test_two_vocabularies_need_two_tables_and_the_same_special_ids(
     folders: dict[str, Path], home: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(folders["relu_two_vocabularies"], tmp_path / "model")
     target = json.loads((folder / "target_vocab.json").read_text("utf-8"))
+    rewritten(folder, CONFIG, share_encoder_decoder_embeddings=True)
+    refusal(folder, home, "share_encoder_decoder_embeddings = True: the tokenizer has two vocab")
+    rewritten(folder, CONFIG, share_encoder_decoder_embeddings=False)
     rewritten(folder, "target_vocab.json", **{"</s>": 5, list(target)[5]: 0})
     refusal(folder, home, "target_vocab.json in '.*': the id of </s> is 5, in vocab.json it is 0")
     (folder / "target_vocab.json").unlink()
