@@ -96,7 +96,8 @@ def run_main(main: Callable[[], None]) -> None:
         said = f"text that is not valid Unicode: {shown}; give names and text in UTF-8"
         sys.exit(report(UserError(said)))
     except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
+        name = error.filename  # bytes from TensorBoard
+        where = f"{os.fsdecode(name)}: " if isinstance(name, (bytes, str)) else ""
         sys.exit(report(UserError(f"{where}{error.strerror or error}")))
 
 

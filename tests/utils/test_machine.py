@@ -67,3 +67,12 @@ def test_threads_spin_as_long_as_they_are_told_to(
     monkeypatch.setattr(os, "environ", dict(given))
     run_main(lambda: None)
     assert os.environ.get("GOMP_SPINCOUNT") == turns
+
+
+def test_a_file_is_named_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise FileNotFoundError(2, "No such file", b"/logs/\xc3\xa9")  # as TensorBoard does
+
+    with pytest.raises(SystemExit, match="2"):
+        run_main(fail)
+    assert capsys.readouterr().err == "error: /logs/é: No such file\n"
