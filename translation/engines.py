@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -109,7 +110,11 @@ class CTranslate2:
                 )
             threads = {"inter_threads": inter_threads, "intra_threads": intra_threads}
             self._translator = library.Translator(
-                str(folder), device.type, device_index=index, compute_type=compute_type, **threads
+                os.fsencode(folder),
+                device.type,
+                device_index=index,
+                compute_type=compute_type,
+                **threads,
             )
             # The first search loads libraries, as cuBLAS, which may be missing.
             empty = [[self._pieces[tokenizer.eos_id]]]
