@@ -133,12 +133,13 @@ def work(*, args: Namespace, config: Config, resume: Path | None) -> None:
         if main:
             print(resume)
         return
-    if not main:
-        return
     if result.signal is not None:
         name, path = signal.Signals(result.signal).name, shlex.quote(str(result.run.path))
         logging.info(f"stopped by {name}; go on with: python train.py --resume {path}")
+        idist.barrier()  # it is said before a process ends, and with it the others
         raise SystemExit(128 + result.signal)
+    if not main:
+        return
     measure, best = "loss", f"{result.best_loss:.4f}"
     if result.best_bleu is not None:
         measure, best = "BLEU", f"{result.best_bleu:.2f}"

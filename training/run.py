@@ -124,8 +124,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
 
             parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping, device)
             start.restore(parts)
-            found = {f"text: {which}": crc for which, crc in parts["data"].state_dict().items()}
-            require_alike({"updates done": progress.step, **found})
+            require_alike({"updates done": progress.step, **parts["data"].value})
             if start.whole:
                 require_steps_left(run, progress, total_steps, data.n_tokens)
             log = stack.enter_context(RunLog(run, first_step=progress.step))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import ignite.distributed as idist
 import pytest
@@ -20,6 +21,7 @@ from toy_runs import content, copied, log_of, run_here, started, toy_command, to
 
 import train as script
 from checkpoints.run import BEST, Run
+from configs.schema import Config
 from data.cache import load_split
 from data.corpora.build import build_corpus
 from tokenizer.build import load_tokenizer
@@ -194,11 +196,28 @@ def test_a_process_whose_launcher_sees_no_other_end_says_so_itself(
     assert error.startswith("error: another process has ended or is not found (RuntimeError: ")
 
 
+def test_every_process_that_a_signal_stops_ends_with_its_number(
+    forked: Callable[[Callable[[], None]], int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On another machine nobody else would tell that the training is not finished."""
+    end, stopped = os._exit, mock.Mock(signal=signal.SIGTERM)
+
+    def note(code: int) -> None:
+        (tmp_path / f"ended_{idist.get_rank()}_{code}").touch()
+        end(code)
+
+    monkeypatch.setattr(os, "_exit", note)
+    monkeypatch.setattr("training.run.train", lambda config, resume: stopped)
+    train = partial(script.work, args=script.parse_args([]), config=Config(), resume=None)
+    assert forked(train) == 143
+    assert {path.name for path in tmp_path.iterdir()} == {"ended_0_143", "ended_1_143"}
+
+
 @pytest.mark.parametrize(
     ("there", "said"),
     [
         ("data.batch_size=48", "data.batch_size: 140 in process 0, 48 in process 1; all machines"),
-        ("data.corpus.train=valid", "text: fingerprint: '"),
+        ("data.corpus.train=valid", "fingerprint: '"),
         ("train.runs_dir=runs", "the folder runs/toy_.* is there: True in process 0, False in"),
     ],
 )
