@@ -21,6 +21,7 @@
 # install -e .`, so that `fr2en` is found), and `python docs/notebook.py` runs it as it is.
 
 # %%
+import logging
 import os
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ import fr2en
 from fr2en import Translator
 
 os.chdir(Path(fr2en.__file__).parents[1])  # where the paths of the configs begin
+logging.basicConfig(level=logging.INFO, format="%(message)s")  # how far a training has come
 
 # %% [markdown]
 # ## Two models
