@@ -34,6 +34,7 @@ from benchmarks import common
 from benchmarks.common import BOS, DTYPES, EOS, PAD, SIZES, Report, Size, figure, ratio, spread
 from benchmarks.train_models import LONGEST, MODELS, Model, Ours, Setup, n_parameters
 from configs.position_names import POSITIONS
+from configs.schema import ModelConfig
 from data.batching import Batch, collate, form_batches, padded_tokens
 from data.cache import TokenizedSplit
 from experiments.common import chosen
@@ -392,6 +393,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     wanted = ",".join(POSITIONS) if args.schemes == "all" else args.schemes
     schemes = chosen(wanted, POSITIONS, "position scheme") if wanted else []
     device = common.use_machine(args)
+    for width in args.widths or ():
+        ModelConfig(**dataclasses.replace(SIZES[args.size[0]], d_model=width).shape())  # or refused
     if args.widths and not computes_bf16(device):
         raise UserError(f"--widths: this {device.type} does not compute in bfloat16")
     report = Report("bench_train", "Training speed", args, device)
