@@ -18,7 +18,7 @@ from made_runs import Scripts
         ("bench_train", "--peers sockeye", "invalid choice: 'sockeye'"),
         ("bench_train", "--device tpu", "device 'tpu' is not on this machine"),
         ("bench_train", "--rounds 0", "argument --rounds: '0': an integer >= 1"),
-        ("bench_train", "--widths 64 33", "model.d_model = 33: must be"),
+        ("bench_train", "--widths 64 66", "model.d_model = 66: must be a multiple"),
         ("bench_train", "--seed -1", "argument --seed: '-1': an integer >= 0"),
         ("bench_decode", f"--seed {2**63}", "at most 9223372036854775807"),
         ("bench_decode", "--size huge", "'huge'"),
