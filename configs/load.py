@@ -100,14 +100,14 @@ def config_of(path: str | Path) -> Config | None:
 
     None too for a model of transformers, whose config.json is of another kind.
     Of a run it is config.json, as the run was begun or went on last. Only a config file is
-    executed. Raises ConfigError where there is nothing, or nothing whole.
+    executed. Raises ConfigError where there is no such config file, or none that is whole.
     """
     path = Path(path)
     saved = path / "config.json" if path.is_dir() else path
     if saved.suffix == ".json" and saved.is_file():
         is_theirs = path.is_dir() and b'"model_type"' in saved.read_bytes()
         return None if is_theirs else read_config_json(saved)
-    if path.suffix == ".py" or not path.exists():
+    if path.suffix == ".py" or (path.parent.name in ("", "configs") and not path.exists()):
         return load_config(path)
     return None
 

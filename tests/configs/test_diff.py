@@ -73,6 +73,8 @@ def test_what_is_no_config_gets_one_line(compared: Scripts, mine: Path, tmp_path
     mistyped = compared("--config", mine, "--diff", "config/demo.py").error()
     assert mistyped.startswith("config/demo.py: no such config file")  # no name on the hub
     assert "no checkpoint in" in compared("--config", mine, "--diff", tmp_path).error()
+    said = compared("--config", mine, "--diff", "runs/nowhere").error()
+    assert said == "runs/nowhere: no such checkpoint or run folder"
 
 
 def test_a_marian_model_is_compared_too(
