@@ -64,11 +64,11 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
         return config, run_to_resume(config)
     if args.resume is not None:
         require_there(args.resume)
-        if args.config is None:
-            from checkpoints.content import checkpoint_config
-            from training.start import find_checkpoint
+        from checkpoints.content import checkpoint_config
+        from training.start import find_checkpoint
 
-            saved = checkpoint_config(find_checkpoint(args.resume)[2])
+        saved = checkpoint_config(find_checkpoint(args.resume)[2])
+        if args.config is None:
             return apply_overrides(saved, args.overrides, position=args.position), args.resume
     return load_config(file, args.overrides, args.position), args.resume
 
@@ -158,8 +158,7 @@ def main(argv: list[str] | None = None) -> None:
         return show_differences(config, args.diff)
     if checkpoint is None and config.train.init_from is not None:
         require_there(Path(config.train.init_from).expanduser())
-    if checkpoint is None or args.config is None:  # else a config is given again
-        refuse_inherited(args, config)
+    refuse_inherited(args, config)
     from training.processes import run_processes
 
     job = functools.partial(work, args=args, config=config, resume=checkpoint)

@@ -25,7 +25,7 @@ from checkpoints.content import checkpoint_config
 from checkpoints.run import Run, create_run
 from configs.load import write_config_json
 from configs.schema import Config, Marian, Subword
-from configs.serialize import apply_overrides
+from configs.serialize import apply_overrides, to_dict
 from tokenizer.build import load_tokenizer
 from training.prepare import Learner
 from training.start import as_parent, run_to_resume
@@ -143,8 +143,12 @@ def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(
     write_config_json(toy_config(folder, short), other.config_file)
     assert run_to_resume(child_config(folder, parent, here)) == mine.path
     words = r"^--set model\.norm: with train\.init_model=true the model is that of"
-    with pytest.raises(UserError, match=words):
-        script.main(["--resume", str(mine.path), "--set", "model.norm=post"])
+    file = tmp_path / "child.py"
+    child = to_dict(child_config(folder, parent, here))
+    file.write_text(f"from configs.serialize import from_dict\nconfig = from_dict({child!r})\n")
+    for run in ([mine.path], ["auto", "--config", file]):
+        with pytest.raises(UserError, match=words):
+            script.main(["--resume", *map(str, run), "--set", "model.norm=post"])
     with pytest.raises(UserError, match=r"^--set train\.runs_dir: a run goes on in its own folder"):
         script.main(["--resume", str(mine.path), "--set", "train.runs_dir=elsewhere"])
 

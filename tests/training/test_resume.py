@@ -614,3 +614,11 @@ def test_resume_on_the_command_line_needs_no_config(
     assert ended.value.code == 2
     words = r"error: .*: this run is finished .*--set train.max_epochs=6\n"
     assert re.fullmatch(words, capsys.readouterr().err)
+
+
+def test_beside_a_file_that_is_no_checkpoint_nothing_is_written(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.touch()
+    with pytest.raises(UserError, match="other: not a whole checkpoint"):
+        script.main(["--config", "configs/demo.py", "--resume", str(other)])
+    assert [*tmp_path.iterdir()] == [other]
