@@ -99,8 +99,10 @@ def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, b
 
 def at_once(args: Namespace, typed: bool, decode: DecodeConfig) -> int:
     """How many sentences are read before the first is answered."""
-    single = typed or (decode.batch_size == 1 and args.src_text is None)
-    return 1 if single and args.workers == 1 else CHUNK * args.workers
+    if args.src_text is not None:
+        return len(args.src_text) + 1  # their end is seen
+    single = (typed or decode.batch_size == 1) and args.workers == 1
+    return 1 if single else CHUNK * args.workers
 
 
 def shown(

@@ -82,12 +82,14 @@ def test_json_holds_both_searches_with_scores_best_first(infer: Scripts, trained
 
 
 def test_greedy_is_a_beam_of_one_and_several_texts_get_titles(
-    infer: Scripts, trained_run: Path, sentences: list[str]
+    infer: Scripts, trained_run: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(inference, "CHUNK", 3)
     texts = [part for text in sentences[:4] for part in ("--src_text", text)]
     ended = infer("--model_path", trained_run, *texts, "--beam_size", "1")
     blocks = [block.splitlines() for block in ended.out.split(">>> ")[1:]]
     assert [block[0] for block in blocks] == sentences[:4]
+    assert ended.out.count("\n\n>>> ") == 3
     for _, _, greedy, _, _, beam, *_ in blocks:
         assert beam.split(" ", 1)[1] == greedy
 
