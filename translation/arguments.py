@@ -131,7 +131,7 @@ def refuse_beside(
             raise UserError(f"{refused} is of no use beside {what}: leave it out")
     for text in args.overrides:
         if parse_override(text)[0] not in [f"decode.{each}" for each in settings]:
-            raise UserError(f"--set {text} is of no use beside {what}: leave it out")
+            raise UserError(f"{text} is of no use beside {what}: leave it out")
 
 
 def add_align_argument(parser: ArgumentParser) -> None:

@@ -54,7 +54,7 @@ MISTAKES = [
     ("inference --src_file {tmp}/mono.fr --output {tmp}/mono.fr", "mono.fr is the input itself"),
     ("inference --tgt_text Yes. --search beam", "--search beam is of no use beside --tgt_text: le"),
     ("inference --tgt_file LICENSE --engine auto", "--engine auto is of no use beside --tgt_file"),
-    ("inference --tgt_file LICENSE --mbr chrf", "--set decode.mbr=chrf is of no use beside --tgt_"),
+    ("inference --tgt_file LICENSE --mbr chrf", "decode.mbr=chrf is of no use beside --tgt_file"),
     ("inference --tgt_file nowhere.en", "nowhere.en: cannot be read: No such file or directory"),
     (
         "inference --src_file {tmp}/mono.fr --tgt_file {tmp}/blank.fr --output {tmp}/scores",
@@ -110,7 +110,7 @@ MISTAKES = [
     ("test --align_dev 9", "--align_dev 9 is for --align: add it"),
     ("test --align LICENSE --compare runs", "--compare runs is of no use beside --align: leave it"),
     ("test --align LICENSE --workers 2", "--workers 2 is of no use beside --align: leave it out"),
-    ("test --align LICENSE --set decode.beam_size=2", "--set decode.beam_size=2 is of no use besi"),
+    ("test --align LICENSE --set decode.beam_size=2", "decode.beam_size=2 is of no use beside --a"),
     ("test --align LICENSE --limit 3", "--limit 3 is of no use beside --align: leave it out"),
     ("test --align none.talp", "--align none.talp: no such file"),
     ("test --align LICENSE --align_text {tmp}/nowhere", "nowhere.fr: cannot be read"),
