@@ -296,7 +296,7 @@ def quantile_interval(values: np.ndarray) -> tuple[float, float]:
 def _bucket_scores(
     statistics: np.ndarray, sources: Sequence[str], length_buckets: Sequence[int]
 ) -> tuple[LengthBucket, ...]:
-    lows = [0, *(end + 1 for end in length_buckets)]
+    lows = [1, *(end + 1 for end in length_buckets)]
     place = np.searchsorted(length_buckets, [len(source.split()) for source in sources])
     buckets = []
     for i, (low, high) in enumerate(zip(lows, [*length_buckets, None])):

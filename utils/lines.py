@@ -68,7 +68,7 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
     number = 0
     try:
         for number in itertools.count(1):
-            line = file.readline(MAX_LINE + 2)
+            line = file.readline(MAX_LINE + 1)
             if not line:
                 return
             if len(line.removesuffix(b"\n")) > MAX_LINE:

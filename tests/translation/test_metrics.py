@@ -179,7 +179,7 @@ def test_buckets_hold_every_sentence_once_with_the_sacrebleu_of_its_own():
     references = make_corpus(7)
     hypotheses = damage(references, 0.2, seed=5)
     buckets = score(hypotheses, references, sources, length_buckets=(5, 7, 8)).buckets
-    spans = [(0, 5, 5), (6, 7, 1), (8, 8, 0), (9, None, 1)]
+    spans = [(1, 5, 5), (6, 7, 1), (8, 8, 0), (9, None, 1)]
     assert [(b.low, b.high, b.n) for b in buckets] == spans
     short = [0, 1, 2, 5, 6]
     ours, theirs = ([lines[i] for i in short] for lines in (hypotheses, references))
