@@ -37,8 +37,8 @@ class LostError(UserError):
 def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str) -> None:
     """Run `work()` here, in nproc_per_node spawned processes, or as one of torchrun's.
 
-    `work` can be pickled. A mistake of the user's in any process ends all of them with one line and
-    exit code 2; signals reach all of them.
+    `work` can be pickled. A mistake of the user's in one of several ends all of them with one line
+    and exit code 2; signals reach all of them.
     """
     backend, spawn = choose_backend(nproc_per_node, device)
     set_here = "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
@@ -63,7 +63,7 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
                 idist.initialize(backend, timeout=PATIENCE)
             _one_of_several(idist.get_local_rank(), work)
         else:
-            _guarded(work)
+            work()
     except ProcessExitedException as error:
         if error.exit_code >= 0:  # it has said why
             sys.exit(error.exit_code)

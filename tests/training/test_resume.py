@@ -608,7 +608,10 @@ def test_a_second_signal_ends_at_once(whole: Runs) -> None:
 def test_resume_on_the_command_line_needs_no_config(
     whole: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["train.py", "--resume", str(whole["epoch_decay"][1].path)])
+    args = ["--resume", str(whole["epoch_decay"][1].path)]
+    with pytest.raises(FinishedError):  # which a program can catch
+        script.main(args)
+    monkeypatch.setattr("sys.argv", ["train.py", *args])
     with pytest.raises(SystemExit) as ended:
         run_main(script.main)
     assert ended.value.code == 2
