@@ -418,11 +418,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     turned = turned_runs(args.reversed)
     # Whatever search a run's own config has.
     change = config_change(None, args.search, ["decode.mbr=none"], best_alone=True)
-    for number, path in enumerate(paths, start=1):
+    wanted = list(known.values())
+    for path in paths:  # all of them before the first is measured
         loaded = load_run(path, change=change)
         for kept in known.values():
             require_same_flags(args, kept, loaded, turned)
-        require_one_of_each([*known.values(), Rows([training_of(loaded)])])
+        wanted.append([training_of(loaded)])
+    require_one_of_each(wanted)
+    for number, path in enumerate(paths, start=1):
+        loaded = load_run(path, change=change)
         checkpoint = loaded.checksum()
         how = ", measured before" if checkpoint in known else ""
         rows = known.pop(checkpoint, None) or study(args, loaded, turned)
@@ -440,7 +444,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not known:
         raise UserError(f"{args.store}: no such file, or an empty one: nothing to report")
     of_runs, folder = list(known.values()), args.output_dir
-    require_one_of_each(of_runs)
     text = report(of_runs)
     write_text(folder / "attention.md", text)
     write_csv(folder / "attention.csv", [row for rows in of_runs for row in rows])
