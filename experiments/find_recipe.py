@@ -62,7 +62,7 @@ from utils.errors import ConfigError, UserError
 from utils.tables import markdown_table
 
 INSTEAD = {"train.seed": "--seeds"}
-INSTEAD |= dict.fromkeys(("train.max_tokens", "train.max_steps"), "--rounds")
+INSTEAD |= dict.fromkeys(("train.max_tokens", "train.max_steps", "train.max_epochs"), "--rounds")
 INSTEAD |= dict.fromkeys(("train.keep_regular", "train.checkpoint_every_epochs"), "--average")
 ALTERNATIVES = {name: METHODS[name] for name in METHODS if name not in (TWICE, INVERSE_SQRT)}
 ALTERNATIVES |= {
@@ -241,10 +241,9 @@ class Halving(Experiment):
 
     def run(self, runner: Runner) -> None:
         known = 0
-        while len(self.trials) > known and not runner.signals:
-            known = len(self.trials)
-            untried = (trial for trial in self.trials if trial.title not in self.failures)
-            runner.run([trial for trial in untried if not self.is_done(trial)])
+        while len(self.stages) > known and not runner.signals:
+            known = len(self.stages)
+            runner.run([trial for trial in self.stages[-1] if not self.is_done(trial)])
             self._reach()
 
     def rows(self, trial: Trial) -> Rows:
@@ -277,8 +276,9 @@ class Halving(Experiment):
         """Each round, best recipe first; the winner's seeds; how the figures are to be read."""
         config, _, provenance = self.about()
         by = "loss a character" if self.args.choose_by == "loss" else "sacreBLEU"
-        text = f"{config}; {len(self.recipes)} recipes of {len(sample(self.args.choice))}, of each "
-        text += f"round the best third by the validation split's {by}; {self.args.search} search; "
+        of_all = f"{len(self.recipes)} of {len(sample(self.args.choice))}"
+        text = f"{config}; recipes: {of_all}, of each round the best third by the validation "
+        text += f"split's {by}; {self.args.search} search; "
         parts = [f"# The best recipe by successive halving\n\n{text}{provenance}.\n"]
         going = [{trial.variant for trial in stage} for stage in self.stages[1:]]
         for number, _ in enumerate(self.stages[: len(self.args.rounds)], 1):

@@ -1,16 +1,18 @@
 """The search for a recipe: who goes on, what a budget changes, and when the tests are read."""
 
+import fcntl
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+import toy_runs
 from stand_in import StandIn
 from toy_runs import content, run_here, toy_config
 
 from checkpoints.run import REGULAR
 from configs.schema import RDrop, Subword, TransformerXl
-from experiments import find_recipe
+from experiments import find_recipe, trials
 from experiments.find_recipe import CHOICES, chosen_alternatives, recipe_config, sample
 from experiments.trials import averaged
 from utils.errors import ConfigError, UserError
@@ -21,7 +23,9 @@ ROUNDS = ("--variants", "4", "--rounds", "0.001,0.004")
 
 
 @pytest.fixture
-def stand_in(stand_in: StandIn, tmp_path: Path) -> StandIn:
+def stand_in(stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    toy = [each for each in toy_runs.TOY if "max_epochs" not in each]  # which --rounds decide
+    monkeypatch.setattr(toy_runs, "TOY", toy)
     losses = {FOUR[0]: 0.3, FOUR[1]: 0.1, FOUR[2]: 0.2, FOUR[3]: 0.4, f"{FOUR[2]} 4000": 0.05}
     (tmp_path / "losses.json").write_text(json.dumps(losses))
     return stand_in
@@ -72,8 +76,8 @@ def test_the_best_third_goes_on_and_the_tests_are_read_once_for_the_winner(
     assert "| mean | 0.0500 ± 0.0000 | 89.00 ± 0.00 | 89.00 ± 0.00 |" in text
     assert "The recipe, the last 10 checkpoints averaged: `--position rope --set" in text
     assert "--set model.dropout=0.4 " in text
-    stated = "--set train.max_steps=None --set train.max_tokens=4000 --set train.keep_regular=10 "
-    assert f"{stated}--set train.checkpoint_every_epochs=1`" in text
+    limits = "--set train.max_steps=None --set train.max_tokens=4000 --set train.max_epochs=1000000"
+    assert f"{limits} --set train.keep_regular=10 --set train.checkpoint_every_epochs=1`" in text
     assert str(stand_in.folder) not in text
 
     # All of it comes from the store, also where the runs are gone.
@@ -109,6 +113,26 @@ def test_what_failed_may_be_left_behind(stand_in: StandIn) -> None:
     assert stand_in.calls().count(f"train {FOUR[1]}") == 1
 
 
+def test_what_another_process_has_done_meanwhile_is_no_failure_and_goes_on(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do = trials.Runner._do
+
+    def beside_another(runner: trials.Runner, trial: trials.Trial) -> None:
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        with (trial.folder / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            do(runner, trial)
+        do(runner, trial)  # as the other one, after which this one looks
+
+    monkeypatch.setattr(trials.Runner, "_do", beside_another)
+    arguments = stand_in.arguments("--choice", "rope", "--rounds", "0.001")
+    assert find_recipe.main(arguments) == 0
+    assert [row["status"] for row in stand_in.table("recipe.csv")] == ["done", "done"]
+    assert "failed" not in stand_in.text("recipe.md")
+    assert "recipes: 1 of 1, of each round" in stand_in.text("recipe.md")
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -116,6 +140,7 @@ def test_what_failed_may_be_left_behind(stand_in: StandIn) -> None:
         ("--set model.dropout=0", "--set model.dropout: .*see --choice"),
         ("--choice train.seed=1,train.seed=2", "--choice train.seed: .*see --seeds"),
         ("--set train.max_steps=3", "--set train.max_steps: .*see --rounds"),
+        ("--set train.max_epochs=3", "--set train.max_epochs: .*see --rounds"),
         ("--choice rope+,alibi", r"'rope\+': name something on both sides of \+"),
     ],
 )

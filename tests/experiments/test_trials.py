@@ -255,24 +255,6 @@ def test_a_run_that_another_process_is_at_is_left_alone(stand_in: StandIn) -> No
     assert "another process is at work" in stand_in.table()[1]["reason"]
 
 
-def test_what_another_process_has_done_meanwhile_is_no_failure(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    do = trials.Runner._do
-
-    def beside_another(runner: trials.Runner, trial: trials.Trial) -> None:
-        trial.folder.mkdir(parents=True)
-        with (trial.folder / "lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            do(runner, trial)
-        do(runner, trial)  # as the other one, after which this one looks
-
-    monkeypatch.setattr(trials.Runner, "_do", beside_another)
-    assert stand_in.compare("rope") == 0
-    assert [row["status"] for row in stand_in.table()] == ["done", "done"]
-    assert "failed" not in stand_in.text()
-
-
 def test_checkpoints_that_cannot_be_averaged_fail_one_trial(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
