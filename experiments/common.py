@@ -324,16 +324,16 @@ class Experiment(ABC):
         """Of a trial that is done."""
         return self.records[trial.digest]
 
-    def require_one_text(self, trial: Trial, *splits: str) -> None:
-        """Raises UserError where a trial was scored on other sentences than the first of them.
+    def require_one_text(self, trial: Trial) -> None:
+        """Raises UserError where a split has other sentences than in the first trial that has it.
 
-        So too where it was trained on other text than the first with such data.
+        So too where a trial was trained on other text than the first with such data.
         """
 
         def training_text(each: Trial) -> str | None:
             return self.record(each).provenance.get("training_text")  # older records tell not
 
-        first, data = self.done[0], trial.config.data
+        data = trial.config.data
         alike = (each for each in self.done if each.config.data == data and training_text(each))
         other = next(alike, trial)
         if training_text(trial) not in (None, training_text(other)):
@@ -341,7 +341,8 @@ class Experiment(ABC):
                 f"{self.store}: {other.title} and {trial.title} were trained on other text: delete "
                 "the line of one, and its run, to train it again"
             )
-        for split in splits:
+        for split in trial.splits:
+            first = next(each for each in self.done if split in each.splits)
             texts = (self.record(each).scores[split] for each in (first, trial))
             if len({scores["data_fingerprint"] for scores in texts}) > 1:
                 raise UserError(
@@ -397,12 +398,13 @@ class Experiment(ABC):
         return 128 + runner.signals[-1] if runner.signals else int(bool(self.failures))
 
     def all_rows(self) -> Rows:
-        """Trial by trial, what is done, failed or not run."""
+        """Trial by trial, what is done, failed or not run. Raises UserError for different text."""
         rows: Rows = []
         for trial in self.trials:
             first = {self.noun: trial.variant, "seed": trial.seed}
             reason = self.failures.get(trial.title, "")
             if trial in self.done:
+                self.require_one_text(trial)
                 rows += [first | row for row in self.rows(trial)]
             else:
                 rows.append(first | {"status": "failed" if reason else "not run", "reason": reason})

@@ -249,7 +249,6 @@ class Halving(Experiment):
     def rows(self, trial: Trial) -> Rows:
         """One; that of the winner has the tests' scores too."""
         done = self.record(trial)
-        self.require_one_text(trial, trial.splits[-1])
         validation = done.scores[trial.splits[-1]]
         learned = {key: done.training[key] for key in ("parameters", "training_loss")}
         taken = {key: done.training[key] for key in ("tokens_per_second", "train_minutes", "jobs")}

@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,9 @@ from utils.files import write_errors
 T = TypeVar("T")
 ORDERS = np.arange(4)  # of n-grams, less one
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, zlib.error, ConfigError)  # of a line
+# What tables are made of, of a split and of its scores.
+OF_SPLIT = itemgetter("data_fingerprint", "loss", "accuracy", "scores", "provenance")
+OF_SCORES = itemgetter("bleu4", "sacrebleu", "interval", "chrf", "n", "signature", "buckets")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,12 @@ class Record:
     training: dict[str, Any]  # see Trial.training
     scores: dict[str, dict[str, Any]]  # as test.py wrote them, without the config
     sentences: dict[str, Sentences]
+
+    def __post_init__(self) -> None:
+        """Raises KeyError where the scores lack something."""
+        for of_split in self.scores.values():
+            OF_SPLIT(of_split)
+            OF_SCORES(of_split["scores"])
 
     @classmethod
     def of(cls, trial: Trial) -> Record:

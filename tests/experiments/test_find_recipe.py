@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -90,6 +91,15 @@ def test_the_best_third_goes_on_and_the_tests_are_read_once_for_the_winner(
     new = [call for call in stand_in.calls() if call.startswith("train")]
     assert len(new) == 2
     assert not {call.removeprefix("train ") for call in new} & set(FOUR)
+
+    # The winner's seeds have one test text.
+    store = stand_in.output / "recipe.jsonl"
+    records = [json.loads(line) for line in store.read_text("utf-8").splitlines()]
+    [second] = [each for each in records if each["config"]["train"]["seed"] == 1]
+    second["scores"]["test"]["data_fingerprint"] = "another"
+    store.write_text("".join(f"{json.dumps(each)}\n" for each in records), "utf-8")
+    with pytest.raises(UserError, match=f"{re.escape(WINNER)}, seed 1 were scored on other sent"):
+        find(stand_in, "--seeds", "0,1", "--report_only")
 
 
 def test_a_round_that_was_cut_short_goes_on_and_nobody_is_chosen_before(stand_in: StandIn) -> None:

@@ -171,13 +171,14 @@ def test_a_damaged_file_of_a_trial_is_made_again_or_named(stand_in: StandIn) -> 
     [log] = folder.glob("toy_*/logs/*.jsonl")
     stand_in.forget()
     stand_in.calls()
-    for path in (*results.iterdir(), log):
-        whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) // 2] + b"\xff")
+    [scores] = results.glob("*_scores.json")
+    files = {path: path.read_bytes() for path in (*results.iterdir(), log)}
+    broken = [(path, whole[: len(whole) // 2] + b"\xff") for path, whole in files.items()]
+    for path, content in (*broken, (scores, b'{"scores": {}}')):
+        path.write_bytes(content)
         with pytest.raises(UserError, match=r"is damaged .*: delete .*scored\.json to score it"):
             stand_in.compare("sinusoidal")
-        path.write_bytes(whole)
-    [scores] = results.glob("*_scores.json")
+        path.write_bytes(files[path])
     for remove in (lambda: (folder / "scored.json").write_text("{", "utf-8"), scores.unlink):
         remove()
         assert stand_in.compare("sinusoidal") == 0
