@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,11 +21,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from configs.serialize import from_dict, to_dict
-from experiments.trials import Failed, Trial
+from experiments.trials import Failed, Trial, say
 from utils.errors import ConfigError, UserError, one_line
 from utils.files import write_errors
 
 T = TypeVar("T")
+say_once = cache(say)
 ORDERS = np.arange(4)  # of n-grams, less one
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, zlib.error, ConfigError)  # of a line
 # What tables are made of, of a split and of its scores.
@@ -108,11 +110,16 @@ class Record:
 def read_store(path: Path) -> dict[str, Record]:
     """The records by the digests of their trials; none where there is no file.
 
-    Raises UserError naming a line that cannot be read.
+    Those with a config that this code cannot have are left out, and named. Raises UserError naming
+    a line that cannot be read.
     """
 
-    def record(data: dict[str, Any]) -> tuple[str, Record]:
-        config = from_dict(data.pop("config"))
+    def record(data: dict[str, Any]) -> tuple[str, Record] | None:
+        try:
+            config = from_dict(data.pop("config"))
+        except ConfigError as error:
+            say_once(f"warning: {path}: {data['run']} is left out: {one_line(error)}")
+            return None
         splits = tuple(data.pop("splits"))
         how = {"search": data.pop("search"), "average": data.pop("average", 0)}
         how["weights_of"] = data.pop("weights_of", "")
@@ -121,7 +128,7 @@ def read_store(path: Path) -> dict[str, Record]:
         sentences = {name: Sentences.unpack(text) for name, text in packed.items()}
         return trial.digest, Record(**data, sentences=sentences)
 
-    return dict(json_lines(path, record, "no record of a training"))
+    return dict(filter(None, json_lines(path, record, "no record of a training")))
 
 
 def add_record(path: Path, trial: Trial, record: Record) -> None:

@@ -86,7 +86,9 @@ def test_a_training_is_kept_when_it_ends_and_once_though_two_look(
     assert len(store.read_text("utf-8").splitlines()) == 3
 
 
-def test_a_record_holds_what_was_scored_and_a_broken_line_is_named(stand_in: StandIn) -> None:
+def test_a_record_holds_what_was_scored_and_a_broken_line_is_named(
+    stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert stand_in.compare("sinusoidal") == 0
     path = stand_in.output / "comparison.jsonl"
     [record] = read_store(path).values()
@@ -94,10 +96,18 @@ def test_a_record_holds_what_was_scored_and_a_broken_line_is_named(stand_in: Sta
     sources = (run / "results" / "test_beam.src.txt").read_text("utf-8").splitlines()
     assert record.sentences["test"].words.tolist() == [len(line.split()) for line in sources]
     whole = path.read_bytes()
-    for broken in (whole[:-9], whole.replace(b'"search"', b'"seerch"'), b"[1]", b"5", b"\xff"):
+    misspelt = whole.replace(b'"search":"beam"', b'"seerch":"beam"')
+    for broken in (whole[:-9], misspelt, b"[1]", b"5", b"\xff"):
         path.write_bytes(whole + broken)
         with pytest.raises(UserError, match=r"comparison\.jsonl, line 2: no record"):
             stand_in.compare("sinusoidal")
+    # A training of other code is none of this one's.
+    other = whole.replace(b'"run":"runs', b'"run":"other').replace(b'"d_ff"', b'"d_new"')
+    path.write_bytes(other + whole)
+    capsys.readouterr()
+    assert stand_in.compare("sinusoidal", "--report_only") == 0
+    said = capsys.readouterr().err
+    assert re.match(r"warning: \S+: other/\S+ is left out: ConfigError: .*'model.d_new'", said)
 
 
 def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
