@@ -124,16 +124,16 @@ class Service:
         begun = [""] * len(texts)
         if asked.get("prefix", "") != "":
             begun = as_texts(asked, "prefix")
-        spoken = [pair for pair in paired(lines, begun) if pair[0].strip()]
+        spoken = {n: pair for n, pair in enumerate(paired(lines, begun)) if pair[0].strip()}
         model = self.models[name]
         self._bound([*texts, *begun], len(spoken))
-        for line, prefix in spoken:
-            model.require_short(line, prefix=prefix)
+        for number, (line, prefix) in spoken.items():
+            model.require_short(line, prefix=prefix, number=number)
         search = asked.get("search", model.searches[0])
         if search not in model.searches:
             raise HTTPException(400, f"search {search!r}: one of {', '.join(model.searches)}")
         task = Task(name, "translate", search, 1 + n_more)
-        found = iter(await self._in_time(request, task, spoken))
+        found = iter(await self._in_time(request, task, [*spoken.values()]))
         of_texts = [[next(found) if line.strip() else [] for line in each] for each in lines]
         ranked = [_joined(each, 1 + n_more) for each in of_texts]
         answer: dict[str, Any] = {"translatedText": [each[0]["text"] for each in ranked]}

@@ -50,13 +50,18 @@ class Served:
         """The search of the model's configuration, and greedy search."""
         return [self.translator.decode.search.kind, "greedy"]
 
-    def require_short(self, *texts: str, most: int = MOST_TOKENS, prefix: str = "") -> None:
-        """Raises UserError for a text of more tokens than one sentence may have, or the prefix."""
+    def require_short(
+        self, *texts: str, most: int = MOST_TOKENS, prefix: str = "", number: int = 0
+    ) -> None:
+        """Raises UserError for a text of more tokens than one sentence may have, or the prefix.
+
+        number: of the prefix, from 0.
+        """
         most = min(most, self.translator.searcher.longest("source") or most)
         for ids in self.translator.encode(texts):
             if len(ids) > most:
                 raise UserError(f"a line of {len(ids):,} tokens: at most {most:,}; split it")
-            self.translator.prefix_ids([prefix], [ids], self.translator.decode, [0])
+            self.translator.prefix_ids([prefix], [ids], self.translator.decode, [number])
 
     def do(self, task: Task, items: Sequence[Any]) -> list[Any]:
         """Of a sentence and a prefix hypotheses, of a sentence its page, of a pair linked words."""

@@ -250,7 +250,11 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         ({"q": ["a", "b"], "prefix": "x"}, 400, "prefix: 1 texts for 2 of q"),
         ({"q": "a\nb", "prefix": "x\ny\nz"}, 400, "prefix: 3 lines for a text of 2"),
         ({"q": "a", "prefix": False}, 400, "prefix: give a text or a list of texts"),
-        ({"q": "a", "prefix": "the " * 200}, 400, "translation may have 14: give a shorter one"),
+        (
+            {"q": "a\n\na", "prefix": "\n\n" + "the " * 200},
+            400,
+            f"prefix 3, '{'the ' * 10}': of 200 tokens, and the whole translation may have 14: ",
+        ),
         ({"q": "a", "prefix": "la " * 1000}, 413, "3,001 characters: at most 2,000 in a request"),
         ({"q": "la " * 1000}, 413, "3,000 characters: at most 2,000 in a request"),
         ({"q": "la\n" * 17}, 413, "17 lines: at most 16 in a request"),
@@ -320,7 +324,7 @@ class Slow:
     def __init__(self) -> None:
         self.may_end, self.begun, self.seen = threading.Event(), threading.Event(), []
 
-    def require_short(self, *texts: str, prefix: str) -> None: ...
+    def require_short(self, *texts: str, prefix: str, number: int) -> None: ...
 
     def do(self, task: Task, items: list[tuple[str, str]]) -> list[Any]:
         texts = [text for text, _ in items]
