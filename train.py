@@ -144,8 +144,8 @@ def work(*, args: Namespace, config: Config, resume: Path | None) -> None:
     if result.best_bleu is not None:
         measure, best = "BLEU", f"{result.best_bleu:.2f}"
     if result.stopped_early:
-        patience = config.train.patience
-        logging.info(f"stopped early: no better validation {measure} in {patience} evaluations")
+        patience = f"train.patience = {config.train.patience}"
+        logging.info(f"stopped early: no better validation {measure} ({patience})")
     logging.info(f"finished: best validation {measure} {best}: {result.best}")
     print(result.run.path)
 
