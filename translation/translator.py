@@ -476,8 +476,8 @@ def _pairs(
     """As many sources as translations: a text and a text, or lists. Raises UserError."""
     sources, targets = _texts(src), _texts(tgt)
     if isinstance(src, str) != isinstance(tgt, str) or len(sources) != len(targets):
-        counts = f"{len(sources)} sources and {len(targets)} {what}"
-        raise UserError(f"{counts}: give as many, either as texts or as lists")
+        counts = f"sources: {len(sources)}, {what}: {len(targets)}"
+        raise UserError(f"{counts}; give as many, either as texts or as lists")
     return sources, targets
 
 
@@ -490,5 +490,5 @@ def _side_by_side(
         if src is None or tgt is None:
             more = n + 1 + sum(1 for _ in itertools.chain(sources, targets))
             n_src, n_tgt = (n, more) if src is None else (more, n)
-            raise UserError(f"{n_src:,} sources and {n_tgt:,} {what}: give as many")
+            raise UserError(f"sources: {n_src:,}, {what}: {n_tgt:,}; give as many")
         yield src, tgt

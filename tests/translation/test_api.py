@@ -145,14 +145,14 @@ def test_mistakes_in_loading_and_in_pairs_are_named(translator: Translator) -> N
         Translator.load(["a", "b"])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="dtype 'float8': one of float32, float64, bf"):
         Translator.load("nowhere", dtype="float8")
-    with pytest.raises(UserError, match="2 sources and 1 translations: give as many"):
+    with pytest.raises(UserError, match="sources: 2, translations: 1; give as many"):
         translator.score(["Oui.", "Non."], ["Yes."])
     for n, m in ((1, 4), (4, 1)):  # all are counted
-        with pytest.raises(UserError, match=f"^{n} sources and {m} translations: give as many"):
+        with pytest.raises(UserError, match=f"^sources: {n}, translations: {m}; give as many"):
             list(translator.score_stream(["Oui."] * n, ["Yes."] * m, chunk=2))
-    with pytest.raises(UserError, match=r"1 sources and 1 translations: .* as texts or as lists"):
+    with pytest.raises(UserError, match=r"sources: 1, translations: 1; .* as texts or as lists"):
         translator.align("Oui.", ["Yes."])
-    with pytest.raises(UserError, match=r"1 sources and 1 prefixes: .* as texts or as lists"):
+    with pytest.raises(UserError, match=r"sources: 1, prefixes: 1; .* as texts or as lists"):
         translator.translate(["Oui."], prefix="Yes.")
     short = replace(translator, decode=replace(translator.decode, max_len=9))
     ids = translator.tokenizer.encode_tgt("a" * 9)

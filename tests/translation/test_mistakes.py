@@ -58,13 +58,13 @@ MISTAKES = [
     ("inference --tgt_file nowhere.en", "nowhere.en: cannot be read: No such file or directory"),
     (
         "inference --src_file {tmp}/mono.fr --tgt_file {tmp}/blank.fr --output {tmp}/scores",
-        "40 sources and 2 translations: give as many",
+        "sources: 40, translations: 2; give as many",
     ),
     (
         "inference --src_file LICENSE --tgt_file {tmp}/mono.fr --output {tmp}/mono.fr",
         "mono.fr is the input itself",
     ),
-    ("inference --src_text Oui. --prefix A --prefix B", "1 sources and 2 prefixes: give as many"),
+    ("inference --src_text Oui. --prefix A --prefix B", "sources: 1, prefixes: 2; give as many"),
     ("inference --src_file LICENSE --prefix_file nowhere.en", "nowhere.en: cannot be read: No su"),
     (
         "inference --src_file LICENSE --prefix_file {tmp}/mono.fr --output {tmp}/mono.fr",
