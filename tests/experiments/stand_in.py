@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import toy_runs
 from conftest import ROOT
 from toy_runs import toy_command
 
@@ -27,6 +28,8 @@ class StandIn:
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         monkeypatch.setattr(trials, "ROOT", folder)
         monkeypatch.setattr(trials, "POLL_S", 0.02)
+        no_limit = [each for each in toy_runs.TOY if "max_epochs" not in each]  # --rounds has it
+        monkeypatch.setattr(toy_runs, "TOY", no_limit)
         self.fates()
 
     def fates(self, **fates: str) -> None:

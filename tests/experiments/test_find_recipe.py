@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import toy_runs
 from stand_in import StandIn
 from toy_runs import content, run_here, toy_config
 
@@ -24,9 +23,7 @@ ROUNDS = ("--variants", "4", "--rounds", "0.001,0.004")
 
 
 @pytest.fixture
-def stand_in(stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    toy = [each for each in toy_runs.TOY if "max_epochs" not in each]  # which --rounds decide
-    monkeypatch.setattr(toy_runs, "TOY", toy)
+def stand_in(stand_in: StandIn, tmp_path: Path) -> StandIn:
     losses = {FOUR[0]: 0.3, FOUR[1]: 0.1, FOUR[2]: 0.2, FOUR[3]: 0.4, f"{FOUR[2]} 4000": 0.05}
     (tmp_path / "losses.json").write_text(json.dumps(losses))
     return stand_in
