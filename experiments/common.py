@@ -405,7 +405,8 @@ class Experiment(ABC):
             reason = self.failures.get(trial.title, "")
             if trial in self.done:
                 self.require_one_text(trial)
-                rows += [first | row for row in self.rows(trial)]
+                made = {"precision": self.record(trial).provenance.get("precision")}
+                rows += [first | row | made for row in self.rows(trial)]
             else:
                 rows.append(first | {"status": "failed" if reason else "not run", "reason": reason})
         return rows
@@ -418,4 +419,6 @@ class Experiment(ABC):
         config += f" with {', '.join(stated)}" if stated else ""
         seeds = f"seeds {', '.join(map(str, self.args.seeds))}"
         made = [self.record(trial).provenance for trial in self.done]
-        return config, seeds, provenance_line(made)
+        mixed = len({each["precision"] for each in made if "precision" in each}) > 1
+        which = "; not all in one precision, see the CSV file" * mixed
+        return config, seeds, provenance_line(made) + which

@@ -45,12 +45,15 @@ def test_a_store_makes_every_file_again_where_the_runs_are_gone(
     monkeypatch.setattr(Comparison, "draw", lambda *_: None)
     *first, base, rope = [json.loads(line) for line in store.read_text("utf-8").splitlines()]
     base["sentences"], rope["training"]["validation_loss"] = rope["sentences"], 1.25
+    rope["scores"]["test"]["trained"]["precision"] = "fp32"
     store.write_text("".join(f"{json.dumps(each)}\n" for each in (*first, base, rope)), "utf-8")
     assert stand_in.compare("rope", "--seeds", "0,1", "--store", str(store)) == 0
     apart = {row["seed"]: float(row["difference"]) for row in stand_in.table() if row["baseline"]}
     assert apart["0"] > apart["1"] == 0
     alone = re.findall(r"^\| rope, seed (\d) \|", stand_in.text(), re.MULTILINE)
     assert alone == ["1"]  # of the lowest validation loss
+    assert [row["precision"] for row in stand_in.table()] == ["bf16"] * 3 + ["fp32"]
+    assert "trained in bf16, fp32, some, 2 threads; not all in one precision" in stand_in.text()
 
 
 def test_a_record_is_found_by_all_that_decides_its_scores(tmp_path: Path) -> None:
