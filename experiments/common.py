@@ -21,7 +21,7 @@ from configs.load import add_set_argument
 from configs.position_names import KINDS, POSITIONS
 from configs.positions import Position, Randomized, Ssmax
 from configs.schema import Config
-from configs.serialize import parse_override
+from configs.serialize import diff, parse_override
 from data.corpora.build import build_corpus
 from experiments.store import Record, Sentences, add_record, read_store
 from experiments.trials import ROOT, Runner, Trial, say
@@ -384,8 +384,8 @@ class Experiment(ABC):
         for title in self.failures.keys() - missing:  # another process has done it meanwhile
             del self.failures[title]
         if args.report_only and not self.done:
-            what = "nothing of this is done yet (the folders of its text count too)"
-            raise UserError(f"{self.store}: {what}; leave --report_only out")
+            what = f"nothing of this is done yet{self.nearest()}; leave --report_only out"
+            raise UserError(f"{self.store}: {what}")
         rows = self.all_rows()
         failed = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
         text = self.report(rows) if self.done else failed or "Nothing is done.\n"
@@ -396,6 +396,13 @@ class Experiment(ABC):
         print(text, end="")
         say(f"written: {folder}/{self.stem}.*")
         return 128 + runner.signals[-1] if runner.signals else int(bool(self.failures))
+
+    def nearest(self) -> str:
+        """Of the training in the store that is most like the first trial, what it has instead."""
+        found = [diff(each.config, self.trials[0].config) for each in self.records.values()]
+        changes = [f"{key}={value!r}" for key, value, _ in min(found, key=len, default=[])]
+        has = ", ".join(changes[:5]) or "another --search"
+        return f" (the nearest training in it has {has})" * bool(found)
 
     def all_rows(self) -> Rows:
         """Trial by trial, what is done, failed or not run. Raises UserError for different text."""

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from configs.schema import Config
 from configs.serialize import from_dict, to_dict
 from experiments.trials import Failed, Trial, say
 from utils.errors import ConfigError, UserError, one_line
@@ -74,6 +75,7 @@ class Record:
     training: dict[str, Any]  # see Trial.training
     scores: dict[str, dict[str, Any]]  # as test.py wrote them, without the config
     sentences: dict[str, Sentences]
+    config: Config
 
     def __post_init__(self) -> None:
         """Raises KeyError where the scores lack something."""
@@ -94,6 +96,7 @@ class Record:
                 training=trial.training(),
                 scores=scores,
                 sentences={split: Sentences.of(trial, split) for split in trial.splits},
+                config=trial.config,
             )
         except (*BROKEN, OSError) as error:
             why = f"a file in its results or logs is damaged ({one_line(error)})"
@@ -126,7 +129,7 @@ def read_store(path: Path) -> dict[str, Record]:
         trial = Trial("", config.train.seed, config, path, (), splits, **how)
         packed = data.pop("sentences")
         sentences = {name: Sentences.unpack(text) for name, text in packed.items()}
-        return trial.digest, Record(**data, sentences=sentences)
+        return trial.digest, Record(**data, sentences=sentences, config=config)
 
     return dict(filter(None, json_lines(path, record, "no record of a training")))
 

@@ -58,7 +58,7 @@ def test_a_store_makes_every_file_again_where_the_runs_are_gone(
 
 def test_a_record_is_found_by_all_that_decides_its_scores(tmp_path: Path) -> None:
     path, words = tmp_path / "store.jsonl", np.ones(1, dtype=int)
-    record = Record("run", {}, {}, {"test": Sentences(words, made(1, 0.8, seed=0))})
+    record = Record("run", {}, {}, {"test": Sentences(words, made(1, 0.8, seed=0))}, Config())
     plain = Trial("rope", 0, Config(), tmp_path, ("test",), ("test",))
     others: list[Any] = [{"search": "greedy"}, {"average": 3}, {"weights_of": "0123456789"}]
     trials = [plain, *(replace(plain, **other) for other in others)]
