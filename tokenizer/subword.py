@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -54,6 +54,29 @@ FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 
 _MARK = "\ue000"  # a private character, for the training of Unigram alone
 
+# How many words are remembered, and how long a word: some hundred bytes each.
+REMEMBERED, LONGEST_WORD = 2**18, 50
+
+
+class _ByWord(dict[str, list[Any]]):
+    """A function of text that takes each word by itself, and is called once for a word."""
+
+    def __init__(self, function: Callable[[str], list[Any]]) -> None:
+        self.function = function
+
+    def __missing__(self, word: str) -> list[Any]:
+        found = self.function(word)
+        if len(self) < REMEMBERED and len(word) <= LONGEST_WORD:
+            self[word] = found
+        return found
+
+    def of(self, text: str) -> list[Any]:
+        """What the function gives for the text."""
+        words = text.split(" ")
+        if "▁" in text or "" in words:  # where a word begins is not seen from the word alone
+            return self.function(text)
+        return list(chain.from_iterable(map(self.__getitem__, words)))
+
 
 class SubwordTokenizer(BaseTokenizer):
     """One vocabulary for both sides; "▁" in a piece stands for the space before a word.
@@ -75,6 +98,7 @@ class SubwordTokenizer(BaseTokenizer):
             raise UserError(f"the tokenizer has no {lacking} piece: this project did not make it")
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = ids
         self.src_vocab_size = self.tgt_vocab_size = backend.get_vocab_size()
+        self._ids, self._pieces = _ByWord(self._encode), _ByWord(self._cut)
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Subword) -> Self:
@@ -113,12 +137,18 @@ class SubwordTokenizer(BaseTokenizer):
 
     def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
         require_unicode(texts)
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
+        return [[*self._ids.of(text), self.eos_id] for text in texts]
 
     encode_tgt_batch = encode_src_batch
 
+    def _encode(self, text: str) -> list[int]:
+        return self._backend.encode(text, add_special_tokens=False).ids
+
     def cut(self, text: str) -> list[str]:
         """The words of a text, each segmented by itself; joined they are the normalised text."""
+        return self._pieces.of(text)
+
+    def _cut(self, text: str) -> list[str]:
         normal = self._backend.normalizer.normalize_str(text)
         return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(normal)]
 
@@ -247,7 +277,8 @@ def _learn_unigram(corpus: list[str], room: int, reserved: list[str]) -> models.
     """
     backend = _pipeline(models.Unigram())
     cut = backend.pre_tokenizer.pre_tokenize_str
-    lines = ["\n".join(word for word, _ in cut(text)) for text in corpus]
+    words_of = _ByWord(lambda text: [word for word, _ in cut(text)]).of
+    lines = ["\n".join(words_of(text)) for text in corpus]
     words = sorted({word for line in lines for word in line.split("\n")})
     lines.append("\n".join(word + _MARK for word in words))
     backend.pre_tokenizer = pre_tokenizers.CharDelimiterSplit("\n")  # the texts are cut already

@@ -1,5 +1,6 @@
 """Tokenizers: round trips, special ids, saving, and the trained ones' vocabularies."""
 
+import itertools
 import json
 import os
 import shutil
@@ -291,6 +292,7 @@ def test_transformers_loads_the_saved_folder_with_the_same_ids(subword, tmp_path
     subword.save(tmp_path)
     theirs = AutoTokenizer.from_pretrained(str(tmp_path))
     texts = [*TEXTS[::40], *ORDINARY, *UNSEEN, "a </s> <pad> b"]
+    texts += map("".join, itertools.product("a ▁\u0301'", repeat=5))  # words begin anywhere
     assert theirs(texts)["input_ids"] == subword.encode_src_batch(texts)
     for name in ("pad", "bos", "eos", "unk"):
         assert getattr(theirs, f"{name}_token_id") == getattr(subword, f"{name}_id")
