@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from configs import positions
-from configs.section import kinds, to_dict, type_hints
+from configs.section import kinds, require_free, to_dict, type_hints
 from utils.errors import ConfigError, closest_first
 
 # Names for `--position` and the experiments. A name that is also a kind stands for its defaults.
@@ -51,8 +51,10 @@ POSITIONS: dict[str, positions.Position] = {
     "sinusoidal_t5": positions.Combined(),
 }
 KINDS: dict[str, positions.Position] = {k: cls() for k, cls in kinds(positions.Position).items()}
-# A kind that has no name yet, such as one of your own, is compared under that of the kind.
-POSITIONS |= {kind: scheme for kind, scheme in KINDS.items() if scheme not in POSITIONS.values()}
+for _kind, _scheme in KINDS.items():
+    # A kind that has no name yet, such as one of your own, is compared under that of the kind.
+    if _scheme not in POSITIONS.values():
+        require_free(type(_scheme), type(POSITIONS.setdefault(_kind, _scheme)))
 NAMES = ", ".join(POSITIONS | KINDS)
 SCALED = {k for k, cls in kinds(positions.Scaling).items() if "trained_length" in type_hints(cls)}
 

@@ -146,8 +146,22 @@ def item_hint(hint: Any) -> Any:
 
 
 def kinds(hint: Any) -> dict[str, Any]:
-    """The section classes of an annotation by their `kind`, in its order; none for a value."""
-    return {m.kind: m for m in members(hint) if isinstance(m, type) and issubclass(m, Section)}
+    """The section classes of an annotation by their `kind`, in its order; none for a value.
+
+    Raises ConfigError where two classes have the same.
+    """
+    found: dict[str, Any] = {}
+    for cls in members(hint):
+        if isinstance(cls, type) and issubclass(cls, Section):
+            require_free(cls, found.setdefault(cls.kind, cls))
+    return found
+
+
+def require_free(cls: type[Section], owner: type[Section]) -> None:
+    """Raises ConfigError where the kind of a class is the name of another, its owner."""
+    if owner is not cls:
+        taken = f"kind={cls.kind!r} is taken by {owner.__name__}: choose another name"
+        raise ConfigError(f"class {cls.__name__}: {taken}")
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -4,6 +4,7 @@ import argparse
 import itertools
 import json
 import math
+import runpy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from configs import schema, section as sections
+from configs import position_names, positions, schema, section as sections
 from configs.load import (
     add_config_arguments,
     config_files,
@@ -247,6 +248,18 @@ def test_kinds_are_those_of_a_union_in_its_order() -> None:
     assert kinds(Position)["rope"] is Rope
     schedules = "constant epoch_decay noam inverse_sqrt cosine plateau"
     assert " ".join(kinds(schema.Schedule)) == schedules
+
+
+@pytest.mark.parametrize(("name", "owner"), [("alibi", "Alibi"), ("rope_half", "Rope")])
+def test_a_scheme_of_ones_own_takes_no_name_from_another(
+    name: str, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(positions.PositionSection, kind=name):
+        """A scheme with the kind, or the name, of another."""
+
+    monkeypatch.setattr(positions, "Position", Position | Own)
+    said = f"class Own: kind={name!r} is taken by {owner}: choose another name"
+    refused(lambda: runpy.run_path(position_names.__file__), said)
 
 
 # ---------------------------------------------------------------------------------------- overrides
