@@ -13,6 +13,8 @@ from configs.schema import Config, DataConfig, DecodeConfig
 from configs.section import Section, fits, item_hint, join, kinds, to_dict, type_hints
 from utils.errors import ConfigError, closest_first
 
+PLACES = (".cache_dir", ".init_from", ".name_or_path", ".path", ".root")  # keys of folders
+
 
 def from_dict(data: Mapping[str, Any]) -> Config:
     """The inverse of `to_dict`. Missing keys take their defaults, so that older runs load.
@@ -43,8 +45,8 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
         key, value = parse_override(text)
         if position is not None and key in fixed:
             raise ConfigError(f"--position {position} and --set {text}: give one of the two")
-        if key == "data.cache_dir" and not value:  # as of a shell's variable that is not set
-            raise ConfigError("data.cache_dir = '': name a folder")
+        if not value and key.endswith(PLACES):  # as of a shell's variable that is not set
+            raise ConfigError(f"{key} = '': name a folder")
     texts = [*(f"model.position.{field}" for field in fields), *texts]
     given = sorted(map(parse_override, texts), key=lambda override: override[0].count("."))
     after = [override for override in given if override[0].startswith(("name", "model.position"))]

@@ -181,6 +181,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("train.seed=99999999999999999999", "train.seed = '99999999999999999999': .. <= 9223372"),
         ("train.runs_dir=", "train.runs_dir = '': name a folder"),
         ("data.cache_dir=", "data.cache_dir = '': name a folder"),
+        ("data.corpus.path=, data.corpus=iwslt2017", "data.corpus.path = '': name a folder"),
         ("train.init_model=true", "train.init_model = True: it is that of init_from"),
         ("name=..", "name = '..': letters"),
         ("decode.mbr=c", "decode.mbr = 'c': allowed: 'chrf', 'bleu', None"),
