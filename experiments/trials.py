@@ -15,6 +15,7 @@ a changed search alone scores again.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import fnmatch
 import glob
@@ -29,7 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -46,6 +47,8 @@ from utils.files import write_text
 ROOT = Path(__file__).resolve().parents[1]
 POLL_S = 0.2
 CHECKPOINTS = "checkpoints/*_checkpoint_*.pt"  # of a run
+# Linux alone has it: a signal to this process when the one that began it is killed.
+PRCTL, PR_SET_PDEATHSIG = getattr(ctypes.CDLL(None), "prctl", None), 1
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
 
 # These fields, `name` and `decode` change nothing of what a training learns.
@@ -239,7 +242,8 @@ def _read_json(path: Path) -> Any:
 class Runner:
     """Runs trials, each in a thread that waits for its processes.
 
-    SIGINT, SIGTERM and SIGHUP are passed on to the processes, which save and end.
+    SIGINT, SIGTERM and SIGHUP are passed on to the processes, which save and end; so they do where
+    this one is killed.
     """
 
     jobs: int  # trials at once
@@ -357,6 +361,7 @@ class Runner:
                 stderr=log,
                 process_group=0,  # Ctrl-C reaches us, and from here each process once
                 pass_fds=(lock,),
+                preexec_fn=PRCTL and partial(PRCTL, PR_SET_PDEATHSIG, signal.SIGTERM),
             )
         n_sent, pid, peak_mb = 0, 0, None
         while not pid:

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -204,7 +206,8 @@ def wait_for(path: Path) -> None:
 def test_a_signal_reaches_the_trainings_and_the_next_call_goes_on(
     stand_in: StandIn, number: signal.Signals, jobs: int
 ) -> None:
-    running = ["sinusoidal", "rope"][:jobs]
+    *running, last = ["sinusoidal", "rope", "alibi"][: jobs + 1]
+    others = ",".join([*running[1:], last])
     stand_in.fates(**dict.fromkeys(running, "slow"))
     handler = signal.getsignal(number)
 
@@ -215,16 +218,45 @@ def test_a_signal_reaches_the_trainings_and_the_next_call_goes_on(
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert stand_in.compare("rope,alibi", "--jobs", str(jobs)) == 128 + number
+    assert stand_in.compare(others, "--jobs", str(jobs)) == 128 + number
     thread.join()
     assert signal.getsignal(number) is handler
     for name in running:
         assert (stand_in.folder / f"ended_{name}").read_text() == number.name
     assert sorted(stand_in.calls()) == sorted(f"train {name}" for name in running)
     assert {row["status"] for row in stand_in.table()} == {"not run"}
-    assert stand_in.compare("rope,alibi") == 0
+    assert stand_in.compare(others) == 0
     first = [call for name in running for call in (f"resume {name}", f"test {name}")]
-    assert stand_in.calls() == [*first, *both(*["rope", "alibi"][jobs - 1 :])]
+    assert stand_in.calls() == [*first, *both(last)]
+
+
+EXPERIMENT = """
+import fcntl, sys
+from pathlib import Path
+
+from configs.schema import Config
+from experiments import trials
+
+trials.ROOT = Path(sys.argv[1])
+trial = trials.Trial("rope", 0, Config(), trials.ROOT / "out", (), ())
+trial.write_config()
+with (trial.folder / "lock").open("a") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    source = "--config", str(trial.folder / "config.py")
+    trials.Runner(1, 1, {}, print)._run(trial, lock.fileno(), "train", *source, measured={})
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has such a signal")
+def test_a_training_ends_with_the_experiment_that_was_killed(stand_in: StandIn) -> None:
+    stand_in.fates(rope="slow")
+    experiment = subprocess.Popen([sys.executable, "-c", EXPERIMENT, stand_in.folder])
+    wait_for(stand_in.folder / "waiting_rope")
+    experiment.kill()
+    with (stand_in.trial_folder("rope") / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until both have gone
+    assert experiment.wait() == -signal.SIGKILL
+    assert (stand_in.folder / "ended_rope").read_text() == "SIGTERM"
 
 
 def test_an_error_of_the_program_ends_the_trainings(
