@@ -164,7 +164,7 @@ def make_trials(
     return trials
 
 
-def mean_plus_minus(values: Iterable[float | None], form: str = ".3f", spread: bool = True) -> str:
+def mean_plus_minus(values: Iterable[float | None], form: str = "z.3f", spread: bool = True) -> str:
     """Mean ± sample standard deviation, `0.950 ± 0.012`; `0.950` of one value, a dash of none."""
     known = [value for value in values if value is not None]
     if not known:

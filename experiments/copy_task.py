@@ -90,6 +90,11 @@ def family(variant: Variant) -> str:
     return next(titles, "bias by positions")
 
 
+def size(task: Task) -> str:
+    layers = f"{task.n_layers} layer{'s' * (task.n_layers > 1)}"
+    return f"{layers}, {task.steps:,} updates"
+
+
 def settings_of(name: str, seed: int, task: Task) -> dict[str, Any]:
     """All that decides a run, as JSON."""
     variant = VARIANTS[name]
@@ -158,7 +163,7 @@ def run_all(
         exact, token = (result[measure][str(task.length)] for measure in ("exact", "token"))
         place = f"[{number}/{len(runs)}] {name}, seed {seed}"
         if len(tasks) > 1:
-            place += f", {task.n_layers} layers, {task.steps} updates"
+            place += f", {size(task)}"
         print(f"{place}: exact {exact:.3f}, symbols {token:.3f}, {how}", flush=True)
     return dict(found)
 
@@ -222,7 +227,7 @@ def gains_figure(gains: Mapping[str, Sequence[Sequence[float]]], task: Task) -> 
         scheme: {name: fmean(seeds) for name, seeds in zip(names, columns) if seeds}
         for scheme, columns in gains.items()
     }
-    title = "Copy task: what SSMax adds to the rows that are right in every place"
+    title = f"Copy task: what SSMax adds to the rows that are right in every place, {size(task)}"
     return dot_panels({"": dots}, title=title, x_label="share of rows, with SSMax less without")
 
 
@@ -293,7 +298,7 @@ def accuracy_figure(results: Results, task: Task) -> Figure:
         seeds = values(runs, "exact", task.length)
         _, low, high = mean_and_range(seeds)
         scores[f"{name} (H={VARIANTS[name].n_heads})"] = (seeds, [low], [high])
-    title = f"Copy task: rows of {task.length} tokens that are right in every place"
+    title = f"Copy task: rows of {task.length} tokens that are right in every place, {size(task)}"
     label = "dot: mean; line: standard deviation; mark: one seed"
     figure = score_figure({label: scores}, title=title)
     figure.axes[0].set_xlim(-0.02, 1.02)
@@ -309,7 +314,7 @@ def length_figure(results: Results, task: Task) -> Figure:
         2,
         len(families),
         size=(3.4, 3.0),
-        title=f"Copy task beyond the trained length of {task.length} tokens",
+        title=f"Copy task beyond the trained length of {task.length} tokens, {size(task)}",
         x_label="tokens of a row",
         y_label="accuracy (mean; shaded: standard deviation)",
         sharex=True,
@@ -379,7 +384,7 @@ def attention_figure(name: str, model: Copier, task: Task) -> Figure:
     labels = [*map(str, EXAMPLE), "<copy>", *"_" * blanks]
     layers, heads = (range(1, n + 1) for n in maps.shape[:2])
     names = {"query_name": "token (query)", "key_name": "token (key)"}
-    title = f"Copy task, {name}, {task.steps} updates"
+    title = f"Copy task, {name}, {size(task)}"
     return attention_grid(AttentionMaps(maps, labels, labels, title, layers, heads, **names))
 
 

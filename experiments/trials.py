@@ -259,7 +259,7 @@ class Runner:
         self._places = {trial.title: f"{i}/{len(trials)}" for i, trial in enumerate(trials, 1)}
         waiting = [trial for trial in trials if not trial.is_scored()]
         if len(waiting) < len(trials):
-            say(f"{len(trials) - len(waiting)} of {len(trials)} runs are done already")
+            say(f"runs done already: {len(trials) - len(waiting)} of {len(trials)}")
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         heard = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]  # nohup stays
         with signals_to(self._stop, *heard), ThreadPoolExecutor(self.jobs) as pool:

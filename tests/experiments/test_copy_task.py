@@ -298,6 +298,7 @@ def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
 def test_tables_say_mean_and_spread() -> None:
     assert mean_plus_minus([0.5, None, 0.7]) == "0.600 ± 0.141"
     assert mean_plus_minus([0.5]) == "0.500"
+    assert mean_plus_minus([-1e-9, -2e-9]) == "0.000 ± 0.000"
     assert mean_plus_minus([None]) == "–"
     assert markdown_table(["a", "b"], [["x|y", 1]]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 |\n"
 
