@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -111,7 +112,9 @@ class SubwordTokenizer(BaseTokenizer):
         reserved = [*SPECIALS, *(BYTE_PIECES if config.vocab_size >= MIN_VOCAB_FOR_BYTES else ())]
         room = config.vocab_size - len(reserved)
         # Python's own NFC takes time by the square of a run of combining marks.
-        corpus = _frequent_characters([_NFC.normalize_str(text) for text in texts], room // 2)
+        corpus = _frequent_characters(
+            [text if text.isascii() else _NFC.normalize_str(text) for text in texts], room // 2
+        )
         if not any(text.strip() for text in corpus):
             raise UserError(
                 "no text to train the tokenizer on: the training split has no line of 1 to "
@@ -221,9 +224,10 @@ def _frequent_characters(texts: list[str], most: int) -> list[str]:
     counts = Counter(chain.from_iterable(texts))
     total = counts.total()
     ranked = sorted(counts, key=lambda char: (-counts[char], char))
-    rare = (char for char in ranked[:most] if counts[char] * RARE_CHARACTER < total)
-    table = str.maketrans(dict.fromkeys([*ranked[most:], *rare], " "))
-    return [text.translate(table) for text in texts] if table else texts
+    rare = [char for char in ranked[:most] if counts[char] * RARE_CHARACTER < total]
+    if not (gone := re.escape("".join(ranked[most:] + rare))):
+        return texts
+    return [re.sub(f"[{gone}]", " ", text) for text in texts]
 
 
 def _pipeline(model: Any) -> Tokenizer:

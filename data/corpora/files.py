@@ -33,11 +33,12 @@ class ParallelFilesCorpus(CorpusReader):
                 f"{paths[0]} has {len(sides[0]):,} lines and {paths[1]} has {len(sides[1]):,}: "
                 "line n of one must translate line n of the other"
             )
-        pairs: list[tuple[str, str]] = []
+        kept: tuple[list[str], list[str]] = [], []
         skipped: Counter[str] = Counter()
         for number, (src, tgt) in enumerate(zip(*sides), start=1):
             if src and tgt:
-                pairs.append((src, tgt))
+                kept[0].append(src)
+                kept[1].append(tgt)
                 continue
             bad = None in (src, tgt)
             reason, remedy = "empty", "an empty line; mend the file"
@@ -50,12 +51,11 @@ class ParallelFilesCorpus(CorpusReader):
                     f"--set data.corpus.on_{reason}=skip"
                 )
             skipped[reason] += 1
-        if not pairs:
+        if not kept[0]:
             raise UserError(
                 f"{paths[0]} and {paths[1]}: no pair of sentences left of {len(sides[0]):,} lines"
             )
-        src_lines, tgt_lines = map(list, zip(*pairs))
-        return ParallelText(src_lines, tgt_lines, dict(skipped))
+        return ParallelText(*kept, dict(skipped))
 
     def _find(self, split: str, lang: str) -> Path:
         plain, packed = self.root / f"{split}.{lang}", self.root / f"{split}.{lang}.gz"
