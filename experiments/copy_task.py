@@ -52,7 +52,7 @@ from experiments.copier import (
 from experiments.store import append_line, json_lines
 from models.attention.tap import AttentionTap
 from pictures.attention import AttentionMaps, attention_grid
-from pictures.panels import Curve, curve_panels, dot_panels, panel_figure, save_figure
+from pictures.panels import LINES, Curve, curve_panels, dot_panels, panel_figure, save_figure
 from utils.cli import Parser, run_main
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
@@ -69,9 +69,11 @@ VERSION = 1
 Result = Mapping[str, Any]  # of one scheme and seed, see train_and_test
 Results = Mapping[str, Sequence[Result]]  # of each scheme, one for each seed
 
+BIASES = (config.Alibi, config.T5, config.Kerple, config.Fire, config.Sandwich, config.Tupe)
 FAMILIES = {
     "none, added to the embeddings": (config.NoPosition, *get_args(config.InputScheme)),
     "rotation": (config.Rope, config.SelectiveRope, config.Repo, config.Pope),
+    "bias by positions": BIASES,
     "relative terms with content": (config.Shaw, config.TransformerXl, config.Deberta, config.Dape),
     "made of other schemes": (config.Combined, config.Interleaved, config.Ssmax, config.Randomized),
 }
@@ -87,7 +89,7 @@ def family(variant: Variant) -> str:
     if variant in ALIBI_VARIANTS.values() and variant not in SCHEMES.values():
         return "ALiBi and its controls"
     titles = (title for title, kinds in FAMILIES.items() if isinstance(variant.position, kinds))
-    return next(titles, "bias by positions")
+    return next(titles, "of your own")
 
 
 def size(task: Task) -> str:
@@ -322,11 +324,12 @@ def length_figure(results: Results, task: Task) -> Figure:
     )
     for row, measure, words in zip(axes, ("exact", "token"), ("whole rows", "repeated symbols")):
         for place, (title, names) in zip(row, families.items()):
-            for name in names:
+            for name, kind in zip(names, itertools.cycle(LINES)):
                 found = {n: values(results[name], measure, n) for n in task.test_lengths}
                 lengths = [n for n in found if found[n]]
                 means, low, high = zip(*(mean_and_range(found[n]) for n in lengths))
-                [line] = place.plot(lengths, means, "o-", markersize=3, linewidth=1.4, label=name)
+                how: Any = {"markersize": 3, "linewidth": 1.4, "label": name}
+                [line] = place.plot(lengths, means, f"o{kind}", **how)
                 place.fill_between(
                     lengths, low, high, color=line.get_color(), alpha=0.15, linewidth=0
                 )

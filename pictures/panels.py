@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 DPI = 120
 MARGIN = 0.15  # inches
+# Kinds of lines: colours alone are alike to some, as red and green, and in grey to all.
+LINES = ("-", "--", ":")
 # By suffix: dates and program versions would make equal pictures differ.
 _METADATA: dict[str, dict[str, None]] = {
     ".png": {"Software": None},
@@ -62,8 +64,7 @@ def curve_panels(
     many = colormaps["turbo"](np.linspace(0.05, 0.95, len(names)))
     palette = many if len(names) > 10 else colormaps["tab10"](range(10))
     colours = dict(zip(names, palette.tolist()))
-    # Colours alone are alike to some, as red and green, and in grey to all.
-    kinds = dict(zip(names, itertools.cycle(("-", "--", ":"))))
+    kinds = dict(zip(names, itertools.cycle(LINES)))
     lines: dict[str, Any] = {}
     for place, curves in zip(axes, panels.values()):
         for name, curve in curves.items():

@@ -24,7 +24,7 @@ from experiments.copier import (
     make_rows,
     train_and_test,
 )
-from experiments.copy_task import accuracy_figure, family, what_blanks_know
+from experiments.copy_task import accuracy_figure, family, length_figure, what_blanks_know
 from models.positional_encodings.base import Places
 from utils.errors import UserError
 from utils.files import write_text
@@ -109,7 +109,7 @@ def test_every_scheme_trains_and_answers_at_every_length_that_it_can_place(name:
     trained = sum(p.numel() for p in model.parameters() if p.grad is not None)
     plain = nn.ModuleList([model.embedding, model.encoder, model.out]).parameters()
     assert model.n_position_parameters == trained - sum(p.numel() for p in plain)
-    assert family(VARIANTS[name])
+    assert family(VARIANTS[name]) != "of your own"
 
 
 def test_only_schemes_differ_between_models_of_one_seed() -> None:
@@ -317,6 +317,15 @@ def test_a_plot_shows_mean_spread_and_every_seed() -> None:
     assert spread == pytest.approx([0.3 - 0.02**0.5, 0.3 + 0.02**0.5])
     assert (mean, seeds) == ([pytest.approx(0.3)], [0.2, 0.4])
     assert one_seed == [[1.0, 1.0], [1.0]]
+
+
+def test_curves_are_told_apart_in_a_panel_of_many() -> None:
+    names = [name for name in VARIANTS if family(VARIANTS[name]) == "rotation"]
+    seed = {measure: {"10": 0.5} for measure in ("exact", "token")}
+    for axes in length_figure({name: [seed] for name in names}, TASK).axes:
+        curves = axes.get_legend_handles_labels()[0]
+        looks = {(line.get_color(), line.get_linestyle()) for line in curves}
+        assert len(looks) == len(names) > 10
 
 
 def test_a_scheme_that_does_not_fit_a_size_is_left_out_or_refused(
