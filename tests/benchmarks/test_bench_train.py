@@ -273,8 +273,8 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     monkeypatch.setitem(common.DTYPES, "bfloat16", torch.float32)  # not every machine has it
     done = Scripts(bench_train.main, capsys, monkeypatch)(
         *("--size", "tiny", "--batch_tokens", "128", "--rounds", "2", "--steps", "1"),
-        *("--precision", "float16", "--peers", "torch", "joeynmt", "--schemes", "rope,shaw"),
-        *("--threads", "1"),
+        *("--precision", "float16", "--schemes", "rope,shaw", "--threads", "1", "--device", "cpu"),
+        *("--peers", "torch", "joeynmt", "ours_graphs"),
         *("--widths", "16", "--output_dir", tmp_path),
     )
     assert done.code == 0, done.err
@@ -286,8 +286,9 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     models, schemes, widths = report["sections"]
     assert models["heading"] == "tiny, float16"
     assert [row["model"] for row in models["models"]] == ["ours", "torch"]
-    assert list(models["left_out"]) == ["joeynmt"]
+    assert list(models["left_out"]) == ["joeynmt", "ours_graphs"]
     assert "joeynmt" in models["left_out"]["joeynmt"]
+    assert models["left_out"]["ours_graphs"] == "CUDA graphs need a GPU"
     assert [row["scheme"] for row in schemes["schemes"]] == ["none", "rope", "shaw"]
     figures = [*models["models"], *schemes["schemes"]]
     assert [row["batch_tokens"] for row in widths["widths"]] == [1024, 2048, 4096]
