@@ -2,9 +2,11 @@
 
 import dataclasses
 import io
+import pickle
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +51,23 @@ class Scripts:
         except SystemExit as ended:
             code = int(ended.code or 0)
         return Ended(code, *self.capsys.readouterr())
+
+
+def in_this_process(
+    noted: list[Any], stack: ExitStack, device: torch.device, make: Callable[..., Any], *args: Any
+) -> Callable[..., Any]:
+    """In place of benchmarks.common.apart, whose processes take seconds to start.
+
+    What would go to one or come back is pickled; `noted` gets what is made.
+    """
+    noted.append((make, *args))
+    make, args = pickle.loads(pickle.dumps((make, args)))
+    made = make(*args)
+
+    def call(*given: Any) -> Any:
+        return pickle.loads(pickle.dumps(made(*pickle.loads(pickle.dumps(given)))))
+
+    return call
 
 
 def scripted(main: Callable[[list[str]], None]) -> Any:

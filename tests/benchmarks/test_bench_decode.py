@@ -6,12 +6,13 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from made_runs import Scripts, untrained_run
+from made_runs import Scripts, in_this_process, untrained_run
 
 from benchmarks import bench_decode, common
 from benchmarks.bench_decode import (
@@ -20,6 +21,8 @@ from benchmarks.bench_decode import (
     EOS,
     PEERS,
     Work,
+    ctranslate2_search,
+    hugging_face,
     in_batches,
     ours,
     random_work,
@@ -40,14 +43,11 @@ def work() -> Work:
 
 
 @pytest.fixture(autouse=True)
-def in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others take long to start: the script's test alone has them, for ours."""
-    apart, is_script = common.apart, "capsys" in request.fixturenames
-
-    def here(stack: ExitStack, device: torch.device, make: Any, *args: Any) -> Any:
-        return apart(stack, device, make, *args) if is_script and make is ours else make(*args)
-
-    monkeypatch.setattr(common, "apart", here)
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What would be made in processes of their own."""
+    noted: list[Any] = []
+    monkeypatch.setattr(common, "apart", partial(in_this_process, noted))
+    return noted
 
 
 @contextmanager
@@ -160,7 +160,11 @@ def test_a_round_has_the_first_sentences_longest_first() -> None:
 
 
 def test_both_kinds_of_work_are_measured_for_all_systems(
-    trained_run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    apart: list[Any],
+    trained_run: Path,
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(common, "REST_S", 0)
     alike = {"norm": "post", "position": Sinusoidal(layout="half")}
@@ -171,6 +175,8 @@ def test_both_kinds_of_work_are_measured_for_all_systems(
         *("--model_path", run, "--output_dir", tmp_path / "out"),
     )
     assert done.code == 0, done.err
+    searches = [ours, hugging_face, ctranslate2_search, ctranslate2_search]
+    assert [make for make, *_ in apart] == searches * 2
     report = json.loads((tmp_path / "out" / "bench_decode.json").read_text("utf-8"))
     text = (tmp_path / "out" / "bench_decode.md").read_text("utf-8")
     assert text.strip() == done.out.strip().replace("\n\n\n", "\n\n")

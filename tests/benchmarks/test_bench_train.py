@@ -19,12 +19,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from made_runs import Scripts
+from made_runs import Scripts, in_this_process
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import bench_train, common
-from benchmarks.bench_train import Comparison, matrix_rate, model_flops, split_step
+from benchmarks.bench_train import (
+    Comparison,
+    matrix_rate,
+    model_flops,
+    parts_of,
+    split_step,
+    training_of,
+)
 from benchmarks.common import BOS, EOS, PAD, SIZES
 from benchmarks.train_models import DROPOUT, MODELS, Ours, Setup, n_parameters
 from utils.errors import UserError
@@ -261,13 +268,8 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     brief = functools.partial(matrix_rate, most_s=0.02)
     monkeypatch.setattr(bench_train, "matrix_rate", brief)
     monkeypatch.setattr(bench_train, "AT_ONCE", 2)  # and so two groups
-    apart = common.apart
-
-    def torch_apart(stack: ExitStack, device: torch.device, make: Any, *args: Any) -> Any:
-        """Alone, since processes take long to start."""
-        return apart(stack, device, make, *args) if "torch" in args else make(*args)
-
-    monkeypatch.setattr(common, "apart", torch_apart)
+    apart: list[Any] = []
+    monkeypatch.setattr(common, "apart", functools.partial(in_this_process, apart))
     monkeypatch.setitem(sys.modules, "joeynmt", None)  # not installed
     monkeypatch.setenv("COMPUTES_BF16", "yes")
     monkeypatch.setitem(common.DTYPES, "bfloat16", torch.float32)  # not every machine has it
@@ -278,6 +280,9 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
         *("--widths", "16", "--output_dir", tmp_path),
     )
     assert done.code == 0, done.err
+    trained = [made[1] for made in apart if made[0] is training_of]
+    assert trained == ["ours", "torch", "ours", "joeynmt"]
+    assert [made[1:] for made in apart if made[0] is not training_of] == [(parts_of,)]
     report = json.loads((tmp_path / "bench_train.json").read_text("utf-8"))
     text = (tmp_path / "bench_train.md").read_text("utf-8")
     assert text.strip() == done.out.strip().replace("\n\n\n", "\n\n")
