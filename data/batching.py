@@ -300,8 +300,9 @@ def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
     """
     sampler: Any = loader.sampler
     split: TokenizedSplit = loader.dataset.split  # type: ignore[attr-defined]
+    src_lengths, tgt_lengths = split.src_lengths, split.tgt_lengths  # each time of all rows
     sizes = [
-        (len(rows), int(split.src_lengths[rows].max()), int(split.tgt_lengths[rows].max()))
+        (len(rows), int(src_lengths[rows].max()), int(tgt_lengths[rows].max()))
         for rows in sampler.batches
     ]
     costs = [
@@ -336,9 +337,10 @@ def make_eval_loader(
     rows = np.lexsort((split.tgt_lengths, split.src_lengths))[::-1].tolist()
     lengths = np.maximum(split.src_lengths, split.tgt_lengths).tolist()
     batches: Any = []
-    while batch := next_batch(lengths, rows, batch_size):
+    start = 0
+    while batch := next_batch(lengths, rows[start : start + batch_size], batch_size):
         batches.append(batch)
-        rows = rows[len(batch) :]
+        start += len(batch)
     collated = partial(collate, split, pad_id=pad_id, bos_id=bos_id)
     return DataLoader(batches[rank::world_size], batch_size=None, collate_fn=collated)
 
