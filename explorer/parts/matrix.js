@@ -57,7 +57,9 @@ function matrix(given) {
   const about = `${rows.length} rows (${names[0]}), ${columns.length} columns (${names[1]})`;
   const label = `${title}: ${about}. Arrow keys read cells.`;
   const canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": label });
-  const readout = el("p.readout", { role: "status" }, `${names[0]} down, ${names[1]} across.`);
+  const full = scale === "signed" ? `; full colour: ${+unit.toPrecision(2)}` : "";
+  const begun = `${names[0]} down, ${names[1]} across${full}.`;
+  const readout = el("p.readout", { role: "status" }, begun);
   const place = el("i"); // of the cursor
   const cells = pixels(el("canvas"), rows.length, columns.length, scale,
     (i) => value(Math.floor(i / columns.length), i % columns.length) / unit);

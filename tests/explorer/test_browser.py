@@ -307,11 +307,13 @@ def test_the_bias_is_shown_with_the_logits_with_and_without_it(
     opened = show({**trace, "attention": trace["attention"] | {"encoder": encoder}})
     boxes = ".parts .bias:first-child .matrix"
     assert len(opened.all(boxes)) == 3
+    bias = unpacked(trace["position"]["parts"][0]["values"])[0, 0]
+    own = f"query down, key across; full colour: {np.abs(bias).max():.2g}."
+    assert opened.texts(f"{boxes} .readout")[0] == own
     for canvas in opened.all(f"{boxes} canvas"):
         canvas.send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
     readouts = opened.texts(f"{boxes} .readout")
     values = [float(text.split(": ")[-1].replace("−", "-")) for text in readouts]
-    bias = unpacked(trace["position"]["parts"][0]["values"])[0, 0]
     row = logits[0, 0, 2]
     expected = [bias[2, 0], row[0] - row.mean()]
     expected.append(expected[1] - (bias[2, 0] - bias[2].mean()))
