@@ -130,7 +130,7 @@ class InputPosition(nn.Module):
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x [B,T,D] after the multiplication with sqrt(d_model), positions [T] -> [B,T,D].
 
-        Positions may also be [B,T], by row.
+        Of the type of x. Positions may also be [B,T], by row.
         """
         return x
 
