@@ -167,3 +167,5 @@ def main(argv: list[str] | None = None) -> None:
 
 if __name__ == "__main__":
     run_main(main)
+elif __name__ == "__mp_main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the seconds of its imports

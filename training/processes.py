@@ -67,6 +67,8 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
     except ProcessExitedException as error:
         if error.exit_code >= 0:  # it has said why
             sys.exit(error.exit_code)
+        if error.exit_code == -signal.SIGINT:
+            raise KeyboardInterrupt from error
         ended = f"process {error.error_index} was ended by {error.signal_name}"
         print(f"error: {ended}", file=sys.stderr)
         sys.exit(128 - error.exit_code)
@@ -141,6 +143,8 @@ def _one_of_several(_: int, work: Callable[[], None]) -> None:
     aborts the process (pull request 179291 of pytorch): exit code 134 for 143, after all was saved.
     """
     code = 0
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see the end of train.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _guarded(work)
         idist.finalize()

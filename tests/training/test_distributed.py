@@ -160,6 +160,22 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], in
     return run_them
 
 
+def test_ctrl_c_in_the_seconds_of_the_imports_shows_no_traceback(
+    forked: Callable[[Callable[[], None]], int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    probe = "import runpy, signal; runpy.run_path('train.py', run_name='__mp_main__')"
+    done = run_script("-c", f"{probe}; signal.raise_signal(signal.SIGINT)")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+    def die() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        forked(die)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_nobody_waits_for_a_process_that_was_killed(
     forked: Callable[[Callable[[], None]], int], capfd: pytest.CaptureFixture[str]
 ) -> None:
