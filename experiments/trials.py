@@ -35,7 +35,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from checkpoints.run import REGULAR, DamagedError, Run
+from checkpoints.run import REGULAR, Run
 from configs.load import read_config_json, write_config_json
 from configs.schema import OF_BLEU, Config
 from configs.serialize import leaves, to_dict
@@ -326,17 +326,17 @@ class Runner:
                 what = f"{trial.run} was scored by {what}, and other checkpoints are gone"
                 raise Failed(f"{what}: delete it to train it again")
             write_text(scored_file, json.dumps({"average": last}) + "\n")  # until it is done
-        try:
-            model = averaged(Run(trial.run), trial.average)
-        except UserError as error:
-            again = f"; delete {trial.run} to train it again"
-            raise Failed(f"{error}{again * isinstance(error, DamagedError)}") from None
-        arguments = ["--model_path", str(model), "--config", str(trial.folder / "config.py")]
-        arguments += ["--search", trial.search, "--device", trial.config.train.device]
+        arguments = ["--search", trial.search, "--device", trial.config.train.device]
+        arguments += ["--config", str(trial.folder / "config.py"), "--model_path"]
         (trial.folder / "test.log").unlink(missing_ok=True)
         named = [["--split", name] for name in trial.splits[len(trial.tests) :]]
-        for split in [[], *named] if trial.tests else named:
-            self._run(trial, lock, "test", *arguments, *split, measured={})
+        try:
+            model = averaged(Run(trial.run), trial.average)
+            for split in [[], *named] if trial.tests else named:
+                self._run(trial, lock, "test", *arguments, str(model), *split, measured={})
+        except UserError as error:
+            again = f"; delete {trial.run} to train it again"
+            raise Failed(f"{error}{again * ('not a whole checkpoint' in str(error))}") from None
         write_text(scored_file, json.dumps(trial.scoring()) + "\n")
         # All other checkpoints go: with optimizer state they are the bulk of a run.
         scored = trial.scores(trial.splits[0])["checkpoint"]

@@ -291,13 +291,17 @@ def test_a_run_that_another_process_is_at_is_left_alone(stand_in: StandIn) -> No
     assert "another process is at work" in stand_in.table()[1]["reason"]
 
 
-def test_checkpoints_that_cannot_be_averaged_fail_one_trial(
+def test_checkpoints_that_cannot_be_averaged_or_scored_fail_one_trial(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(run: Run, last: int) -> Path:
-        raise DamagedError(f"{run.path}: not a whole checkpoint")
+        if "sinusoidal" in run.path.parent.name:
+            raise DamagedError(f"{run.path}: not a whole checkpoint")
+        return run.path
 
     monkeypatch.setattr(trials, "averaged", damaged)
+    said = "error: best.pt: not a whole checkpoint"
+    (stand_in.folder / "test.py").write_text(f"raise SystemExit({said!r})")
     assert stand_in.compare("rope") == 1
     assert re.findall(r"(\w+), seed 0: \S+: not a whole checkpoint; delete", stand_in.text()) == [
         "sinusoidal",
