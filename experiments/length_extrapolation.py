@@ -7,7 +7,8 @@ length, below that limit and beyond it. Two corpora:
                   the limit are those of the validation split (which also chose the checkpoint)
     files         real text (configs/multi30k_small_rope.py; a mixture, too): training and
                   validation pairs with more words on either side are left out, in copies under
-                  --output_dir; the test files are scored whole
+                  --output_dir; the test files are scored whole. data.clean=rules cleans these
+                  copies as one text: a pair that the weights of a mixture repeat is there once
 
 Written into --output_dir: extrapolation.md, .csv, .png and, of every training, .jsonl (see
 experiments/store.py). How to read it: a learned table has rows for the longest test sentence, but

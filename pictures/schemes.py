@@ -240,9 +240,10 @@ class Scheme:
 
     @torch.inference_mode()
     def biases(self, at: int | Tensor) -> dict[str, np.ndarray]:
-        """What positions alone add to the scaled logits, [L,H,T,T] by stack.
+        """What the `bias` of each layer adds to the scaled logits, [L,H,T,T] by stack.
 
         NaN where the mask forbids, 0 in a layer without. L is 1 where all layers share one module.
+        Transformer-XL's v r, which positions alone decide too, is in its `logit_term` instead.
         """
         found, positions = {}, _whole(at)
         for stack in STACKS:
