@@ -232,6 +232,8 @@ def test_finished_trainings_are_studied_and_told(
     assert packed.read_bytes()[:2] == b"\x1f\x8b"
     again = script("--store", packed, "--report_only", "--output_dir", tmp_path)
     assert (again.out, read_csv(tmp_path / "attention.csv")) == (ended.out, rows)
+    # Pictures take long, and are no matter below.
+    script.monkeypatch.setattr(attention_study, "draw", lambda *_: None)
     for models in ((), ("--model_path", best_of(trained_run), best_of(table), trained_run)):
         again = script(*args, *models, "--output_dir", tmp_path)
         assert again.out == ended.out

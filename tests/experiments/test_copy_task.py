@@ -48,6 +48,11 @@ def script(
     return Scripts(main, capsys, monkeypatch)
 
 
+def undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Pictures take long, and are no matter from here on."""
+    patch.setattr(copy_task, "save_figure", lambda figure, path: path)
+
+
 def rows_of(n: int, length: int = TASK.length) -> tuple[torch.Tensor, torch.Tensor]:
     return make_rows(n, length, TASK, torch.Generator().manual_seed(0))
 
@@ -242,6 +247,7 @@ def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
     assert written == [Path(name).read_bytes() for name in files]
 
     last = 2
+    undrawn(monkeypatch)
     three = ("--seeds", "0,1,2", "--steps", "1")
     assert script("--schemes", "none_causal", *three).code == 0
     told = script("--schemes", "none_causal,learnable", *three, "--report_only")
@@ -249,7 +255,7 @@ def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
 
 
 def test_ssmax_is_trained_beside_every_scheme_and_what_it_adds_is_told_by_seed(
-    script: Scripts, tmp_path: Path
+    script: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (
         script("--ssmax", "--schemes", "rope,none_causal")
@@ -257,14 +263,16 @@ def test_ssmax_is_trained_beside_every_scheme_and_what_it_adds_is_told_by_seed(
         .endswith("--ssmax: not for none_causal; leave it out")
     )
     arguments = ("--ssmax", "--schemes", "rope,learnable")
-    assert script(*arguments).code == 0
+    with monkeypatch.context() as patch:
+        undrawn(patch)
+        assert script(*arguments).code == 0
+        # "ssmax" is RoPE with it: the run is there.
+        assert script("--schemes", "ssmax").out.count("done before") == 2
     lines = (tmp_path / "results.jsonl").read_text("utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     names = ["rope", "rope_ssmax", "learnable", "learnable_ssmax"]
     assert [record["scheme"] for record in records] == names * 2
     assert records[1]["settings"]["position"]["scheme"]["kind"] == "rope"
-    # "ssmax" is RoPE with it: the run is there.
-    assert script("--schemes", "ssmax").out.count("done before") == 2
 
     added = {"rope": (0.25, 0.5), "rope_ssmax": (0.5, 1.0), "learnable": (1.0, 0.5)}
     for record in records:
@@ -279,8 +287,9 @@ def test_ssmax_is_trained_beside_every_scheme_and_what_it_adds_is_told_by_seed(
 
 
 def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
-    script: Scripts, tmp_path: Path
+    script: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    undrawn(monkeypatch)
     for steps in ("1", "2", "1"):
         assert script("--schemes", "none", "--seeds", "0", "--steps", steps).code == 0
     store = tmp_path / "results.jsonl"

@@ -1,20 +1,44 @@
 """The page in a real browser: typed text is translated, shown as text, and asks no other host."""
 
+import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
+from typing import Any
+from unittest import mock
 
 import pytest
+import uvicorn
 from browser import WIDTHS, chromium, complaints, dark, overflow, requested
 from made_runs import untrained_run
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
-from test_serve import Server, serving
+from test_serve import Server
 
+import serve
 from configs.positions import Sinusoidal
 
 HOSTILE = "<script>alert(1)</script> \"a\" 'b' & 😀 שלום <img src=x onerror=alert(2)>"
+
+
+@contextlib.contextmanager
+def serving(*args: str | Path) -> Iterator[Server]:
+    """serve.py in a thread: a process of its own takes seconds to start."""
+    begun, run = Queue[Any](), uvicorn.Server.run
+
+    def begin(server: uvicorn.Server, sockets: Any) -> None:
+        begun.put((server, sockets[0].getsockname()[1]))
+        run(server, sockets)
+
+    with mock.patch.object(uvicorn.Server, "run", begin), ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(serve.main, ["--port", "0", *map(str, args)])
+        server, port = begun.get(timeout=120)
+        yield Server(None, port)  # type: ignore[arg-type]
+        server.should_exit = True
+        ended.result()
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,7 @@ from pathlib import Path
 
 import pytest
 from ignite.engine import Engine, Events
-from toy_runs import (
-    assert_same,
-    content,
-    copied,
-    log_of,
-    run_here,
-    same,
-    toy_command,
-    toy_config,
-    toy_corpus,
-)
+from toy_runs import assert_same, content, copied, log_of, run_here, same, toy_config, toy_corpus
 
 import train as script
 from checkpoints.content import checkpoint_config
@@ -58,6 +48,13 @@ def child_changes(folder: Path, parent: Run | Path) -> str:
 
 def child_config(folder: Path, parent: Run | Path, *overrides: str) -> Config:
     return toy_config(folder, child_changes(folder, parent), *overrides)
+
+
+def config_file(folder: Path, config: Config) -> str:
+    """What --config takes."""
+    file, content = folder / "child.py", f"config = from_dict({to_dict(config)!r})\n"
+    file.write_text(f"from configs.serialize import from_dict\n{content}")
+    return str(file)
 
 
 def test_it_begins_with_the_parents_best_weights_and_tokenizer(
@@ -105,28 +102,27 @@ def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent
     assert tokenizers[0] == tokenizers[1] != tokenizers[2]
 
 
-@pytest.mark.parametrize("auto", [False, True])
-def test_it_goes_on_without_its_parent(
-    folder: Path, parent: Run, tmp_path: Path, auto: bool
-) -> None:
+def test_it_goes_on_without_its_parent(folder: Path, parent: Run, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(parent.path, tmp_path / "moved"))
     config = child_config(folder, moved, "train.max_epochs=2")
     whole = run_here(config).run
-    stopped = copied(run_here(apply_overrides(config, ["train.max_steps=7"])).run, tmp_path)
+    first = run_here(apply_overrides(config, ["train.max_steps=7"])).run
     shutil.rmtree(moved)
-    saved = apply_overrides(checkpoint_config(content(stopped.newest())), ["train.max_steps=none"])
-    on = ["--resume", str(stopped.path), "--set", "train.max_steps=none"]
-    if auto:
-        runs = f"train.runs_dir={stopped.path.parent}"
-        changes = (child_changes(folder, moved), "train.max_epochs=2", runs)
-        on = [*toy_command(folder, *changes)[1:], "--resume", "auto"]
-    script.main(on)
-    assert log_of(stopped) == log_of(whole)
-    assert_same(whole, stopped, "regular_checkpoint_2.pt")
-    words = r"^train\.init_from = 'elsewhere', but .* a run goes on as it began"
-    changed = apply_overrides(saved, ["train.init_from=elsewhere", "name=other"])
-    with pytest.raises(UserError, match=words):  # and not its name, which comes of --position
-        run_here(changed, resume=stopped.path)
+    for auto in (False, True):
+        stopped = copied(first, tmp_path / f"auto_{auto}")
+        saved = checkpoint_config(content(stopped.newest()))
+        on = ["--resume", str(stopped.path), "--set", "train.max_steps=none"]
+        if auto:
+            runs = f"train.runs_dir={stopped.path.parent}"
+            again = child_config(folder, moved, "train.max_epochs=2", runs)
+            on = ["--config", config_file(tmp_path, again), "--resume", "auto"]
+        script.main(on)
+        assert log_of(stopped) == log_of(whole)
+        assert_same(whole, stopped, "regular_checkpoint_2.pt")
+        words = r"^train\.init_from = 'elsewhere', but .* a run goes on as it began"
+        changes = ["train.max_steps=none", "train.init_from=elsewhere", "name=other"]
+        with pytest.raises(UserError, match=words):  # and not its name, which comes of --position
+            run_here(apply_overrides(saved, changes), resume=stopped.path)
 
 
 def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(
@@ -143,9 +139,7 @@ def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(
     write_config_json(toy_config(folder, short), other.config_file)
     assert run_to_resume(child_config(folder, parent, here)) == mine.path
     words = r"^--set model\.norm: with train\.init_model=true the model is that of"
-    file = tmp_path / "child.py"
-    child = to_dict(child_config(folder, parent, here))
-    file.write_text(f"from configs.serialize import from_dict\nconfig = from_dict({child!r})\n")
+    file = config_file(tmp_path, child_config(folder, parent, here))
     for run in ([mine.path], ["auto", "--config", file]):
         with pytest.raises(UserError, match=words):
             script.main(["--resume", *map(str, run), "--set", "model.norm=post"])
