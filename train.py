@@ -67,6 +67,7 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
         from checkpoints.content import checkpoint_config
         from training.start import find_checkpoint
 
+        # Of what is none, this is told before anything is written beside it.
         saved = checkpoint_config(find_checkpoint(args.resume)[2])
         if args.config is None:
             return apply_overrides(saved, args.overrides, position=args.position), args.resume

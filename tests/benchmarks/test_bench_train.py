@@ -281,7 +281,7 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     )
     assert done.code == 0, done.err
     trained = [made[1] for made in apart if made[0] is training_of]
-    assert trained == ["ours", "torch", "ours", "joeynmt"]
+    assert trained == ["ours", "torch", "ours", "joeynmt", "ours_graphs"]
     assert [made[1:] for made in apart if made[0] is not training_of] == [(parts_of,)]
     report = json.loads((tmp_path / "bench_train.json").read_text("utf-8"))
     text = (tmp_path / "bench_train.md").read_text("utf-8")

@@ -118,7 +118,7 @@ def test_a_joint_vocabulary_serves_both_directions(folder: Path, first: Run) -> 
 
 MISTAKES = [
     ("nowhere", "", "no tokenizer is saved there; give the folder of a run, or the tokenizer/ in"),
-    ("", "", "no tokenizer is saved there"),
+    ("", "", "^tokenizer.path = '': name a folder"),
     ("corpus", "", "no tokenizer is saved there"),
     ("cut", "", "cannot read the tokenizer .*; give that of another run"),
     ("bpe", "tokenizer.sampling=1", "^tokenizer.sampling = 1.0: a probability below 1, for the"),
