@@ -32,7 +32,8 @@ from data.batching import cut_batches, form_batches, padded_tokens
 from data.cache import CHUNK, TokenizedSplit, tokenize_split
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
-from tokenizer.build import build_tokenizer
+from tokenizer.base import BaseTokenizer
+from tokenizer.build import build_tokenizer, load_tokenizer
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError
 
@@ -113,14 +114,16 @@ def data_parts(
     languages = {"src_lang": config.data.src_lang, "tgt_lang": config.data.tgt_lang}
     texts = [*text.src, *text.tgt]
     make = partial(build_tokenizer, config.tokenizer, lambda: texts, **languages)
-    tokenizer = make()
+    seen = make()
+    seen.save(work / "tokenizer")
 
     def tokenize(number: int) -> None:
+        tokenizer = load_tokenizer(work / "tokenizer")  # which remembers no word
         for start in range(0, len(text), CHUNK):
             tokenizer.encode_src_batch(text.src[start : start + CHUNK])
             tokenizer.encode_tgt_batch(text.tgt[start : start + CHUNK])
 
-    def cache(number: int | str) -> TokenizedSplit:
+    def cache(number: int | str, tokenizer: BaseTokenizer = seen) -> TokenizedSplit:
         folder, max_len = work / f"cache_{number}", config.data.max_len
         return tokenize_split(text, tokenizer, max_len=max_len, too_long="drop", cache_dir=folder)
 
@@ -129,7 +132,7 @@ def data_parts(
     return {
         **({"making the tokenizer": lambda number: make()} if trained else {}),
         "tokenising": tokenize,
-        "token cache, built": cache,
+        "token cache, built": lambda number: cache(number, load_tokenizer(work / "tokenizer")),
         "token cache, opened": lambda number: cache("opened"),
         "forming batches": lambda number: our_batches(split, config),
     }, split
