@@ -9,6 +9,7 @@ from argparse import Namespace
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,7 +25,7 @@ from configs.schema import Config
 from configs.serialize import diff, parse_override
 from data.corpora.build import build_corpus
 from experiments.store import Record, Sentences, add_record, read_store
-from experiments.trials import ROOT, Runner, Trial, say
+from experiments.trials import NEUTRAL, ROOT, Runner, Trial, say
 from utils.cli import Parser, positive, threads
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
@@ -399,8 +400,13 @@ class Experiment(ABC):
 
     def nearest(self) -> str:
         """Of the training in the store that is most like the first trial, what it has instead."""
-        found = [diff(each.config, self.trials[0].config) for each in self.records.values()]
-        changes = [f"{key}={value!r}" for key, value, _ in min(found, key=len, default=[])]
+        neutral = [f"{part}.{field}" for part in ("data", "train") for field in NEUTRAL[part]]
+        found: list[list[str]] = []
+        for each in self.records.values():
+            of_each = diff(each.config, self.trials[0].config)
+            free = {key for key, *_ in of_each for name in ("name", *neutral) if fnmatch(key, name)}
+            found.append([f"{key}={value!r}" for key, value, _ in of_each if key not in free])
+        changes = min(found, key=len, default=[])
         has = ", ".join(changes[:5]) or "another --search"
         return f" (the nearest training in it has {has})" * bool(found)
 

@@ -46,7 +46,7 @@ def test_what_is_done_is_not_run_again(stand_in: StandIn) -> None:
     assert [row["status"] for row in stand_in.table()] == ["done"] * 4 + ["not run"] * 2
     assert "Not run yet: sinusoidal, seed 2; rope, seed 2" in stand_in.text()
     assert "## Ranking" not in stand_in.text()  # of what has all seeds
-    for change, has in (("model.d_model=24", "model.d_model=16"), ("train.log_every=1", "another")):
+    for change, has in (("model.d_model=24", "model.d_model=16"), ("train.log_every=7", "another")):
         with pytest.raises(UserError, match=rf"yet \(the nearest training in it has {has}[^,]*\);"):
             stand_in.compare("rope", "--set", change, "--search", "greedy", "--report_only")
     assert stand_in.calls() == []
