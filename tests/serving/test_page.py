@@ -36,8 +36,10 @@ def serving(*args: str | Path) -> Iterator[Server]:
     with mock.patch.object(uvicorn.Server, "run", begin), ThreadPoolExecutor(1) as thread:
         ended = thread.submit(serve.main, ["--port", "0", *map(str, args)])
         server, port = begun.get(timeout=120)
-        yield Server(None, port)  # type: ignore[arg-type]
-        server.should_exit = True
+        try:
+            yield Server(None, port)  # type: ignore[arg-type]
+        finally:  # else the thread is waited for where a test fails
+            server.should_exit = True
         ended.result()
 
 

@@ -22,7 +22,6 @@ def serve() -> None:
 
     Until it is asked the number is not another process's, so that it may be killed.
     """
-
     import train
     import training.run  # noqa: F401
 
