@@ -4,6 +4,7 @@ import json
 import re
 import time
 from argparse import Namespace
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from data.batching import collate
 from data.cache import TokenizedSplit
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
+from tokenizer.subword import SubwordTokenizer
 from utils.errors import UserError
 
 SMALL = (
@@ -92,13 +94,22 @@ def test_the_share_of_padding_is_that_of_a_direct_count_in_batches_of_one_budget
 # -------------------------------------------------------------------------------------------- parts
 
 
-def test_the_cache_is_built_in_every_round_and_then_opened(
-    config: Config, text: ParallelText, tmp_path: Path
+def test_the_text_is_cut_and_the_cache_built_in_every_round_and_then_opened(
+    config: Config, text: ParallelText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cut, encode = Counter[str](), SubwordTokenizer._encode
+
+    def noted(tokenizer: SubwordTokenizer, words: str) -> list[int]:
+        cut[words] += 1
+        return encode(tokenizer, words)
+
+    monkeypatch.setattr(SubwordTokenizer, "_encode", noted)
     parts, split = data_parts(config, text, tmp_path)
     assert list(parts) == PARTS
     for number in (-1, 0, 1):
+        parts["tokenising"](number)
         parts["token cache, built"](number)
+    assert min(cut.values()) == 7  # and not in the first round alone
     entries = {path.parent.name: path for path in tmp_path.glob("cache_*/*") if path.is_dir()}
     assert set(entries) == {"cache_-1", "cache_0", "cache_1", "cache_opened"}
     before = [path.stat().st_mtime_ns for path in entries["cache_opened"].iterdir()]
