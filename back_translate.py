@@ -176,11 +176,11 @@ def main(argv: list[str] | None = None) -> None:
     change = config_change(None, args.search, overrides, scoring=args.distill, best_alone=True)
     require_runs(args)
     lines = [] if args.distill else list(read_lines(*open_source(args.src_file)))
-    from tqdm import tqdm
 
     loaded, translator = load_from_arguments(args, change)
     from models.linear import weights_fixed
     from translation.evaluation import search_identity
+    from utils.progress import progress_bar
 
     data, greedy = loaded.config.data, args.search == "greedy"
     for member in loaded.members:
@@ -207,8 +207,9 @@ def main(argv: list[str] | None = None) -> None:
     if other := [key for key, was in record["of"].items() if identity.get(key) != was]:
         print(f"{file}: made of other {', '.join(other)}: all is made anew", file=sys.stderr)
     found: list[str] = []
+    hidden = not sys.stderr.isatty()
     with (
-        tqdm(total=len(texts), unit=" lines", disable=not sys.stderr.isatty(), smoothing=0) as bar,
+        progress_bar(total=len(texts), unit=" lines", disable=hidden, smoothing=0) as bar,
         weights_fixed(),
     ):
         chunk = CHUNK * args.workers

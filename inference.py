@@ -158,11 +158,10 @@ def main(argv: list[str] | None = None) -> None:
     hidden = args.src_file is None or not sys.stderr.isatty()
     total = None if hidden else count_lines(args.src_file)
     with writer(args.output, never=(args.src_file, args.tgt_file, args.prefix_file)) as write:
-        from tqdm import tqdm
-
         loaded, translator = load_from_arguments(args, change)
         from models.linear import weights_fixed
         from translation.alignment import ALL_HEADS
+        from utils.progress import progress_bar
 
         heads = args.align_with or ALL_HEADS
         if args.align:
@@ -181,7 +180,7 @@ def main(argv: list[str] | None = None) -> None:
         stream = partial(translator.translate_stream, prefixes=given, greedy=greedy, beam=beam)
         if args.scores:
             stream = partial(translator.score_stream, given=given or ())
-        bar = tqdm(total=total, unit=" lines", disable=hidden, smoothing=0)
+        bar = progress_bar(total=total, unit=" lines", disable=hidden, smoothing=0)
 
         def translate(texts: Iterable[str]) -> None:
             for items in stream(texts, chunk=at_once(args, typed, translator.decode), watch=watch):

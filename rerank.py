@@ -66,10 +66,11 @@ def main(argv: list[str] | None = None) -> None:
             items = iter(known)
         loaded, reverse = load_from_arguments(args)
         from models.linear import weights_fixed
+        from utils.progress import progress_bar
 
         data, scored = loaded.config.data, []
         n_lines = None if references is None else len(references)
-        bar = tqdm(total=n_lines, unit=" lines", disable=None, smoothing=0)  # at a terminal alone
+        bar = progress_bar(total=n_lines, unit=" lines", disable=None, smoothing=0)
         with bar, weights_fixed():
             for place, chunk in enumerate(score_reverse(reverse, items)):
                 if place == 0:

@@ -8,6 +8,7 @@ depends on the number of processes.
 
 import gc
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -285,6 +286,8 @@ def make_train_loader(
         ),
         batch_size=None,  # the sampler yields whole groups
         num_workers=workers,
+        # Python 3.14's default there would send them the whole corpus.
+        multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
         persistent_workers=workers > 0,
         pin_memory=device == "cuda",
         worker_init_fn=_begin_worker,

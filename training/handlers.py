@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 import time
 from datetime import timedelta
 from typing import Any, Self
@@ -12,12 +11,12 @@ from typing import Any, Self
 import ignite.distributed as idist
 from ignite.engine import Engine, Events
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 from data.batching import Batch
 from training.log import RunLog
 from training.start import Progress
 from utils.cli import signals_to
+from utils.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -124,9 +123,7 @@ class ProgressBar:
     ) -> None:
         self.first, self.total = first_step, total_steps
         self.line_every = line_every
-        # Its own lock is a semaphore of the system, which a killed process leaves behind.
-        tqdm.set_lock(threading.RLock())
-        self.bar = tqdm(
+        self.bar = progress_bar(
             total=total_steps,
             initial=first_step,
             unit="step",

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from tqdm import tqdm
 
 from configs.schema import DecodeConfig, Sampling
 from configs.serialize import to_dict
@@ -35,6 +34,7 @@ from translation.translator import Translator
 from utils.errors import UserError
 from utils.files import crc32, write_text
 from utils.machine import provenance
+from utils.progress import progress_bar
 
 
 def choose_splits(corpus: CorpusReader, wanted: str | None) -> tuple[str, ...]:
@@ -109,7 +109,8 @@ class EvaluationSet:
         """
         began, hidden = time.perf_counter(), not sys.stderr.isatty()
         sources = [self.ids.src(i).tolist() for i in range(len(self.ids))]
-        with tqdm(total=len(sources), unit="sentence", leave=False, disable=hidden) as bar:
+        bar = progress_bar(total=len(sources), unit="sentence", leave=False, disable=hidden)
+        with bar:
             found = self.translator.searcher.search_ids(
                 sources, decode or self.translator.decode, greedy=self.greedy, progress=bar.update
             )

@@ -436,7 +436,7 @@ def test_the_finetuning_config_goes_on_from_a_model(
     settings = toy_settings(
         tmp_path,
         f"train.init_from={folders['swish_tied']} train.max_epochs=2 decode.beam_size=2",
-        "decode.n_best=1 data.max_len=60 data.clean.max_words=none",
+        f"decode.n_best=1 data.max_len=60 data.clean.max_words=none train.runs_dir={tmp_path}",
     )
     own = "model.", "tokenizer.", "optim."
     settings = [each for each in settings if not each.startswith(own)]
