@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -306,6 +307,16 @@ def test_workers_and_resume_change_no_batch() -> None:
     assert sorted(rows.tolist()) == list(range(60))
 
 
+def answers_of_a_worker(dataset: torch.utils.data.Dataset, indices: list[int]) -> list[Any]:
+    """What `dataset` has at `indices` in a process that begins as training's workers do."""
+    loader = train_loader(random_split(4), num_workers=1)
+    begun = {name: getattr(loader, name) for name in ("multiprocessing_context", "worker_init_fn")}
+    probe = torch.utils.data.DataLoader(
+        dataset, sampler=indices, batch_size=None, num_workers=1, **begun
+    )
+    return list(probe)
+
+
 def test_workers_never_collect_what_lay_in_the_parents_memory() -> None:
     """Tensors of a GPU among it, which only the parent may free: the worker would abort."""
     collected: list[int] = []
@@ -322,14 +333,10 @@ def test_workers_never_collect_what_lay_in_the_parents_memory() -> None:
             gc.collect()
             return len(collected)
 
-    init = train_loader(random_split(4), num_workers=1).worker_init_fn
     gc.disable()
     try:
         Node()
-        probe = torch.utils.data.DataLoader(
-            Collector(), sampler=[0], batch_size=None, num_workers=1, worker_init_fn=init
-        )
-        assert list(probe) == [0]
+        assert answers_of_a_worker(Collector(), [0]) == [0]
     finally:
         gc.enable()
     gc.collect()
@@ -347,11 +354,7 @@ def test_workers_leave_signals_to_the_training_process() -> None:
             # A second one would end the worker.
             return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
-    init = train_loader(random_split(4), num_workers=1).worker_init_fn
-    probe = torch.utils.data.DataLoader(
-        Survivor(), sampler=[0, 1], batch_size=None, num_workers=1, worker_init_fn=init
-    )
-    assert list(probe) == [True, True]
+    assert answers_of_a_worker(Survivor(), [0, 1]) == [True, True]
     assert signal.getsignal(signal.SIGINT) is before
 
 
