@@ -15,7 +15,7 @@ from checkpoints.content import (
 )
 from checkpoints.resolve import run_of
 from checkpoints.run import REGULAR, Run
-from configs.schema import Config, shapes_model
+from configs.schema import shapes_model
 from configs.serialize import diff
 from utils.errors import UserError
 
@@ -44,8 +44,8 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     It is computed in float64 and rounded once, to the weights' own type; shared weights stay
     shared. All else is the newest's; `averaged` names the sources. There is no optimizer: training
     cannot go on from it. Raises UserError for fewer than two checkpoints and for one that is given
-    twice, and where they are not of one model and tokenizer, and of one run or of runs that began
-    with the same weights.
+    twice, and where they are not of one model and tokenizer, and of one run, of a run and its
+    parent, or of runs with the same parent.
     """
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
         given = ", ".join(map(str, paths))
@@ -108,8 +108,10 @@ def _require_same(
         raise UserError(
             f"{first_path} and {path} have different tokenizers: average checkpoints of one run"
         )
-    begun = any(config.train.init_from is not None for config in configs)
-    if begun and _origin(configs[0], first_path) == _origin(configs[1], path):
+    runs = _run(first_path), _run(path)
+    named = [config.train.init_from for config in configs]
+    parents = [None if name is None else _run(name) for name in named]
+    if any(parents) and (parents[0] in (parents[1], runs[1]) or parents[1] == runs[0]):
         return
     for key, a, b in fixed_differences(*configs):
         raise UserError(
@@ -118,6 +120,5 @@ def _require_same(
         )
 
 
-def _origin(config: Config, path: Path) -> Path:
-    """The run whose weights the run of a checkpoint began with, or that run itself."""
-    return run_of(Path(config.train.init_from or path).expanduser()).path.resolve()
+def _run(path: str | Path) -> Path:
+    return run_of(Path(path).expanduser()).path.resolve()

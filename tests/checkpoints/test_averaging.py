@@ -180,7 +180,8 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
     file, folder = run.files(REGULAR)[0], tmp_path / "other" / "checkpoints"
     payload, others = content(file), []
     folder.mkdir(parents=True)
-    parents = None, file, f"~/{run.path.name}", run.checkpoints, "elsewhere"
+    home = f"~/{run.path.name}"
+    parents = None, file, home, run.checkpoints, "elsewhere", folder.parent
     for seed, parent in ((0, None), *enumerate(parents, 1)):
         init_from = parent and str(parent)
         train = {**payload["config"]["train"], "seed": seed, "init_from": init_from}
@@ -189,9 +190,11 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
             config["model"] = {**config["model"], "dropout": 0.4}
         torch.save({**payload, "config": config}, folder / f"{len(others)}.pt")
         others.append(folder / f"{len(others)}.pt")
-    copy, seed, child, sibling, third, stranger = others
+    copy, seed, child, sibling, third, stranger, grandchild = others
     words = "are of different runs (train.seed is {} and {}), whose mean is no model: translate"
     assert words.format(0, 1) in averaged(file, seed).error()
     assert words.format(2, 5) in averaged(child, stranger).error()
-    for path, other in ((file, copy), (file, child), (child, sibling), (sibling, third)):
+    assert words.format(0, 6) in averaged(file, grandchild).error()
+    related = (file, copy), (file, child), (child, sibling), (sibling, third), (grandchild, child)
+    for path, other in related:
         assert averaged(path, other).code == 0
