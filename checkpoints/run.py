@@ -167,10 +167,10 @@ def newest_run(runs_dir: str | Path) -> Run:
 def hub_name(path: Path) -> str | None:
     """OWNER/NAME, where a path that is not there can be a name on the hub; else None.
 
-    No path into a folder that exists is one, nor one into runs/, nor a .pt or .py file's.
+    No path into a folder that exists is one, nor one into runs/, nor a .json, .pt or .py file's.
     """
     local = path.exists() or path.parent.is_dir() or str(path.parent) == "runs"
-    local, name = local or path.suffix in (".pt", ".py"), path.as_posix()
+    local, name = local or path.suffix in (".json", ".pt", ".py"), path.as_posix()
     return name if "/" in name and not local and is_hub_name(name) else None
 
 

@@ -104,7 +104,7 @@ def config_of(path: str | Path) -> Config | None:
     """
     path = Path(path)
     saved = path / "config.json" if path.is_dir() else path
-    if saved.suffix == ".json" and saved.is_file():
+    if saved.is_file() if path.is_dir() else path.suffix == ".json":
         is_theirs = path.is_dir() and b'"model_type"' in saved.read_bytes()
         return None if is_theirs else read_config_json(saved)
     if path.suffix == ".py" or (path.parent.name in ("", "configs") and not path.exists()):

@@ -75,6 +75,9 @@ def test_what_is_no_config_gets_one_line(compared: Scripts, mine: Path, tmp_path
     assert "no checkpoint in" in compared("--config", mine, "--diff", tmp_path).error()
     said = compared("--config", mine, "--diff", "runs/nowhere").error()
     assert said == "runs/nowhere: no such checkpoint or run folder"
+    for name in ("nowhere.json", "rnus/config.json"):
+        said = compared("--config", mine, "--diff", name).error()
+        assert said == f"{name}: cannot be read: No such file or directory"
 
 
 def test_a_marian_model_is_compared_too(
