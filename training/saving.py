@@ -194,9 +194,7 @@ class Checkpoints:
             self.save(trainer)
         self._saver.remove_replaced()
 
-    def resume(
-        self, progress: Progress, *, over: bool, damaged: Collection[Path] = frozenset()
-    ) -> None:
+    def resume(self, progress: Progress, *, over: bool, damaged: Collection[Path] = ()) -> None:
         """Take the files of a run that goes on for its own.
 
         Later ones are of a course that the run may not take again: they are put into a folder of

@@ -93,7 +93,7 @@ class Start:
     is_new = True
     validated = False  # the update that it begins after
     whole = False  # and all that follows a last update
-    damaged = frozenset[Path]()  # newer checkpoints, which cannot be read
+    damaged = tuple[Path, ...]()  # newer checkpoints, which cannot be read
 
     def precision(self, device: torch.device) -> str:
         """A key of DTYPES. Raises UserError where it is not here, or another on other machines."""
@@ -186,7 +186,7 @@ class Resumed(Start):
     payload: dict[str, Any]
     validated: bool
     whole: bool
-    damaged: frozenset[Path]
+    damaged: tuple[Path, ...]
     is_new = False
 
     def precision(self, device: torch.device) -> str:
@@ -245,6 +245,9 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
     """
     if resume is not None:
         checkpoint, run, payload, damaged = find_checkpoint(resume)
+        if damaged:
+            names = ", ".join(map(str, damaged))
+            logger.warning("damaged: %s; going on from the one before, %s", names, checkpoint)
         if "optimizer" not in payload:  # averaged or exported
             raise UserError(
                 f"{checkpoint} holds weights to translate with, and nothing to go on training "
@@ -349,10 +352,10 @@ def _new_run(config: Config) -> Run:
     return Run(Path(idist.all_gather([path])[0][0]))
 
 
-def find_checkpoint(path: str | Path) -> tuple[Path, Run, dict[str, Any], frozenset[Path]]:
+def find_checkpoint(path: str | Path) -> tuple[Path, Run, dict[str, Any], tuple[Path, ...]]:
     """The checkpoint that --resume means, its run, its content, and newer ones that are damaged.
 
-    Of a run: the newest, or where that is damaged the one before, with a warning that names both.
+    Of a run: the newest, or where that is damaged the one before.
     Raises UserError where there is none, and DamagedError for a damaged one that is named itself.
     """
     checkpoint, run = resolve_checkpoint(path, prefer="newest")
@@ -360,7 +363,7 @@ def find_checkpoint(path: str | Path) -> tuple[Path, Run, dict[str, Any], frozen
         why = "the run has taken another course since: begin a new one with --init_from"
         raise UserError(f"{checkpoint} was left aside, and {why}")
     if Path(path).is_file():
-        return checkpoint, run, read_checkpoint(checkpoint), frozenset()
+        return checkpoint, run, read_checkpoint(checkpoint), ()
     damaged: dict[Path, DamagedError] = {}
     for checkpoint in reversed(run.by_age()):
         try:
@@ -368,10 +371,7 @@ def find_checkpoint(path: str | Path) -> tuple[Path, Run, dict[str, Any], frozen
         except DamagedError as error:
             damaged[checkpoint] = error
             continue
-        if damaged:
-            names = ", ".join(map(str, damaged))
-            logger.warning("damaged: %s; going on from the one before, %s", names, checkpoint)
-        return checkpoint, run, payload, frozenset(damaged)
+        return checkpoint, run, payload, tuple(damaged)
     raise next(iter(damaged.values()))
 
 
