@@ -204,9 +204,12 @@ def format_scores(scores: CorpusScores) -> str:
         note = "lower-cased, tokenised as by Moses"
         rows.append(("BLEU as in papers on Multi30k", f"{scores.multi30k_bleu:.2f}", note))
     for bucket in scores.buckets:
-        span = f"{bucket.low} or more" if bucket.high is None else f"{bucket.low} to {bucket.high}"
+        span, last = f"{bucket.low} or more", bucket.high
+        if last is not None:
+            span = " to ".join(map(str, sorted({bucket.low, last})))
+        words = "word" if last == 1 else "words"
         value = "-" if bucket.bleu is None else f"{bucket.bleu:.2f}"
-        rows.append((f"sacreBLEU, {span} words", value, f"sentences: {bucket.n:,}"))
+        rows.append((f"sacreBLEU, {span} {words}", value, f"sentences: {bucket.n:,}"))
     wide, narrow, _ = (max(map(len, column)) for column in zip(*rows))
     return "\n".join(f"{a:<{wide}}  {b:>{narrow}}  {c}".rstrip() for a, b, c in rows)
 

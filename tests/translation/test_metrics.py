@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import random
+import re
 import warnings
 
 import numpy as np
@@ -260,15 +261,16 @@ def test_input_that_does_not_fit_is_named(scored, words):
 def test_scores_survive_json_and_print_as_aligned_rows():
     references = make_corpus(30)
     hypotheses = damage(references, 0.2, seed=14)
-    result = score(hypotheses, references, length_buckets=(10,), char_bleu=True)
+    result = score(hypotheses, references, length_buckets=(1, 9, 10), char_bleu=True)
     loaded = json.loads(json.dumps(dataclasses.asdict(result)))
     assert loaded["sacrebleu"] == result.sacrebleu
     assert loaded["interval"] == list(result.interval)
-    last = result.buckets[1]
-    assert loaded["buckets"][1] == {"low": 11, "high": None, "n": last.n, "bleu": last.bleu}
+    last = result.buckets[-1]
+    assert loaded["buckets"][-1] == {"low": 11, "high": None, "n": last.n, "bleu": last.bleu}
     text = format_scores(result)
     assert f"{result.sacrebleu:.2f}  95% interval" in text
-    assert "sacreBLEU, 11 or more words" in text
+    spans = re.findall(r"sacreBLEU, (.*? words?) ", text)
+    assert spans == ["1 word", "2 to 9 words", "10 words", "11 or more words"]
     names = ("BLEU-4", "chrF", "length ratio", "character BLEU")
     rows = [line for line in text.splitlines() if line.startswith(names)]
     shown = [f"{result.bleu4:.4f}", f"{result.chrf:.2f}", f"{result.length_ratio:.4f}"]
