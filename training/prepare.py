@@ -1,5 +1,6 @@
 """What a run needs before its first update: the batches, and the learner that they change."""
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +29,8 @@ from training.muon import hidden_maps
 from training.schedules import build_optimizer, build_scheduler
 from utils.errors import UserError
 from utils.machine import if_it_fits
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,9 @@ def prepare_data(
     rank, world_size = idist.get_rank(), idist.get_world_size()
     if rank > 0:
         idist.barrier()
+    else:
+        n, cache = len(corpus.load(corpus.train)), config.data.cache_dir
+        logger.info(f"{corpus.train}: encoding {n:,} pairs, unless {cache} has them")
     read = partial(load_split, config.data, corpus, tokenizer=tokenizer)
     text, ids = read(corpus.train, training=True)
     validation_text, validation_ids = read(corpus.validation, training=False)

@@ -114,6 +114,7 @@ class Start:
     def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         def texts() -> list[str]:
             text = corpus.load(corpus.train)
+            logger.info(f"{corpus.train}: learning the tokenizer from {len(text):,} pairs")
             return [*text.src, *text.tgt]
 
         data = self.config.data
