@@ -25,14 +25,15 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen at (default: this machine alone)")
     add("--port", type=int, default=8000, metavar="N", help="0: any that is free")
-    what = "sentences translated at once (default 32; 1: each alone)"
+    what = "sentences translated at once (default %(default)s; 1: each alone)"
     add("--max_batch", type=positive, default=32, metavar="N", help=what)
-    what = "how long the first of a batch waits for others (default 5)"
+    what = "how long the first of a batch waits for others (default %(default)s)"
     add("--max_wait_ms", type=positive, default=5, metavar="N", help=what)
-    what = "lines that may wait (default 512); more are told to come again"
+    what = "lines that may wait (default %(default)s); more are told to come again"
     add("--max_waiting", type=positive, default=512, metavar="N", help=what)
-    add("--max_chars", type=positive, default=5000, metavar="N", help="of a request (default 5000)")
-    add("--timeout", type=positive, default=60, metavar="SECONDS", help="of a request (default 60)")
+    what = "of a request (default %(default)s)"
+    add("--max_chars", type=positive, default=5000, metavar="N", help=what)
+    add("--timeout", type=positive, default=60, metavar="SECONDS", help=what)
     what = "a site whose scripts may read the answers, such as https://example.org; repeatable"
     add("--cors", action="append", default=[], metavar="ORIGIN", help=what)
     add_search_arguments(parser, several="each is served by its name, the first by default")

@@ -35,11 +35,11 @@ MOST_DISCARDED = 1 << 24
 class Limits:
     """What one client may ask for."""
 
-    max_batch: int = 32  # sentences searched at once
-    max_wait: float = 0.005  # seconds that the first of a batch waits for others
-    max_waiting: int = 512  # lines; more are refused with 503
-    max_chars: int = 5000  # of a request's texts together
-    timeout: float = 60.0  # seconds
+    max_batch: int  # sentences searched at once
+    max_wait: float  # seconds that the first of a batch waits for others
+    max_waiting: int  # lines; more are refused with 503
+    max_chars: int  # of a request's texts together
+    timeout: float  # seconds
 
     @property
     def max_body(self) -> int:

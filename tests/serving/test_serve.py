@@ -35,6 +35,7 @@ from utils.errors import UserError
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
 LIMITS = ("--max_chars", "2000", "--max_waiting", "16", "--max_batch", "8")
+FEW = Limits(max_batch=32, max_wait=0.005, max_waiting=2, max_chars=100_000, timeout=1.0)
 
 
 class Answer(NamedTuple):
@@ -277,7 +278,7 @@ def test_a_model_is_chosen_by_its_languages_and_answers_for_its_own() -> None:
         name: SimpleNamespace(src_lang=name[:2], tgt_lang=name[3:])
         for name in ("fr-en", "en-fr", "fr-de")
     }
-    service = Service(there, Limits())
+    service = Service(there, FEW)
     asked = ({}, {"source": "en"}, {"source": "auto", "target": "de"}, {"model": "fr-de"})
     assert [*map(service._model_for, asked)] == ["fr-en", "en-fr", "fr-de", "fr-de"]
     said = "from 'en' to 'any' is not what fr-de does; there is: fr to de"
@@ -354,8 +355,7 @@ def served(limits: Limits, **how: Any) -> Iterator[tuple[Server, Slow]]:
 
 def test_full_late_gone_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.app.MOST_DISCARDED", 8)  # less than a body may have
-    limits = Limits(max_waiting=2, timeout=1.0, max_chars=100_000)
-    made = served(limits, origins=["https://a.example"])
+    made = served(FEW, origins=["https://a.example"])
     half = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"
     with made as (server, slow), ThreadPoolExecutor() as pool:
         unsent = socket.create_connection(("127.0.0.1", server.port), 20)
