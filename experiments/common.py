@@ -207,7 +207,8 @@ def provenance_line(provenances: Sequence[Mapping[str, str]]) -> str:
         key: ", ".join(dict.fromkeys(each[key] for each in provenances if key in each))
         for key in words
     }
-    return ", ".join(f"{words[key]}{values}" for key, values in found.items() if values)
+    line = ", ".join(f"{words[key]}{values}" for key, values in found.items() if values)
+    return re.sub(r"\b1 threads\b", "1 thread", line)  # stored so
 
 
 def buckets(edges: Sequence[int], words: Iterable[int] = ()) -> dict[str, list[int]]:

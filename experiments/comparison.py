@@ -113,7 +113,7 @@ class Comparison(Experiment):
 
     @cached_property
     def standings(self) -> dict[str, ranking.Standing]:
-        """Of variants with all seeds, best first; none of one seed, nor without the baseline."""
+        """Of variants with all seeds, best first; none of one alone, or without the baseline."""
         scored = {name: self._scored(name) for name in dict.fromkeys(t.variant for t in self.done)}
         n_seeds = len(self.args.seeds)
         statistics = {
@@ -121,7 +121,7 @@ class Comparison(Experiment):
             for name, runs in scored.items()
             if len(runs) == n_seeds > 1
         }
-        if self.baseline not in statistics:
+        if self.baseline not in statistics or len(statistics) == 1:
             return {}
         return ranking.standings(statistics, self.baseline, self.samples)
 

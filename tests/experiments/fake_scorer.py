@@ -57,6 +57,6 @@ for split in [arguments["--split"]] if "--split" in arguments else corpus.test:
         "character_loss": character_loss,
         "checkpoint": "best_checkpoint_1_loss=-1.5000.pt",
         "provenance": {"commit": "abc", "python": "3", "torch": "2", "hardware": "none"},
-        "trained": {"precision": "bf16", "hardware": "some, 2 threads", "device": "cpu"},
+        "trained": {"precision": "bf16", "hardware": "some, 1 threads", "device": "cpu"},
     }
     (run / "results" / f"{name}_scores.json").write_text(json.dumps(record))

@@ -93,7 +93,7 @@ def test_two_schemes_make_a_table_a_csv_file_and_two_pictures(stand_in: StandIn)
     for line in (
         "| scheme | seeds | parameters | tokens/s | peak memory (MiB) | minutes |",
         "| rope | 1.000 | 1.500 | 0.5000 | 0.8900 | 89.00 |\n",
-        "torch 2, trained in bf16, some, 2 threads",
+        "torch 2, trained in bf16, some, 1 thread",
         "| scheme | loss | token accuracy | BLEU-4 | sacreBLEU | 95% interval | difference | p "
         "| people | 1–10 words (n=2) |",
         "| rope | 1.500 | 0.5000 | 0.8900 | 89.00 | 87.00 to 90.00 "

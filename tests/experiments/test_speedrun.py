@@ -57,7 +57,7 @@ def test_five_seeds_above_the_mark_are_a_record(
     assert stand_in.calls() == []
     [record] = records(stand_in)
     assert record["seeds"] == [0, 1, 2, 3, 4]
-    assert (record["commit"], record["hardware"]) == ("abc", "some, 2 threads")
+    assert (record["commit"], record["hardware"]) == ("abc", "some, 1 threads")
     assert record["log"] == [[[3, 3.0], [3, 1.5]]] * 5
     t = (np.mean(ABOVE) - speedrun.MARK) / (np.std(ABOVE, ddof=1) / 5**0.5)
     square = t**2 / (1 + t**2 / 4)  # Student's distribution of four degrees, in closed form
