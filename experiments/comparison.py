@@ -113,7 +113,7 @@ class Comparison(Experiment):
 
     @cached_property
     def standings(self) -> dict[str, ranking.Standing]:
-        """Of variants with all seeds, best first; none of one alone, or without the baseline."""
+        """Variants with all seeds, best first; none of one seed or variant, or without baseline."""
         scored = {name: self._scored(name) for name in dict.fromkeys(t.variant for t in self.done)}
         n_seeds = len(self.args.seeds)
         statistics = {

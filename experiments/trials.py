@@ -35,7 +35,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from checkpoints.run import REGULAR, Run
+from checkpoints.run import REGULAR, DamagedError, Run
 from configs.load import read_config_json, write_config_json
 from configs.schema import OF_BLEU, Config
 from configs.serialize import leaves, to_dict
@@ -330,13 +330,15 @@ class Runner:
         arguments += ["--config", str(trial.folder / "config.py"), "--model_path"]
         (trial.folder / "test.log").unlink(missing_ok=True)
         named = [["--split", name] for name in trial.splits[len(trial.tests) :]]
+        model = trial.run
         try:
-            model = averaged(Run(trial.run), trial.average)
+            model = averaged(Run(model), trial.average)
             for split in [[], *named] if trial.tests else named:
                 self._run(trial, lock, "test", *arguments, str(model), *split, measured={})
         except UserError as error:
+            damaged = isinstance(error, DamagedError) or (not self.signals and is_damaged(model))
             again = f"; delete {trial.run} to train it again"
-            raise Failed(f"{error}{again * ('not a whole checkpoint' in str(error))}") from None
+            raise Failed(f"{error}{again * damaged}") from None
         write_text(scored_file, json.dumps(trial.scoring()) + "\n")
         # All other checkpoints go: with optimizer state they are the bulk of a run.
         scored = trial.scores(trial.splits[0])["checkpoint"]
@@ -401,6 +403,18 @@ def averaged(run: Run, last: int) -> Path:
     from checkpoints.average import average_checkpoints, write_average  # imports torch
 
     return write_average(run, average_checkpoints(regular), how=f"last{last}")
+
+
+def is_damaged(model: Path) -> bool:
+    """Whether the checkpoint that a run stands for, or this one, is damaged."""
+    from checkpoints.content import read_checkpoint  # imports torch
+    from checkpoints.resolve import resolve_checkpoint
+
+    try:
+        read_checkpoint(resolve_checkpoint(model, prefer="best")[0])
+    except UserError as error:
+        return isinstance(error, DamagedError)
+    return False
 
 
 def reason(code: int, said: str) -> str:
