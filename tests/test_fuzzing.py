@@ -385,7 +385,7 @@ def test_a_damaged_cache_is_made_anew(run: Run, folder: Path, data: st.DataObjec
 
 @fuzzed(0.5)
 @given(texts=st.lists(short_text, min_size=1, max_size=5))
-def test_anything_is_translated_to_as_many_lines(run: Run, folder: Path, texts: list[str]) -> None:
+def test_anything_is_translated_to_as_many_lines(run: Run, texts: list[str]) -> None:
     translator = Translator.load(run.path, device="cpu")
     with an_answer_or_a_clear_error():
         assert len(translator.translate(texts, search="greedy")) == len(texts)

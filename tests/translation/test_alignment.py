@@ -231,7 +231,6 @@ def test_the_best_heads_are_those_of_the_lowest_error() -> None:
 
 def test_inference_writes_links_behind_a_tab_in_json_and_under_the_blocks(
     trained_run: Path,
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     translator: Translator,
     monkeypatch: pytest.MonkeyPatch,
