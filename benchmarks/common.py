@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from utils.cli import integer, positive, threads
-from utils.errors import UserError
+from utils.errors import UserError, one_line
 from utils.files import write_text
 from utils.machine import CPU, computes_bf16, cpu_name, provenance, resolve_device
 from utils.tables import markdown_table
@@ -182,6 +182,10 @@ def apart(
         except BrokenProcessPool as error:
             what = "a system's process was killed: has this size enough memory here?"
             raise UserError(what) from error
+        except RuntimeError as error:
+            if "shared memory" not in str(error):  # through which tensors go there
+                raise
+            raise UserError(f"{one_line(error)}; allow more (docker run --shm-size)") from error
 
     there(_keep, torch.get_num_threads(), str(device), make, args)
     return partial(there, _call)

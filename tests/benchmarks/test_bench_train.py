@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -177,7 +178,11 @@ def test_model_flops_are_what_torch_counts(
 # ------------------------------------------------------------------------------------------- timing
 
 
-def test_a_system_works_in_a_process_of_its_own_with_as_many_threads() -> None:
+def test_a_system_works_in_a_process_of_its_own_with_as_many_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = mock.Mock(side_effect=RuntimeError("unable to allocate shared memory(shm)"))
+    monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", full)
     n_threads = torch.get_num_threads()
     torch.set_num_threads(n_threads + 1)
     try:
@@ -187,6 +192,8 @@ def test_a_system_works_in_a_process_of_its_own_with_as_many_threads() -> None:
             assert call(torch.get_num_threads) == n_threads + 1
             with pytest.raises(ImportError, match="'no_such_peer'"):
                 call(importlib.import_module, "no_such_peer")
+            with pytest.raises(UserError, match=r"shared memory.*docker run --shm-size"):
+                call(torch.numel, torch.zeros(1))
             with pytest.raises(UserError, match="was killed: has this size enough memory"):
                 call(os._exit, 1)
     finally:
