@@ -76,8 +76,8 @@ def prepare_data(
     if rank > 0:
         idist.barrier()
     else:
-        n, cache = len(corpus.load(corpus.train)), config.data.cache_dir
-        logger.info(f"{corpus.train}: encoding {n:,} pairs, unless {cache} has them")
+        cache = config.data.cache_dir
+        logger.info(f"{corpus.train}: reading the pairs, and encoding them unless {cache} has them")
     read = partial(load_split, config.data, corpus, tokenizer=tokenizer)
     text, ids = read(corpus.train, training=True)
     validation_text, validation_ids = read(corpus.validation, training=False)
