@@ -37,6 +37,8 @@ REMEDY = (
     "the Hugging Face cache of a machine that has it, and point HF_HOME to the copy"
 )
 
+OTHER_TEXT = "write text of another source to plain files (docs/usage.md, Data)"
+
 # A character by a number of more digits than any has: beyond 4,300 Python refuses to read it.
 ENDLESS = re.compile(r"&#(?:[0-9]{20,}|[xX][0-9a-fA-F]{20,});?")
 TAG = re.compile(r"<(/?(?:doc|seg)\b[^<>]*)>")
@@ -107,8 +109,8 @@ def _read_split(path: Path, split: str, *, strict: bool) -> Pairs:
         wanted = OFFICIAL[split][0].format(pair="fr-en", lang="{fr,en}")
         there = ", ".join(sorted(files)[:8]) + (", ..." if len(files) > 8 else "")
         raise UserError(
-            f"{path}: neither the official files ({wanted}) nor {CONFIG}/{split}/*.parquet; "
-            f"found: {there or 'nothing'}"
+            f"{path}: neither the official files ({wanted}) nor {CONFIG}/{split}/*.parquet or "
+            f"{split}-*.parquet; found: {there or 'nothing'}; {OTHER_TEXT}"
         )
     return pairs
 
@@ -233,16 +235,19 @@ def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
 
     of_split = re.compile(rf"(?:^|/){split}(?:[/.-][^/]*)?\.parquet$")
     other = re.compile(r"(?:^|/)iwslt2017-(?!fr-en/)\w\w-\w\w/")
-    pairs: Pairs | None = None
-    for name in sorted(name for name in files if of_split.search(name) and not other.search(name)):
+    names = sorted(name for name in files if of_split.search(name) and not other.search(name))
+    columns = [f"translation.{lang}" for lang in ("fr", "en")]
+    pairs: Pairs = []
+    for name in names:
         try:
-            table = pq.read_table(pa.BufferReader(files[name]()), columns=["translation"])
-            rows = Dataset(table).flatten()  # in memory: nothing is copied into a cache
-            fr, en = (list(rows[f"translation.{lang}"]) for lang in ("fr", "en"))
+            table = pq.ParquetFile(pa.BufferReader(files[name]())).read(columns).flatten()
+            table = table.select(columns).cast(pa.schema([(each, pa.string()) for each in columns]))
+            rows = Dataset(table)  # in memory: nothing is copied into a cache
+            fr, en = (rows[each][:] for each in columns)  # one by one they take ten times as long
         except (pa.ArrowException, KeyError, OSError, ValueError) as error:
             raise UserError(
                 f"{path / name}: not a parquet file with translation.fr and translation.en "
-                f"({one_line(error)}); delete it and fetch it anew"
+                f"({one_line(error)}); fetch it anew, or {OTHER_TEXT}"
             ) from error
-        pairs = [*(pairs or []), *((a or "", b or "") for a, b in zip(fr, en))]
-    return pairs
+        pairs += ((a or "", b or "") for a, b in zip(fr, en))
+    return pairs if names else None

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import local_hub
 import pyarrow as pa
@@ -244,7 +245,7 @@ EXPECTED = {
 }
 
 
-def parquet_bytes(rows: Sequence[tuple[str | None, str | None]], src: str = "fr") -> bytes:
+def parquet_bytes(rows: Sequence[tuple[Any, Any]], src: str = "fr") -> bytes:
     raw = io.BytesIO()
     pq.write_table(pa.table({"translation": [{src: fr, "en": en} for fr, en in rows]}), raw)
     return raw.getvalue()
@@ -280,7 +281,8 @@ def test_another_pair_of_languages_is_never_taken_for_this_one(tmp_path: Path) -
 
 def test_parquet_of_other_columns_or_damaged_is_named(tmp_path: Path) -> None:
     words = r"train/0000\.parquet: not a parquet file with translation\.fr"
-    for content in (parquet_bytes([("x", "y")], "de"), parquet_bytes(ROWS["train"])[:-20], b""):
+    others = parquet_bytes([("x", "y")], "de"), parquet_bytes([(["x"], ["y"])])
+    for content in (*others, parquet_bytes(ROWS["train"])[:-20], b""):
         root = write(tmp_path, {"train/0000.parquet": content})
         with pytest.raises(UserError, match=words):
             load(root, "train")
