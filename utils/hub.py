@@ -45,6 +45,7 @@ def fetch(
         place: repo_type and revision, where they are not the hub's defaults.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError
 
     def snapshot(there: Sequence[str] | None) -> Path:
         """With the names of the hub's files; None looks into the cache alone."""
@@ -66,8 +67,12 @@ def fetch(
         info = _within(ANSWER_S, lambda: HfApi().repo_info(repo, timeout=ANSWER_S, **place))
         return snapshot([file.rfilename for file in info.siblings or ()])
     except Exception as error:  # the hub's client raises many kinds; they all mean the same
+        reason = one_line(error)
+        if isinstance(error, RepositoryNotFoundError):  # of the client's text the end is cut off
+            reason = f"the hub has no {repo} for you: check the name, or ask for access there and "
+            reason += "log in (hf auth login)"
         raise UserError(
-            f"{what} is not in the hub's cache and cannot be fetched ({one_line(error)}): {remedy}"
+            f"{what} is not in the hub's cache and cannot be fetched ({reason}): {remedy}"
         ) from error
 
 

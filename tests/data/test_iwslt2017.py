@@ -328,6 +328,7 @@ def test_a_download_that_was_cut_off_is_taken_up_again(
         ("offline", "HF_HUB_OFFLINE is set"),
         ("silent", "no answer within 0.3 s"),
         ("forbidden", "403"),
+        ("misspelt", r"no IWSLT/iwslt2017 for you: check the name, .* log in \(hf auth login\)\)"),
         ("without the corpus", "lacks iwslt2017-fr-en/train/"),
     ],
 )
@@ -338,9 +339,10 @@ def test_without_hub_or_cache_the_three_ways_within_seconds(
         monkeypatch.setattr("utils.hub.ANSWER_S", 0.3)
     start = time.monotonic()
     files, broken = ({}, None) if hub == "without the corpus" else (HUB, "/api/")
+    repo, broken = (f"{REPO}s", None) if hub == "misspelt" else (REPO, broken)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        local_hub.serve(REPO, files, broken) as (answering, _),
+        local_hub.serve(repo, files, broken) as (answering, _),
     ):
         addresses = {"silent": f"http://127.0.0.1:{silent.getsockname()[1]}"}
         endpoint = hub if hub.startswith("http") else addresses.get(hub, answering)
