@@ -70,8 +70,10 @@ class ParallelFilesCorpus(CorpusReader):
             raise UserError(f"{plain} or .gz: a folder, or a link that leads nowhere")
         names = sorted(path.name for path in self.root.iterdir())
         there = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
+        key = {self.train: "train", self.validation: "validation"}.get(split, "test")
         raise UserError(
-            f"neither {plain} nor {packed.name} exists; the folder holds: {there or 'nothing'}"
+            f"neither {plain} nor {packed.name} exists; --set data.corpus.{key}=NAME names others; "
+            f"the folder holds: {there or 'nothing'}"
         )
 
 
