@@ -67,7 +67,9 @@ class MixtureCorpus(CorpusReader):
             remedy = "raise them, or give fuller files"
             raise UserError(f"data.corpus.parts: the weights leave no pair of any part; {remedy}")
         for name, text, count in zip(self.parts, texts, counts):
-            if not count:
+            if count:
+                logger.info(f"part {name}: {count:,} pairs in an epoch, of {len(text):,}")
+            else:
                 logger.warning("part %s: its weight leaves none of its %d pairs", name, len(text))
         return ParallelText(src, tgt, skipped)
 

@@ -1,6 +1,7 @@
 """Corpora mixed, and pairs in both directions: what an epoch holds, how a config says it."""
 
 import json
+import logging
 import re
 from collections import Counter
 from dataclasses import replace
@@ -139,8 +140,10 @@ def test_an_error_names_the_part_and_its_key(
     few = Mixture(parts=(Weighted(corpus=write_corpus(tmp_path, "a", 3), weight=0.01),))
     with pytest.raises(UserError, match="the weights leave no pair"):
         build_corpus(DataConfig(corpus=few)).load("train")
+    caplog.set_level(logging.INFO)
     assert set(load(tmp_path, temperature=0.1)) == {f"large train fr {i}" for i in range(40)}
-    assert caplog.messages == ["part small: its weight leaves none of its 10 pairs"]
+    kept = "part large: 50 pairs in an epoch, of 40"
+    assert caplog.messages == ["part small: its weight leaves none of its 10 pairs", kept]
 
 
 def test_a_corpus_or_part_of_which_cleaning_leaves_nothing_says_so(tmp_path: Path) -> None:
