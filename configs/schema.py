@@ -281,7 +281,8 @@ class DataConfig(Section, section="data"):
                 rule = f"the {part.corpus.kind} corpus has French (fr) and English (en)"
                 self._fail("src_lang", rule)
         if isinstance(self.clean, Cleaning) and self.clean.language:
-            self._fail("clean.language", "the check knows French (fr) and English (en)")
+            rule = "the check knows French (fr) and English (en): set it to false"
+            self._fail("clean.language", rule)
 
 
 # -------------------------------------------------------------------------------------------- optim
