@@ -70,7 +70,7 @@ class Iwslt2017Corpus(CorpusReader):
         if strict and len(pairs) != SIZES[split]:
             raise UserError(
                 f"IWSLT2017 {split} has {len(pairs):,} pairs in {where}, and not the official "
-                f"{SIZES[split]:,}: another pair of languages, or files are missing; "
+                f"{SIZES[split]:,}: another pair of languages, or files missing or there twice; "
                 "--set data.corpus.check_sizes=False takes it as it is"
             )
         kept = [pair for pair in ((_clean(fr), _clean(en)) for fr, en in pairs) if all(pair)]
