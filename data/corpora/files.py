@@ -84,7 +84,8 @@ def _lines(path: Path) -> list[str | None]:
     inside sentences of real corpora; one such cut shifts the two sides against each other.
     """
     raw = read_packed(path) if path.suffix == ".gz" else path.read_bytes()
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # its "\n" are none of ours
+    marked = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if marked or b"\0" in raw[:2]:  # its "\n" are none of ours
         raise UserError(f"{path}: UTF-16; {CONVERT}")
     lines: list[str | None] = []
     for line in io.BytesIO(raw.removeprefix(codecs.BOM_UTF8)):

@@ -81,6 +81,7 @@ ONE = {"train.fr": b"a\n", "train.en": b"b\n"}
         ({"train.fr/x": b"", "train.en": b"b\n"}, r"train\.fr or \.gz: a folder, or a link"),
         (ONE | {"train.fr": "\ufeffà".encode("utf-16-le")}, r"train\.fr: UTF-16; convert .*iconv"),
         (ONE | {"train.en": "\ufeffa".encode("utf-16-be")}, r"train\.en: UTF-16; convert .*iconv"),
+        (ONE | {"train.fr": "a".encode("utf-16-be")}, r"train\.fr: UTF-16; convert .*iconv"),
         (ONE | {"train.fr": b"\n"}, "no pair of sentences left of 1 lines"),
         ({"train.fr": b"", "train.en": b""}, "no pair of sentences left of 0 lines"),
     ],
