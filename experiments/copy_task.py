@@ -463,11 +463,14 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     store = args.store or folder / "results.jsonl"
     found = run_all(names, seeds, tasks, store, args.report_only)
-    whole = [task for task, results in found.items() if all(results.values())]
-    if not whole:
-        what = "leave --report_only out, or name fewer by --schemes"
-        raise UserError(f"{store}: no size is done for all {len(names)} schemes yet; {what}")
-    task, results = whole[-1], found[whole[-1]]
+    done = {task: [name for name in names if found[task][name]] for task in tasks}
+    task = max(reversed(tasks), key=lambda each: len(done[each]))  # of equals the last
+    if not done[task]:
+        raise UserError(f"{store}: nothing of this is done yet; leave --report_only out")
+    if missing := [name for name in names if name not in done[task]]:
+        print(f"left out: nothing is stored of {', '.join(missing)}, {size(task)}", flush=True)
+        found = {each: {name: of[name] for name in done[task]} for each, of in found.items()}
+    results = found[task]
     rows = [
         {"scheme": name, "heads": VARIANTS[name].n_heads, "layers": each.n_layers}
         | {"updates": each.steps, "seed": run["seed"], "length": length}

@@ -171,7 +171,7 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
         (compare_positions, "--set train.seed=7", "decides it itself; see --seeds"),
         (compare_positions, "--set model.position=t5", "decides it itself; see --positions"),
         (compare_positions, "--set train.runs_dir=here", "decides it itself; see --output_dir"),
-        (copy_task, "--report_only --store nowhere", "for all 46 schemes yet; leave --report_only"),
+        (copy_task, "--report_only --store nowhere", "nothing of this is done yet; leave --report"),
         (compare_positions, "--set model.position.base=5", "model.position.base: the experiment"),
         (find_recipe, "--set train.max_tokens=3", "decides it itself; see --rounds"),
         (compare_positions, "--positions rope --set data.corpus.root=nowhere", "no such folder"),
