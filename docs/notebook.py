@@ -28,6 +28,8 @@ from pathlib import Path
 
 import numpy as np
 
+# A notebook shows figures by this, which is a comment elsewhere:
+# %matplotlib inline
 sys.path.insert(0, str(Path.cwd()))  # where the package is not installed: from the checkout's root
 import fr2en
 from fr2en import Translator
