@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
 NOTHING = "–"  # in a table
+SPREAD = "± is the standard deviation over the seeds"
 SSMAX = "_ssmax"  # ends the name of a scheme that has it besides
 # Of this machine: not for a report.
 PATHS = ("corpus.root", "corpus.path", "data.cache_dir")
@@ -200,6 +201,12 @@ def seeds_table(
     return markdown_table([first, *columns], lines)
 
 
+def not_run(rows: Rows, noun: str) -> str:
+    """What is left to do, of the rows of a CSV file; "" where there is nothing."""
+    names = [f"{row[noun]}, seed {row['seed']}" for row in rows if row["status"] == "not run"]
+    return f"\nNot run yet: {'; '.join(names)}.\n" if names else ""
+
+
 def provenance_line(provenances: Sequence[Mapping[str, str]]) -> str:
     """Which commits, versions, precision and hardware figures come from, as far as is known."""
     words = {"commit": "commit ", "torch": "torch ", "precision": "trained in ", "hardware": ""}
@@ -250,8 +257,8 @@ def length_figure(
     labels = [f"{name}\n({len(rows):,})" for name, rows in buckets(edges, words).items()]
     means = {name: np.array(seeds, dtype=float).mean(axis=0) for name, seeds in bleu.items()}
     curves = {"": {name: Curve(range(len(labels)), mean) for name, mean in means.items()}}
-    label = "source words (number of sentences)"
-    figure = curve_panels(curves, size=(6.7, 4.2), title=title, x_label=label, y_label="sacreBLEU")
+    label, mean = "source words (number of sentences)", "sacreBLEU (mean over the seeds)"
+    figure = curve_panels(curves, size=(6.7, 4.2), title=title, x_label=label, y_label=mean)
     figure.axes[0].set_xticks(range(len(labels)), labels=labels, fontsize=8)
     figure.axes[0].set_xlim(-0.5, len(labels) - 0.5)
     return figure

@@ -31,6 +31,7 @@ import numpy as np
 from experiments import ranking
 from experiments.common import (
     NOTHING,
+    SPREAD,
     Experiment,
     Rows,
     bleu_by_length,
@@ -39,6 +40,7 @@ from experiments.common import (
     length_figure,
     mean_plus_minus,
     means,
+    not_run,
     ranked,
     score_figure,
     seeds_table,
@@ -147,22 +149,19 @@ class Comparison(Experiment):
                 [first, *_] = (row for row in seeds if row["validation_loss"] == min(validated))
                 best[f"{name}, seed {first['seed']}"] = [first]
         parts = [
-            f"# {self.noun.capitalize()}s compared\n\n{self._about(rows)}\n",
+            f"# {self.noun.capitalize()}s compared\n\n"
+            f"{self._about(rows)}\n{not_run(rows, self.noun)}",
             f"## Training\n\n{seeds_table(self.noun, trained, training, self.failures)}",
             f"## Losses and {self.tests[0]}\n\n"
             f"{seeds_table(self.noun, trained | best, reached, {})}",
         ]
         if self.standings:
             parts.append(f"## Ranking\n\n{self._ranking()}")
-        missing = [row for row in rows if row["status"] == "not run"]
-        if missing:
-            titles = [f"{row[self.noun]}, seed {row['seed']}" for row in missing]
-            parts.append(f"Not run yet: {'; '.join(titles)}.\n")
         parts += [f"## {split}\n\n{self._split_table(rows, split)}" for split in self.tests]
         averaged, each, spread = "", "", ""
         if len(self.args.seeds) > 1:
             averaged, each = ", averaged over the seeds", ", p for each seed"
-            spread = " ± is the standard deviation over the seeds; a line with one seed is "
+            spread = f" {SPREAD}; a line with one seed is "
             spread += "that of the lowest validation loss. The ranking is by the mean of the test "
             spread += "splits, of what has all seeds; its intervals and the probability of "
             spread += "being the best are by a bootstrap over sentences and Student's t over seeds."

@@ -45,6 +45,7 @@ from data.corpora.build import build_corpus
 from experiments.common import (
     NOTHING,
     PATHS,
+    SPREAD,
     Experiment,
     Rows,
     add_trial_arguments,
@@ -52,6 +53,7 @@ from experiments.common import (
     chosen,
     mean_plus_minus,
     means,
+    not_run,
     refuse_overrides,
     seeds_table,
 )
@@ -316,9 +318,7 @@ class Halving(Experiment):
             },
             {name: row["reason"] for name, row in of_name.items() if row["status"] == "failed"},
         )
-        missing = [name for name, row in of_name.items() if row["status"] == "not run"]
-        said = f"\nNot run yet: {'; '.join(missing)}.\n" if missing else ""
-        return f"{head}{first['seed']}\n\n{table}{said}"
+        return f"{head}{first['seed']}\n\n{table}{not_run(rows, self.noun)}"
 
     def _winner(self, rows: Rows) -> str:
         """A line for each seed, and their mean."""
@@ -344,7 +344,7 @@ class Halving(Experiment):
         ]
         return (
             f"## The winner: {rows[0]['recipe']}\n\n{table}\n{''.join(failed)}sacreBLEU; "
-            f"± is the standard deviation over the seeds. Seed {rows[0]['seed']} won the rounds. "
+            f"{SPREAD}. Seed {rows[0]['seed']} won the rounds. "
             f"The recipe, {scored}: `{' '.join(settings)}`\n"
         )
 

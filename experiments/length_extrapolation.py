@@ -42,6 +42,7 @@ from configs.serialize import to_dict
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
 from experiments.common import (
+    SPREAD,
     SSMAX,
     Experiment,
     Rows,
@@ -52,6 +53,7 @@ from experiments.common import (
     length_figure,
     make_trials,
     means,
+    not_run,
     ranked,
     seeds_table,
     with_ssmax,
@@ -298,10 +300,12 @@ class Extrapolation(Experiment):
         table = seeds_table("scheme", self.ranked(), columns, self.failures)
         return (
             f"# Trained up to {limit} words, tested beyond\n\n"
-            f"sacreBLEU by source length. {config}; {self.args.corpus} corpus; {seeds}; "
+            f"sacreBLEU by source length, the best beyond {limit} words first; n: sentences; "
+            f"{SPREAD}. {config}; {self.args.corpus} corpus; {seeds}; "
             f"{self.args.search} search; splits {', '.join(self.trials[0].splits)}; {provenance}. "
             f"Schemes ending in `{AT_TEST}` are the trained rope runs with their rotation scaled "
-            f"for the test alone.\n\n{table}{self.gains_table(*names[:2])}"
+            f"for the test alone.\n{not_run(rows, self.noun)}\n{table}"
+            f"{self.gains_table(*names[:2])}"
         )
 
     def gains_table(self, *sides: str) -> str:
@@ -329,7 +333,8 @@ class Extrapolation(Experiment):
                 name: dict(zip(spans, np.array(seeds, dtype=float).mean(axis=0)))
                 for name, seeds in bleu.items()
             }
-            figure = dot_panels({"": dots}, title=title, x_label="sacreBLEU")
+            label = "sacreBLEU (mean over the seeds)"
+            figure = dot_panels({"": dots}, title=title, x_label=label)
         else:
             figure = length_figure(bleu, self.words, self.edges, title)
             [axes] = figure.axes

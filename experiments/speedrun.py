@@ -27,7 +27,14 @@ if not __package__:  # run as a file: imports begin at the root of the repositor
 from configs.load import add_set_argument, load_config
 from configs.multi30k_small_rope import MULTI30K
 from configs.schema import Config, ParallelFiles, Subword
-from experiments.common import Experiment, Rows, chosen_seeds, mean_plus_minus, refuse_overrides
+from experiments.common import (
+    SPREAD,
+    Experiment,
+    Rows,
+    chosen_seeds,
+    mean_plus_minus,
+    refuse_overrides,
+)
 from experiments.store import json_lines
 from experiments.trials import ROOT, Trial, say, training_digest
 from utils.cli import Parser, run_main, threads
@@ -218,7 +225,7 @@ def add_record(path: Path, entry: Mapping[str, Any]) -> None:
     ]
     about = f"Wall time to {MARK:g} sacreBLEU by greedy search on Multi30k's validation split, by "
     about += f"the [rules](../speedrun.md). Row n is line n of {path.name}, which has each seed's "
-    about += "seconds, score and validation losses. ± is the standard deviation over the seeds."
+    about += f"seconds, score and validation losses. {SPREAD}."
     text = f"# Records of the speedrun\n\n{textwrap.fill(about, 100)}\n\n"
     write_text(path.with_suffix(".md"), text + markdown_table(header, table))
     say(f"a record: {path}")
