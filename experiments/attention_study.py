@@ -377,9 +377,14 @@ def report(of_runs: Sequence[Rows]) -> str:
     heads = table(".3f", "entropy", "distance", "diagonal", "aer", "agreement")
     return (
         f"# What a scheme does to attention\n\n{splits}, {n:,} pairs; seeds {seeds}; {searches} "
-        f"search; {common.provenance_line(every)}.\n\n## Heads\n\n"
-        f"{heads}\n## Accuracy by place\n\n"
-        f"Tokens: {'; '.join(tokens)}.\n\n{table('.3f', 'accuracy')}\n## Shifted positions\n\n"
+        f"search; {common.provenance_line(every)}. {common.SPREAD}; the best sacreBLEU is first."
+        "\n\n## Heads\n\nMeans over layers and heads: entropy in bits, distance in keys, diagonal "
+        "as the share of attention. Where aer (the alignment error rate) and agreement are given, "
+        f"they are shares, of the mean of a decoder layer's heads.\n\n{heads}\n"
+        "## Accuracy by place\n\nThe share of target tokens that are the likeliest after the "
+        f"reference's, by their place. Tokens: {'; '.join(tokens)}.\n\n{table('.3f', 'accuracy')}\n"
+        "## Shifted positions\n\nAll positions of both sides later by so many places (0: as "
+        "trained): sacreBLEU, and the share of translations that are unchanged.\n\n"
         f"{table('.2f', 'sacrebleu')}\n{table('.3f', 'unchanged')}"
         + "".join(["\n", *reasons] if reasons else [])
     )
@@ -398,14 +403,17 @@ def draw(folder: Path, of_runs: Sequence[Rows]) -> None:
         for measure in ("entropy", "distance")
         for kind in KINDS
     }
-    title = "Entropy (bits) and distance (keys) of attention, mean of heads"
-    figure = dot_panels(heads, columns=len(heads), width=2.0, title=title)
+    title, label = "Entropy (bits) and distance (keys) of attention", "mean over heads and seeds"
+    figure = dot_panels(heads, columns=len(heads), width=2.0, title=title, x_label=label)
     save_figure(figure, folder / "attention_layers.png")
     title = "Accuracy after the reference's tokens, by place in the sentence"
-    figure = dot_panels({"": dots("of", "{}", measure="accuracy")}, title=title)
+    label = "share of the target tokens, mean over the seeds"
+    places = dots("of", "tokens {}", measure="accuracy")
+    figure = dot_panels({"": places}, title=title, x_label=label)
     save_figure(figure, folder / "attention_accuracy.png")
     title = "sacreBLEU with the positions of both sides shifted"
-    figure = dot_panels({"": dots("of", "by {}", measure="sacrebleu")}, title=title)
+    label, shifts = "mean over the seeds", dots("of", "by {}", measure="sacrebleu")
+    figure = dot_panels({"": shifts}, title=title, x_label=label)
     save_figure(figure, folder / "attention_shifts.png")
 
 
