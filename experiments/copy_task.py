@@ -92,9 +92,12 @@ def family(variant: Variant) -> str:
     return next(titles, "of your own")
 
 
+def layers_of(task: Task) -> str:
+    return f"{task.n_layers} layer{'s' * (task.n_layers > 1)}"
+
+
 def size(task: Task) -> str:
-    layers = f"{task.n_layers} layer{'s' * (task.n_layers > 1)}"
-    return f"{layers}, {task.steps:,} updates"
+    return f"{layers_of(task)}, {task.steps:,} updates"
 
 
 def settings_of(name: str, seed: int, task: Task) -> dict[str, Any]:
@@ -266,9 +269,9 @@ def markdown(
     fewer = [f"{name}: {found}" for name, found in seeds.items() if found != most]
     said = f"{most} ({'; '.join(fewer)})" if fewer else most
     parts = [
-        f"# Copy task\n\nEncoder of {task.n_layers} layers, d_model {task.d_model}, d_ff "
-        f"{task.d_ff}; rows of {task.length} tokens in training, {task.n_symbols} symbols; "
-        f"{task.steps} steps of {task.batch_size} rows; {task.n_test} test rows; seeds {said}.\n",
+        f"# Copy task\n\nEncoder of {size(task)} of {task.batch_size} rows; d_model "
+        f"{task.d_model}, d_ff {task.d_ff}; rows of {task.length} tokens in training, "
+        f"{task.n_symbols} symbols; {task.n_test:,} test rows of each length; seeds {said}.\n",
         "Rows: the share that is right in every place. Symbols: the share of repeated symbols that "
         "is right; that of the scheme none can be had without any position. Each is followed by "
         "the length of the test rows. Mean ± standard deviation over the seeds; –: not run, or "
@@ -285,8 +288,12 @@ def markdown(
         layers = range(1, task.n_layers + 1)
         header = [*KNOWN, *(f"layer {n}, {what}" for n, what in itertools.product(layers, LOOKS))]
         rows = [[name, *(f"{weight:.2f}" for weight in weights)] for name, weights in looks.items()]
-        heading = "## What blanks know, and where they look"
-        parts.append(f"{heading}\n\n{markdown_table(['scheme', *header], rows)}")
+        parts.append(
+            f"## What blanks know, and where they look\n\nOf seed {runs[0]['seed']}: the share of "
+            "rows in which just the right blanks are filled; of the blanks to be filled, the share "
+            "with a symbol of the row, and by layer the attention weight in the head where it is "
+            f"largest.\n\n{markdown_table(['scheme', *header], rows)}"
+        )
     seconds = sum(result["seconds"] for result in runs)
     made = provenance_line([result["provenance"] for result in runs])
     parts.append(f"{seconds:.0f} s of CPU time in all; {made}.\n")
@@ -345,7 +352,7 @@ def length_figure(results: Results, task: Task) -> Figure:
 def budget_figure(found: Mapping[Task, Results]) -> Figure:
     """Rows that are right over the updates, with the most layers."""
     done = [task for task, results in found.items() if any(results.values())]
-    depth, budgets = max(task.n_layers for task in done), sorted({task.steps for task in found})
+    deepest, budgets = max(done, key=lambda task: task.n_layers), sorted({t.steps for t in found})
     curves: dict[str, dict[str, Curve]] = {}
     for title, names in groups(list(next(iter(found.values())))).items():
         curves[title] = {}
@@ -353,16 +360,16 @@ def budget_figure(found: Mapping[Task, Results]) -> Figure:
             points = {
                 task.steps: mean_and_range(values(results[name], "exact", task.length))
                 for task, results in found.items()
-                if task.n_layers == depth and results[name]
+                if task.n_layers == deepest.n_layers and results[name]
             }
             if points:
                 curves[title][name] = Curve(list(points), *zip(*points.values()))
     figure = curve_panels(
         curves,
         size=(6.5, 3.4),
-        title=f"Copy task: rows that are right in every place, {depth} layers",
+        title=f"Copy task: rows of {deepest.length} tokens that are right, {layers_of(deepest)}",
         x_label="updates",
-        y_label="mean; shaded: standard deviation",
+        y_label="share (mean; shaded: standard deviation)",
     )
     for axes in figure.axes:
         axes.set_xscale("log")
