@@ -293,6 +293,8 @@ class Extrapolation(Experiment):
         """BLEU by source length: a row for each scheme, means over the seeds."""
         limit = self.args.max_words
         config, seeds, provenance = self.about()
+        copies = f" Schemes ending in `{AT_TEST}` are the trained rope runs with their rotation "
+        copies += "scaled for the test alone."
         by_length = buckets(self.edges, self.words)
         names = [f"up to {limit} words", f"beyond {limit}"]
         names += [f"{name} words (n={len(rows)})" for name, rows in by_length.items()]
@@ -302,9 +304,8 @@ class Extrapolation(Experiment):
             f"# Trained up to {limit} words, tested beyond\n\n"
             f"sacreBLEU by source length, the best beyond {limit} words first; n: sentences; "
             f"{SPREAD}. {config}; {self.args.corpus} corpus; {seeds}; "
-            f"{self.args.search} search; splits {', '.join(self.trials[0].splits)}; {provenance}. "
-            f"Schemes ending in `{AT_TEST}` are the trained rope runs with their rotation scaled "
-            f"for the test alone.\n{not_run(rows, self.noun)}\n{table}"
+            f"{self.args.search} search; splits {', '.join(self.trials[0].splits)}; {provenance}."
+            f"{copies * bool(self.pairs)}\n{not_run(rows, self.noun)}\n{table}"
             f"{self.gains_table(*names[:2])}"
         )
 
