@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from configs.position_names import POSITIONS, choose_position, fit_scaling
+from configs.positions import Position
 from configs.schema import Config, DataConfig, DecodeConfig
 from configs.section import Section, fits, item_hint, join, kinds, to_dict, type_hints
 from utils.errors import ConfigError, closest_first
@@ -23,6 +24,11 @@ def from_dict(data: Mapping[str, Any]) -> Config:
     not hold.
     """
     return _build(Config, data, "")
+
+
+def position_from_dict(data: Mapping[str, Any]) -> Position:
+    """As `from_dict`, of a position scheme alone."""
+    return _build(Position, data, "model.position")
 
 
 def apply_overrides(config: Config, texts: Iterable[str], *, position: str | None = None) -> Config:

@@ -12,6 +12,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from configs import positions as config
-from configs.serialize import to_dict
+from configs.serialize import position_from_dict, to_dict
 from experiments.common import (
     SSMAX,
     chosen,
@@ -111,10 +112,16 @@ def settings_of(name: str, seed: int, task: Task) -> dict[str, Any]:
 
 
 def read_results(store: Path) -> dict[str, Result]:
-    """Those of runs that are done, by their settings. Raises UserError naming a broken line."""
+    """Those of runs that are done, by their settings. Raises UserError naming a broken line.
+
+    A scheme that has got a new field is still the one with its default.
+    """
 
     def result(record: dict[str, Any]) -> tuple[str, Result]:
-        return json.dumps(record["settings"], sort_keys=True), record["result"]
+        settings = record["settings"]
+        with suppress(ConfigError):  # a scheme that is not here: nobody asks for it
+            settings["position"] = to_dict(position_from_dict(settings["position"]))
+        return json.dumps(settings, sort_keys=True), record["result"]
 
     return dict(json_lines(store, result, "no result of a run"))
 

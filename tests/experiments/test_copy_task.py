@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -292,13 +293,20 @@ def test_a_run_is_known_by_its_settings_and_a_broken_result_is_named(
 ) -> None:
     undrawn(monkeypatch)
     for steps in ("1", "2", "1"):
-        assert script("--schemes", "none", "--seeds", "0", "--steps", steps).code == 0
+        assert script("--schemes", "t5", "--seeds", "0", "--steps", steps).code == 0
     store = tmp_path / "results.jsonl"
     stored = [json.loads(line) for line in store.read_text("utf-8").splitlines()]
     assert sorted(record["settings"]["task"]["steps"] for record in stored) == [1, 2]
     assert set(stored[0]["result"]["provenance"]) >= {"commit", "torch", "hardware"}
-    store.write_text('{"settings": 1, "result": 1}\n{}\n')
-    error = script("--schemes", "none", "--seeds", "0", "--steps", "1").error()
+    # As an older and another version have it: without a field, and with a scheme that is not here.
+    for record, kind in zip(stored, ("t5", "mine")):
+        record["settings"]["position"] = {"kind": kind}
+    lines = [json.dumps(record) for record in stored]
+    store.write_text("\n".join(lines))
+    told = script("--schemes", "t5", "--seeds", "0", "--steps", "1,2", "--report_only").out
+    assert re.findall(r"\[(\d)/2\] t5, .*, (.*)", told) == [("1", "done before")]
+    store.write_text(f"{lines[0]}\n{{}}\n")
+    error = script("--schemes", "t5", "--seeds", "0", "--steps", "1").error()
     assert error.endswith(
         "jsonl, line 2: no result of a run (KeyError: 'settings'): name another file, or delete "
         "the line"
