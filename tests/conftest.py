@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_seeds() -> Iterator[None]:
+    """Without a GPU, `torch.manual_seed` notes the stack three times for devices yet to come."""
+    import torch
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not torch.cuda.is_available():
+            patch.setattr(torch, "manual_seed", torch.default_generator.manual_seed)
+        yield
 
 
 def run_script(
