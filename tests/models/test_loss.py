@@ -22,18 +22,20 @@ def example(n: int = 7, vocab: int = 11, width: int = 5, *, scale: float = 1.0) 
     return [hidden, weight, torch.randint(0, vocab, (n,))]
 
 
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[Any]:
+    yield torch.compile(loss.exponentials, backend="aot_eager", fullgraph=True)
+    torch._dynamo.reset()
+
+
 @pytest.fixture(params=["whole", "in parts", "as on a GPU", "compiled"])
 def how(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[dict[str, Any]]:
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, compiled: Any
+) -> dict[str, Any]:
     """Some rows of logits at a time, with a shorter last part; a vocabulary of whole 64s."""
     monkeypatch.setattr(loss, "_ROWS_CPU", 256 if request.param == "whole" else 3)
     monkeypatch.setattr(loss, "_MULTIPLE_CPU", 64 if request.param == "as on a GPU" else 1)
-    if request.param != "compiled":
-        yield {}
-        return
-    yield {"softmax": torch.compile(loss.exponentials, backend="aot_eager", fullgraph=True)}
-    torch._dynamo.reset()
+    return {"softmax": compiled} if request.param == "compiled" else {}
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])

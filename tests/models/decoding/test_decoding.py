@@ -86,16 +86,18 @@ def naive_search(
         return Hypothesis(tuple(i for i in ids if i != EOS), log_prob, score, ids[-1] == EOS)
 
     for step in range(limit):
+        if not any(live):
+            break
         used: Counter[int] = Counter()
+        every = list({ids for group in live for _, ids in group})
+        prefixes = torch.tensor([[BOS, *ids] for ids in every])
+        log_probs = model(sentence.expand(len(every), -1), prefixes)[:, -1].log_softmax(-1)
+        following = dict(zip(every, log_probs.tolist()))
         for g in range(groups):
-            if not live[g]:
-                continue
-            prefixes = torch.tensor([[BOS, *ids] for _, ids in live[g]])
-            log_probs = model(sentence.expand(len(prefixes), -1), prefixes)[:, -1].log_softmax(-1)
             candidates = [
                 (total + value * (step >= len(prefix)), (*ids, token))
-                for (total, ids), row in zip(live[g], log_probs.tolist())
-                for token, value in enumerate(row)
+                for total, ids in live[g]
+                for token, value in enumerate(following[ids])
                 if token != PAD and token in (prefix[step : step + 1] or (token,))
             ]
             candidates.sort(key=lambda c: strength * used[c[1][-1]] - c[0])
