@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, run_script
+from conftest import ROOT
 from made_runs import Scripts, untrained_run
 
 import inference
@@ -264,15 +264,16 @@ def test_test_reports_the_error_by_layer_and_chooses_heads_on_the_first_pairs(
     for suffix, lines in (("fr", french), ("en", english), ("talp", links)):
         (tmp_path / f"test.{suffix}").write_text("".join(f"{line}\n" for line in lines))
     args = ["--align", tmp_path / "test.talp", "--model_path", trained_run, "--device", "cpu"]
-    done = run_script("test.py", *args, "--align_dev", "4")
-    assert (done.returncode, done.stderr) == (0, "")
-    *_, given, chosen, rest = done.stdout.splitlines()
-    assert "test.talp, 8 pairs, mean of all heads:\n| layer |" in done.stdout
+    score = Scripts(test_script.main, capsys, monkeypatch)
+    done = score(*args, "--align_dev", "4")
+    assert (done.code, done.err) == (0, "")
+    *_, given, chosen, rest = done.out.splitlines()
+    assert "test.talp, 8 pairs, mean of all heads:\n| layer |" in done.out
     assert given.startswith("--align_with (default): precision ")
     # The last four pairs are the first four.
     assert chosen.partition(": precision")[2] == rest.partition(": precision")[2]
     choice = chosen.split("--align_with ")[1].partition(": p")[0]
-    again = Scripts(test_script.main, capsys, monkeypatch)(*args, "--align_with", choice)
+    again = score(*args, "--align_with", choice)
     assert again.out.splitlines()[-1] == chosen.partition("pairs: ")[2]
 
 

@@ -237,10 +237,10 @@ def test_a_lower_precision_has_results_of_its_own_and_the_exact_loss(
 
 
 def test_every_scheme_searches_with_its_weights_cast() -> None:
-    src = sources(3, 5, 8)
+    src, limits = sources(3, 5, 8), replace(LIMITS, max_len=5)
     for name, position in POSITIONS.items():
         model = tiny_model(position)
-        cast = beam_search(deepcopy(model).bfloat16(), src, LIMITS, beam_size=3, n_best=1)
+        cast = beam_search(deepcopy(model).bfloat16(), src, limits, beam_size=3, n_best=1)
         for row, [found] in zip(src, cast):  # which of two near equals wins is the processor's
             ids = torch.tensor([LIMITS.bos_id, *found.ids, LIMITS.eos_id])
             log_probs = model(row[None], ids[None, :-1]).log_softmax(-1)[0]
@@ -273,7 +273,8 @@ def test_two_processes_share_the_batches_until_one_dies(
     workers = Processes(2, 1)
     alone = searchers(loaded)[0]
     shared = replace(alone, workers=workers)
-    how: dict[str, Any] = {"decode": replace(loaded.config.decode, batch_size=2), "greedy": False}
+    decode = replace(loaded.config.decode, batch_size=2, max_len=8)
+    how: dict[str, Any] = {"decode": decode, "greedy": False}
     ids = loaded.tokenizer.encode_src_batch(texts_of(run))
     expected = alone.search_ids(ids, **how)
     [(connection, process)] = workers._others.items()
