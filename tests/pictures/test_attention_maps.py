@@ -46,7 +46,7 @@ def made(
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1, 1), (1, 16, 5, 40), (12, 1, 40, 4), (2, 3, 1, 7), (6, 8, 40, 40)], ids=str
+    "shape", [(1, 1, 1, 1), (1, 16, 5, 40), (12, 1, 40, 4), (2, 3, 1, 7), (3, 8, 40, 40)], ids=str
 )
 def test_a_grid_has_all_its_labels_and_none_overlap(shape: tuple[int, ...]) -> None:
     run = made(*shape)
