@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import pickle
+import runpy
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from conftest import ROOT
 
 from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.run import Run
@@ -19,6 +21,7 @@ from configs.serialize import to_dict
 from models.build import build_model
 from tokenizer.build import load_tokenizer
 from utils.cli import run_main
+from utils.errors import UserError
 
 
 class Ended(NamedTuple):
@@ -51,6 +54,24 @@ class Scripts:
         except SystemExit as ended:
             code = int(ended.code or 0)
         return Ended(code, *self.capsys.readouterr())
+
+
+def as_file(name: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    """A script as `python FILE` runs it: its folder first on the path, the root not on it."""
+    path = ROOT / name
+    others = [p for p in sys.path if Path(p).resolve() != ROOT]
+
+    def run(argv: list[str]) -> None:
+        monkeypatch.setattr(sys, "argv", [str(path), *argv])
+        monkeypatch.setattr(sys, "path", [str(path.parent), *others])
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except UserError as error:
+            raise AssertionError("it leaves its mistakes to others") from error
+        finally:
+            assert sys.path[0] == str(ROOT)
+
+    return Scripts(run, capsys, monkeypatch)
 
 
 def in_this_process(

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import run_script
 from made_runs import Scripts, copy_run
 
 import inference
@@ -118,13 +117,14 @@ def test_the_text_is_cut_and_the_cache_built_in_every_round_and_then_opened(
     assert np.array_equal(opened.src_ids, split.src_ids)
 
 
-def test_the_script_writes_both_tables_of_the_data(tmp_path: Path) -> None:
+def test_the_script_writes_both_tables_of_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = [part for text in SMALL for part in ("--set", text)]
-    done = run_script(
-        *"benchmarks/bench_data.py --only data --sentences 150 --rounds 2".split(),
-        *(*settings, "--output_dir", tmp_path),
+    done = Scripts(bench_data.main, capsys, monkeypatch)(
+        *"--only data --sentences 150 --rounds 2".split(), *settings, "--output_dir", tmp_path
     )
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {"bench_data.md", "bench_data.json"}  # the work is cleared
     record = json.loads((tmp_path / "bench_data.json").read_text("utf-8"))
@@ -172,7 +172,9 @@ def test_the_table_has_each_start_beside_that_of_torch(
 
 
 @pytest.fixture
-def real(trained_run: Path, tmp_path: Path) -> dict[str, Script]:
+def real(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Script]:
+    for name, value in (("data.corpus.n_train", 200), ("train.log_attention", False)):
+        monkeypatch.setitem(bench_data.TINY, name, value)
     copy_run(trained_run, tmp_path / "tiny")
     return bench_data.scripts(tmp_path, "cpu", 1)
 

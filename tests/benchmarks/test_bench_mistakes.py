@@ -1,13 +1,10 @@
 """A mistake on the command line of a benchmark is told in one line, before anything is measured."""
 
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
-from made_runs import Scripts
+from made_runs import as_file
 
 
 @pytest.mark.parametrize(
@@ -39,18 +36,7 @@ from made_runs import Scripts
 def test_a_mistake_is_told_in_one_line(
     script: str, args: str, message: str, tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
-    """By the file run as `python FILE` does: its folder first on the path, the root not on it."""
-    path = ROOT / "benchmarks" / f"{script}.py"
-    others = [p for p in sys.path if Path(p).resolve() != ROOT]
-
-    def run(argv: list[str]) -> None:
-        monkeypatch.setattr(sys, "argv", [str(path), *argv])
-        monkeypatch.setattr(sys, "path", [str(path.parent), *others])
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-        finally:
-            assert sys.path[0] == str(ROOT)
-
-    done = Scripts(run, capsys, monkeypatch)("--output_dir", tmp_path, *args.split())
+    run = as_file(f"benchmarks/{script}.py", capsys, monkeypatch)
+    done = run("--output_dir", tmp_path, *args.split())
     assert message in done.error()
     assert not list(tmp_path.iterdir())

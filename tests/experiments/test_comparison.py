@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from conftest import run_script
+from made_runs import as_file
 from stand_in import StandIn
 from toy_runs import toy_command
 
@@ -228,7 +228,8 @@ SCRIPTS += ("find_recipe",)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_is_run_as_a_file_and_a_mistake_ends_with_exit_code_2(name: str) -> None:
-    done = run_script(f"experiments/{name}.py", "--seeds", "x")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --seeds 'x': integers >= 0, separated by commas\n"
+def test_a_script_is_run_as_a_file_and_a_mistake_ends_with_exit_code_2(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = as_file(f"experiments/{name}.py", capsys, monkeypatch)("--seeds", "x")
+    assert done.error() == "--seeds 'x': integers >= 0, separated by commas"
