@@ -1,10 +1,11 @@
 """What test files share: running the scripts as a user does, and one small trained run."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,17 @@ def pytest_configure(config: pytest.Config) -> None:
         deadline=timedelta(seconds=30),  # an example that hangs
         suppress_health_check=list(HealthCheck),
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What modules and cases make stays: nobody looks for garbage among it, now or in the tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
