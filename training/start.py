@@ -363,16 +363,15 @@ def find_checkpoint(path: str | Path) -> tuple[Path, Run, dict[str, Any], tuple[
     if checkpoint.resolve().parent.name.startswith(LEFT):
         why = "the run has taken another course since: begin a new one with --init_from"
         raise UserError(f"{checkpoint} was left aside, and {why}")
-    if Path(path).is_file():
-        return checkpoint, run, read_checkpoint(checkpoint), ()
     damaged: dict[Path, DamagedError] = {}
-    for checkpoint in reversed(run.by_age()):
+    left = [checkpoint]
+    while left:
         try:
-            payload = read_checkpoint(checkpoint)
+            return left[-1], run, read_checkpoint(left[-1]), tuple(damaged)
         except DamagedError as error:
-            damaged[checkpoint] = error
-            continue
-        return checkpoint, run, payload, tuple(damaged)
+            damaged[left[-1]] = error
+            left = [] if Path(path).is_file() else run.by_age()
+            left = [each for each in left if each not in damaged]
     raise next(iter(damaged.values()))
 
 
@@ -418,16 +417,17 @@ def is_whole(run: Run, checkpoint: Path, payload: Mapping[str, Any], *, validate
 
     A kill may have come before its last validation, or between two writes or removals.
     """
-    newest, train = run.newest(), checkpoint_config(payload).train
-    if newest is None or newest.name != checkpoint.name:  # it is over after another one
-        return True
+    train = checkpoint_config(payload).train
     kept = {BEST: train.keep_best, REGULAR: train.keep_regular, STEP: KEEP_STEP}
     progress = payload["progress"]
-    return (
+    if (
         validated
         and run.saved_at(progress["step"], progress["epoch_length"]).is_file()
         and all(len(run.files(pattern)) <= most for pattern, most in kept.items())
-    )
+    ):
+        return True
+    newest = run.newest()  # it may be over after another one
+    return newest is None or newest.name != checkpoint.name
 
 
 def count_steps(config: TrainConfig, epoch_length: int, n_tokens: int) -> int:
