@@ -50,7 +50,7 @@ SETTINGS = f"""
     train.max_epochs={EPOCHS} train.checkpoint_every_steps=5 train.device=cpu train.precision=fp32
     train.log_every=1 train.log_attention=false train.patience=9 train.ema_decay=0.9
     model.d_model=16 model.n_heads=2 model.n_encoder_layers=1 model.n_decoder_layers=1
-    model.d_ff=32 model.dropout=0.2 tokenizer.vocab_size=300 data.corpus.n_train=300
+    model.d_ff=32 model.dropout=0.2 tokenizer.vocab_size=300 data.corpus.n_train=150
     data.corpus.n_validation=20 data.corpus.n_test=10 data.max_len=64 data.batch_size=288
     optim.accumulate=2 optim.schedule.warmup_steps=10 evaluate.bleu_every_epochs=0 decode.max_len=24
 """.split()
@@ -59,7 +59,7 @@ BF16 = ["train.precision=bf16"] * computes_bf16(CPU)
 # Each of them beside a moving average and accumulation, which all have.
 VARIANTS = {
     "plain": [],
-    "within": ["train.max_steps=50"],  # the end, which has a validation of its own
+    "within": ["train.max_steps=25"],  # the end, which has a validation of its own
     "sampling": ["tokenizer.sampling=0.1"],  # BPE-dropout
     "muon": ["optim.optimizer=muon"],
     "bf16": BF16,
