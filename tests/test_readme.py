@@ -30,7 +30,7 @@ def snippet(title: str) -> str:
 def test_the_encoding_in_three_steps_trains_and_translates(tmp_path: Path) -> None:
     copy = tmp_path / "project"
     for house in (path.parent for path in ROOT.glob("*/__init__.py")):
-        ignore = shutil.ignore_patterns("__pycache__", "cache")
+        ignore = shutil.ignore_patterns("cache")  # what Python compiled serves again
         shutil.copytree(house, copy / house.name, ignore=ignore)
     for script in ("train.py", "inference.py"):
         shutil.copy(ROOT / script, copy)
@@ -57,21 +57,19 @@ def test_the_encoding_in_three_steps_trains_and_translates(tmp_path: Path) -> No
     words = ["--runs_dir", str(tmp_path / "runs"), "--src_text", "Le chat dort."]
     probe = f"import train, inference; train.main({arguments}); inference.main({words})\n"
     probe += "from experiments import copier, common; copier.VARIANTS['distance_decay']\n"
-    probe += "common.POSITIONS['distance_decay']"
-    done = run_script("-c", probe, cwd=copy)
-    assert done.returncode == 0, done.stderr
-    assert "=== beam search ===" in done.stdout
-    [saved] = tmp_path.glob("runs/*/config.json")
-    assert '"kind": "distance_decay"' in saved.read_text()
-
+    probe += "common.POSITIONS['distance_decay']\n"
     contract = "tests/models/positional_encodings/test_contract.py"
     shutil.copytree(ROOT / "tests", copy / "tests", ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", copy)
     with (copy / contract).open("a") as file:
         file.write(snippet(contract))
     assert f"{contract} -k distance_decay" in DESIGNING
-    done = run_script("-m", "pytest", contract, "-k", "distance_decay", cwd=copy)
-    assert done.returncode == 0, done.stdout
+    probe += f"import pytest, sys; sys.exit(pytest.main(['{contract}', '-k', 'distance_decay']))"
+    done = run_script("-c", probe, cwd=copy)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "=== beam search ===" in done.stdout
+    [saved] = tmp_path.glob("runs/*/config.json")
+    assert '"kind": "distance_decay"' in saved.read_text()
 
 
 def test_the_readmes_corpus_config_reads_parallel_files(
