@@ -162,9 +162,11 @@ class Comparison(Experiment):
         if len(self.args.seeds) > 1:
             averaged, each = ", averaged over the seeds", ", p for each seed"
             spread = f" {SPREAD}; a line with one seed is "
-            spread += "that of the lowest validation loss. The ranking is by the mean of the test "
-            spread += "splits, of what has all seeds; its intervals and the probability of "
-            spread += "being the best are by a bootstrap over sentences and Student's t over seeds."
+            spread += "that of the lowest validation loss."
+        if self.standings:
+            spread += " The ranking is by the mean of the test splits, of what has all seeds; its "
+            spread += "intervals and the probability of being the best are by a bootstrap over "
+            spread += "sentences and Student's t over seeds."
         parts.append(
             "BLEU-4 is nltk's on sacreBLEU's tokens (0 to 1), the rest is sacreBLEU (0 to 100). "
             f"Intervals are 95%, by bootstrap over the sentences{averaged}. Difference and p: "

@@ -55,7 +55,7 @@ def test_a_store_makes_every_file_again_where_the_runs_are_gone(
     assert [row["precision"] for row in stand_in.table()] == ["bf16"] * 3 + ["fp32"]
     assert "trained in bf16, fp32, some, 1 thread; not all in one precision" in stand_in.text()
     assert stand_in.compare("sinusoidal", "--seeds", "0,1", "--store", str(store)) == 0
-    assert "## Ranking" not in stand_in.text()  # one variant is no race
+    assert "ranking" not in stand_in.text().lower()  # one variant is no race
 
 
 def test_a_record_is_found_by_all_that_decides_its_scores(tmp_path: Path) -> None:
