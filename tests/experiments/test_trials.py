@@ -297,7 +297,7 @@ def test_a_run_that_another_process_is_at_is_left_alone(stand_in: StandIn) -> No
 
 
 def test_checkpoints_that_cannot_be_averaged_or_scored_fail_one_trial(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+    stand_in: StandIn, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(run: Run, last: int) -> Path:
         if "sinusoidal" in run.path.parent.name:
@@ -312,6 +312,7 @@ def test_checkpoints_that_cannot_be_averaged_or_scored_fail_one_trial(
         ("sinusoidal", "damaged"),
         ("rope", "no such luck"),
     ]
+    assert not trials.is_damaged(trained_run)  # a whole one is not to be deleted
 
 
 def test_a_variant_of_any_name_has_one_folder(tmp_path: Path) -> None:
