@@ -183,7 +183,7 @@ def apart(
             what = "a system's process was killed: has this size enough memory here?"
             raise UserError(what) from error
         except RuntimeError as error:
-            if "shared memory" not in str(error):  # through which tensors go there
+            if "shared memory(shm)" not in str(error):  # no GPU's: tensors go there by it
                 raise
             raise UserError(f"{one_line(error)}; allow more (docker run --shm-size)") from error
 
