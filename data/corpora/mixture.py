@@ -68,7 +68,7 @@ class MixtureCorpus(CorpusReader):
             raise UserError(f"data.corpus.parts: the weights leave no pair of any part; {remedy}")
         for name, text, count in zip(self.parts, texts, counts):
             if count:
-                logger.info(f"part {name}: {count:,} pairs in an epoch, of {len(text):,}")
+                logger.info(f"part {name}: {count:,} pairs in the mixture, of {len(text):,}")
             else:
                 logger.warning("part %s: its weight leaves none of its %d pairs", name, len(text))
         return ParallelText(src, tgt, skipped)

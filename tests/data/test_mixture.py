@@ -142,7 +142,7 @@ def test_an_error_names_the_part_and_its_key(
         build_corpus(DataConfig(corpus=few)).load("train")
     caplog.set_level(logging.INFO)
     assert set(load(tmp_path, temperature=0.1)) == {f"large train fr {i}" for i in range(40)}
-    kept = "part large: 50 pairs in an epoch, of 40"
+    kept = "part large: 50 pairs in the mixture, of 40"
     assert caplog.messages == ["part small: its weight leaves none of its 10 pairs", kept]
 
 
