@@ -273,8 +273,7 @@ def test_two_processes_share_the_batches_until_one_dies(
     workers = Processes(2, 1)
     alone = searchers(loaded)[0]
     shared = replace(alone, workers=workers)
-    decode = replace(loaded.config.decode, batch_size=2, max_len=8)
-    how: dict[str, Any] = {"decode": decode, "greedy": False}
+    how: dict[str, Any] = {"decode": replace(loaded.config.decode, batch_size=2), "greedy": False}
     ids = loaded.tokenizer.encode_src_batch(texts_of(run))
     expected = alone.search_ids(ids, **how)
     [(connection, process)] = workers._others.items()
