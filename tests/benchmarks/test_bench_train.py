@@ -195,7 +195,7 @@ def test_a_system_works_in_a_process_of_its_own_with_as_many_threads(
             with pytest.raises(UserError, match=r"shared memory.*docker run --shm-size"):
                 call(torch.numel, torch.zeros(1))
             full.side_effect = RuntimeError("out of resource: shared memory")  # as a GPU's kernel
-            with pytest.raises(RuntimeError, match=r"out of resource: shared memory$"):
+            with pytest.raises(RuntimeError, match="out of resource: shared memory"):
                 call(torch.numel, torch.zeros(1))
             with pytest.raises(UserError, match="was killed: has this size enough memory"):
                 call(os._exit, 1)
