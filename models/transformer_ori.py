@@ -16,13 +16,7 @@ from models.attention.tap import AttentionTap
 from models.decode_state import Memory
 from models.positional_encodings.base import PositionScheme
 from models.transformer_backend import final_norm
-
-
-def _no_tap(tap: AttentionTap | None) -> None:
-    if tap is not None:
-        raise ValueError(
-            'torch.nn.Transformer does not show its attention: use model.backend = "scratch"'
-        )
+from utils.errors import UserError
 
 
 def _layer_arguments(config: ModelConfig) -> dict[str, Any]:
@@ -57,7 +51,9 @@ class TorchEncoder(nn.Module):
         padding: Tensor,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        _no_tap(tap)
+        if tap is not None:
+            shows = 'a model of backend "torch" does not show its attention'
+            raise UserError(f"{shows}; train one with model.backend=scratch")
         return self.stack(x, src_key_padding_mask=padding)
 
 
@@ -101,7 +97,6 @@ class TorchDecoder(nn.Module):
         positions: Tensor,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        _no_tap(tap)
         # torch's bool masks say where NOT to attend.
         future = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool, device=y.device).triu(1)
         return self.stack(
@@ -126,6 +121,5 @@ class TorchDecoder(nn.Module):
             states=state.memory.states.repeat_interleave(state.beam_size, dim=0),
             padding=state.memory.padding.repeat_interleave(state.beam_size, dim=0),
         )
-        everywhere = torch.arange(state.length, device=y.device)
-        hidden = self(state.prefix, memory, scheme=scheme, positions=everywhere)
+        hidden = self(state.prefix, memory, scheme=scheme, positions=positions)
         return hidden[:, -y.shape[1] :]

@@ -11,7 +11,6 @@ from models.attention.tap import AttentionTap
 from models.decoding.ensemble import Ensemble
 from models.linear import linear, weights_fixed
 from models.positional_encodings.base import Kind
-from models.transformer_ori import TorchDecoder
 from translation.search import BatchSearch, pad_sources
 from utils.errors import UserError
 from utils.machine import own_modes
@@ -65,11 +64,6 @@ def attention_weights(
     model = searcher.model
     if isinstance(model, Ensemble):
         raise UserError("an ensemble has no one attention: give one model")
-    if isinstance(model.decoder, TorchDecoder):
-        raise UserError(
-            'a model of backend "torch" does not show its attention; train one with '
-            "model.backend=scratch"
-        )
     model.eval()
     tap = AttentionTap(kinds)
     model(*_inputs(searcher, sources, targets), project=False, tap=tap)

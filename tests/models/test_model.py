@@ -29,7 +29,7 @@ from models.attention.tap import AttentionTap
 from models.build import build_model
 from models.loss import token_sums
 from models.transformer import TranslationTransformer
-from utils.errors import ConfigError
+from utils.errors import ConfigError, UserError
 
 DOUBLE = torch.float64
 # Where layers normalise is no matter of the scheme: post-norm meets each point of the seam (the
@@ -334,5 +334,5 @@ def test_torchs_transformer_agrees_in_logits_and_gradients(
 
 
 def test_torchs_transformer_shows_no_attention() -> None:
-    with pytest.raises(ValueError, match=r'use model\.backend = "scratch"'):
+    with pytest.raises(UserError, match=r"train one with model\.backend=scratch"):
         model_with("torch")(sources(4), targets(1, 3), tap=AttentionTap())
