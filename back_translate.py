@@ -207,11 +207,8 @@ def main(argv: list[str] | None = None) -> None:
     if other := [key for key, was in record["of"].items() if identity.get(key) != was]:
         print(f"{file}: made of other {', '.join(other)}: all is made anew", file=sys.stderr)
     found: list[str] = []
-    hidden = not sys.stderr.isatty()
-    with (
-        progress_bar(total=len(texts), unit=" lines", disable=hidden, smoothing=0) as bar,
-        weights_fixed(),
-    ):
+    bar = progress_bar(total=len(texts), unit=" lines", disable=None, smoothing=0)
+    with bar, weights_fixed():
         chunk = CHUNK * args.workers
         for some in translations(translator, texts, part, chunk=chunk, greedy=greedy):
             found += some

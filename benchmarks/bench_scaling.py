@@ -35,7 +35,7 @@ from models.decoding.stepwise import greedy_search
 from pictures.panels import Curve, curve_panels, save_figure
 from utils.cli import Parser, positive, run_main, threads
 from utils.errors import UserError
-from utils.machine import cores
+from utils.machine import computing_with, cores
 from utils.tables import markdown_table
 
 if TYPE_CHECKING:
@@ -134,11 +134,8 @@ def runs(
         return Ours(replace(setup, size=size), position=POSITIONS[position])
 
     def run(work: Callable[[], None], threads: int, number: int) -> None:
-        torch.set_num_threads(threads)
-        try:
+        with computing_with(threads):
             work()
-        finally:
-            torch.set_num_threads(setup.threads)
 
     prepare = training if kind == "train" else decoding
     return {str(p): partial(run, prepare(model(p.vocabulary), p), p.threads) for p in at}

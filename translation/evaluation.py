@@ -107,10 +107,9 @@ class EvaluationSet:
 
         They are searched as `decode` says (None: as the run's configuration does).
         """
-        began, hidden = time.perf_counter(), not sys.stderr.isatty()
+        began = time.perf_counter()
         sources = [self.ids.src(i).tolist() for i in range(len(self.ids))]
-        bar = progress_bar(total=len(sources), unit="sentence", leave=False, disable=hidden)
-        with bar:
+        with progress_bar(total=len(sources), unit="sentence", leave=False, disable=None) as bar:
             found = self.translator.searcher.search_ids(
                 sources, decode or self.translator.decode, greedy=self.greedy, progress=bar.update
             )
@@ -264,17 +263,16 @@ def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = 
 
 def search_identity(loaded: LoadedRun, translator: Translator, *, greedy: bool) -> dict[str, Any]:
     """All that decides what is found for a text, as plain values."""
-    first, *partners = map(_checkpoint, loaded.members)
+    first, *partners = (
+        {"checkpoint": each.checkpoint.name, "checkpoint_sha256": each.checksum()}
+        for each in loaded.members
+    )
     return {
         **first,
         **({"partners": partners} if partners else {}),
         "search": _search_settings(loaded.config.decode, greedy),
         "precision": translator.searcher.precision,
     }
-
-
-def _checkpoint(loaded: LoadedRun) -> dict[str, str]:
-    return {"checkpoint": loaded.checkpoint.name, "checkpoint_sha256": loaded.checksum()}
 
 
 def _search_settings(decode: DecodeConfig, greedy: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +107,8 @@ def load_run(
     if (text := payload.get("data", {}).get("fingerprint")) is not None:
         trained["training_text"] = text
     del payload  # which may hold an optimizer, before partners are loaded
-
-    def search_alike(other: Config) -> Config:
-        return replace(other, decode=config.decode)
-
-    partners = [load_run(path, change=search_alike) for path in partner_paths]
+    alike = partial(replace, decode=config.decode)
+    partners = [load_run(path, change=alike) for path in partner_paths]
     for partner in partners:
         require_same_languages(config.data, partner.config.data, partner.checkpoint)
         if partner.tokenizer.fingerprint() != tokenizer.fingerprint():

@@ -12,18 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
 
 from utils.errors import UserError, one_line
 
 Job = Mapping[str, Any]  # arguments of `search_ids`
 Found = list[list[Any]]  # what it returns
 Searcher = Any  # a BatchSearch
-
-
-class Workers(Protocol):
-    def map(self, searcher: Searcher, jobs: Sequence[Job]) -> Iterator[tuple[int, Found]]:
-        """The number of each job with what `search_ids` finds, as it is found."""
 
 
 class Threads:
@@ -33,6 +28,7 @@ class Threads:
         self.n = n
 
     def map(self, searcher: Searcher, jobs: Sequence[Job]) -> Iterator[tuple[int, Found]]:
+        """The number of each job with what `search_ids` finds, as it is found."""
         with ThreadPoolExecutor(self.n) as pool:
             yield from enumerate(pool.map(lambda job: searcher.search_ids(**job), jobs))
 
@@ -132,6 +128,9 @@ class Processes:
                 f"one of the processes of --workers {how}: if the memory did not suffice, give "
                 "fewer --workers or a smaller --set decode.batch_size"
             ) from None
+
+
+Workers = Threads | Processes
 
 
 def threads_of_each(n: int) -> int:
