@@ -64,13 +64,12 @@ from utils.tables import read_csv, write_csv
 PLACES = (5, 10, 15, 20, 25)  # upper ends of buckets of target tokens, counted from 1
 
 
-class Shifted(base.PositionScheme):
+class Shifted(base.SchemeAround):
     """A scheme with every token where the one `shift` places later would stand, on both sides."""
 
     def __init__(self, inner: base.PositionScheme, shift: int) -> None:
-        super().__init__()
-        self.inner, self.shift = inner, shift
-        self.input, self.attention = inner.input, inner.attention  # type: ignore[method-assign]
+        super().__init__(inner)
+        self.shift = shift
         for side, bound in inner.bounds.items():
             self.bounds[side] = bound._replace(length=max(0, bound.length - shift))
 

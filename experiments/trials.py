@@ -365,8 +365,8 @@ class Runner:
                 pass_fds=(lock,),
                 preexec_fn=PRCTL and partial(PRCTL, PR_SET_PDEATHSIG, signal.SIGTERM),
             )
-        n_sent, pid, peak_mb = 0, 0, None
-        while not pid:
+        n_sent, peak_mb = 0, None
+        while process.poll() is None:
             # Not ru_maxrss, which begins at what this process holds. Linux alone has it.
             if found := re.search(r"VmHWM:\s+(\d+)", _read(Path(f"/proc/{process.pid}/status"))):
                 peak_mb = int(found[1]) / 2**10
@@ -374,8 +374,6 @@ class Runner:
             while n_sent < len(self.signals):
                 os.kill(process.pid, self.signals[n_sent])
                 n_sent += 1
-            pid, status = os.waitpid(process.pid, os.WNOHANG)
-        process.returncode = os.waitstatus_to_exitcode(status)
         measured.update(seconds=time.monotonic() - began, peak_mb=peak_mb)
         if process.returncode:
             said = log_file.read_bytes()[before:].decode("utf-8", "replace")

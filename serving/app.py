@@ -182,16 +182,10 @@ class Service:
     async def languages(self, request: Request) -> Response:
         """The languages of the models, and into which each is translated."""
         pairs = {(model.src_lang, model.tgt_lang) for model in self.models.values()}
-        return JSONResponse(
-            [
-                {
-                    "code": code,
-                    "name": LANGUAGES.get(code, code),
-                    "targets": sorted(tgt for src, tgt in pairs if src == code),
-                }
-                for code in sorted({code for pair in pairs for code in pair})
-            ]
-        )
+        codes = sorted({code for pair in pairs for code in pair})
+        into = {code: sorted(tgt for src, tgt in pairs if src == code) for code in codes}
+        named = [{"code": c, "name": LANGUAGES.get(c, c), "targets": t} for c, t in into.items()]
+        return JSONResponse(named)
 
     async def names(self, request: Request) -> Response:
         """What the page offers for choice."""
