@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,16 +113,6 @@ def test_what_rests_and_what_fades_go_together() -> None:
     position = configured(Rope(share=0.75, clipped=0.5), d_model=2 * DIM)
     theta = theta_of(DIM) * weights(8, 4) * (torch.arange(8) < 6)
     close(position.theta(normal(1, 2, 1, DIM)), theta, 1e-15)
-
-
-def test_without_any_that_fade_it_is_rope() -> None:
-    q, k = normal(1, 2, 4, DIM), normal(1, 2, 4, DIM, seed=1)
-    logits = [
-        causal_logits(configured(scheme, "decoder", d_model=2 * DIM), q, k)
-        for scheme in (Rope(), replace(Rope(), clipped=0.0), Rope(clipped=0.25))
-    ]
-    assert torch.equal(logits[0], logits[1])
-    assert not torch.equal(logits[0], logits[2])
 
 
 # ----------------------------------------------------------------------------------------- mistakes

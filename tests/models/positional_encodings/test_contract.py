@@ -437,14 +437,6 @@ def test_no_field_is_left_out() -> None:
     assert every == tried
 
 
-@pytest.mark.parametrize("name", ["rope", "rope_half", "rope_learned", "rope_dynamic_ntk", "xpos"])
-def test_real_and_complex_rotation_are_the_same_scheme(name: str) -> None:
-    forms = [outputs(replace(TINY[name], form=form)) for form in ("auto", "real", "complex")]
-    for kind in KINDS:
-        close(forms[1][kind], forms[0][kind])
-        close(forms[2][kind], forms[0][kind])
-
-
 @pytest.mark.parametrize("name", POSITIONS)
 def test_every_name_is_one_word_on_the_command_line_and_a_kind_stands_for_defaults(
     name: str,

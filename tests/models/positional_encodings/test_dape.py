@@ -6,17 +6,7 @@ from typing import Any, get_args
 import pytest
 import torch
 import torch.nn.functional as F
-from references import (
-    ANYWHERE,
-    DOUBLE,
-    by_pair,
-    catches,
-    causal_logits,
-    close,
-    logits_of,
-    normal,
-    stepwise_logits,
-)
+from references import ANYWHERE, DOUBLE, by_pair, catches, close, logits_of, normal
 from tiny_models import BUCKETS, N_HEADS, POSITIONS, configured
 from torch import Tensor
 
@@ -73,14 +63,6 @@ def test_every_bias_can_stand_in_it() -> None:
 @every_bias
 def test_logits_are_those_of_the_paper(bias: Any) -> None:
     check_logits(layer_of(bias), 1.0 if bias == T5_UNSCALED else 1 / math.sqrt(DH))
-
-
-@every_bias
-def test_steps_and_chunks_of_a_decoder_are_the_whole(bias: Any) -> None:
-    layer, q = layer_of(bias, "decoder"), normal(2, N_HEADS, 9, DH, seed=1)
-    k = normal(2, N_HEADS, 9, DH, seed=2)
-    for chunks in ([1] * 9, [4, 1, 3, 1]):
-        close(stepwise_logits(layer, q, k, chunks), causal_logits(layer, q, k))
 
 
 def test_the_bias_is_that_of_its_stack() -> None:

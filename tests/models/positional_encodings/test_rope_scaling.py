@@ -1,5 +1,6 @@
 """RoPE's scalings: against transformers and x-transformers, equations, steps, known mistakes."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,18 +20,14 @@ from references import (
     stepwise_logits,
     theta_of,
 )
-from tiny_models import configured, sources, tiny_model
+from tiny_models import configured
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.llama.modeling_llama import (
-    LlamaRotaryEmbedding,
-    apply_rotary_pos_emb as llama_rotate,
-)
 from x_transformers.x_transformers import RotaryEmbedding as XTransformersRotary
 
 from configs.positions import DynamicNtkScaling, LinearScaling, NtkScaling, Rope, YarnScaling
-from models.positional_encodings.base import AttentionPosition, Places
+from models.positional_encodings.base import Places
 from models.positional_encodings.rope import Rotary, inverse_frequencies
 from models.positional_encodings.rope_scaling import (
     DynamicNtkRotary,
@@ -45,6 +42,8 @@ Frequencies = Callable[..., Tensor]
 PLAIN = {"base": 10000.0, "form": "real", "rope_dim": "head"}
 CPU = torch.device("cpu")
 either_mask = pytest.mark.parametrize("causal", [False, True])
+WAYS = itertools.product(("real", "complex"), ("interleaved", "half"))
+every_way: Any = pytest.mark.parametrize(("form", "layout"), [*WAYS])
 
 
 def rotary(**changes: Any) -> Any:
@@ -164,9 +163,8 @@ def test_yarn_is_that_of_the_public_code() -> None:
     close(theta, torch.cat((theta_of(16)[:1], theta_of(16)[1:] / 2)))
 
 
-@pytest.mark.parametrize("form", ["real", "complex"])
-@pytest.mark.parametrize("layout", ["interleaved", "half"])
-def test_yarn_multiplies_the_logits(form: str, layout: str) -> None:
+@every_way
+def test_yarn_multiplies_the_logits(form, layout) -> None:
     scaling = YarnScaling(factor=3.0, trained_length=64)
     position = rotary(form=form, layout=layout, scaling=scaling)
     order = torch.cat(pairs("interleaved", 16)) if layout == "half" else torch.arange(16)
@@ -188,9 +186,11 @@ def grown(length: int, dim: int = DIM) -> float:
     return 10000.0 * growth ** (dim / (dim - 2))
 
 
-def logits_at(length: int, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
+def logits_at(
+    length: int, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor, layout: str = "interleaved"
+) -> Tensor:
     theta = theta_of(DIM, grown(length))
-    return rotated(q, q_at, theta) @ rotated(k, k_at, theta).mT * DIM**-0.5
+    return rotated(q, q_at, theta, layout) @ rotated(k, k_at, theta, layout).mT * DIM**-0.5
 
 
 def check_growth(frequencies: Frequencies) -> None:
@@ -219,11 +219,12 @@ def test_dynamic_frequencies_are_the_default_up_to_the_trained_length() -> None:
         torch.testing.assert_close(ours.float(), theirs, rtol=2e-6, atol=0)
 
 
-def check_steps(position: AttentionPosition) -> None:
+def check_steps(position: Any) -> None:
     """In steps every query gets the frequencies of the length it sees, for all of its keys."""
     n, at = 14, torch.arange(14)
     q, k = normal(2, 3, n, DIM), normal(2, 3, n, DIM, seed=1)
-    rows = [logits_at(i + 1, q[:, :, i, None], k, at[i, None], at) for i in range(n)]
+    layout = position.layout
+    rows = [logits_at(i + 1, q[:, :, i, None], k, at[i, None], at, layout) for i in range(n)]
     expected = torch.cat(rows, dim=2).tril()
     for chunks in ([1] * n, [5, 5, 4], [n]):
         close(stepwise_logits(position, q, k, chunks), expected)
@@ -234,7 +235,7 @@ def rows_of(ends: list[int], at: Tensor) -> Tensor:
     return (at < torch.tensor(ends)[:, None])[:, None, None]
 
 
-def check_rows(position: AttentionPosition) -> None:
+def check_rows(position: Any) -> None:
     """Without a causal mask a row's length is its sentence's: not that of padding."""
     ends, at = [4, 9, 13], torch.arange(13)
     q, k = normal(3, 2, 13, DIM), normal(3, 2, 13, DIM, seed=1)
@@ -242,24 +243,16 @@ def check_rows(position: AttentionPosition) -> None:
     assert torch.isfinite(whole).all()
     for b, end in enumerate(ends):
         own_q, own_k, own = q[b : b + 1, :, :end], k[b : b + 1, :, :end], at[:end]
-        expected = logits_at(end, own_q, own_k, own, own)
+        expected = logits_at(end, own_q, own_k, own, own, position.layout)
         close(whole[b : b + 1, :, :end, :end], expected)
         close(logits_of(position, own_q, own_k, Places(own, own)), expected)
 
 
-@pytest.mark.parametrize("form", ["real", "complex"])
+@every_way
 @pytest.mark.parametrize("check", [check_steps, check_rows])
-def test_every_causal_query_and_every_row_has_its_own_length(check: Any, form: str) -> None:
+def test_every_causal_query_and_every_row_has_its_own_length(check, form, layout) -> None:
     """Cached or not, whatever the padding."""
-    check(dynamic(form=form))
-
-
-def test_in_a_model_every_sentence_has_its_own_length() -> None:
-    src = sources(4, 9, 13)
-    states = tiny_model(Rope(scaling=STRETCHED)).encode(src).states
-    for row, n in enumerate((4, 9, 13)):
-        alone = tiny_model(Rope(base=grown(n))).encode(src[row, None, :n]).states
-        close(states[row, None, :n], alone)
+    check(dynamic(form=form, layout=layout))
 
 
 @either_mask
@@ -274,34 +267,6 @@ def test_queries_and_keys_stand_where_their_positions_say(causal: bool) -> None:
         length, query = i + 1 if causal else 13, q[:, :, row, None]
         expected = logits_at(length, query, k[:, :, :seen], torch.tensor([i]), keys[:seen])
         close(logits[:, :, row, None, :seen], expected)
-
-
-@either_mask
-def test_frequencies_may_be_spread_over_the_model(causal: bool) -> None:
-    q, k, at = normal(2, 3, 9, DIM), normal(2, 3, 9, DIM, seed=1), torch.arange(9)
-    places = Places(at, at, causal=causal)
-    plain = Rotary(**{**PLAIN, "rope_dim": "model", "base": grown(9, 3 * DIM)})
-    last = logits_of(plain, q, k, places)[:, :, -1:]
-    spread = dynamic()
-    spread.rope_dim = "model"  # which no configuration has
-    close(logits_of(spread, q, k, places)[:, :, -1:], last)
-
-
-@pytest.mark.parametrize("layout", ["interleaved", "half"])
-def test_the_last_query_is_that_of_transformers(layout: str) -> None:
-    n = 20
-    q, k, at = normal(1, 2, n, DIM).float(), normal(1, 2, n, DIM, seed=1).float(), torch.arange(n)
-    theirs = LlamaRotaryEmbedding(llama("dynamic", DIM, length=L, factor=FACTOR))
-    cos, sin = theirs(q, at[None])
-    order = torch.cat(pairs(layout, DIM))
-    theirs_q, theirs_k = llama_rotate(q[..., order], k[..., order], cos, sin)
-    expected = theirs_q @ theirs_k.mT * DIM**-0.5
-    position = dynamic(layout=layout)
-    causal = logits_of(position, q, k, Places(at, at, causal=True))
-    close(causal[:, :, -1], expected[:, :, -1], 1e-5)
-    # theirs has one length for all
-    assert (causal[:, :, -2, :-1] - expected[:, :, -2, :-1]).abs().max() > 1e-3
-    close(logits_of(position, q, k, Places(at, at)), expected, 1e-5)
 
 
 @either_mask

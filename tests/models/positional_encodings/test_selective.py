@@ -118,14 +118,6 @@ def test_padding_on_either_side_turns_nothing(
     close(out[:, before : before + T], whole)
 
 
-def test_sums_go_on_where_a_step_begins() -> None:
-    made = module()
-    whole = made.token_state(X)
-    first = made.token_state(X[:, :4])
-    close(torch.cat((first, made.token_state(X[:, 4:], first[:, :, -1:])), dim=2), whole)
-    close(made.token_state(X[:, :1], torch.zeros_like(first[:, :, :1])), whole[:, :, :1])
-
-
 def test_sums_and_angles_keep_their_precision_under_autocast() -> None:
     torch.manual_seed(0)
     for position in (config.SelectiveRope(), config.Repo(rope_layers=0)):
