@@ -382,23 +382,6 @@ def test_each_sentence_has_a_length_limit_of_its_own() -> None:
 # ----------------------------------------------------------------------------------- what comes out
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6])
-@pytest.mark.parametrize("how", [FOUR, DIVERSE], ids=["beam", "diverse"])
-def test_n_best_is_sorted_distinct_and_scored_as_forced(how: dict, alpha: float) -> None:
-    for seed in range(3):
-        model, src = lively(seed=seed), sources(5, 3, 6, seed=seed)
-        found = beam_search(model, src, replace(LIMITS, alpha=alpha), **how)
-        for sentence, hypotheses in zip(src, found):
-            assert 1 < len(hypotheses) <= how["n_best"]
-            assert len({(h.ids, h.finished) for h in hypotheses}) == len(hypotheses)
-            assert hypotheses == sorted(hypotheses, key=lambda h: (not h.finished, -h.score))
-            for h in hypotheses:
-                forced = forced_log_prob(model, sentence, h)
-                length = len(h.ids) + h.finished
-                assert h.log_prob == pytest.approx(forced, abs=1e-10)
-                assert h.score == pytest.approx(forced / ((5 + length) / 6) ** alpha, abs=1e-10)
-
-
 def test_padding_and_start_are_never_generated() -> None:
     model, src = lively(), sources(4, 6)
     with torch.no_grad():
