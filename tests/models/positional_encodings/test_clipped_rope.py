@@ -79,40 +79,25 @@ def test_frequencies_of_d_model_fade_where_they_are_slowest() -> None:
         close(got, rotated(x[:, head : head + 1], AT, own), 1e-12)
 
 
-def test_scaled_frequencies_fade_alike() -> None:
-    length, n = 4, 9
+def test_scaled_frequencies_rest_and_fade_alike() -> None:
+    length, n, kept = 4, 9, weights(8, 5) * (torch.arange(8) < 6)
+    settings = {"share": 0.75, "clipped": 0.7, "base": 300.0}
     q, k = normal(1, 2, n, DIM), normal(1, 2, n, DIM, seed=1)
     yarn = config.YarnScaling(trained_length=length)
-    plain, settings = theta_of(DIM, 300.0), {"factor": 4.0, "trained_length": length}
-    theta = yarn_frequencies(plain, base=300.0, **settings) * weights(8, 5)
-    position = configured(Rope(clipped=0.7, base=300.0, scaling=yarn), d_model=2 * DIM)
+    plain, stretched = theta_of(DIM, 300.0), {"factor": 4.0, "trained_length": length}
+    theta = yarn_frequencies(plain, base=300.0, **stretched) * kept
+    position = configured(Rope(**settings, scaling=yarn), d_model=2 * DIM)
     expected = yarn_attention_factor(4.0) * rotated(q, torch.arange(n), theta)
     close(position.rotate(q, torch.arange(n), "query"), expected, 1e-12)
 
     dynamic = config.DynamicNtkScaling(trained_length=length)
-    scheme = Rope(clipped=0.7, base=300.0, scaling=dynamic)
+    scheme = Rope(**settings, scaling=dynamic)
     logits = causal_logits(configured(scheme, "decoder", d_model=2 * DIM), q, k)
     for i in range(n):
-        theta = dynamic_ntk_frequencies(plain, length=i + 1, **settings) * weights(8, 5)
+        theta = dynamic_ntk_frequencies(plain, length=i + 1, **stretched) * kept
         row = rotated(q, torch.arange(n), theta)[:, :, i : i + 1]
         keys = rotated(k, torch.arange(n), theta)[:, :, : i + 1]
         close(logits[:, :, i : i + 1, : i + 1], row @ keys.mT / math.sqrt(DIM))
-
-
-def test_learned_frequencies_fade_alike() -> None:
-    position = configured(Rope(clipped=0.7, learn_frequencies=True), d_model=2 * DIM).double()
-    position.log_theta.data = normal(2, 8, seed=3)
-    x = normal(1, 2, 4, DIM)
-    for head in range(2):
-        theta = position.log_theta[head].exp() * weights(8, 5)
-        got = position.rotate(x, AT, "query")[:, head]
-        close(got, rotated(x[:, head], AT, theta), 1e-12)
-
-
-def test_what_rests_and_what_fades_go_together() -> None:
-    position = configured(Rope(share=0.75, clipped=0.5), d_model=2 * DIM)
-    theta = theta_of(DIM) * weights(8, 4) * (torch.arange(8) < 6)
-    close(position.theta(normal(1, 2, 1, DIM)), theta, 1e-15)
 
 
 # ----------------------------------------------------------------------------------------- mistakes

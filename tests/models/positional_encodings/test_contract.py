@@ -525,8 +525,6 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ),
     (config.SelectiveRope, {"rank": 0}, "rank = 0"),
     (tiny_config, {"position": config.SelectiveRope(), "d_model": 6}, "needs an even head size"),
-    (config.XPos, {"gamma": 0.0}, "gamma = 0.0"),
-    (config.XPos, {"scale_base": 0.0}, "scale_base = 0.0"),
     (config.LinearScaling, {"factor": 0.5}, "factor = 0.5"),
     (config.NtkScaling, {"factor": 0.5}, "factor = 0.5"),
     (config.DynamicNtkScaling, {"trained_length": 0}, "trained_length = 0"),

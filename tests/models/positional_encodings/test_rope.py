@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,6 @@ from references import (
     catches,
     causal_logits,
     close,
-    logits_of,
     normal,
     pairs,
     rotated,
@@ -38,7 +36,6 @@ from x_transformers.x_transformers import (
 import configs.positions as config
 from models.positional_encodings.base import AttentionPosition, Places
 from models.positional_encodings.rope import inverse_frequencies, rotate, rotate_by
-from models.positional_encodings.rope_scaling import yarn_attention_factor
 from models.positional_encodings.xpos import XPos, xpos_scale
 
 AT, AT_9 = torch.tensor([0, 3, 4, 9]), torch.arange(9)
@@ -211,28 +208,17 @@ def test_p_rope_turns_the_fastest_pairs_as_transformers_has_it(share: float) -> 
         close(position.rotate(x, at, "key"), rotated(x, at, theta, layout), 1e-12)
 
 
-@pytest.mark.parametrize("scaling", [config.YarnScaling(), config.DynamicNtkScaling()])
-def test_what_does_not_turn_is_not_scaled_either(scaling: Any) -> None:
-    settings = {"scaling": replace(scaling, trained_length=4)}
-    q, k, places = normal(1, 2, 9, 16), normal(1, 2, 9, 16, seed=1), Places(AT_9, AT_9, causal=True)
-    still = slice(8, None)  # the slow half of the pairs
-    q[..., :8] = 0
-    scores = logits_of(rotary(share=0.5, **settings), q, k, places)
-    magnitude = 1.0 if scaling.kind != "yarn" else yarn_attention_factor(scaling.factor) ** 2
-    close(scores, magnitude * q[..., still] @ k[..., still].mT / 4)
-    assert (logits_of(rotary(**settings), q, k, places) - scores).abs().max() > 1e-4
-
-
 @every_way
 def test_heads_learn_frequencies_of_their_own_from_those_of_the_paper(form, layout) -> None:
-    position = rotary(learn_frequencies=True, form=form, layout=layout, base=300.0, share=0.75)
+    rests = {"share": 0.75, "clipped": 0.75}  # the last of four pairs; the third is half as fast
+    position = rotary(learn_frequencies=True, form=form, layout=layout, base=300.0, **rests)
     [log_theta] = position.parameters()
     close(log_theta, theta_of(8, 300.0).log().float().expand(2, -1), 1e-6)
     log_theta.data = normal(2, 4, seed=3)
     x, at = normal(2, 2, 4, 8), torch.tensor([0, 7, 2, 63])
     turned = position.rotate(x, at, "query")
     for head in range(2):
-        theta = log_theta[head].exp() * torch.tensor([1, 1, 1, 0])
+        theta = log_theta[head].exp() * torch.tensor([1, 1, 0.5, 0])
         close(turned[:, head], rotated(x[:, head], at, theta, layout))
 
 
