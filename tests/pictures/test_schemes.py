@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 from tiny_models import RelativeBias, tiny_config, tiny_model
 
 from configs.position_names import POSITIONS
-from configs.positions import Dape, Fire, Interleaved, Kerple, NoPosition, Pope
+from configs.positions import Dape, Interleaved, NoPosition, Pope
 from configs.schema import (
     T5,
     Alibi,
-    Combined,
     Cope,
     DynamicNtkScaling,
     Learnable,
@@ -293,23 +292,6 @@ def test_alibis_matrices_and_curves_are_slopes_times_distance() -> None:
             np.testing.assert_array_equal(x, offsets)
             np.testing.assert_allclose(y, -slope * np.abs(offsets), atol=1e-7)
     assert not figures
-
-
-@pytest.mark.parametrize(
-    "position", [T5(), Kerple(), Fire(), Combined(attention=T5())], ids=lambda p: p.kind
-)
-def test_a_trained_bias_is_drawn_as_the_model_asks_for_it(position: Position) -> None:
-    module, model = tiny_model(position).scheme.float(), tiny_config(position)
-    figures = draw("bias", Scheme(position.kind, module, model, trained=True), n=9)
-    ids = torch.arange(9)
-    for stack, causal in (("encoder", False), ("decoder", True)):
-        places = Places(ids, ids, causal=causal)
-        expected = module.attention(stack, 0).bias(places).detach().double()
-        if causal:
-            expected = expected.masked_fill(ids[:, None] < ids, float("nan"))
-        drawn = images(figures[f"bias_{position.kind}_{stack}_matrices"])[: model.n_heads]
-        expected = expected.expand(1, model.n_heads, 9, 9)[0].numpy()
-        np.testing.assert_allclose(drawn, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_layers_with_a_bias_of_their_own_take_a_row_each() -> None:
