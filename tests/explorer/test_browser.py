@@ -68,6 +68,10 @@ class Page:
         assert requested(self.driver) == {self.file.as_uri()}
 
 
+Show = Callable[..., Page]
+Traces = list[dict[str, Any]]
+
+
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with chromium(tmp_path_factory.mktemp("browser")) as driver:
@@ -75,14 +79,14 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def traces(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def traces(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Traces:
     """Of the trained run, and of one with a bias on its logits."""
     biased = untrained_run(trained_run, tmp_path_factory.mktemp("biased"), position=Alibi())
     return [traced(run, tgt_text="She is tired.") for run in (trained_run, biased)]
 
 
 @pytest.fixture
-def show(driver: Any, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+def show(driver: Any, tmp_path: Path) -> Iterator[Show]:
     shown = []
 
     def show(*traces: dict[str, Any]) -> Page:
@@ -101,9 +105,7 @@ def percent(p: float) -> str:
 
 
 @pytest.mark.parametrize("n_models", [1, 2])
-def test_it_fits_every_width_in_light_and_dark(
-    show: Callable[..., Page], traces: list[dict[str, Any]], n_models: int
-) -> None:
+def test_it_fits_every_width_in_light_and_dark(show: Show, traces: Traces, n_models: int) -> None:
     opened, grounds = show(*traces[:n_models]), set()
     assert opened.texts("article .about") == [
         f"{t['name']} · {t['about']} · {t['position']['scheme']}" for t in traces[:n_models]
@@ -126,9 +128,7 @@ def test_it_fits_every_width_in_light_and_dark(
     assert opened.run(side_by_side) == n_models
 
 
-def test_pointing_at_a_token_shows_what_it_looks_at(
-    show: Callable[..., Page], traces: list[dict[str, Any]]
-) -> None:
+def test_pointing_at_a_token_shows_what_it_looks_at(show: Show, traces: Traces) -> None:
     opened, trace = show(traces[0]), traces[0]
     opened.choose("Show", "pieces")
     opened.choose("Layer", "1")
@@ -170,9 +170,7 @@ def test_pointing_at_a_token_shows_what_it_looks_at(
     assert opened.texts(".detail .number") == [percent(p) for p in sorted(expected)[::-1][:6]]
 
 
-def test_everything_is_reached_and_read_by_keyboard(
-    show: Callable[..., Page], traces: list[dict[str, Any]]
-) -> None:
+def test_everything_is_reached_and_read_by_keyboard(show: Show, traces: Traces) -> None:
     opened, trace = show(traces[0]), traces[0]
     active = opened.driver.switch_to
     stops = []
@@ -227,9 +225,7 @@ def test_everything_is_reached_and_read_by_keyboard(
     assert "head" in active.active_element.get_attribute("class")
 
 
-def test_arrow_keys_step_through_the_search(
-    show: Callable[..., Page], traces: list[dict[str, Any]]
-) -> None:
+def test_arrow_keys_step_through_the_search(show: Show, traces: Traces) -> None:
     opened, search = show(traces[0]), traces[0]["search"]
     nodes, steps = search["nodes"], search["steps"]
     opened.run("document.querySelector('.tree').focus()")
@@ -280,7 +276,7 @@ def test_arrow_keys_step_through_the_search(
     ],
 )
 def test_the_search_says_why_it_ended(
-    show: Callable[..., Page], traces: list[dict[str, Any]], beam_size: int, fate: str, end: str
+    show: Show, traces: Traces, beam_size: int, fate: str, end: str
 ) -> None:
     tree, results = searched(
         tiny_model(Rope(), seed=5),
@@ -297,9 +293,7 @@ def test_the_search_says_why_it_ended(
     assert f"– given up: {fate}" in opened.texts(".legend ~ .table td:nth-child(6)")
 
 
-def test_the_bias_is_shown_with_the_logits_with_and_without_it(
-    show: Callable[..., Page], traces: list[dict[str, Any]]
-) -> None:
+def test_the_bias_is_shown_with_the_logits_with_and_without_it(show: Show, traces: Traces) -> None:
     trace = traces[1]
     logits = unpacked(trace["attention"]["encoder"]["log_weights"])
     logits[0, 0, 0, 3] = -np.inf  # as by a steep slope, of a key that nothing hides
@@ -327,7 +321,7 @@ def test_the_bias_is_shown_with_the_logits_with_and_without_it(
     assert opened.texts(f"{boxes} .readout")[1].endswith(": its weight is 0 in float32")
 
 
-def test_any_text_is_shown_as_text(show: Callable[..., Page], trained_run: Path) -> None:
+def test_any_text_is_shown_as_text(show: Show, trained_run: Path) -> None:
     opened = show(traced(trained_run, ODD, ODD))
     for css in ("h1", ".translation"):
         assert opened.text(css) == ODD
@@ -344,7 +338,7 @@ def test_any_text_is_shown_as_text(show: Callable[..., Page], trained_run: Path)
     )
 
 
-def test_right_to_left_and_500_tokens(show: Callable[..., Page], trained_run: Path) -> None:
+def test_right_to_left_and_500_tokens(show: Show, trained_run: Path) -> None:
     text = " ".join(["مرحبا بالعالم"] * 20)
     found = traced(trained_run, text)
     assert len(found["source"]["pieces"]) >= 480
@@ -365,7 +359,7 @@ def test_right_to_left_and_500_tokens(show: Callable[..., Page], trained_run: Pa
 
 
 def test_two_models_stand_side_by_side_and_answer_for_themselves(
-    show: Callable[..., Page], traces: list[dict[str, Any]]
+    show: Show, traces: Traces
 ) -> None:
     opened = show(*traces)
     for place, trace in enumerate(traces, start=1):
@@ -379,9 +373,7 @@ def test_two_models_stand_side_by_side_and_answer_for_themselves(
     assert opened.text("h1") == SENTENCE
 
 
-def test_what_is_in_another_language_says_so(
-    show: Callable[..., Page], traces: list[dict[str, Any]]
-) -> None:
+def test_what_is_in_another_language_says_so(show: Show, traces: Traces) -> None:
     opened = show(traces[0])
     for css, lang in {
         "h1": "fr",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -42,6 +43,15 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 def distances(length: int) -> Tensor:
     return torch.arange(length)[:, None] - torch.arange(length)
+
+
+def loud(module: Any, least_dim: int = 1) -> Any:
+    """In float64, with parameters large enough to be seen."""
+    with torch.no_grad():
+        for parameter in module.double().eval().parameters():
+            if parameter.dim() >= least_dim:
+                parameter.add_(0.5 * torch.randn_like(parameter))
+    return module
 
 
 def catches(check: Callable[..., object], *mistaken: object) -> None:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from references import catches, close, normal
+from references import catches, close, loud, normal
 from tiny_models import (
     D_MODEL,
     N_HEADS,
@@ -60,18 +60,9 @@ UNORDERED = {"none", "repo_alone"}
 SYMMETRIC |= UNORDERED
 
 
-def loud(scheme: PositionScheme) -> PositionScheme:
-    """In float64, with tables large enough to be seen."""
-    with torch.no_grad():
-        for parameter in scheme.double().eval().parameters():
-            if parameter.dim() > 1:
-                parameter.add_(0.5 * torch.randn_like(parameter))
-    return scheme
-
-
 def scheme_of(name: str, seed: int = 0) -> PositionScheme:
     torch.manual_seed(seed)
-    return loud(build_scheme(tiny_config(TINY[name])))
+    return loud(build_scheme(tiny_config(TINY[name])), least_dim=2)
 
 
 def attention_of(kind: Kind) -> SelfAttention:
@@ -394,7 +385,7 @@ SCALINGS: list[tuple[Any, dict[str, Any]]] = [
 
 def outputs(position: Any) -> dict[str, Tensor]:
     torch.manual_seed(0)
-    scheme = loud(build_scheme(tiny_config(position)))
+    scheme = loud(build_scheme(tiny_config(position)), least_dim=2)
     at = scheme.positions("source", 0, N, torch.device("cpu"))
     return {kind: run(scheme, kind, at=at) for kind in KINDS}
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 import torch
 import torch.nn.functional as F
-from references import ANYWHERE, DOUBLE, by_pair, catches, close, logits_of, normal
+from references import ANYWHERE, DOUBLE, by_pair, catches, close, logits_of, loud, normal
 from tiny_models import BUCKETS, N_HEADS, POSITIONS, configured
 from torch import Tensor
 
@@ -22,11 +22,7 @@ every_bias = pytest.mark.parametrize("bias", [*BIASES, T5_UNSCALED], ids=lambda 
 
 def layer_of(bias: Any, kind: Any = "encoder", cls: Any = None) -> Any:
     torch.manual_seed(0)
-    layer = configured(Dape(bias=bias, width=WIDTH), kind, cls=cls).double()
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.add_(0.5 * torch.randn_like(parameter))
-    return layer
+    return loud(configured(Dape(bias=bias, width=WIDTH), kind, cls=cls))
 
 
 def by_unit(a: Tensor, b: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references import catches, close, normal
+from references import catches, close, loud, normal
 from tiny_models import D_MODEL, N_HEADS, configured, tiny_config
 from torch import Tensor
 
@@ -25,10 +25,7 @@ AT = torch.arange(T)
 
 def module(cls: Any = None) -> Any:
     torch.manual_seed(0)
-    made = configured(config.SelectiveRope(base=BASE, rank=3), cls=cls).double()
-    with torch.no_grad():
-        made.up.bias.add_(normal(D_MODEL // 2, seed=3))
-    return made
+    return loud(configured(config.SelectiveRope(base=BASE, rank=3), cls=cls))
 
 
 def logits_by_pair(qkv: Tensor, angle: Any) -> Tensor:
@@ -73,11 +70,7 @@ def test_pairs_turn_by_sums_of_what_the_tokens_say() -> None:
 
 def repositioned(cls: Any = None) -> Any:
     torch.manual_seed(0)
-    made = configured(config.Repo(base=BASE, width=5, rope_layers=0), cls=cls).double()
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.mul_(4)
-    return made
+    return loud(configured(config.Repo(base=BASE, width=5, rope_layers=0), cls=cls))
 
 
 def check_repo(made: Any) -> None:

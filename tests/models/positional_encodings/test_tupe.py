@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references import ANYWHERE, by_pair, catches, close, logits_of, normal
+from references import ANYWHERE, by_pair, catches, close, logits_of, loud, normal
 from tiny_models import (
     BUCKETS,
     D_MODEL,
@@ -45,12 +45,7 @@ every_form = pytest.mark.parametrize("relative", RELATIVE, ids=lambda r: r.kind)
 
 def layer_of(relative: Any, kind: Any = "encoder", cls: Any = None) -> Any:
     torch.manual_seed(0)
-    scheme = Tupe(max_positions=1200, relative=relative)
-    layer = configured(scheme, kind, cls=cls).double()
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.add_(0.5 * torch.randn_like(parameter))
-    return layer
+    return loud(configured(Tupe(max_positions=1200, relative=relative), kind, cls=cls))
 
 
 def own_vectors(layer: Any, at: Tensor, projection: str) -> Tensor:
