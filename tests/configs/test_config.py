@@ -348,21 +348,6 @@ def test_workers_and_batches_suit_the_device_unless_they_are_set() -> None:
     assert suited("cpu", *given) == suited("cuda", *given) == [0, 7, 8]
 
 
-def test_diff_names_kinds_and_fields() -> None:
-    other = replace(
-        CONFIG, tokenizer=schema.Marian(), data=DataConfig(corpus=schema.Phrasebook(n_train=5))
-    )
-    assert diff(CONFIG, CONFIG) == []
-    assert diff(CONFIG, other) == [
-        ("tokenizer", "subword", "marian"),
-        ("tokenizer.algorithm", "bpe", None),
-        ("tokenizer.vocab_size", 8000, None),
-        ("tokenizer.sampling", 0.0, None),
-        ("data.corpus.n_train", 20000, 5),
-        ("tokenizer.name_or_path", None, "Helsinki-NLP/opus-mt-fr-en"),
-    ]
-
-
 # ----------------------------------------------------------------------------------------- position
 
 ORIGINAL = "transformer_512dh8_e6d6_epochbased"

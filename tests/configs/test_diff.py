@@ -25,15 +25,15 @@ def mine(tmp_path: Path) -> Path:
 
 
 CHANGED = apply_overrides(
-    Config(name="x"), ["model.d_ff=96", "model.position=learnable", "data.batch_size=5000"]
+    Config(name="x"), ["model.d_ff=96", "model.position=alibi", "data.batch_size=5000"]
 )
 LINES = (
-    "model.position: 'sinusoidal' -> 'learnable'\n"
+    "model.position: 'sinusoidal' -> 'alibi'\n"
     "model.position.base: 10000.0 -> None\n"
     "model.position.layout: 'interleaved' -> None\n"
-    "model.position.max_positions: None -> 512\n"
     "model.d_ff: 2048 -> 96\n"
     "data.batch_size: 4096 -> 5000\n"
+    "model.position.asymmetry: None -> 0.0\n"
 )
 
 
@@ -61,7 +61,7 @@ def test_a_line_for_each_field(compared: Scripts, mine: Path, tmp_path: Path, ma
     other = make(tmp_path)
     assert compared("--config", mine, "--diff", other) == Ended(0, LINES, "")
     changes = ["--set", "model.d_ff=96", "--set", "data.batch_size=5000", "--set", "name=x"]
-    changes += ["--position", "learnable"]
+    changes += ["--position", "alibi"]
     assert compared("--config", mine, *changes, "--diff", other) == Ended(0, "", "no difference\n")
     there = compared("--resume", other, "--diff", mine) if make is checkpoint_of else None
     assert there is None or "model.d_ff: 96 -> 2048\n" in there.out

@@ -293,7 +293,6 @@ def test_fire_stays_finite_where_its_formula_is_not_defined(c: float, threshold:
 
 # buckets, largest distance
 SETTINGS = [(32, 128), (32, 256), (16, 128), (8, 20), (64, 512), (4, 5), (12, 96), (10, 40)]
-both_kinds = pytest.mark.parametrize("bidirectional", [False, True])
 
 
 def check_buckets(buckets_of: Callable[..., Tensor]) -> None:

@@ -17,7 +17,6 @@ from models.positional_encodings.dape import Dape as Layer, dape_term
 BIASES: list[Any] = [Alibi(), BUCKETS, Kerple(), Fire(width=4), Sandwich(width=8)]
 T5_UNSCALED: Any = POSITIONS["t5_unscaled"]
 WIDTH, DH = 5, 8
-every_bias = pytest.mark.parametrize("bias", [*BIASES, T5_UNSCALED], ids=lambda b: b.kind)
 
 
 def layer_of(bias: Any, kind: Any = "encoder", cls: Any = None) -> Any:
@@ -56,7 +55,7 @@ def test_every_bias_can_stand_in_it() -> None:
     assert {type(bias) for bias in BIASES} == set(get_args(Bias))
 
 
-@every_bias
+@pytest.mark.parametrize("bias", [*BIASES, T5_UNSCALED], ids=lambda b: b.kind)
 def test_logits_are_those_of_the_paper(bias: Any) -> None:
     check_logits(layer_of(bias), 1.0 if bias == T5_UNSCALED else 1 / math.sqrt(DH))
 

@@ -59,19 +59,12 @@ def frequencies_of(scaling: Any) -> Frequencies:
     return frequencies
 
 
-def llama(kind: str, dim: int, base: float = 10000.0, length: int = 2048, **scaling: Any):
-    return LlamaConfig(
-        hidden_size=2 * dim,
-        num_attention_heads=2,
-        head_dim=dim,
-        max_position_embeddings=length,
-        rope_parameters={"rope_type": kind, "rope_theta": base, **scaling},
-    )
-
-
-def hf(kind: str, dim: int, *, seq_len: int | None = None, **settings: Any):
+def hf(kind: str, dim: int, *, base=10000.0, length=2048, seq_len=None, **scaling: Any) -> Any:
     """The inverse frequencies and attention factor of transformers."""
-    return ROPE_INIT_FUNCTIONS[kind](llama(kind, dim, **settings), "cpu", seq_len=seq_len)
+    parameters = {"rope_type": kind, "rope_theta": base, **scaling}
+    shape = {"hidden_size": 2 * dim, "num_attention_heads": 2, "head_dim": dim}
+    config = LlamaConfig(**shape, max_position_embeddings=length, rope_parameters=parameters)
+    return ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=seq_len)
 
 
 def test_frequencies_come_in_the_type_asked_for_rounded_once() -> None:

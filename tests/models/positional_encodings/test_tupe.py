@@ -40,7 +40,6 @@ from utils.errors import UserError
 DH = D_MODEL // N_HEADS
 RELATIVE: list[Any] = [NoPosition(), BUCKETS, Alibi()]
 UNSCALED: Any = POSITIONS["t5_unscaled"]
-every_form = pytest.mark.parametrize("relative", RELATIVE, ids=lambda r: r.kind)
 
 
 def layer_of(relative: Any, kind: Any = "encoder", cls: Any = None) -> Any:
