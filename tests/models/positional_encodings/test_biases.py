@@ -13,8 +13,10 @@ from references import ANYWHERE, DOUBLE, catches, close, distances, normal
 from tiny_models import configured, tiny_config
 from torch import Tensor
 from transformers import T5Config
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
-from x_transformers.x_transformers import AlibiPositionalBias
+from x_transformers.x_transformers import AlibiPositionalBias, RelativePositionBias
 
 import configs.positions as config
 from models.attention.multi_head import SelfAttention
@@ -132,11 +134,16 @@ def check_slopes(slopes_of: Callable[[int], Tensor]) -> None:
         close(slopes_of(n), theirs)
 
 
-def test_alibi_is_that_of_x_transformers() -> None:
+def test_alibi_is_that_of_x_transformers_bloom_and_mpt() -> None:
     check_slopes(partial(alibi_slopes, dtype=DOUBLE))
+    n = 11
     for heads in (3, 8):
-        ours = whole(bias_of(Alibi(n_heads=heads)), 11)
-        close(ours, AlibiPositionalBias(heads=heads)(11, 11), 1e-6)
+        ours = whole(bias_of(Alibi(n_heads=heads)), n)
+        close(ours, AlibiPositionalBias(heads=heads)(n, n), 1e-6)
+        # The others add slope * j, which differs from the bias of the last query by a constant.
+        bloom = build_alibi_tensor(torch.ones(1, n), heads, torch.float32)[:, 0]
+        close(ours[:, -1], bloom - bloom[:, -1:], 1e-6)
+        close(ours[:, -1], build_mpt_alibi_tensor(heads, n)[:, 0], 1e-6)
 
 
 def check_behind_a_mask(cls: type[Alibi]) -> None:
@@ -292,6 +299,7 @@ def test_fire_stays_finite_where_its_formula_is_not_defined(c: float, threshold:
 # ------------------------------------------------------------------------------------- T5's buckets
 
 # buckets, largest distance
+both_kinds = pytest.mark.parametrize("bidirectional", [False, True])
 SETTINGS = [(32, 128), (32, 256), (16, 128), (8, 20), (64, 512), (4, 5), (12, 96), (10, 40)]
 
 
@@ -316,6 +324,17 @@ def test_t5s_buckets_follow_the_definition_exactly() -> None:
     check_buckets(t5_buckets)
 
 
+@both_kinds
+@pytest.mark.parametrize(("n_buckets", "far"), SETTINGS[:5])
+def test_t5s_buckets_are_those_of_others(n_buckets: int, far: int, bidirectional: bool) -> None:
+    rel = torch.arange(-2 * far, 2 * far + 1)
+    ours = t5_buckets(rel, n_buckets=n_buckets, max_distance=far, bidirectional=bidirectional)
+    theirs = T5Attention._relative_position_bucket(rel, bidirectional, n_buckets, far)
+    assert torch.equal(ours, theirs)
+    buckets = RelativePositionBias._relative_position_bucket
+    assert torch.equal(ours, buckets(rel, not bidirectional, n_buckets, far))
+
+
 # One more of either, and tokens 20 apart fall into other buckets.
 SIZES = {"num_buckets": 16, "max_distance": 20}
 
@@ -332,6 +351,20 @@ def t5_attention(bidirectional: bool, d_model: int = H * HEAD_DIM) -> T5Attentio
     settings = T5Config(**shape, is_decoder=not bidirectional, use_cache=False)
     attention = T5Attention(settings, has_relative_attention_bias=True, layer_idx=0)
     return attention.requires_grad_(False)
+
+
+@both_kinds
+def test_t5s_bias_is_that_of_others(bidirectional: bool) -> None:
+    torch.manual_seed(3)
+    module = t5(True)("encoder" if bidirectional else "decoder")
+    theirs = t5_attention(bidirectional)
+    other = RelativePositionBias(scale=1.0, causal=not bidirectional, heads=H, **SIZES)
+    for table in (theirs.relative_attention_bias, other.relative_attention_bias):
+        table.weight.data = module.table.data
+    bias, keys = bias_of(module), torch.arange(153)
+    assert torch.equal(whole(bias, 200), theirs.compute_bias(200, 200)[0])
+    assert torch.equal(bias(keys[-3:], keys), other(3, 153))
+    assert torch.equal(bias(keys[-1:], keys), theirs.compute_bias(1, 153, past_seen_tokens=152)[0])
 
 
 def test_a_decoder_of_t5_spends_all_its_buckets_on_the_past() -> None:

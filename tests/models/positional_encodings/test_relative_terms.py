@@ -28,7 +28,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import (
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import (
     _apply_relative_key_position_encoding,
 )
-from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
+from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
 import configs.positions as config
 from models.positional_encodings import deberta as deberta_module, transformer_xl
@@ -260,6 +260,15 @@ def check_xlnet(make: Callable[[], PositionScheme]) -> None:
             for n_memory in (0, 4):
                 q, k, places, theirs = xlnets_weights(layer, n_memory)
                 close(logits_of(module, q, k, places).softmax(-1), theirs)
+
+
+def test_the_sinusoids_of_distances_are_xlnets() -> None:
+    shape = {"d_model": D_MODEL, "n_head": H, "n_layer": 1, "d_inner": 8}
+    n, model = 6, XLNetModel(XLNetConfig(vocab_size=5, **shape, attn_type="bi"))
+    theirs = model.relative_positional_encoding(n, n)[:, 0]  # rows for distances n .. -n + 1
+    table, index = relative_sinusoids(torch.arange(n), torch.arange(n), D_MODEL, dtype=DOUBLE)
+    rows = n - (torch.arange(n)[:, None] - torch.arange(n))
+    close(table[index].float(), theirs[rows], 1e-6)
 
 
 def changed(change: Callable[..., tuple]) -> Terms:

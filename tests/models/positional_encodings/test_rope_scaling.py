@@ -24,6 +24,10 @@ from tiny_models import configured
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import (
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb as llama_rotate,
+)
 from x_transformers.x_transformers import RotaryEmbedding as XTransformersRotary
 
 from configs.positions import DynamicNtkScaling, LinearScaling, NtkScaling, Rope, YarnScaling
@@ -59,12 +63,19 @@ def frequencies_of(scaling: Any) -> Frequencies:
     return frequencies
 
 
-def hf(kind: str, dim: int, *, base=10000.0, length=2048, seq_len=None, **scaling: Any) -> Any:
+def llama(kind: str, dim: int, base: float = 10000.0, length: int = 2048, **scaling: Any):
+    return LlamaConfig(
+        hidden_size=2 * dim,
+        num_attention_heads=2,
+        head_dim=dim,
+        max_position_embeddings=length,
+        rope_parameters={"rope_type": kind, "rope_theta": base, **scaling},
+    )
+
+
+def hf(kind: str, dim: int, *, seq_len: int | None = None, **settings: Any):
     """The inverse frequencies and attention factor of transformers."""
-    parameters = {"rope_type": kind, "rope_theta": base, **scaling}
-    shape = {"hidden_size": 2 * dim, "num_attention_heads": 2, "head_dim": dim}
-    config = LlamaConfig(**shape, max_position_embeddings=length, rope_parameters=parameters)
-    return ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=seq_len)
+    return ROPE_INIT_FUNCTIONS[kind](llama(kind, dim, **settings), "cpu", seq_len=seq_len)
 
 
 def test_frequencies_come_in_the_type_asked_for_rounded_once() -> None:
@@ -260,6 +271,23 @@ def test_queries_and_keys_stand_where_their_positions_say(causal: bool) -> None:
         length, query = i + 1 if causal else 13, q[:, :, row, None]
         expected = logits_at(length, query, k[:, :, :seen], torch.tensor([i]), keys[:seen])
         close(logits[:, :, row, None, :seen], expected)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_the_last_query_is_that_of_transformers(layout: str) -> None:
+    n = 20
+    q, k, at = normal(1, 2, n, DIM).float(), normal(1, 2, n, DIM, seed=1).float(), torch.arange(n)
+    theirs = LlamaRotaryEmbedding(llama("dynamic", DIM, length=L, factor=FACTOR))
+    cos, sin = theirs(q, at[None])
+    order = torch.cat(pairs(layout, DIM))
+    theirs_q, theirs_k = llama_rotate(q[..., order], k[..., order], cos, sin)
+    expected = theirs_q @ theirs_k.mT * DIM**-0.5
+    position = dynamic(layout=layout)
+    causal = logits_of(position, q, k, Places(at, at, causal=True))
+    close(causal[:, :, -1], expected[:, :, -1], 1e-5)
+    # theirs has one length for all
+    assert (causal[:, :, -2, :-1] - expected[:, :, -2, :-1]).abs().max() > 1e-3
+    close(logits_of(position, q, k, Places(at, at)), expected, 1e-5)
 
 
 @either_mask
