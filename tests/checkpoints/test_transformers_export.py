@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import run_script
 from huggingface_hub import constants
-from made_runs import Scripts, untrained_run
+from made_runs import untrained_run
 from marian_files import (
     ENGLISH,
     FRENCH,
@@ -22,7 +22,7 @@ from marian_files import (
     with_two_vocabularies,
     write_marian_model,
 )
-from tiny_models import tiny_config, tiny_model, vocabulary
+from tiny_models import VOCAB, tiny_config, tiny_model, vocabulary
 from toy_runs import same
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
@@ -31,6 +31,7 @@ import test as test_script
 from checkpoints.ctranslate2 import convert
 from checkpoints.model_card import model_card
 from checkpoints.transformers_export import write_transformers
+from checkpoints.transformers_weights import to_ours, to_theirs
 from configs import schema
 from configs.schema import Config, DecodeConfig, Sinusoidal, Subword
 from tokenizer.base import BaseTokenizer
@@ -188,6 +189,21 @@ def test_out_and_in_again_not_a_bit_is_another(
     assert same(back.model.state_dict(), exported.model.state_dict())
 
 
+def test_tied_weights_may_be_given_once_and_the_bias_not_at_all() -> None:
+    changes: dict[str, Any] = {"norm": "post", "position": HALF, "tie_embeddings": "all"}
+    config, ours = (make(**changes, output_bias=True) for make in (tiny_config, tiny_model))
+    weights = to_theirs(ours.state_dict(), config)
+    names = ("lm_head.weight", "final_logits_bias", "model.decoder.embed_tokens.weight")
+    for name in (*names, "model.encoder.embed_tokens.weight"):
+        del weights[name]
+    back = to_ours(weights, config)
+    assert torch.equal(back["output.weight"], ours.output.weight)
+    assert torch.equal(back["output.bias"], torch.zeros(VOCAB, dtype=torch.float64))
+    del weights["model.encoder.layers.1.fc2.bias"]
+    with pytest.raises(KeyError, match=r"layers\.1\.fc2\.bias"):
+        to_ours(weights, config)
+
+
 @pytest.mark.parametrize("two_vocabularies", [False, True])
 def test_a_marian_model_comes_out_as_it_went_in(
     two_vocabularies: bool, marian_folder: Path, tmp_path: Path, home: Path
@@ -324,13 +340,9 @@ def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_script_writes_a_folder_whose_card_works(
-    run: Path,
-    tmp_path: Path,
-    home: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    run: Path, tmp_path: Path, home: Path, in_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    score = Scripts(test_script.main, capsys, monkeypatch)
+    score = in_process(test_script.main)
     assert score("--model_path", run, "--limit", "8").code == 0
     [scored] = (run / "results").glob("*_scores.json")
     (run / "results" / "other_scores.json").write_text(
@@ -362,9 +374,9 @@ def test_the_script_writes_a_folder_whose_card_works(
     monkeypatch.chdir(out)
     exec(snippet, {})
     translation = Translator.load(run, device="cpu").translate("Le chat dort.")
-    assert capsys.readouterr().out == f"{translation.text}\n"
+    assert score.capsys.readouterr().out == f"{translation.text}\n"
     again = ("--model_path", out, "--format", "transformers", "--output_dir", tmp_path / "again")
-    assert Scripts(script.main, capsys, monkeypatch)(*again).code == 0
+    assert in_process(script.main)(*again).code == 0
     without = (tmp_path / "again/README.md").read_text("utf-8")
     for words in ('`{"kind": ', "| trained for |"):
         assert (words in card, words in without) == (True, False)
@@ -426,12 +438,9 @@ def test_ctranslate2_has_no_equal_of_two_vocabularies(marian_folder: Path, tmp_p
 
 
 def test_a_refusal_leaves_nothing_behind(
-    trained_run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    trained_run: Path, tmp_path: Path, in_process: Any
 ) -> None:
-    call = Scripts(script.main, capsys, monkeypatch)
+    call = in_process(script.main)
     out = ("--output_dir", tmp_path / "out")
     ended = call("--model_path", trained_run, "--format", "transformers", *out)
     assert ended.error().startswith("model.position.kind = 'rope' cannot be exported")
