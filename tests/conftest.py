@@ -125,6 +125,26 @@ def marian_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes Scripts of a main."""
+    from made_runs import Scripts
+
+    return lambda main: Scripts(main, capsys, monkeypatch)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, which a few checkpoints fill; "mount" needs root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = [*"mount -t tmpfs -o size=4m tmpfs".split(), folder]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """For the tests of experiments, in whose folder the class lies."""
     from stand_in import StandIn

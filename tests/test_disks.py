@@ -11,10 +11,11 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
-from made_runs import Scripts, copy_run
+from made_runs import copy_run
 from toy_runs import run_here, toy_config
 
 SCORED = "--limit 2 --device cpu --set evaluate.bootstrap_samples=2"
@@ -41,13 +42,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def disk(tmp_path: Path, run: Path) -> Iterator[Path]:
-    """A small file system with the run and a text on it; "mount" needs root."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = [*"mount -t tmpfs -o size=4m tmpfs".split(), folder]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("file systems cannot be mounted here")
+def disk(small_disk: Path, run: Path) -> Iterator[Path]:
+    """With the run and a text on it."""
+    folder = small_disk
     copy_run(run, folder).rename(folder / "run")
     (folder / "text").write_text("le chat\nle chien\n", "utf-8")
     candidate = {"text": "the cat", "score": -1, "log_prob": -1, "finished": True}
@@ -58,7 +55,6 @@ def disk(tmp_path: Path, run: Path) -> Iterator[Path]:
     yield folder
     gc.collect()  # Python 3.13 closes what frames of an error hold when it collects them
     gc.unfreeze()
-    subprocess.run(["umount", folder], check=True)
 
 
 @contextlib.contextmanager
@@ -98,12 +94,12 @@ def files(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", SCRIPTS, ids=lambda command: command.partition(" --")[0])
 def test_a_script_that_cannot_write_says_so_and_leaves_what_was_there(
-    disk: Path, command: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    disk: Path, command: str, in_process: Any
 ) -> None:
     if "ctranslate2" in command:
         pytest.importorskip("ctranslate2")
     name, *rest = command.replace("DISK", str(disk)).split()
-    run_it = Scripts(importlib.import_module(name).main, capsys, monkeypatch)
+    run_it = in_process(importlib.import_module(name).main)
     arguments = [*rest, "--model_path", disk / "run"]
     before = files(disk)
     if name != "export":  # which takes a new folder alone

@@ -5,13 +5,13 @@ import gzip
 import io
 import socket
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, tiny_args
 from fuzz_inputs import packed
-from made_runs import Scripts
 
 import inference
 import test as test_script
@@ -142,10 +142,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_demo_never_asks_for_the_network(
-    tmp_path: Path,
-    no_network: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, no_network: list[str], in_process: Any
 ) -> None:
     short = ("train.max_steps=2", "data.corpus.n_train=80", "evaluate.bootstrap_samples=2")
     short += ("evaluate.bleu_every_epochs=0", "decode.max_len=5")
@@ -155,7 +152,7 @@ def test_the_demo_never_asks_for_the_network(
         (inference.main, ["--src_text", "Le chat dort."]),
         (test_script.main, ["--limit", "3"]),
     ):
-        ended = Scripts(main, capsys, monkeypatch)("--model_path", run, *args)
+        ended = in_process(main)("--model_path", run, *args)
         assert ended.code == 0, ended
     assert no_network == []
 

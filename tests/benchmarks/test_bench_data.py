@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_runs import Scripts, copy_run
+from made_runs import copy_run
 
 import inference
 import test as test_script
@@ -28,21 +28,10 @@ from data.corpora.build import build_corpus
 from tokenizer.subword import SubwordTokenizer
 from utils.errors import UserError
 
-SMALL = (
-    "tokenizer.vocab_size=300",
-    "data.corpus.n_validation=10",
-    "data.corpus.n_test=10",
-    "data.batch_size=256",
-)
-
-
-PARTS = [
-    "making the tokenizer",
-    "tokenising",
-    "token cache, built",
-    "token cache, opened",
-    "forming batches",
-]
+SMALL = "tokenizer.vocab_size=300 data.corpus.n_validation=10 data.corpus.n_test=10".split()
+SMALL += ["data.batch_size=256"]
+PARTS = ["making the tokenizer", "tokenising", "token cache, built", "token cache, opened"]
+PARTS += ["forming batches"]
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +106,9 @@ def test_the_text_is_cut_and_the_cache_built_in_every_round_and_then_opened(
     assert np.array_equal(opened.src_ids, split.src_ids)
 
 
-def test_the_script_writes_both_tables_of_the_data(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_script_writes_both_tables_of_the_data(tmp_path: Path, in_process: Any) -> None:
     settings = [part for text in SMALL for part in ("--set", text)]
-    done = Scripts(bench_data.main, capsys, monkeypatch)(
+    done = in_process(bench_data.main)(
         *"--only data --sentences 150 --rounds 2".split(), *settings, "--output_dir", tmp_path
     )
     assert done.code == 0, done.err
@@ -188,14 +175,11 @@ def test_training_makes_a_run_before_it_is_ended(real: dict[str, Script], tmp_pa
     "main", [inference.main, test_script.main, visualize.main], ids=lambda main: main.__module__
 )
 def test_each_script_prints_what_is_waited_for(
-    real: dict[str, Script],
-    main: Any,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    real: dict[str, Script], main: Any, in_process: Any
 ) -> None:
     name = f"{main.__module__}.py"
     [script] = [script for script in real.values() if script.args[0] == name]
-    done = Scripts(main, capsys, monkeypatch)(*script.args[1:])
+    done = in_process(main)(*script.args[1:])
     assert done.code == 0, done.err
     assert any(re.search(script.pattern, line) for line in done.out.splitlines())
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from made_runs import Scripts, in_this_process, untrained_run
+from made_runs import in_this_process, untrained_run
 
 from benchmarks import bench_decode, common
 from benchmarks.bench_decode import (
@@ -160,16 +160,12 @@ def test_a_round_has_the_first_sentences_longest_first() -> None:
 
 
 def test_both_kinds_of_work_are_measured_for_all_systems(
-    apart: list[Any],
-    trained_run: Path,
-    tmp_path: Path,
-    capsys: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    apart: list[Any], trained_run: Path, tmp_path: Path, in_process: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(common, "REST_S", 0)
     alike = {"norm": "post", "position": Sinusoidal(layout="half")}
     run = untrained_run(trained_run, tmp_path, **alike)
-    done = Scripts(bench_decode.main, capsys, monkeypatch)(
+    done = in_process(bench_decode.main)(
         *"--size tiny --batch 4 8 --beam 1 2 --tokens 6 --device cpu".split(),
         *"--precision float32 int8 --rounds 2 --threads 1".split(),
         *("--model_path", run, "--output_dir", tmp_path / "out"),

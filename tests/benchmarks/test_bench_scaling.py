@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_runs import Scripts
 
 from benchmarks import bench_scaling, common
 from benchmarks.bench_scaling import AXES, KINDS, Point, decoding, fit, random_batch, runs, training
@@ -127,11 +126,10 @@ def test_the_axis_of_threads_is_left_out_on_a_gpu() -> None:
 
 
 def test_the_script_writes_tables_growths_and_a_picture(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, in_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common, "REST_S", 0)
-    script = Scripts(bench_scaling.main, capsys, monkeypatch)
-    done = script(*TINY.split(), "--rounds", "2", "--output_dir", tmp_path)
+    done = in_process(bench_scaling.main)(*TINY.split(), "--rounds", "2", "--output_dir", tmp_path)
     assert done.code == 0, done.err
     suffixes = sorted(path.name.removeprefix("bench_scaling") for path in tmp_path.iterdir())
     assert suffixes == [".json", ".md", ".png"]

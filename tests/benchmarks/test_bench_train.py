@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from made_runs import Scripts, in_this_process
+from made_runs import in_this_process
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -273,7 +273,7 @@ def numbers(value: Any) -> list[float]:
 
 
 def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, in_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brief = functools.partial(matrix_rate, most_s=0.02)
     monkeypatch.setattr(bench_train, "matrix_rate", brief)
@@ -283,7 +283,7 @@ def test_the_script_writes_tables_and_figures_of_all_models_and_schemes(
     monkeypatch.setitem(sys.modules, "joeynmt", None)  # not installed
     monkeypatch.setenv("COMPUTES_BF16", "yes")
     monkeypatch.setitem(common.DTYPES, "bfloat16", torch.float32)  # not every machine has it
-    done = Scripts(bench_train.main, capsys, monkeypatch)(
+    done = in_process(bench_train.main)(
         *("--size", "tiny", "--batch_tokens", "128", "--rounds", "2", "--steps", "1"),
         *("--precision", "float16", "--schemes", "rope,shaw", "--threads", "1", "--device", "cpu"),
         *("--peers", "torch", "joeynmt", "ours_graphs"),

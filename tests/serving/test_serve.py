@@ -20,7 +20,6 @@ from urllib.parse import urlencode
 import pytest
 import uvicorn
 from conftest import ROOT
-from made_runs import Scripts
 from starlette.exceptions import HTTPException
 
 import inference
@@ -389,13 +388,8 @@ def test_full_late_gone_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path) -> None:
-    args = (
-        "--model_path",
-        trained_run,
-        trained_run,
-        "--host",
-        "127.1",
-    )  # 127.0.0.1 by another name
+    # 127.0.0.1 by another name
+    args = ("--model_path", trained_run, trained_run, "--host", "127.1")
     with serving(*args) as server, ThreadPoolExecutor() as pool:
         assert server("GET", "/health", headers={"Host": "elsewhere.example"}).status == 400
         assert len(server("GET", "/models").json()["models"]) == 2
@@ -427,19 +421,15 @@ def test_a_second_ctrl_c_waits_for_nothing_and_a_terminal_is_not_needed(
 
 
 def test_what_it_cannot_serve_is_one_line(
-    trained_run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    trained_run: Path, tmp_path: Path, in_process: Any
 ) -> None:
-    start = Scripts(serve.main, capsys, monkeypatch)
+    start = in_process(serve.main)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         said = start("--model_path", trained_run, "--port", port).error()
         assert re.match(rf"--host 127.0.0.1 --port {port}: Address already in use; give", said)
-    assert (
-        start("--port", "0", "--runs_dir", tmp_path).error().startswith("no run with a checkpoint")
-    )
+    said = start("--port", "0", "--runs_dir", tmp_path).error()
+    assert said.startswith("no run with a checkpoint")
     assert start("--port", "99999").error() == "--port 99999: from 0 to 65535"
     said = start("--cors", "https://example.org/").error()
     assert said == "--cors https://example.org/: scheme and host alone, such as https://example.org"

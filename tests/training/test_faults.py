@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,18 +72,6 @@ def steps_of(run: Run) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------- the disk
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, which a few checkpoints fill; "mount" needs root."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = [*"mount -t tmpfs -o size=700k tmpfs".split(), folder]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("file systems cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
 
 
 def test_a_folder_that_became_read_only_is_one_clear_line(

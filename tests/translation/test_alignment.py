@@ -3,11 +3,12 @@
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import ROOT
-from made_runs import Scripts, untrained_run
+from made_runs import untrained_run
 
 import inference
 import test as test_script
@@ -230,12 +231,9 @@ def test_the_best_heads_are_those_of_the_lowest_error() -> None:
 
 
 def test_inference_writes_links_behind_a_tab_in_json_and_under_the_blocks(
-    trained_run: Path,
-    capsys: pytest.CaptureFixture[str],
-    translator: Translator,
-    monkeypatch: pytest.MonkeyPatch,
+    trained_run: Path, translator: Translator, in_process: Any
 ) -> None:
-    infer = Scripts(inference.main, capsys, monkeypatch)
+    infer = in_process(inference.main)
     plain = ("--model_path", trained_run, "--device", "cpu", "--search", "greedy")
     args = (*plain, "--align", "--align_with", "1:2")
     text, source = "Le chat dort.", b"Le chat dort.\n\nIl y a un livre.\n"
@@ -253,10 +251,7 @@ def test_inference_writes_links_behind_a_tab_in_json_and_under_the_blocks(
 
 
 def test_test_reports_the_error_by_layer_and_chooses_heads_on_the_first_pairs(
-    trained_run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    trained_run: Path, tmp_path: Path, in_process: Any
 ) -> None:
     french = ["Le chat dort.", "Oui.", "Il y a un livre.", "Le chien dort."] * 2
     english = ["The cat sleeps now.", "Yes.", "There is a book.", "The dog sleeps."] * 2
@@ -264,7 +259,7 @@ def test_test_reports_the_error_by_layer_and_chooses_heads_on_the_first_pairs(
     for suffix, lines in (("fr", french), ("en", english), ("talp", links)):
         (tmp_path / f"test.{suffix}").write_text("".join(f"{line}\n" for line in lines))
     args = ["--align", tmp_path / "test.talp", "--model_path", trained_run, "--device", "cpu"]
-    score = Scripts(test_script.main, capsys, monkeypatch)
+    score = in_process(test_script.main)
     done = score(*args, "--align_dev", "4")
     assert (done.code, done.err) == (0, "")
     *_, given, chosen, rest = done.out.splitlines()

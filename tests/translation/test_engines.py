@@ -220,10 +220,10 @@ def test_auto_says_what_it_takes_and_why_not(
 
 
 def test_a_lower_precision_has_results_of_its_own_and_the_exact_loss(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path, in_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMPUTES_BF16", "yes")
-    score = Scripts(test_script.main, capsys, monkeypatch)
+    score = in_process(test_script.main)
     few = ("--model_path", run, "--limit", "4", "--set", "evaluate.bootstrap_samples=2")
     exact = ("--engine", "ctranslate2")
     for args in ((), exact, (*exact, "--compute_type", "int8"), ("--precision", "bf16")):

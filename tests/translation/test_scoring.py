@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 import torch
-from made_runs import Scripts, copy_run
+from made_runs import copy_run
 
 import test as test_script
 import tune
@@ -264,12 +264,13 @@ def test_the_best_is_the_highest_and_of_equals_the_cheapest() -> None:
 
 @pytest.mark.slow
 def test_every_cell_of_the_grid_is_the_score_of_test_py_and_the_flags_name_the_best(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, in_process: Any
 ) -> None:
     table = tmp_path / "grid.md"
     args = ("--beam", "3", "1", "--length_penalty", "0", "1.5", "--limit", "4", "--markdown", table)
     table.symlink_to(tmp_path / "kept.md")
-    ended = Scripts(tune.main, capsys, monkeypatch)("--model_path", run, *args)
+    search = in_process(tune.main)
+    ended = search("--model_path", run, *args)
     assert ended.code == 0, ended
     assert table.is_symlink()
     assert ended.err.count("length penalty") == 3  # a beam of 1 is searched once
@@ -288,7 +289,7 @@ def test_every_cell_of_the_grid_is_the_score_of_test_py_and_the_flags_name_the_b
     [best] = [line for line in ended.out.splitlines() if line.startswith("python test.py")]
     assert found[best] == max(found.values())
     newest = ["--runs_dir", run.parent, "--beam", "1", "--length_penalty", "0", "--limit", "2"]
-    ended = Scripts(tune.main, capsys, monkeypatch)(*newest)
+    ended = search(*newest)
     assert f" --model_path {run}\n" in ended.out, ended
 
 
