@@ -2,28 +2,27 @@
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from references import ANYWHERE, by_pair, catches, close, logits_of, normal
 from tiny_models import N_HEADS, configured, sources, tiny_model
 from torch import Tensor
 from x_transformers.x_transformers import PolarEmbedding, apply_polar_pos_emb
 
 import configs.positions as config
-from models.positional_encodings.base import Places, Role
-from models.positional_encodings.pope import Pope, polar
+from models.positional_encodings.base import Places
 
 BASE, DH = 100.0, 8
 ROPE, POPE = config.Rope(), config.Pope()
 Q, K = normal(2, N_HEADS, 9, DH, seed=1), normal(2, N_HEADS, 9, DH, seed=2)
 
 
-def module(cls: Any = None) -> Any:
+def module() -> Any:
     """With phases on both sides of their bounds."""
-    made = configured(config.Pope(base=BASE), cls=cls).double()
+    made = configured(config.Pope(base=BASE)).double()
     with torch.no_grad():
         made.delta.copy_(-3 + 4 * normal(N_HEADS, DH, seed=3))
     return made
@@ -33,26 +32,29 @@ def softplus(x: float) -> float:
     return math.log1p(math.exp(x))
 
 
-def pope_by_pair(q: Tensor, k: Tensor, delta: Tensor, places: Places) -> Tensor:
+def bounded(phase: float) -> float:
+    return min(0.0, max(-2 * math.pi, phase))
+
+
+def paper(m: int, n: int, c: int, phase: float) -> float:
+    return (n - m) * BASE ** (-c / DH) + bounded(phase)
+
+
+def check_logits(
+    made: Any, angle: Any = paper, magnitude: Any = softplus, scale: float = DH**-0.5
+) -> None:
     """Element by element: magnitudes, and the cosine of the distance and the bounded phase."""
-
-    def entry(i: int, j: int, m: int, n: int) -> Tensor:
-        logit = torch.zeros(q.shape[:2], dtype=q.dtype)
-        for b in range(q.shape[0]):
-            for h in range(N_HEADS):
-                for c in range(DH):
-                    phase = min(0.0, max(-2 * math.pi, delta[h, c].item()))
-                    magnitude = softplus(q[b, h, i, c].item()) * softplus(k[b, h, j, c].item())
-                    logit[b, h] += magnitude * math.cos((n - m) * BASE ** (-c / DH) + phase)
-        return logit / math.sqrt(DH)
-
-    return by_pair(places.q_positions, places.k_positions, entry)
-
-
-def check_logits(made: Any) -> None:
     for where in ANYWHERE.values():
         q, k, places = Q[:, :, : len(where[0])], K[:, :, : len(where[1])], Places(*where)
-        close(logits_of(made, q, k, places), pope_by_pair(q, k, made.delta, places))
+
+        def entry(i: int, j: int, m: int, n: int, q: Tensor = q, k: Tensor = k) -> Tensor:
+            logit = torch.zeros(q.shape[:2], dtype=q.dtype)
+            for b, h, c in itertools.product(*map(range, (len(q), N_HEADS, DH))):
+                size = magnitude(q[b, h, i, c].item()) * magnitude(k[b, h, j, c].item())
+                logit[b, h] += size * math.cos(angle(m, n, c, made.delta[h, c].item()))
+            return scale * logit
+
+        close(logits_of(made, q, k, places), by_pair(*where, entry))
 
 
 def test_logits_are_those_of_the_paper() -> None:
@@ -103,48 +105,21 @@ def test_magnitudes_and_angles_are_computed_in_full_precision() -> None:
 # ----------------------------------------------------------------------------------------- mistakes
 
 
-def rotated_by(angles: Any, magnitude: Any = F.softplus) -> Any:
-    """A Pope whose angles are angles(positions, c, delta or 0 for queries), [H,T,Dh]."""
-
-    class Mistaken(Pope):
-        def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
-            bounded = self.delta.clamp(-2 * math.pi, 0)[:, None]
-            phase = bounded if role == "key" else 0 * bounded
-            by = angles(positions[:, None], torch.arange(DH).to(x), phase)
-            return torch.cat((magnitude(x) * by.cos(), magnitude(x) * by.sin()), dim=-1)
-
-    return Mistaken
-
-
-class _UnboundedPhase(Pope):
-    def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
-        theta = BASE ** (-torch.arange(DH).to(x) / DH)
-        return polar(x, positions[:, None] * theta + (role == "key") * self.delta[:, None])
-
-
-class _ScaledByItsWidth(Pope):
-    def logit_scale(self, head_dim: int, places: Places) -> float:
-        return (2 * head_dim) ** -0.5
-
-
-def right(at: Tensor, c: Tensor, phase: Tensor) -> Tensor:
-    return at * BASE ** (-c / DH) + phase
-
-
-MISTAKES = {
-    "frequencies of RoPE's pairs": rotated_by(lambda at, c, p: at * BASE ** (-2 * c / DH) + p),
-    "pairs share a frequency": rotated_by(lambda at, c, p: right(at, c - c % 2, p)),
-    "the phase at both sides": rotated_by(lambda at, c, p: at * BASE ** (-c / DH)),
-    "the phase reversed": rotated_by(lambda at, c, p: right(at, c, -p)),
-    "the phase turns with position": rotated_by(lambda at, c, p: at * (BASE ** (-c / DH) + p)),
-    "signed magnitudes": rotated_by(right, lambda x: x),
-    "relu": rotated_by(right, torch.relu),
-    "unbounded": _UnboundedPhase,
-    "scaled by its width": _ScaledByItsWidth,
+MISTAKES: dict[str, dict[str, Any]] = {
+    "frequencies of RoPE's pairs": {"angle": lambda m, n, c, p: paper(m, n, 2 * c, p)},
+    "pairs share a frequency": {"angle": lambda m, n, c, p: paper(m, n, c - c % 2, p)},
+    "the phase at both sides": {"angle": lambda m, n, c, p: paper(m, n, c, 0.0)},
+    "the phase reversed": {"angle": lambda m, n, c, p: paper(m, n, c, 0.0) - bounded(p)},
+    "the phase turns with position": {
+        "angle": lambda m, n, c, p: paper(m, n, c, 0.0) + n * bounded(p)
+    },
+    "signed magnitudes": {"magnitude": lambda x: x},
+    "relu": {"magnitude": lambda x: max(0.0, x)},
+    "unbounded": {"angle": lambda m, n, c, p: paper(m, n, c, 0.0) + p},
+    "scaled by its width": {"scale": (2 * DH) ** -0.5},
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_known_mistake_is_caught(mistake: str) -> None:
-    check_logits(module(rotated_by(right)))
-    catches(check_logits, module(MISTAKES[mistake]))
+    catches(partial(check_logits, **MISTAKES[mistake]), module())

@@ -2,11 +2,11 @@
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from references import catches, close, loud, normal
 from tiny_models import D_MODEL, N_HEADS, configured, tiny_config
 from torch import Tensor
@@ -15,17 +15,15 @@ import configs.positions as config
 from configs.position_names import POSITIONS
 from models.attention.multi_head import SelfAttention
 from models.positional_encodings.base import Places
-from models.positional_encodings.repo import Repositioned
-from models.positional_encodings.selective import SelectiveRotary
 
 BASE, DH, T = 100.0, 8, 7
 X, QKV = normal(2, T, D_MODEL, seed=1), normal(2, T, 3, N_HEADS, DH, seed=2)
 AT = torch.arange(T)
 
 
-def module(cls: Any = None) -> Any:
+def module() -> Any:
     torch.manual_seed(0)
-    return loud(configured(config.SelectiveRope(base=BASE, rank=3), cls=cls))
+    return loud(configured(config.SelectiveRope(base=BASE, rank=3)))
 
 
 def logits_by_pair(qkv: Tensor, angle: Any) -> Tensor:
@@ -51,13 +49,17 @@ def logits_of(made: Any, x: Tensor = X, qkv: Tensor = QKV) -> Tensor:
     return q @ k.mT
 
 
-def check_selective(made: Any) -> None:
+def sums(steps: Tensor, h: int, t: int, c: int) -> Any:
+    """Of steps [T,H,Dh/2], those up to a token's own."""
+    return sum(steps[s, h, c].item() for s in range(t + 1))
+
+
+def check_selective(made: Any, turn: Any = sums) -> None:
     weight, bias = made.up.weight @ made.down.weight, made.up.bias
-    steps = (weight @ X[..., None])[..., 0] + bias  # [B,T,d/2]
+    steps = ((weight @ X[..., None])[..., 0] + bias).unflatten(-1, (N_HEADS, -1))
 
     def angle(b: int, h: int, t: int, c: int) -> float:
-        turn = sum(steps[b, s, h * DH // 2 + c].item() for s in range(t + 1))
-        return turn * BASE ** (-2 * c / DH)
+        return turn(steps[b], h, t, c) * BASE ** (-2 * c / DH)
 
     close(logits_of(made), logits_by_pair(QKV, angle))
 
@@ -68,23 +70,27 @@ def test_pairs_turn_by_sums_of_what_the_tokens_say() -> None:
     assert torch.equal(fresh.up.bias, torch.ones(D_MODEL // 2))
 
 
-def repositioned(cls: Any = None) -> Any:
+def repositioned() -> Any:
     torch.manual_seed(0)
-    return loud(configured(config.Repo(base=BASE, width=5, rope_layers=0), cls=cls))
+    return loud(configured(config.Repo(base=BASE, width=5, rope_layers=0)))
 
 
-def check_repo(made: Any) -> None:
+def gated(gate: float, content: float) -> float:
+    return content * gate / (1 + math.exp(-gate))
+
+
+def check_repo(made: Any, unit: Any = gated, own: Any = lambda places, *at: places[at]) -> None:
     def place(b: int, h: int, t: int) -> float:
         total = 0.0
         for w in range(5):
             gate, content = (
                 (layer.weight[w] @ X[b, t]).item() for layer in (made.gate, made.content)
             )
-            total += made.place.weight[h, w].item() * content * gate / (1 + math.exp(-gate))
+            total += made.place.weight[h, w].item() * unit(gate, content)
         return total
 
     places = {(b, h, t): place(b, h, t) for b in range(2) for h in range(N_HEADS) for t in range(T)}
-    angles = lambda b, h, t, c: places[b, h, t] * BASE ** (-2 * c / DH)  # noqa: E731
+    angles = lambda b, h, t, c: own(places, b, h, t) * BASE ** (-2 * c / DH)  # noqa: E731
     close(logits_of(made), logits_by_pair(QKV, angles))
 
 
@@ -140,54 +146,27 @@ def test_without_a_state_it_refuses() -> None:
 # ----------------------------------------------------------------------------------------- mistakes
 
 
-def with_state(change: Any) -> Any:
-    class Mistaken(SelectiveRotary):
-        def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
-            return change(super().token_state(x, last))
-
-    return Mistaken
-
-
-class _OneTurnForAllPairs(SelectiveRotary):
-    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
-        return super().token_state(x, last)[..., :1]
-
-
-def exclusive(state: Tensor) -> Tensor:
-    return torch.cat((torch.zeros_like(state[:, :, :1]), state[:, :, :-1]), dim=2)
-
-
-MISTAKES = {
-    "no sum": with_state(lambda s: s.diff(dim=2, prepend=torch.zeros_like(s[:, :, :1]))),
-    "summed over heads": with_state(lambda s: s.cumsum(1)),
-    "the step of the key instead of the query": with_state(exclusive),
-    "summed from the end": with_state(lambda s: s[:, :, -1:] - s),
-    "one turn for all pairs": _OneTurnForAllPairs,
+MISTAKES: dict[str, Any] = {
+    "no sum": lambda steps, h, t, c: steps[t, h, c].item(),
+    "summed over heads": lambda steps, h, t, c: sum(sums(steps, i, t, c) for i in range(h + 1)),
+    "the step of the key instead of the query": lambda steps, h, t, c: sums(steps, h, t - 1, c),
+    "summed from the end": lambda steps, h, t, c: sums(steps.flip(0), h, T - 2 - t, c),
+    "one turn for all pairs": lambda steps, h, t, c: sums(steps, h, t, 0),
 }
-
-
-class _GatedContent(Repositioned):
-    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
-        places = F.silu(self.content(x)) * self.gate(x)
-        return self.place(places).transpose(1, 2)[..., None]
-
-
-class _OneNetworkForAllHeads(Repositioned):
-    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
-        return super().token_state(x, last).mean(1, keepdim=True)
-
-
-class _Summed(Repositioned):
-    def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor:
-        return super().token_state(x, last).cumsum(2)
-
-
-@pytest.mark.parametrize("cls", [_GatedContent, _OneNetworkForAllHeads, _Summed])
-def test_a_known_mistake_of_the_network_is_caught(cls: Any) -> None:
-    catches(check_repo, repositioned(cls))
+MISTAKES_OF_THE_NETWORK: dict[str, dict[str, Any]] = {
+    "the content gates": {"unit": lambda gate, content: gated(content, gate)},
+    "one for all heads": {
+        "own": lambda places, b, h, t: sum(places[b, i, t] for i in range(N_HEADS)) / N_HEADS
+    },
+    "summed": {"own": lambda places, b, h, t: sum(places[b, h, s] for s in range(t + 1))},
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_known_mistake_is_caught(mistake: str) -> None:
-    check_selective(module(with_state(lambda s: s)))
-    catches(check_selective, module(MISTAKES[mistake]))
+    catches(check_selective, module(), MISTAKES[mistake])
+
+
+@pytest.mark.parametrize("mistake", MISTAKES_OF_THE_NETWORK)
+def test_a_known_mistake_of_the_network_is_caught(mistake: str) -> None:
+    catches(partial(check_repo, **MISTAKES_OF_THE_NETWORK[mistake]), repositioned())
