@@ -21,26 +21,27 @@ from models.positional_encodings.rope_scaling import (
 )
 
 AT, DIM = torch.tensor([0, 7, 2, 63]), 16
-Clip = Callable[[Tensor, float], Tensor]
 
 
-def weights(n: int, fading: int) -> Tensor:
-    """Of n frequencies, fast to slow; half a period of a cosine over those that fade."""
-    kept = [1.0] * (n - fading)
-    faded = [0.5 + 0.5 * math.cos(math.pi * j / max(fading - 1, 1)) for j in range(fading)]
-    return torch.tensor([*kept, *faded], dtype=DOUBLE)
+def half_a_period(j: int, fading: int) -> float:
+    return 0.5 + 0.5 * math.cos(math.pi * j / max(fading - 1, 1))
 
 
-def check_clip(clip: Clip) -> None:
+def weights(n: int, fading: int, fade: Callable[[int, int], float] = half_a_period) -> Tensor:
+    """Of n frequencies, fast to slow."""
+    faded = [fade(j, fading) for j in range(fading)]
+    return torch.tensor([1.0] * (n - fading) + faded, dtype=DOUBLE)
+
+
+def check_clip(weigh: Callable[[Tensor, int], Tensor]) -> None:
+    """By weigh(frequencies [...,8], how many of them fade)."""
     for share, fading in ((0.0, 0), (0.1, 0), (0.2, 1), (0.25, 2), (0.7, 5), (1.0, 8)):
-        theta = theta_of(DIM, 300.0)
-        close(clip(theta, share), theta * weights(8, fading), 1e-15)
-        by_head = normal(2, 3, 8).exp()
-        close(clip(by_head, share), by_head * weights(8, fading), 1e-15)
+        for theta in (theta_of(DIM, 300.0), normal(2, 3, 8).exp()):
+            close(softly_clipped(theta, share), theta * weigh(theta, fading), 1e-15)
 
 
 def test_the_slowest_fade_as_in_the_program_of_the_paper() -> None:
-    check_clip(softly_clipped)
+    check_clip(lambda theta, fading: weights(8, fading))
 
 
 def test_by_default_as_many_fade_as_in_the_runs_of_the_paper() -> None:
@@ -103,35 +104,24 @@ def test_scaled_frequencies_rest_and_fade_alike() -> None:
 # ----------------------------------------------------------------------------------------- mistakes
 
 
-def _fading(weigh: Callable[[Tensor, int], Tensor]) -> Clip:
-    """A clip that multiplies the slowest, [...,c], by weigh(them, c)."""
-
-    def clip(theta: Tensor, share: float) -> Tensor:
-        n, c = theta.shape[-1], int(share * theta.shape[-1])
-        return torch.cat(
-            (theta[..., : n - c], theta[..., n - c :] * weigh(theta[..., n - c :], c)), -1
-        )
-
-    return clip
+def otherwise(fade: Callable[[int, int], float]) -> Callable[[Tensor, int], Tensor]:
+    return lambda theta, fading: weights(8, fading, fade)
 
 
-def _by_frequency(theta: Tensor, c: int) -> Tensor:
+def by_frequency(theta: Tensor, fading: int) -> Tensor:
     """Even steps of the frequency, not of its number."""
-    span = theta[..., :1] - theta[..., -1:]
-    return 0.5 + 0.5 * (math.pi * (theta[..., :1] - theta) / span.clamp(min=1e-9)).cos()
+    slow = theta[..., 8 - fading :]
+    share = (slow[..., :1] - slow) / (slow[..., :1] - slow[..., -1:]).clamp(min=1e-9)
+    return torch.cat((theta[..., : 8 - fading] ** 0, 0.5 + 0.5 * (math.pi * share).cos()), -1)
 
 
-MISTAKES: dict[str, Clip] = {
-    "at rest at once": lambda theta, share: fastest(theta, 1 - share),
-    "the fastest": lambda theta, share: softly_clipped(theta.flip(-1), share).flip(-1),
-    "not quite to rest": _fading(
-        lambda theta, c: 0.5 + 0.5 * (torch.arange(c) * math.pi / max(c, 1)).cos()
-    ),
-    "a line": _fading(lambda theta, c: 1 - torch.arange(c) / max(c - 1, 1)),
-    "a quarter of a period": _fading(
-        lambda theta, c: (torch.arange(c) * math.pi / max(2 * c - 2, 1)).cos()
-    ),
-    "by frequency": _fading(_by_frequency),
+MISTAKES: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "at rest at once": otherwise(lambda j, fading: 0.0),
+    "the fastest": lambda theta, fading: weights(8, fading).flip(0),
+    "not quite to rest": otherwise(lambda j, fading: half_a_period(j, fading + 1)),
+    "a line": otherwise(lambda j, fading: 1 - j / max(fading - 1, 1)),
+    "a quarter of a period": otherwise(lambda j, f: math.cos(j * math.pi / max(2 * f - 2, 1))),
+    "by frequency": by_frequency,
 }
 
 

@@ -39,7 +39,7 @@ from models.positional_encodings.deberta import (
     log_bucket,
     log_bucket_bounds,
 )
-from models.positional_encodings.shaw import Shaw, clipped_index, shaw_logits, shaw_values
+from models.positional_encodings.shaw import Shaw, shaw_logits, shaw_values
 from models.positional_encodings.sinusoidal import sinusoid_table
 from models.positional_encodings.transformer_xl import (
     TransformerXl,
@@ -53,6 +53,7 @@ B, H, DH = 2, 2, 6
 D_MODEL = H * DH
 SHAPE = {"d_model": D_MODEL, "n_heads": H}
 Terms = Callable[..., Tensor]
+Row = Callable[[int, int, int, int], int]
 
 
 def queries_and_keys(where: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -64,25 +65,26 @@ def queries_and_keys(where: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 CLIP = 3
 
 
-def row(m: int, n: int) -> int:
+def row(i: int, j: int, m: int, n: int) -> int:
+    """Of query i at m and key j at n."""
     return max(-CLIP, min(n - m, CLIP)) + CLIP
 
 
-def check_shaw_logits(implementation: Terms) -> None:
+def check_shaw_logits(row: Row) -> None:
     table = normal(2 * CLIP + 1, DH, seed=3)
     for where in ANYWHERE.values():
         q, _ = queries_and_keys(where)
-        expected = by_pair(*where, lambda i, j, m, n, q=q: (q[:, :, i] * table[row(m, n)]).sum(-1))
-        close(implementation(q, table, *where, CLIP), expected)
+        expected = by_pair(*where, lambda i, *at, q=q: (q[:, :, i] * table[row(i, *at)]).sum(-1))
+        close(shaw_logits(q, table, *where, CLIP), expected)
 
 
-def check_shaw_values(implementation: Terms) -> None:
+def check_shaw_values(row: Row) -> None:
     table = normal(2 * CLIP + 1, DH, seed=4)
     for where in ANYWHERE.values():
         weights = normal(B, H, *map(len, where), seed=5).softmax(-1)
-        vectors = by_pair(*where, lambda i, j, m, n: table[row(m, n)])  # [Dh,Tq,Tk]
+        vectors = by_pair(*where, lambda *pair: table[row(*pair)])  # [Dh,Tq,Tk]
         expected = torch.einsum("bhqk,dqk->bhqd", weights, vectors)
-        close(implementation(weights, table, *where, CLIP), expected)
+        close(shaw_values(weights, table, *where, CLIP), expected)
 
 
 def shaw_by_loop(module: Shaw, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
@@ -90,11 +92,12 @@ def shaw_by_loop(module: Shaw, q: Tensor, k: Tensor, v: Tensor, places: Places) 
     where = places.q_positions, places.k_positions
 
     def logit(i: int, j: int, m: int, n: int) -> Tensor:
-        logit = (q[:, :, i] * (k[:, :, j] + module.key_table[row(m, n)])).sum(-1) / math.sqrt(DH)
+        key = k[:, :, j] + module.key_table[row(i, j, m, n)]
+        logit = (q[:, :, i] * key).sum(-1) / math.sqrt(DH)
         return logit - torch.inf if places.causal and n > m else logit
 
     def value(i: int, j: int, m: int, n: int) -> Tensor:
-        return v[:, :, j] + (module.value_table[row(m, n)] if module.needs_weights else 0)
+        return v[:, :, j] + (module.value_table[row(i, j, m, n)] if module.needs_weights else 0)
 
     weights = by_pair(*where, logit).softmax(-1)
     return torch.einsum("bhqk,bhdqk->bhqd", weights, by_pair(*where, value))
@@ -142,23 +145,6 @@ def test_a_table_of_shaw_that_does_not_fit_is_refused_with_the_numbers() -> None
         shaw_values(q @ q.mT, normal(8, DH), where, where, 3)
     with pytest.raises(TypeError, match="no value term"):
         Shaw(head_dim=DH, clip=2, values=False).value_term(q @ q.mT, Places(where, where))
-
-
-def gathered(q: Tensor, table: Tensor, index: Tensor) -> Tensor:
-    return (q @ table.T).gather(-1, index.expand(*q.shape[:-1], -1))
-
-
-def without_clip(q: Tensor, table: Tensor, m: Tensor, n: Tensor, clip: int) -> Tensor:
-    # Rows before the first are taken from the end of the table, as negative indices are.
-    return gathered(q, table, (n[None] - m[:, None] + clip) % len(table))
-
-
-def backwards(q: Tensor, table: Tensor, m: Tensor, n: Tensor, clip: int) -> Tensor:
-    return gathered(q, table, clipped_index(n, m, clip).T)
-
-
-def values_from_zero(weights: Tensor, table: Tensor, m: Tensor, n: Tensor, clip: int) -> Tensor:
-    return shaw_values(weights, table, torch.arange(len(m)), torch.arange(len(n)), clip)
 
 
 class OneTable(Shaw):
@@ -496,8 +482,8 @@ def sizes_swapped_in_a_step(distance: Tensor, *, max_distance: int, log_buckets:
 
 check_log = partial(check_deberta, log=True)
 RIGHT: list[tuple[Callable[..., None], Any]] = [
-    (check_shaw_logits, shaw_logits),
-    (check_shaw_values, shaw_values),
+    (check_shaw_logits, row),
+    (check_shaw_values, row),
     (check_shaw_attention, shaw()),
     (check_shaw_attention, shaw(values=False)),
     (check_xl, xl_logits),
@@ -513,9 +499,10 @@ RIGHT: list[tuple[Callable[..., None], Any]] = [
     (check_deberta, with_other_p2c(lambda distance, **sizes: deberta_index(-distance.T, **sizes))),
 ]
 MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
-    "shaw: no clip": (check_shaw_logits, without_clip),
-    "shaw: the distance reversed": (check_shaw_logits, backwards),
-    "shaw: a step counted from 0": (check_shaw_values, values_from_zero),
+    # Rows before the first are taken from the end of the table, as negative indices are.
+    "shaw: no clip": (check_shaw_logits, lambda i, j, m, n: (n - m + CLIP) % (2 * CLIP + 1)),
+    "shaw: the distance reversed": (check_shaw_logits, lambda i, j, m, n: row(j, i, n, m)),
+    "shaw: a step counted from 0": (check_shaw_values, lambda i, j, m, n: row(i, j, i, j)),
     "shaw: one table for keys and values": (check_shaw_attention, shaw(OneTable)),
     "shaw: the key term not scaled": (check_shaw_attention, shaw(Unscaled)),
     "shaw: the weights of the values not trained": (check_shaw_attention, shaw(DetachedWeights)),
