@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,20 +29,24 @@ def queries_and_keys(n_queries: int, n_keys: int) -> tuple[Tensor, Tensor]:
 
 # --------------------------------------------------------------------------------------------- CoPE
 
-CopeLogits = Callable[[Tensor, Tensor, Tensor, Places], Tensor]  # q, k, table, places
-
 
 def plain_logits(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.mT / math.sqrt(DH)
 
 
-def cope_by_pair(q: Tensor, k: Tensor, table: Tensor, at: Tensor, k_at: Tensor) -> Tensor:
+def counted(qk: Tensor, j: int, allowed: Tensor) -> Tensor:
+    """The gates from key j on of a query's logits [B,H,Tk], of which a causal mask allows some."""
+    return (qk.sigmoid() * allowed)[..., j:].sum(-1)
+
+
+def cope_by_pair(
+    q: Tensor, k: Tensor, table: Tensor, at: Tensor, k_at: Tensor, count: Any
+) -> Tensor:
     """Keys in the order of their positions; 0 for the pairs that a causal mask forbids."""
 
     def entry(i: int, j: int, m: int, n: int) -> Tensor:
-        seen = [s for s in range(j, len(k_at)) if k_at[s] <= m]
-        gates = plain_logits(q[:, :, i, None], k[:, :, seen]).sigmoid()
-        p = gates.sum(dim=(-2, -1)).clamp(max=len(table) - 1)
+        p = count(plain_logits(q[:, :, i, None], k)[:, :, 0], j, k_at <= m)
+        p = p.clamp(max=len(table) - 1)
         low, part = p.floor().long(), (p - p.floor())[..., None]
         row = part * table[(low + 1).clamp(max=len(table) - 1)] + (1 - part) * table[low]
         return (q[:, :, i] * row).sum(-1) * (n <= m)
@@ -49,13 +54,13 @@ def cope_by_pair(q: Tensor, k: Tensor, table: Tensor, at: Tensor, k_at: Tensor) 
     return by_pair(at, k_at, entry)
 
 
-def check_cope(implementation: CopeLogits) -> None:
+def check_cope(implementation: Callable[..., Tensor], count: Any = counted) -> None:
     for n_positions in (9, 3):  # enough for every count, and too few for the largest
         table = normal(n_positions, DH, seed=3)
         for where in NEWEST.values():
             q, k = queries_and_keys(*map(len, where))
             got = implementation(q, k, table, Places(*where, causal=True))
-            close(got * causal_attn_mask(*where), cope_by_pair(q, k, table, *where))
+            close(got * causal_attn_mask(*where), cope_by_pair(q, k, table, *where, count))
             assert torch.isfinite(got).all()
 
 
@@ -100,42 +105,26 @@ def test_cope_counts_past_what_bfloat16_can_count() -> None:
     assert positions.flatten().tolist() == list(range(300, 0, -1))
 
 
-def with_logits(logits: Callable[..., Tensor]) -> CopeLogits:
-    def implementation(q: Tensor, k: Tensor, table: Tensor, places: Places) -> Tensor:
-        allowed = causal_attn_mask(places.q_positions, places.k_positions)
-        return logits(q, plain_logits(q, k), table, allowed)
-
-    return implementation
-
-
-def counts_the_future(q: Tensor, qk: Tensor, table: Tensor, allowed: Tensor) -> Tensor:
-    return cope_logits(q, qk, table, torch.ones_like(allowed))
-
-
-def counts_from_the_start(q: Tensor, qk: Tensor, table: Tensor, allowed: Tensor) -> Tensor:
-    everyone = torch.ones_like(allowed).expand_as(qk)
-    return cope_logits(q, qk.masked_fill(~allowed, -1e9).flip(-1), table, everyone).flip(-1)
-
-
-def bare_logits(q: Tensor, qk: Tensor, table: Tensor, allowed: Tensor) -> Tensor:
-    return cope_logits(q, qk * math.sqrt(DH), table, allowed)
-
-
-def no_interpolation(q: Tensor, qk: Tensor, table: Tensor, allowed: Tensor) -> Tensor:
-    whole = cope_positions(qk, allowed, len(table)).round().long()
-    return (q @ table.T).gather(-1, whole)
+def function_logits(q: Tensor, k: Tensor, table: Tensor, places: Places) -> Tensor:
+    allowed = causal_attn_mask(places.q_positions, places.k_positions)
+    return cope_logits(q, plain_logits(q, k), table, allowed)
 
 
 # ---------------------------------------------------------------------------------------------- FoX
 
 
-def check_fox(implementation: Callable[[Tensor, int], Tensor]) -> None:
+def after_the_key(i: int, m: int, n: int) -> slice:
+    """The tokens whose gates query i, at m, has to key n."""
+    return slice(n + 1, m + 1)
+
+
+def check_fox(between: Callable[[int, int, int], slice]) -> None:
     n_keys = 7
     log_gates = F.logsigmoid(normal(B, H, n_keys, seed=3))
     for n_queries in (7, 3, 1):
-        got, at = implementation(log_gates, n_queries), torch.arange(n_keys - n_queries, n_keys)
+        got, at = fox_bias(log_gates, n_queries), torch.arange(n_keys - n_queries, n_keys)
         keys = torch.arange(n_keys)
-        expected = by_pair(at, keys, lambda i, j, m, n: log_gates[:, :, n + 1 : m + 1].sum(-1))
+        expected = by_pair(at, keys, lambda i, j, m, n: log_gates[:, :, between(i, m, n)].sum(-1))
         close(got * causal_attn_mask(at, keys), expected)
         assert torch.isfinite(got).all()
 
@@ -192,27 +181,25 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "implementation"),
-    [(check_cope, module_logits), (check_cope, with_logits(cope_logits)), (check_fox, fox_bias)],
+    ("check", "of"),
+    [(check_cope, module_logits), (check_cope, function_logits), (check_fox, after_the_key)],
 )
-def test_the_papers_equations_hold(check: Any, implementation: Any) -> None:
-    check(implementation)
+def test_the_papers_equations_hold(check: Any, of: Any) -> None:
+    check(of)
 
 
+COPE = partial(check_cope, module_logits)
 MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
-    "cope: counts the future": (check_cope, with_logits(counts_the_future)),
-    "cope: counts from the start": (check_cope, with_logits(counts_from_the_start)),
-    "cope: gates of bare logits": (check_cope, with_logits(bare_logits)),
-    "cope: no interpolation": (check_cope, with_logits(no_interpolation)),
-    "fox: the key's own gate": (check_fox, lambda f, n: fox_bias(f, n) + f[..., None, :]),
-    "fox: not the query's own gate": (
-        check_fox,
-        lambda f, n: fox_bias(F.pad(f, (1, 0))[..., :-1], n),
+    "cope: counts the future": (COPE, lambda qk, j, allowed: counted(qk, j, allowed | True)),
+    "cope: counts from the start": (
+        COPE,
+        lambda qk, j, allowed: (qk.sigmoid() * allowed)[..., : j + 1].sum(-1),
     ),
-    "fox: a step gets the first row": (
-        check_fox,
-        lambda f, n: fox_bias(f, f.shape[-1])[..., :n, :],
-    ),
+    "cope: gates of bare logits": (COPE, lambda qk, *of: counted(qk * math.sqrt(DH), *of)),
+    "cope: no interpolation": (COPE, lambda *of: counted(*of).round()),
+    "fox: the key's own gate": (check_fox, lambda i, m, n: slice(n, m + 1)),
+    "fox: not the query's own gate": (check_fox, lambda i, m, n: slice(n, m)),
+    "fox: a step gets the first row": (check_fox, lambda i, m, n: slice(n + 1, i + 1)),
 }
 
 

@@ -185,9 +185,12 @@ def dynamic(cls: type[DynamicNtkRotary] = DynamicNtkRotary, **changes: Any) -> A
     return configured(Rope(**{"form": "real", "scaling": STRETCHED, **changes}), cls=cls)
 
 
-def grown(length: int, dim: int = DIM) -> float:
-    growth = FACTOR * max(length, L) / L - (FACTOR - 1)
-    return 10000.0 * growth ** (dim / (dim - 2))
+def growth(length: int, factor: float, trained: int) -> float:
+    return max(1.0, factor * length / trained - (factor - 1))
+
+
+def grown(length: int) -> float:
+    return 10000.0 * growth(length, FACTOR, L) ** (DIM / (DIM - 2))
 
 
 def logits_at(
@@ -197,22 +200,22 @@ def logits_at(
     return rotated(q, q_at, theta, layout) @ rotated(k, k_at, theta, layout).mT * DIM**-0.5
 
 
-def check_growth(frequencies: Frequencies) -> None:
+def check_growth(growth: Callable[[int, float, int], float]) -> None:
     """Exactly the unscaled ones up to the trained length, then a base that grows."""
     lengths = torch.tensor([[1, 3, 6], [7, 12, 600]])
     for dim, factor in ((DIM, 2.0), (64, 1.1), (4, 3.3)):
         plain = theta_of(dim)
-        of = partial(frequencies, plain, factor=factor, trained_length=6)
+        of = partial(dynamic_ntk_frequencies, plain, factor=factor, trained_length=6)
         theta = of(length=lengths)
         assert torch.equal(theta[0], plain.expand(3, dim // 2))
-        for row, length in zip(theta[1], (7, 12, 600)):
-            base = 10000 * (factor * length / 6 - (factor - 1)) ** (dim / (dim - 2))
+        for row, length in zip(theta.flatten(0, 1), lengths.flatten()):
+            base = 10000 * growth(length.item(), factor, 6) ** (dim / (dim - 2))
             close(row, theta_of(dim, base), 1e-12)
-            assert torch.equal(row, of(length=torch.tensor(length)))
+            assert torch.equal(row, of(length=length))
 
 
 def test_dynamic_frequencies_are_the_default_up_to_the_trained_length() -> None:
-    check_growth(dynamic_ntk_frequencies)
+    check_growth(growth)
     theta = theta_of(DIM)
     twice = dynamic_ntk_frequencies(theta, factor=3.0, trained_length=10, length=20)
     close(twice, ntk_frequencies(theta, factor=4.0))
@@ -361,15 +364,6 @@ def _magnitude_on(
     return turn
 
 
-def _grown_by(growth: Callable[[Tensor, float, int], Tensor]) -> Frequencies:
-    def frequencies(theta, *, factor, trained_length, length) -> Tensor:
-        dim = 2 * len(theta)
-        base = growth(length.to(theta), factor, trained_length)[..., None] ** (dim / (dim - 2))
-        return (10000.0 * base) ** (-torch.arange(0, dim, 2, dtype=DOUBLE) / dim)
-
-    return frequencies
-
-
 class _KeysTurnedOnce(Rotary):
     """Cached keys keep the frequencies that were right when they came."""
 
@@ -407,9 +401,9 @@ MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
     "YaRN: interpolation alone": (check_yarn, partial(_stretched, power=-1)),
     "YaRN: magnitude on the cosine alone": (check_yarn_logits, _magnitude_on(1, 0, 1)),
     "YaRN: magnitude on queries alone": (check_yarn_logits, _magnitude_on(1, 1, 0)),
-    "dynamic: scaled inside L": (check_growth, _grown_by(lambda t, s, n: torch.full_like(t, s))),
-    "dynamic: not clamped": (check_growth, _grown_by(lambda t, s, n: (s * t / n - (s - 1)).abs())),
-    "dynamic: without s - 1": (check_growth, _grown_by(lambda t, s, n: (s * t / n).clamp(min=1))),
+    "dynamic: scaled inside L": (check_growth, lambda t, s, n: s),
+    "dynamic: not clamped": (check_growth, lambda t, s, n: abs(s * t / n - (s - 1))),
+    "dynamic: without s - 1": (check_growth, lambda t, s, n: max(1, s * t / n)),
     "dynamic: keys cached as they were rotated": (check_steps, _KeysTurnedOnce(**PLAIN)),
     "dynamic: one length for a whole pass": (check_steps, dynamic(_LongestCounts)),
     "dynamic: no correction": (check_steps, Rotary(**PLAIN)),
@@ -426,8 +420,3 @@ def test_a_known_mistake_is_caught(mistake: str) -> None:
 
 def test_the_made_mistakes_are_the_only_fault() -> None:
     check_yarn_logits(_magnitude_on(1, 1, 1))
-    of_length = _grown_by(lambda length, s, n: 1 + s * (length - n).clamp(min=0) / n)
-    close(
-        of_length(theta_of(8), factor=2.0, trained_length=6, length=torch.tensor(12)),
-        theta_of(8, 10000 * 3 ** (8 / 6)),
-    )
