@@ -32,7 +32,7 @@ from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAt
 
 import configs.positions as config
 from models.positional_encodings import deberta as deberta_module, transformer_xl
-from models.positional_encodings.base import AttentionScheme, Places, PositionScheme
+from models.positional_encodings.base import Places, PositionScheme
 from models.positional_encodings.deberta import (
     Deberta,
     deberta_index,
@@ -40,13 +40,7 @@ from models.positional_encodings.deberta import (
     log_bucket_bounds,
 )
 from models.positional_encodings.shaw import Shaw, shaw_logits, shaw_values
-from models.positional_encodings.sinusoidal import sinusoid_table
-from models.positional_encodings.transformer_xl import (
-    TransformerXl,
-    relative_sinusoids,
-    xl_content_logits,
-    xl_position_logits,
-)
+from models.positional_encodings.transformer_xl import relative_sinusoids
 from models.schemes import build_scheme
 
 B, H, DH = 2, 2, 6
@@ -217,12 +211,12 @@ def xlnet_layer(seed: int) -> XLNetRelativeAttention:
 
 
 def xlnets_weights(
-    layer: XLNetRelativeAttention, n_memory: int
+    layer: XLNetRelativeAttention, n_memory: int, distance: Callable[[int], int]
 ) -> tuple[Tensor, Tensor, Places, Tensor]:
     """q and k of a few tokens after a memory, their places, and the layer's weights."""
     n = 5
     h, memory = normal(n, B, D_MODEL, seed=1), normal(n_memory, B, D_MODEL, seed=2)
-    table = [sinusoids(t, D_MODEL) for t in range(n_memory + n, -n, -1)]
+    table = [sinusoids(distance(t), D_MODEL) for t in range(n_memory + n, -n, -1)]
     r = torch.tensor(table, dtype=DOUBLE)[:, None].expand(-1, B, -1)
     mems = memory if n_memory else None
     weights = layer(h, None, None, None, r, None, mems=mems, output_attentions=True)[2]
@@ -232,9 +226,9 @@ def xlnets_weights(
     return q, k, places, weights.permute(2, 3, 0, 1)
 
 
-def check_xlnet(make: Callable[[], PositionScheme]) -> None:
+def check_xlnet(reading: str, distance: Callable[[int], int] = lambda t: t) -> None:
     """Two layers take over the parameters of two XLNet layers, and give the weights of each."""
-    scheme, layers = make().double(), [xlnet_layer(20), xlnet_layer(40)]
+    scheme, layers = xl_scheme(reading), [xlnet_layer(20), xlnet_layer(40)]
     for kind in ("encoder", "decoder"):
         modules: Any = [scheme.attention(kind, number) for number in range(2)]
         with torch.no_grad():
@@ -244,7 +238,7 @@ def check_xlnet(make: Callable[[], PositionScheme]) -> None:
                 module.w_kr.weight.copy_(layer.r.flatten(1).T)
         for module, layer in zip(modules, layers):
             for n_memory in (0, 4):
-                q, k, places, theirs = xlnets_weights(layer, n_memory)
+                q, k, places, theirs = xlnets_weights(layer, n_memory, distance)
                 close(logits_of(module, q, k, places).softmax(-1), theirs)
 
 
@@ -263,28 +257,6 @@ def changed(change: Callable[..., tuple]) -> Terms:
 
 
 BY_TURNS = torch.arange(D_MODEL).view(-1, 2).T.flatten()
-
-
-class OfChangedDistances(TransformerXl):
-    """A layer with u and v of its own that takes the sinusoids of change(distance)."""
-
-    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__(d_model=D_MODEL, n_heads=H)
-        self.change = change
-
-    def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
-        distances, index = torch.unique(self.change(places.distance), return_inverse=True)
-        table = sinusoid_table(distances, D_MODEL, layout="half", dtype=DOUBLE)
-        projected = self.w_kr(table).unflatten(-1, self.head_shape)
-        u, v = self.biases.u, self.biases.v
-        return xl_content_logits(k, u) + xl_position_logits(q, v, projected, index)
-
-
-def of_distances(change: Callable[[Tensor], Tensor]) -> Callable[[], PositionScheme]:
-    def layers() -> list[TransformerXl]:
-        return [OfChangedDistances(change) for _ in range(2)]
-
-    return lambda: AttentionScheme(encoder=layers(), decoder=layers())
 
 
 # ------------------------------------------------------------------------------------------ DeBERTa
@@ -308,26 +280,48 @@ def bucket_by_definition(x: int, n_buckets: int, max_distance: int) -> int:
     return (middle + next(fits, middle)) * (1 if x > 0 else -1)
 
 
-def check_deberta(implementation: Terms, *, log: bool = False) -> None:
+Where = tuple[Tensor, Tensor]  # positions of queries and keys
+Delta = Callable[..., int]  # distance, and sizes of other buckets than REACH, FAR -> row
+
+
+def paper_rows(delta: Delta, where: Where, i: int, j: int) -> tuple[int, int]:
+    """Of c2p and p2c."""
+    distance = int(where[0][i] - where[1][j])
+    return delta(distance), delta(-distance)
+
+
+def swapped_in_a_step(delta: Delta, where: Where, i: int, j: int) -> tuple[int, int]:
+    """Where queries and keys differ in number, max_distance and log_buckets are exchanged."""
+    sizes = (REACH, FAR) if len(where[0]) == len(where[1]) else (FAR, REACH)
+    return paper_rows(delta, where, i, j)[0], delta(int(where[1][j] - where[0][i]), *sizes)
+
+
+def check_deberta(
+    implementation: Terms,
+    *,
+    log: bool = False,
+    rows: Any = paper_rows,
+    divisor: Callable[[int], int] = lambda n_terms: n_terms * DH,
+) -> None:
     """With both terms and with each alone; delta of the distances or of their buckets."""
     both = normal(2 * REACH, H, DH, seed=3), normal(2 * REACH, H, DH, seed=4)
     sizes = {"max_distance": FAR, "log_buckets": REACH} if log else {"max_distance": REACH}
 
-    def delta(i: int, j: int) -> int:
-        bucket = bucket_by_definition(i - j, REACH, FAR) if log else i - j
+    def delta(distance: int, *sizes: int) -> int:
+        bucket = bucket_by_definition(distance, *sizes or (REACH, FAR)) if log else distance
         return max(0, min(bucket + REACH, 2 * REACH - 1))
 
     for where in ANYWHERE.values():
         q, k = queries_and_keys(where)
         for keys, queries in (both, (both[0], None), (None, both[1])):
 
-            def entry(i: int, j: int, m: int, n: int, q=q, k=k, keys=keys, queries=queries):
-                terms = [q[:, :, i] * k[:, :, j]]
+            def entry(i, j, m, n, where=where, q=q, k=k, keys=keys, queries=queries) -> Tensor:
+                terms, (c2p, p2c) = [q[:, :, i] * k[:, :, j]], rows(delta, where, i, j)
                 if keys is not None:
-                    terms.append(q[:, :, i] * keys[delta(m, n)])
+                    terms.append(q[:, :, i] * keys[c2p])
                 if queries is not None:
-                    terms.append(k[:, :, j] * queries[delta(n, m)])
-                return torch.stack(terms).sum(dim=(0, -1)) / math.sqrt(len(terms) * DH)
+                    terms.append(k[:, :, j] * queries[p2c])
+                return torch.stack(terms).sum(dim=(0, -1)) / math.sqrt(divisor(len(terms)))
 
             got = implementation(q, k, keys, queries, *where, **sizes)
             close(got, by_pair(*where, entry))
@@ -423,34 +417,6 @@ def test_a_bound_that_a_logarithm_would_miss() -> None:
     assert log_bucket(torch.tensor([3, 4, 6, 7, 12, 13]), 6, 13).tolist() == [3, 4, 4, 5, 5, 6]
 
 
-def with_other_p2c(index_of: Callable[..., Tensor]) -> Terms:
-    """deberta_logits with index_of(distance i - j [Tq,Tk], **sizes) [Tk,Tq] in its p2c term."""
-
-    def logits(
-        q: Tensor, k: Tensor, keys: Any, queries: Any, *where: Tensor, **sizes: Any
-    ) -> Tensor:
-        module = deberta(keys, queries, **sizes)
-        if queries is not None:
-            keep = module._needed
-            index = index_of(where[0][:, None] - where[1], **sizes)
-            p2c = torch.unique(index, return_inverse=True)
-            module._needed = lambda places, term: p2c if term == "p2c" else keep(places, term)
-        return logits_of(module, q, k, Places(*where))
-
-    return logits
-
-
-def from_zero(
-    q: Tensor, k: Tensor, keys: Any, queries: Any, *where: Tensor, **sizes: Any
-) -> Tensor:
-    return deberta_logits(q, k, keys, queries, *(torch.arange(len(at)) for at in where), **sizes)
-
-
-def scaled_as_plain(q: Tensor, k: Tensor, *tables_and_places: Any, **sizes: Any) -> Tensor:
-    n_terms = 1 + sum(table is not None for table in tables_and_places[:2])
-    return deberta_logits(q, k, *tables_and_places, **sizes) * math.sqrt(n_terms)
-
-
 def rounded_log_bucket(
     distance: Tensor,
     n_buckets: int,
@@ -470,17 +436,15 @@ def rounded_log_bucket(
     return buckets * distance.sign() if signed else buckets
 
 
-def sizes_swapped_in_a_step(distance: Tensor, *, max_distance: int, log_buckets: int) -> Tensor:
-    """Where queries and keys differ in number, max_distance and log_buckets are exchanged."""
-    if distance.shape[0] == distance.shape[1]:
-        return deberta_index(-distance.T, max_distance=max_distance, log_buckets=log_buckets)
-    swapped = rounded_log_bucket(-distance.T, max_distance, log_buckets)
-    return (swapped + log_buckets).clamp(0, 2 * log_buckets - 1)
-
-
 # --------------------------------------------------------------------------- equations and mistakes
 
 check_log = partial(check_deberta, log=True)
+
+
+def other_deberta(changes: dict[str, Any]) -> None:
+    check_deberta(deberta_logits, **changes)
+
+
 RIGHT: list[tuple[Callable[..., None], Any]] = [
     (check_shaw_logits, row),
     (check_shaw_values, row),
@@ -488,17 +452,15 @@ RIGHT: list[tuple[Callable[..., None], Any]] = [
     (check_shaw_attention, shaw(values=False)),
     (check_xl, xl_logits),
     (check_xl, partial(transformer_xl.xl_logits, base=BASE)),
-    (check_xlnet, partial(xl_scheme, "xlnet")),
+    (check_xlnet, "xlnet"),
     *((check, deberta_logits) for check in (check_deberta, check_log)),
     *((check, deberta_module.deberta_logits) for check in (check_deberta, check_log)),
     (check_buckets, log_bucket),
     (check_published, rows_of_buckets),
     # what the mistakes are made from
-    (check_xlnet, of_distances(lambda distance: distance)),
     (check_published, partial(rounded_log_bucket, dtype=torch.float32)),
-    (check_deberta, with_other_p2c(lambda distance, **sizes: deberta_index(-distance.T, **sizes))),
 ]
-MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
+MISTAKES: dict[str, tuple[Any, ...]] = {
     # Rows before the first are taken from the end of the table, as negative indices are.
     "shaw: no clip": (check_shaw_logits, lambda i, j, m, n: (n - m + CLIP) % (2 * CLIP + 1)),
     "shaw: the distance reversed": (check_shaw_logits, lambda i, j, m, n: row(j, i, n, m)),
@@ -514,18 +476,18 @@ MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
         changed(lambda u, v, w, m, n: (u, v, w, m.amax().expand_as(m), n)),
     ),
     "xl: another layout": (check_xl, changed(lambda u, v, w, *at: (u, v, w[:, BY_TURNS], *at))),
-    "xlnet: u and v shared by all layers": (check_xlnet, partial(xl_scheme, "xl")),
-    "xlnet: no sign, the future as the past": (check_xlnet, of_distances(torch.abs)),
-    "xlnet: the past alone": (check_xlnet, of_distances(lambda d: d.clamp(min=0))),
-    "xlnet: clamped": (check_xlnet, of_distances(lambda d: d.clamp(-5, 5))),
-    "deberta: p2c by delta(i,j)": (
-        check_deberta,
-        with_other_p2c(lambda d, **sizes: deberta_index(d.T, **sizes)),
+    "xlnet: u and v shared by all layers": (check_xlnet, "xl"),
+    "xlnet: no sign, the future as the past": (check_xlnet, "xlnet", abs),
+    "xlnet: the past alone": (check_xlnet, "xlnet", lambda t: max(t, 0)),
+    "xlnet: clamped": (check_xlnet, "xlnet", lambda t: max(-5, min(t, 5))),
+    "deberta: p2c by delta(i,j)": (other_deberta, {"rows": lambda *at: paper_rows(*at)[:1] * 2}),
+    "deberta: a step counted from 0": (
+        other_deberta,
+        {"rows": lambda delta, where, i, j: (delta(i - j), delta(j - i))},
     ),
-    "deberta: a step counted from 0": (check_deberta, from_zero),
-    "deberta: divided by the root of Dh alone": (check_deberta, scaled_as_plain),
+    "deberta: divided by the root of Dh alone": (other_deberta, {"divisor": lambda n: DH}),
     "log: sizes swapped": (check_published, lambda d, n, far: rounded_log_bucket(d, far, n)),
-    "log: sizes swapped in a step": (check_log, with_other_p2c(sizes_swapped_in_a_step)),
+    "log: sizes swapped in a step": (other_deberta, {"log": True, "rows": swapped_in_a_step}),
     "log: rounded down": (check_published, partial(rounded_log_bucket, rounded=torch.floor)),
     "log: no sign": (check_published, partial(rounded_log_bucket, signed=False)),
     "log: up to max_distance": (check_published, partial(rounded_log_bucket, longer=1)),
