@@ -22,17 +22,7 @@ from tiny_models import (
 )
 from torch import Tensor
 
-from configs.positions import (
-    Alibi,
-    Combined,
-    Cope,
-    Interleaved,
-    NoPosition,
-    Rope,
-    Sinusoidal,
-    Ssmax,
-    Tupe,
-)
+from configs.positions import Alibi, Combined, Cope, Interleaved, NoPosition, Rope, Sinusoidal, Tupe
 from models.build import build_scheme
 from models.positional_encodings.base import Places
 from models.positional_encodings.tupe import Tupe as Layer
@@ -121,11 +111,7 @@ def test_positions_are_compared_in_full_precision() -> None:
 SHORT = Tupe(max_positions=6)
 BOUNDED: list[tuple[Any, int | None, int | None]] = [
     (SHORT, 6, 6),
-    (Ssmax(scheme=SHORT), 6, 6),
-    (Combined(attention=SHORT), 6, 6),
-    (Interleaved(nth=SHORT), 6, 6),
     (Interleaved(others=SHORT, nth=Tupe(max_positions=5)), 5, 5),
-    (Ssmax(scheme=Interleaved(nth=SHORT)), 6, 6),
     (Combined(attention=Interleaved(nth=SHORT)), 6, 6),
     (Sinusoidal(max_positions=6), 6, 6),
     (Cope(encoder=SHORT), 6, None),
