@@ -159,26 +159,7 @@ def test_an_epoch_has_every_batch_once_in_groups_and_epochs_and_seeds_differ_in_
     assert groups_of(sampler_of(7, seed=6)) != epochs[0]
 
 
-def test_a_position_yields_exactly_the_rest_of_the_epoch() -> None:
-    sampler = sampler_of(7)
-    sampler.set_position(3)
-    whole = list(sampler)
-    for start in range(5):
-        sampler.set_position(3, start)
-        assert list(sampler) == whole[start:]
-        assert len(sampler) == len(whole)
-
-
 # ------------------------------------------------------------------------------------------- shards
-
-
-def test_ranks_share_every_batch_and_agree_on_the_groups() -> None:
-    whole = groups_of(sampler_of(7))
-    for n in (2, 3, 5):
-        shards = [groups_of(sampler_of(7, rank=rank, world_size=n)) for rank in range(n)]
-        for step, group in enumerate(whole):
-            for i, rows in enumerate(group):
-                assert [shard[step][i] for shard in shards] == [rows[r::n] for r in range(n)]
 
 
 @pytest.mark.parametrize("resampled", [False, True])
@@ -192,9 +173,11 @@ def test_an_epoch_taken_up_by_1_4_2_and_1_processes_has_the_batches_of_one_that_
         made = [train_loader(split, rank=rank, n=n, resampler=drawn) for rank in range(n)]
         for loader in made:
             loader.sampler.set_position(1, start)
+            assert len(loader) == len(one)  # wherever it begins
         return made
 
-    [one] = loaders(1, 0)
+    one = train_loader(split, resampler=drawn)
+    one.sampler.set_position(1, 0)
     whole = list(one)
     for n, groups in ((1, 3), (4, 2), (2, 4), (1, len(whole))):
         shares = zip(*loaders(n, len(taken)), strict=True)
@@ -205,11 +188,18 @@ def test_an_epoch_taken_up_by_1_4_2_and_1_processes_has_the_batches_of_one_that_
             rows = [i for share in shares for part in share for i in part.indices.tolist()]
             assert sorted(rows) == sorted(i for part in group for i in part.indices.tolist())
             continue
+        assert {batch.n_group for batch in group} == {sum(batch.n_tokens for batch in group)}
         for batch, *parts in zip(group, *shares, strict=True):
             rows = batch.indices.tolist()
             for rank, part in enumerate(parts):
                 assert part.indices.tolist() == (rows[rank :: len(parts)] or [-1])
                 assert part.n_group == batch.n_group
+
+
+def doubled(split: TokenizedSplit) -> mock.Mock:
+    """A resampler that draws twice as many tokens."""
+    pairs = [(2 * split.src(i).tolist(), 2 * split.tgt(i).tolist()) for i in range(len(split))]
+    return mock.Mock(draw=lambda rows, epoch: rows_of(split_of(pairs), rows))
 
 
 def rows_of(split: TokenizedSplit, rows: Sequence[int]) -> TokenizedSplit:
@@ -219,20 +209,16 @@ def rows_of(split: TokenizedSplit, rows: Sequence[int]) -> TokenizedSplit:
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_a_batch_that_was_drawn_anew_is_cut_to_the_share_of_each_process(n: int) -> None:
     split = random_split(150)
-    doubled = split_of([(2 * split.src(i).tolist(), 2 * split.tgt(i).tolist()) for i in range(150)])
-    drawn = mock.Mock(draw=lambda rows, epoch: rows_of(doubled, rows))
-    for part in itertools.chain(*train_loader(split, n=n, resampler=drawn)):
+    for part in itertools.chain(*train_loader(split, n=n, resampler=doubled(split))):
         widest = max(part.src.shape[1], part.tgt_out.shape[1])
         assert len(part.indices) in range(1, max(1, 64 // n // widest) + 1)
 
 
 def test_the_largest_batches_are_as_long_as_they_are_drawn() -> None:
     split = random_split(40)
-    doubled = split_of([(2 * split.src(i).tolist(), 2 * split.tgt(i).tolist()) for i in range(40)])
-    drawn = mock.Mock(draw=lambda rows, epoch: rows_of(doubled, rows))
     settings = {"batch_by": "sentences", "batch_size": 8}
     [plain, *_] = largest_batches(train_loader(split, **settings))
-    [longer, *_] = largest_batches(train_loader(split, **settings, resampler=drawn))
+    [longer, *_] = largest_batches(train_loader(split, **settings, resampler=doubled(split)))
     assert longer.src.shape == (8, 2 * plain.src.shape[1])
 
 
@@ -244,20 +230,6 @@ def test_a_rank_without_a_row_gets_one_that_counts_for_nothing() -> None:
     assert (batch.tgt_out == PAD).all()
     assert batch.tgt_in[0, 0] == BOS
     assert (batch.n_tokens, batch.indices.tolist()) == (0, [-1])
-
-
-def test_tokens_of_all_ranks_add_up_to_those_of_one() -> None:
-    split = random_split(40)
-    totals = []
-    for n in (1, 3):
-        loaders = [train_loader(split, rank=rank, n=n) for rank in range(n)]
-        groups = zip(*loaders, strict=True)
-        counts = [[(b.n_tokens, b.n_group) for part in step for b in part] for step in groups]
-        totals.append([sum(n for n, _ in step) for step in counts])
-        for total, step in zip(totals[-1], counts):  # each process knows of all
-            assert {of_group for _, of_group in step} == {total}
-    assert totals[0] == totals[1]
-    assert sum(totals[0]) == len(split.tgt_ids)
 
 
 # ------------------------------------------------------------------------------------------ collate

@@ -60,16 +60,6 @@ def test_validation_and_test_do_not_change_with_the_size_of_train() -> None:
         assert back.load(split) == ParallelText(text.tgt, text.src)
 
 
-def test_length_controlled_split() -> None:
-    config = Phrasebook(n_train=1000, n_validation=50, n_test=200, train_max_words=9)
-    corpus = PhrasebookCorpus(config)
-    lengths = {split: [len(text.split()) for text in corpus.load(split).src] for split in SPLITS}
-    assert max(lengths["train"]) == max(lengths["validation"]) == 9
-    assert len(lengths["test"]) == 200
-    assert min(lengths["test"]) == 10
-    assert not set(corpus.load("train").src) & set(corpus.load("validation").src)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

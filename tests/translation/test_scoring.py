@@ -224,17 +224,6 @@ def test_all_that_decides_a_search_is_in_its_identity(run: Path, greedy: bool) -
     assert of_no_matter == {"batch_size", *(("beam_size", "search") if greedy else ())}
 
 
-def test_scores_do_not_depend_on_the_batch(run: Path) -> None:
-    found = []
-    for decode, forced in ((3, 7), (32, 64)):
-        batches = f"--set decode.batch_size={decode} --set evaluate.batch_size={forced}".split()
-        score("--model_path", run, "--limit", "12", *batches, *FEW)
-        record = record_of(run, "test_first12_beam")
-        lines = (run / "results" / "test_first12_beam.hyp.txt").read_text("utf-8")
-        found.append((record["scores"], round(record["loss"], 5), lines))
-    assert found[0] == found[1]
-
-
 # ------------------------------------------------------------------------------------------- tuning
 
 
