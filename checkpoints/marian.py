@@ -109,7 +109,10 @@ def marian_run(folder: Path, source: str) -> Path:
         raise UserError(f"{folder} was written with --zero_start, for others: name the run itself")
     if OURS in raw:
         tokenizer = load_tokenizer(folder / TOKENIZER)
-        config = _saved_config(raw, folder)
+        try:
+            config = from_dict(raw[OURS])
+        except ConfigError as error:
+            raise UserError(f"{folder / CONFIG}: {OURS}: {error}") from None
     else:
         for key, (needed, absent) in NEEDED.items():
             if (value := raw.get(key, absent)) != needed:
@@ -152,13 +155,6 @@ def _checksum(folder: Path) -> str:
 
 
 # ------------------------------------------------------------------------------------ configuration
-
-
-def _saved_config(raw: Mapping[str, Any], folder: Path) -> Config:
-    try:
-        return from_dict(raw[OURS])
-    except ConfigError as error:
-        raise UserError(f"{folder / CONFIG}: {OURS}: {error}") from None
 
 
 def _config(

@@ -89,7 +89,8 @@ class Start:
 
     config: Config
     run: Run
-    origin: str  # of the weights, in words that end a line
+    origin: str  # of weights or tokenizer, in words that end a line
+    shared: BaseTokenizer | None  # that of another run, for a new one
     is_new = True
     validated = False  # the update that it begins after
     whole = False  # and all that follows a last update
@@ -107,7 +108,7 @@ class Start:
         """The run's tokenizer: made and saved by the first process, then loaded by all."""
         require_alike({f"the folder {self.run.path} is there": self.run.path.is_dir()})
         if idist.get_rank() == 0:
-            self._make_tokenizer(corpus).save(self.run.tokenizer)
+            (self.shared or self._make_tokenizer(corpus)).save(self.run.tokenizer)
         idist.barrier()
         return load_tokenizer(self.run.tokenizer)
 
@@ -143,17 +144,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Sharing(Start):
-    """A new run with the tokenizer of another one (tokenizer.path)."""
-
-    shared: BaseTokenizer
-
-    def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
-        return self.shared
-
-
-@dataclass(frozen=True)
-class Initialized(Sharing):
+class Initialized(Start):
     """A new run with the weights and the tokenizer of another one: its parent (train.init_from)."""
 
     checkpoint: Path
@@ -266,13 +257,13 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
                 if whole:
                     raise
             origin = f"; going on after update {step} ({checkpoint})"
-        return Resumed(config, run, origin, checkpoint, payload, validated, whole, damaged)
+        return Resumed(config, run, origin, None, checkpoint, payload, validated, whole, damaged)
     if config.train.init_from is None:
         if not isinstance(own := config.tokenizer, Saved):
-            return Start(config, _new_run(config), "")
+            return Start(config, _new_run(config), "", None)
         shared = load_saved(own.path)
         require_fit(shared, config, name=f"tokenizer.path = {own.path!r}")
-        return Sharing(config, _new_run(config), f"; tokenizer of {own.path}", shared)
+        return Start(config, _new_run(config), f"; tokenizer of {own.path}", shared)
     named = Path(config.train.init_from).expanduser()
     checkpoint, parent = resolve_checkpoint(named, prefer="best")
     payload = read_checkpoint(checkpoint)
