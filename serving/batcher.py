@@ -27,6 +27,7 @@ class Job:
     since: float = field(default_factory=time.monotonic)
 
 
+@dataclass(eq=False)
 class Batcher:
     """Hands items of equal keys to `work`, up to max_batch at once, in one thread.
 
@@ -34,26 +35,15 @@ class Batcher:
     while another batch is at work waits for its end. An item whose request was cancelled, or has
     failed, is left out. Where a batch fails, each of its items is tried alone, so that none fails
     for another.
-
-    Args:
-        work: (key, items) -> a result for each, called in the batcher's own thread.
-        max_waiting: items; `submit` raises Full beyond.
-        watch: told the size and the seconds of each batch.
     """
 
-    def __init__(
-        self,
-        work: Callable[[Any, list[Any]], Sequence[Any]],
-        *,
-        max_batch: int,
-        max_wait: float,
-        max_waiting: int,
-        watch: Callable[[int, float], Any] = lambda size, seconds: None,
-    ) -> None:
-        self.work, self.watch = work, watch
-        self.max_batch, self.max_wait, self.max_waiting = max_batch, max_wait, max_waiting
-        self._waiting: deque[Job] = deque()
-        self._came = asyncio.Event()
+    work: Callable[[Any, list[Any]], Sequence[Any]]  # (key, items) -> a result for each
+    max_batch: int
+    max_wait: float
+    max_waiting: int  # items; `submit` raises Full beyond
+    watch: Callable[[int, float], Any] = lambda size, seconds: None  # told of each batch
+    _waiting: deque[Job] = field(default_factory=deque, init=False)
+    _came: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __len__(self) -> int:
         """How many items wait."""
