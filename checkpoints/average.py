@@ -15,7 +15,7 @@ from checkpoints.content import (
 )
 from checkpoints.resolve import run_of
 from checkpoints.run import REGULAR, Run
-from configs.schema import shapes_model
+from configs.schema import Config, Marian, shapes_model
 from configs.serialize import diff
 from utils.errors import UserError
 
@@ -42,10 +42,10 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     """The content of a checkpoint whose weights are the mean of those of `paths`.
 
     It is computed in float64 and rounded once, to the weights' own type; shared weights stay
-    shared. All else is the newest's; `averaged` names the sources. There is no optimizer: training
-    cannot go on from it. Raises UserError for fewer than two checkpoints and for one that is given
-    twice, and where they are not of one model and tokenizer, and of one run, of a run and its
-    parent, or of runs with the same parent.
+    shared. All else is the newest's, and a run is newer than its parent; `averaged` names the
+    sources. There is no optimizer: training cannot go on from it. Raises UserError for fewer than
+    two checkpoints and for one that is given twice, and where they are not of one model and
+    tokenizer, and of one run, of a run and its parent, or of runs with the same parent.
     """
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
         given = ", ".join(map(str, paths))
@@ -55,13 +55,12 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     newest_path, sources, texts = paths[0], [], []
     for path in paths:  # one at a time: any number fits into memory
         payload = read_checkpoint(path)
-        if newest:
-            _require_same(newest, newest_path, payload, path)
+        newer = not newest or _is_newer(newest, newest_path, payload, path)
         for name, tensor in payload["model"].items():
             if tensor.is_floating_point():
                 sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
         progress = {name: payload["progress"][name] for name in ("epoch", "step")}
-        if not newest or progress["step"] > newest["progress"]["step"]:
+        if newer:
             newest, newest_path = {**payload, "progress": progress}, path
         sources.append({"file": path.name, **progress})
         texts.append(payload.get("data"))
@@ -93,9 +92,8 @@ def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
     return path
 
 
-def _require_same(
-    first: dict[str, Any], first_path: Path, other: dict[str, Any], path: Path
-) -> None:
+def _is_newer(first: dict[str, Any], first_path: Path, other: dict[str, Any], path: Path) -> bool:
+    """Whether `other` came after `first`. Raises UserError where the two have no mean."""
     configs = checkpoint_config(first), checkpoint_config(other)
     different = [
         f"{key} is {a!r} and {b!r}"
@@ -108,16 +106,26 @@ def _require_same(
         raise UserError(
             f"{first_path} and {path} have different tokenizers: average checkpoints of one run"
         )
-    runs = _run(first_path), _run(path)
+    steps = first["progress"]["step"], other["progress"]["step"]
+    runs = [_home(*each) for each in zip((first_path, path), configs, steps)]
     named = [config.train.init_from for config in configs]
     parents = [None if name is None else _run(name) for name in named]
-    if any(parents) and (parents[0] in (parents[1], runs[1]) or parents[1] == runs[0]):
-        return
-    for key, a, b in fixed_differences(*configs):
-        raise UserError(
-            f"{first_path} and {path} are of different runs ({key} is {a!r} and {b!r}), whose mean "
-            "is no model: translate with both as an ensemble, --model_path FIRST SECOND"
-        )
+    if runs[0] == parents[1] or runs[1] == parents[0]:
+        return runs[0] == parents[1]
+    if parents[0] is None or parents[0] != parents[1]:
+        for key, a, b in fixed_differences(*configs):
+            raise UserError(
+                f"{first_path} and {path} are of different runs ({key} is {a!r} and {b!r}), whose "
+                "mean is no model: translate with both as an ensemble, --model_path FIRST SECOND"
+            )
+    return steps[1] > steps[0]
+
+
+def _home(path: Path, config: Config, step: int) -> Path:
+    """What names a checkpoint's run: its folder, or what a Marian model was taken by."""
+    if step == 0 and isinstance(config.tokenizer, Marian):
+        return _run(config.tokenizer.name_or_path)
+    return _run(path)
 
 
 def _run(path: str | Path) -> Path:

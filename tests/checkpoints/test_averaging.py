@@ -198,3 +198,6 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
     related = (file, copy), (file, child), (child, sibling), (sibling, third), (grandchild, child)
     for path, other in related:
         assert averaged(path, other).code == 0
+    last = run.files(REGULAR)[-1]
+    for pair in (last, child), (child, last):  # a child counts its updates from its own beginning
+        assert average_checkpoints(pair)["config"]["train"]["init_from"] == str(file)

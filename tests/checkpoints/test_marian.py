@@ -20,7 +20,7 @@ from made_runs import Scripts, scripted
 from marian_files import french_sentences, with_two_vocabularies, write_marian_model
 from safetensors.torch import load as load_safetensors, save_file
 from torch import Tensor
-from toy_runs import assert_same, log_of, run_here, same, toy_settings
+from toy_runs import assert_same, content, log_of, run_here, same, toy_settings
 from transformers import MarianMTModel, MarianTokenizer
 
 import inference
@@ -463,3 +463,5 @@ def test_the_finetuning_config_goes_on_from_a_model(
     paths = [whole.checkpoints / f"regular_checkpoint_{epoch}.pt" for epoch in (1, 2)]
     averaged = write_average(whole, average_checkpoints(paths), how="last2")
     assert load_run(averaged).model.output.bias.shape == first.model.output.bias.shape
+    with_parent = average_checkpoints([paths[1], first.checkpoint])
+    assert with_parent["config"] == content(paths[1])["config"]
