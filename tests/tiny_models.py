@@ -273,7 +273,11 @@ def lively(name: str = "rope", seed: int = 0, **changes: Any) -> TranslationTran
     return model_with(name, seed=seed, gain=1.2, **changes)
 
 
-# ------------------------------------------------------------------------------------------ batches
+# ---------------------------------------------------------------------------- batches, comparisons
+
+
+def close(a: Any, b: Any, tolerance: float = 1e-11) -> None:
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 def sources(*lengths: int, seed: int = 0, pad_to: int | None = None) -> Tensor:

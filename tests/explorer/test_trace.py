@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import ROOT
 from made_runs import Scripts, scripted, untrained_run
-from tiny_models import BOS, EOS, LIMITS, tiny_model
+from tiny_models import BOS, EOS, LIMITS, forced_log_prob, tiny_model
 
 import visualize
 from configs.position_names import POSITIONS
@@ -33,6 +33,7 @@ from explorer.page import page
 from explorer.trace import positions, trace, words
 from explorer.tree import searched
 from models.decoding.beam import beam_search
+from models.decoding.hypothesis import Hypothesis
 from models.positional_encodings.randomized import draw_positions
 from pictures.schemes import fresh_scheme
 from translation.loading import load_run
@@ -105,10 +106,7 @@ def test_the_tree_is_the_beam_search(beam_size: int, max_len: int) -> None:
         )
     # Each sum is the model's own log-probability of the prefix, read from the start.
     for ids, node in zip(tree.ids[1:], tree.nodes[1:]):
-        with torch.no_grad():
-            read = torch.tensor([[BOS, *ids[:-1]]])
-            log_probs = model(source, read)[0].log_softmax(-1)
-        own = log_probs.gather(1, torch.tensor(ids)[:, None]).sum().item()
+        own = forced_log_prob(model, source[0], Hypothesis(tuple(ids), 0.0, 0.0, finished=False))
         # The ids that are never generated are ruled out without a new normalisation.
         assert node["sum"] == pytest.approx(own, abs=1e-9)
     for before, step in zip([None, *tree.steps], tree.steps):

@@ -12,6 +12,7 @@ from tiny_models import (
     N_HEADS,
     N_LAYERS,
     UnitScale,
+    close,
     model_with,
     sources,
     targets,
@@ -29,10 +30,6 @@ from models.positional_encodings.kerple import Kerple
 
 DOUBLE = torch.float64
 B, H, TQ, TK, DH = 2, 3, 5, 5, 4
-
-
-def close(a: Any, b: Any, tolerance: float = 1e-11) -> None:
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 def qkv(tq: int = TQ, tk: int = TK, *, grad: bool = False) -> tuple[Tensor, Tensor, Tensor]:

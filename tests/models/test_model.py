@@ -15,6 +15,7 @@ from tiny_models import (
     POSITIONS,
     TOYS,
     VOCAB,
+    close,
     model_with,
     sources,
     targets,
@@ -38,10 +39,6 @@ POST = [*TOYS, "none", "sinusoidal", "learnable", "rope", "torch"]
 EVERY = [(name, "pre") for name in [*POSITIONS, *TOYS, "torch"]] + [(name, "post") for name in POST]
 EVERY.append(("rope", "deepnorm"))
 every_model = pytest.mark.parametrize(("name", "norm"), EVERY)
-
-
-def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 # ------------------------------------------------------------------------------------- what is seen

@@ -33,10 +33,6 @@ ANYWHERE = {
 }
 
 
-def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-
-
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import ANYWHERE, DOUBLE, catches, close, distances, normal
-from tiny_models import configured, tiny_config
+from references import ANYWHERE, DOUBLE, catches, distances, normal
+from tiny_models import close, configured, tiny_config
 from torch import Tensor
 from transformers import T5Config
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor

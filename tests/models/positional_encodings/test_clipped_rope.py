@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import DOUBLE, catches, causal_logits, close, normal, rotated, theta_of
-from tiny_models import configured
+from references import DOUBLE, catches, causal_logits, normal, rotated, theta_of
+from tiny_models import close, configured
 from torch import Tensor
 
 import configs.positions as config

@@ -13,11 +13,12 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from references import catches, close, loud, normal
+from references import catches, loud, normal
 from tiny_models import (
     D_MODEL,
     N_HEADS,
     POSITIONS as TINY,
+    close,
     model_with,
     sources,
     targets,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references import DOUBLE, NEWEST, by_pair, catches, close, distances, normal
-from tiny_models import configured
+from references import DOUBLE, NEWEST, by_pair, catches, distances, normal
+from tiny_models import close, configured
 from torch import Tensor, nn
 from x_transformers.x_transformers import CoPE, DataDependentAlibi
 

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 import torch
 import torch.nn.functional as F
-from references import ANYWHERE, DOUBLE, by_pair, catches, close, logits_of, loud, normal
-from tiny_models import BUCKETS, N_HEADS, POSITIONS, configured
+from references import ANYWHERE, DOUBLE, by_pair, catches, logits_of, loud, normal
+from tiny_models import BUCKETS, N_HEADS, POSITIONS, close, configured
 from torch import Tensor
 
 from configs.positions import Alibi, Bias, Dape, Fire, Kerple, Sandwich

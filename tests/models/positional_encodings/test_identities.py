@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references import catches, close, normal, theta_of
+from references import catches, normal, theta_of
 from tiny_models import (
     D_MODEL,
     N_HEADS,
     POSITIONS,
+    close,
     configured,
     sources,
     targets,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import ANYWHERE, by_pair, catches, close, logits_of, normal
-from tiny_models import N_HEADS, configured, sources, tiny_model
+from references import ANYWHERE, by_pair, catches, logits_of, normal
+from tiny_models import N_HEADS, close, configured, sources, tiny_model
 from torch import Tensor
 from x_transformers.x_transformers import PolarEmbedding, apply_polar_pos_emb
 

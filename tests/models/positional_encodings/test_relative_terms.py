@@ -7,18 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import (
-    ANYWHERE,
-    DOUBLE,
-    attention,
-    by_pair,
-    catches,
-    close,
-    logits_of,
-    normal,
-    sinusoids,
-)
-from tiny_models import configured, tiny_config
+from references import ANYWHERE, DOUBLE, attention, by_pair, catches, logits_of, normal, sinusoids
+from tiny_models import close, configured, tiny_config
 from torch import Tensor, nn
 from transformers import DebertaV2Config, XLNetConfig
 from transformers.models.deberta_v2.modeling_deberta_v2 import (

@@ -12,14 +12,13 @@ from references import (
     DOUBLE,
     catches,
     causal_logits,
-    close,
     normal,
     pairs,
     rotated,
     stepwise_logits,
     theta_of,
 )
-from tiny_models import POSITIONS, configured
+from tiny_models import POSITIONS, close, configured
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS

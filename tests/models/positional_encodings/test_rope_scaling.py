@@ -9,18 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import (
-    DOUBLE,
-    catches,
-    close,
-    logits_of,
-    normal,
-    pairs,
-    rotated,
-    stepwise_logits,
-    theta_of,
-)
-from tiny_models import configured
+from references import DOUBLE, catches, logits_of, normal, pairs, rotated, stepwise_logits, theta_of
+from tiny_models import close, configured
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS

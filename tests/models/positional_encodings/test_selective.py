@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import catches, close, loud, normal
-from tiny_models import D_MODEL, N_HEADS, configured, tiny_config
+from references import catches, loud, normal
+from tiny_models import D_MODEL, N_HEADS, close, configured, tiny_config
 from torch import Tensor
 
 import configs.positions as config

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import DOUBLE, catches, close, normal, shift_matrix, theta_of
-from tiny_models import sources, targets, tiny_config, tiny_model
+from references import DOUBLE, catches, normal, shift_matrix, theta_of
+from tiny_models import close, sources, targets, tiny_config, tiny_model
 from torch import Tensor
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import DOUBLE, catches, close
-from tiny_models import BUCKETS, sources, targets, tiny_model
+from references import DOUBLE, catches
+from tiny_models import BUCKETS, close, sources, targets, tiny_model
 from torch import Tensor
 
 from configs.positions import Alibi, Combined, Cope, Deberta, Fox, NoPosition, Rope, Shaw, Ssmax

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references import ANYWHERE, by_pair, catches, close, logits_of, loud, normal
+from references import ANYWHERE, by_pair, catches, logits_of, loud, normal
 from tiny_models import (
     BUCKETS,
     D_MODEL,
     N_HEADS,
     N_LAYERS,
     POSITIONS,
+    close,
     configured,
     sources,
     targets,
