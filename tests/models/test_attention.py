@@ -7,17 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import (
-    D_MODEL,
-    N_HEADS,
-    N_LAYERS,
-    UnitScale,
-    close,
-    model_with,
-    sources,
-    targets,
-    tiny_config,
-)
+from tiny_models import D_MODEL, N_HEADS, N_LAYERS, close, model_with, sources, targets, tiny_config
 from torch import Tensor
 
 from models.attention import kernels
@@ -25,7 +15,7 @@ from models.attention.kernels import attend, attend_eager, attend_sdpa
 from models.attention.multi_head import SelfAttention
 from models.attention.tap import AttentionTap
 from models.decode_state import KeyValueCache
-from models.positional_encodings.base import AttentionPosition, Places
+from models.positional_encodings.base import Places
 from models.positional_encodings.kerple import Kerple
 
 DOUBLE = torch.float64
@@ -180,29 +170,6 @@ def test_the_bias_may_have_a_type_of_its_own(dtype: torch.dtype) -> None:
     tolerance = 0.03 if dtype == torch.bfloat16 else 1e-5
     close(eager.double(), expected, tolerance)
     close(fast.double(), expected, tolerance)
-
-
-# ----------------------------------------------------------------------------- multi-head attention
-
-
-def self_attention(kind: Any = "decoder", n_heads: int = 4, bias: bool = True) -> SelfAttention:
-    return SelfAttention(tiny_config(n_heads=n_heads, bias=bias), kind=kind, layer=0).double()
-
-
-@pytest.mark.parametrize("tapped", [False, True])
-def test_a_scheme_sets_the_scale_of_its_logits(tapped: bool) -> None:
-    torch.manual_seed(0)
-    attention = self_attention("encoder")
-    x = torch.randn(2, 5, D_MODEL, dtype=DOUBLE)
-    arguments = {"places": Places(torch.arange(5), torch.arange(5))}
-    tap = AttentionTap() if tapped else None
-    plain = attention(x, position=AttentionPosition(), **arguments)
-    unscaled = attention(x, position=UnitScale(), **arguments, tap=tap)
-    assert (unscaled - plain).abs().max() > 1e-4
-    with torch.no_grad():  # four heads of four: 1/sqrt(4) on the queries gives the usual scale back
-        attention.qkv_proj.weight[:D_MODEL] /= 2
-        attention.qkv_proj.bias[:D_MODEL] /= 2
-    close(attention(x, position=UnitScale(), **arguments), plain)
 
 
 # ---------------------------------------------------------------------------------------- the cache

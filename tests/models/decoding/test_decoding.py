@@ -245,15 +245,13 @@ def test_a_full_pool_waits_for_a_live_hypothesis_that_length_will_lift() -> None
 
 
 def test_hypotheses_cut_off_rank_behind_finished_ones_and_say_so() -> None:
-    flags = []
+    kinds = set()
     for seed in range(5):
         model, src = lively(seed=seed), sources(4, 6, seed=seed)
         for sentence, ours in zip(src, beam_search(model, src, replace(LIMITS, max_len=3), **FOUR)):
             assert_alike(ours, naive_search(model, sentence, size=4, limit=3))
-            assert all(len(h.ids) == 3 for h in ours if not h.finished)
-            flags.append([h.finished for h in ours])
-    assert flags == [sorted(finished, reverse=True) for finished in flags]
-    assert {True, False} <= set(itertools.chain(*flags))
+            kinds |= {h.finished for h in ours}
+    assert kinds == {True, False}
 
 
 @pytest.mark.parametrize(

@@ -52,10 +52,9 @@ def queries(**changes: Any) -> Turn:
     return lambda x, positions: rotary(**changes).rotate(x, positions, "query")
 
 
-def check_rope(turn: Turn, layout: str = "interleaved", dim: int = 16) -> None:
-    """The invariants of RoPE, on more heads and tokens than one and far from position 0."""
-    heads = 3
-    x, y = normal(2, heads, 5, dim), normal(2, heads, 5, dim, seed=1)
+def check_rope(turn: Turn, layout: str = "interleaved") -> None:
+    """Its equation and invariants, on more heads and tokens than one and far from position 0."""
+    x, y = normal(2, 3, 5, 16), normal(2, 3, 5, 16, seed=1)
     positions = torch.tensor([0, 3, 4, 11, 2047])
     close(turn(x[:, :, :1], positions[:1]), x[:, :, :1])
     close(turn(x, positions).norm(dim=-1), x.norm(dim=-1))
@@ -65,14 +64,7 @@ def check_rope(turn: Turn, layout: str = "interleaved", dim: int = 16) -> None:
     close(scores[0], scores[1], 1e-9)
     alike = turn(x[:, :1].expand_as(x), positions)
     close(alike, alike[:, :1].expand_as(alike))
-    # Pair i of every head turns by m theta_i, anticlockwise.
-    a, b = pairs(layout, dim)
-    unit = torch.zeros(1, heads, 1, dim, dtype=DOUBLE)
-    unit[..., a] = 1.0
-    for m in (1, 5):
-        out = turn(unit, torch.tensor([m]))[0, :, 0]
-        close(out[:, a], torch.cos(m * theta_of(dim)).expand(heads, -1))
-        close(out[:, b], torch.sin(m * theta_of(dim)).expand(heads, -1))
+    close(turn(x, positions), rotated(x, positions, theta_of(16), layout))
 
 
 @every_way
