@@ -1,12 +1,15 @@
 """Bad input of every kind: an answer or a clear error, no traceback, no file where none belongs.
 
+Of files that a run leaves one bit turned over, as by a failing disk, is named or changes nothing.
+
 The suite draws a few examples of each kind, always the same. A campaign:
 `python -m pytest tests/test_fuzzing.py --fuzz-examples 2000`.
 """
 
 import contextlib
+import functools
 import gzip
-import importlib
+import importlib.util
 import io
 import json
 import re
@@ -22,10 +25,12 @@ from conftest import ROOT
 from fuzz_inputs import altered, damaged, odd_text, odd_values, packed, short_text
 from hypothesis import given, settings, strategies as st
 from ignite.engine import Engine, State
+from made_runs import best_of
 from toy_runs import run_here, same, toy_config
 
 from checkpoints.content import checkpoint_config, read_checkpoint, write_safetensors
 from checkpoints.run import Run
+from configs.load import read_config_json
 from configs.schema import Config, DataConfig, Iwslt2017, Mixture, ParallelFiles, Subword, Weighted
 from configs.serialize import apply_overrides, from_dict, leaves, to_dict
 from data.cache import tokenize_split
@@ -35,19 +40,19 @@ from tokenizer.build import load_tokenizer
 from tokenizer.subword import SubwordTokenizer
 from training.log import RunLog
 from training.run import train
+from translation.engines import CHECKSUMS, export_once
 from translation.loading import load_run
 from translation.settings import config_change
 from translation.translator import Translator
 from utils.errors import UserError
 from utils.lines import read_lines
 
-pytestmark = pytest.mark.slow
-
 
 def fuzzed(share: float = 1.0) -> Callable[[Any], Any]:
     """As many examples as the command line asks for, or a share of them where one takes long."""
     profile = settings.get_profile("fuzz")
-    return settings(profile, max_examples=max(2, round(profile.max_examples * share)))
+    set_up = settings(profile, max_examples=max(2, round(profile.max_examples * share)))
+    return lambda test: pytest.mark.slow(set_up(test))
 
 
 @contextlib.contextmanager
@@ -66,16 +71,6 @@ def run(folder: Path) -> Run:
     """A trained toy run. Tests must not change it."""
     short = ("train.max_epochs=1", "train.max_steps=6", "decode.max_len=5", "train.patience=3")
     return run_here(toy_config(folder, *short)).run
-
-
-@pytest.fixture(scope="module")
-def saved(run: Run, folder: Path) -> dict[str, Path]:
-    """The folders that a run and its export leave."""
-    loaded, exported = load_run(run.path), folder / "exported"
-    exported.mkdir()
-    progress = {"epoch": loaded.epoch, "step": loaded.step}
-    write_safetensors(loaded.model, loaded.config, loaded.tokenizer, progress, exported)
-    return {"tokenizer": run.tokenizer, "checkpoints": run.checkpoints, "exported": exported}
 
 
 def fresh(folder: Path) -> Path:
@@ -290,36 +285,134 @@ def test_command_lines(name: str, data: st.DataObject) -> None:
 
 # -------------------------------------------------------------------------------- what a run leaves
 
+TEXT = ParallelText(["le chat voit", "le chien voit le roi"], ["the cat sees", "the dog sees"])
+SPREAD, ENDS = 14, 6  # bits over the whole of a file, and of its first and last bytes
 
-def fingerprint(path: Path) -> str:
-    return load_tokenizer(path.parent).fingerprint()
+
+@pytest.fixture(scope="module")
+def home(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that a run, its export, its cache and its engine leave, in folders by these names."""
+    home = tmp_path_factory.mktemp("home")
+    shutil.copytree(run.path, home / "run")
+    loaded = load_run(home / "run")
+    (home / "exported").mkdir()
+    write_safetensors(loaded.model, loaded.config, loaded.tokenizer, {}, home / "exported")
+    cached(home)
+    if importlib.util.find_spec("ctranslate2"):
+        (home / "engine").mkdir()
+        engine(home)
+    return home
 
 
-def weights(path: Path) -> dict[str, Any]:
-    return dict(load_run(path.parent).model.state_dict())
+def checkpoint(home: Path) -> Any:
+    return read_checkpoint(best_of(home / "run"))
+
+
+def tokenizer(home: Path) -> Any:
+    loaded = load_tokenizer(Run(home / "run").tokenizer)
+    return loaded.fingerprint(), loaded.kind
+
+
+def config_file(home: Path) -> Any:
+    return to_dict(read_config_json(Run(home / "run").config_file))
+
+
+def exported(home: Path) -> Any:
+    loaded = load_run(home / "exported")
+    return loaded.model.state_dict(), to_dict(loaded.config)
+
+
+def cached(home: Path) -> Any:
+    words = load_tokenizer(Run(home / "run").tokenizer)
+    split = tokenize_split(TEXT, words, max_len=9, too_long="drop", cache_dir=home / "tokens")
+    return [side(i).tolist() for side in (split.src, split.tgt) for i in range(len(split))]
+
+
+def engine(home: Path) -> Any:
+    loaded = load_run(home / "exported")
+    made = loaded.model, loaded.config.model, loaded.tokenizer
+    folder = export_once(
+        *made, run=Run(home / "engine"), checkpoint=Path("best.pt"), checksum="of the checkpoint"
+    )
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != CHECKSUMS}
+
+
+@functools.cache
+def undamaged(read: Callable[[Path], Any], home: Path) -> Any:
+    return read(home)
+
+
+def turned(whole: bytes) -> Iterator[bytes]:
+    n = 8 * len(whole)
+    places = {n * i // SPREAD + 5 * i % 8 for i in range(SPREAD)}
+    places |= {31 * i % min(n, 1600) for i in range(ENDS)}
+    places |= {n - 1 - 37 * i % min(n, 1600) for i in range(ENDS)}
+    for place in sorted(place % n for place in places):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        yield bytes(changed)
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "read"),
+    ("read", "name", "least"),
     [
-        ("tokenizer", "tokenizer.json", fingerprint),
-        ("tokenizer", "tokenizer_kind.json", fingerprint),
-        ("checkpoints", "step_*.pt", read_checkpoint),
-        ("exported", "model.safetensors", weights),
-        ("exported", "config.json", weights),
+        (checkpoint, "run/checkpoints/best_*.pt", 10),
+        (tokenizer, "run/tokenizer/tokenizer.json", 10),
+        (tokenizer, "run/tokenizer/tokenizer_kind.json", 10),
+        (config_file, "run/config.json", 10),
+        (exported, "exported/model.safetensors", 10),
+        (exported, "exported/config.json", 10),
+        (cached, "tokens/*/tgt_offsets.npy", 0),
+        (cached, "tokens/*/manifest.json", 0),
+        (engine, "engine/ctranslate2/*/model.bin", 0),
+        (engine, "engine/ctranslate2/*/config.json", 0),
+        (engine, f"engine/ctranslate2/*/{CHECKSUMS}", 0),
     ],
 )
-@fuzzed()
+def test_a_turned_bit_is_named_or_changes_nothing(
+    home: Path, tmp_path: Path, read: Callable[[Path], Any], name: str, least: int
+) -> None:
+    """`least`: of a file that is not made anew so many are refused, at least, by its name."""
+    if read is engine:
+        pytest.importorskip("ctranslate2")
+    expected = undamaged(read, home)
+    copy = Path(shutil.copytree(home, tmp_path / "home"))
+    [file] = copy.glob(name)
+    whole, refused = file.read_bytes(), 0
+    for content in turned(whole):
+        file.write_bytes(content)
+        try:
+            assert same(read(copy), expected)
+        except UserError as error:
+            refused += str(copy) in str(error)
+        assert least or file.read_bytes() == whole
+    assert refused >= least, refused
+
+
+@pytest.mark.parametrize(
+    ("read", "names", "allowed"),
+    [
+        (checkpoint, "run/checkpoints/best_*", [UserError]),
+        (tokenizer, "run/tokenizer/*", [UserError]),
+        (exported, "exported/*.*", [UserError]),
+        (cached, "tokens/*/*", []),  # it is made anew
+    ],
+)
+@fuzzed(1.5)
 @given(data=st.data())
 def test_a_damaged_file_is_never_taken_for_another(
-    saved: dict[str, Path], folder: Path, where: str, name: str, read: Any, data: st.DataObject
+    home: Path, folder: Path, read: Any, names: str, allowed: Any, data: st.DataObject
 ) -> None:
-    copy = Path(shutil.copytree(saved[where], folder / f"damaged_{where}", dirs_exist_ok=True))
-    [path] = copy.glob(name)
-    path.write_bytes(data.draw(damaged(path.read_bytes())))
-    with an_answer_or_a_clear_error():
-        found = read(path)
-        assert same(found, read(saved[where] / path.name))
+    if not (copy := folder / "damaged").exists():
+        shutil.copytree(home, copy)
+    file = data.draw(st.sampled_from(sorted(copy.glob(names))))
+    whole = file.read_bytes()
+    file.write_bytes(data.draw(damaged(whole)))
+    try:
+        with contextlib.suppress(*allowed):
+            assert same(read(copy), undamaged(read, home))
+    finally:
+        file.write_bytes(whole)
 
 
 def nothing(engine: Engine, *_: Any, **__: Any) -> State:
@@ -363,24 +456,6 @@ def test_a_damaged_log_keeps_the_lines_that_are_whole(
     with RunLog(copy, first_step=3):
         pass
     assert all(json.loads(line)["step"] <= 3 for line in log.read_bytes().splitlines())
-
-
-@fuzzed()
-@given(data=st.data())
-def test_a_damaged_cache_is_made_anew(run: Run, folder: Path, data: st.DataObject) -> None:
-    tokenizer = load_tokenizer(run.tokenizer)
-    text = ParallelText(["le chat", "le chien voit"], ["the cat", "the dog sees"])
-    cache = fresh(folder / "damaged_cache")
-
-    def make() -> list[list[int]]:
-        split = tokenize_split(text, tokenizer, max_len=40, too_long="drop", cache_dir=cache)
-        return [side(i).tolist() for side in (split.src, split.tgt) for i in range(len(split))]
-
-    whole = make()
-    files = sorted(path for path in cache.rglob("*") if path.is_file())
-    path = data.draw(st.sampled_from(files))
-    path.write_bytes(data.draw(damaged(path.read_bytes())))
-    assert make() == whole
 
 
 @fuzzed(0.5)
