@@ -2,10 +2,10 @@
 
 `old_runs/format_1.json` has every key, value, shape and type of a checkpoint that commit 23baaa0
 wrote, with its config, tokenizer and corpus; `old_runs/schemes.json.gz` those of a run of each
-family of position schemes, which commit 16d24d5 wrote (see `describe_runs.py`). The tensors are
-made here by a closed formula, without the project's writer; the outputs beside them (logits,
-translations, and the losses of a run that goes on) were computed by those commits from the same
-tensors.
+family of position schemes, which commit 16d24d5 wrote. (The script that described them is in commit
+409cafb, `tests/checkpoints/describe_runs.py`.) The tensors are made here by a closed formula,
+without the project's writer; the outputs beside them (logits, translations, and the losses of a run
+that goes on) were computed by those commits from the same tensors.
 """
 
 import gzip
