@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from toy_runs import content, log_of, run_here, toy_config, validation_loss
 
 import train as script
-from checkpoints.content import checkpoint_config, read_checkpoint, write_checkpoint
+from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.run import BEST, REGULAR, Run, create_run, newest_first, newest_run
 from configs.load import read_config_json
 from configs.schema import Config, TrainConfig
@@ -213,10 +213,6 @@ def test_the_newest_run_is_the_one_begun_last_that_has_a_checkpoint(tmp_path: Pa
         newest_run(tmp_path / "none")
 
 
-def test_two_runs_begun_in_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
-    assert len({create_run(tmp_path, "run").path for _ in range(3)}) == 3
-
-
 def test_a_folder_of_runs_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.symlink_to(tmp_path / "a disk that is not there")
@@ -276,21 +272,6 @@ def test_a_file_that_is_no_checkpoint_gets_one_line(tmp_path: Path, inside, word
     assert "\n" not in str(caught.value)
 
 
-class Unsaved:
-    def __reduce__(self) -> str:
-        raise LookupError
-
-
-def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "regular_checkpoint_1.pt"
-    write_checkpoint(path, {"a": torch.ones(3)})
-    with pytest.raises(UserError, match="cannot write"):
-        write_checkpoint(tmp_path / "no_run" / "checkpoints" / "x.pt", {"a": 1})
-    with pytest.raises(LookupError):
-        write_checkpoint(path, {"a": torch.ones(9), "b": Unsaved()})
-    assert torch.equal(content(path)["a"], torch.ones(3))
-
-
 def test_a_full_disk_ends_the_run_and_harms_no_checkpoint(tmp_path: Path) -> None:
     config = toy_config(tmp_path, "train.max_epochs=1")
     run = run_here(config).run
@@ -328,6 +309,12 @@ def test_the_best_of_a_last_validation_within_an_epoch_stays_where_the_run_is_ov
     checkpoints.resume(Progress(epoch_length=10, step=14, epoch=1), over=over)
     assert [item.filename[16] for item in checkpoints.best._saved] == ["1", "2"][: 1 + over]
     assert (run.checkpoints / "left_after_update_14").exists() != over
+
+
+def test_of_equal_losses_a_run_that_goes_on_keeps_the_later_ones(tmp_path: Path) -> None:
+    _, checkpoints = kept(tmp_path, *(f"best_checkpoint_{e}_loss=-1.5000.pt" for e in (9, 10)))
+    checkpoints.resume(Progress(epoch_length=1, step=10, epoch=10), over=False)
+    assert [item.filename[16:18] for item in checkpoints.best._saved] == ["9_", "10"]
 
 
 def test_of_losses_that_a_name_shows_alike_the_first_is_the_better(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import logging
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ignite.engine import Engine, Events
@@ -19,7 +20,6 @@ from configs.serialize import apply_overrides, to_dict
 from tokenizer.build import load_tokenizer
 from training.prepare import Learner
 from training.start import as_parent, run_to_resume
-from utils.cli import run_main
 from utils.errors import ConfigError, UserError
 
 
@@ -198,12 +198,9 @@ def test_a_strange_tokenizer_is_refused(folder: Path, parent: Run, tmp_path: Pat
         run_here(child_config(folder, other))
 
 
-def test_on_the_command_line_it_is_one_flag(parent: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_command_line_it_is_one_flag(parent: Run, in_process: Any) -> None:
     begin = ["--init_from", str(parent.checkpoints / "regular_checkpoint_1.pt")]
     config, _ = script.choose_config(script.parse_args(["--config", "configs/demo.py", *begin]))
     assert config.train.init_from == begin[1]
     assert isinstance(config.tokenizer, Subword)
-    monkeypatch.setattr("sys.argv", ["train.py", "--resume", str(parent.path), *begin])
-    with pytest.raises(SystemExit) as ended:
-        run_main(script.main)
-    assert ended.value.code == 2
+    assert in_process(script.main)("--resume", parent.path, *begin).code == 2

@@ -1,13 +1,13 @@
 """Updates of a small model in float64, without a run around them."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from tiny_models import tiny_config, vocabulary
 from torch import nn
 
-from configs.schema import Constant, CrossEntropy, ModelConfig, OptimConfig
+from configs.schema import Constant, CrossEntropy, OptimConfig, Sinusoidal
 from data.batching import Batch, collate
 from data.cache import TokenizedSplit
 from models.build import build_model
@@ -21,14 +21,8 @@ from utils.machine import autocast
 
 CPU = torch.device("cpu")
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 23
-VOCABULARY: Any = SimpleNamespace(
-    src_vocab_size=VOCAB,
-    tgt_vocab_size=VOCAB,
-    pad_id=PAD,
-    bos_id=BOS,
-    eos_id=EOS,
-    shared_vocab=True,
-)
+IDS = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
+VOCABULARY = vocabulary(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, **IDS)
 
 
 def sentences(n: int, seed: int) -> TokenizedSplit:
@@ -61,10 +55,8 @@ def plain_update(
 
 def small_model() -> Any:
     torch.manual_seed(0)
-    config = ModelConfig(
-        d_model=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, d_ff=16, dropout=0.0
-    )
-    return build_model(config, VOCABULARY).double()
+    sizes = {"d_model": 8, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 16}
+    return build_model(tiny_config(Sinusoidal(), **sizes), VOCABULARY).double()
 
 
 def updated(
