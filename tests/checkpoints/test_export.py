@@ -12,7 +12,7 @@ import pytest
 import torch
 from made_runs import Scripts, best_of, scripted
 from safetensors.torch import load_file, save_file
-from tiny_models import POSITIONS
+from tiny_models import POSITIONS, tiny_config
 from toy_runs import same
 
 import export as script
@@ -46,8 +46,7 @@ TEXTS = [
     "a man talks to the wife of the king",
 ]
 MAX_LEN = 20
-SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "d_ff": 48, "dropout": 0.0}
-SHAPE |= {"n_encoder_layers": 2, "n_decoder_layers": 2, "position": Sinusoidal()}
+SHAPE: dict[str, Any] = {"position": Sinusoidal(), "d_model": 32, "n_heads": 4, "d_ff": 48}
 LEARNABLE = Learnable(max_positions=64)
 
 EXPORTABLE = (
@@ -99,7 +98,7 @@ ALIKE = (
 
 
 def config_of(**changes: Any) -> ModelConfig:
-    return ModelConfig(**{**SHAPE, **changes})
+    return tiny_config(**{**SHAPE, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -151,13 +150,10 @@ class Exported:
         self.model = sharp_model(config, tokenizer, **sharp)
         convert(self.model, config, tokenizer, folder, quantization=quantization)
         # Computed in float32 whatever is stored: products of int8 overflow on some processors.
-        self.translator = ctranslate2.Translator(
-            str(folder), compute_type="float32", intra_threads=1
-        )
-        self.ids = {
-            piece: i
-            for i, piece in enumerate(tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size)))
-        }
+        how = {"compute_type": "float32", "intra_threads": 1}
+        self.translator = ctranslate2.Translator(str(folder), **how)
+        pieces = tokenizer.tgt_pieces(range(tokenizer.tgt_vocab_size))
+        self.ids = {piece: i for i, piece in enumerate(pieces)}
         self.sources = random_ids(tokenizer, tokenizer.src_vocab_size)
         self.src = pad_sources(self.sources, tokenizer.pad_id)
         bos_id, eos_id = tokenizer.bos_id, tokenizer.eos_id

@@ -62,14 +62,12 @@ def test_a_run_of_a_scheme_goes_on_as_it_did(tmp_path: Path, name: str) -> None:
 
 
 def assert_translates(translator: Translator, expected: dict[str, Any]) -> None:
-    assert [found.text for found in translator.translate(TEXTS, search="greedy")] == expected[
-        "greedy"
-    ]
+    greedy = [found.text for found in translator.translate(TEXTS, search="greedy")]
+    assert greedy == expected["greedy"]
     for found, then in zip(translator.translate(TEXTS), expected["beam"], strict=True):
-        assert [h.text for h in found.hypotheses] == [text for text, _ in then]
-        assert [h.score for h in found.hypotheses] == pytest.approx(
-            [score for _, score in then], abs=1e-4
-        )
+        texts, scores = zip(*then)
+        assert tuple(h.text for h in found.hypotheses) == texts
+        assert tuple(h.score for h in found.hypotheses) == pytest.approx(scores, abs=1e-4)
 
 
 def assert_goes_on(run: Path, expected: dict[str, Any]) -> None:

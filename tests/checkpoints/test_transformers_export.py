@@ -308,18 +308,7 @@ def test_any_text_has_our_ids_and_any_ids_our_text(
     theirs = AutoTokenizer.from_pretrained(exported.folder)
     assert (theirs.pad_token_id, theirs.eos_token_id) == (ours.bos_id, ours.eos_id)
     spaces = [char for code in range(0x10000) if (char := chr(code)).isspace()]
-    odd = [
-        *"aé'’½…ﬁ▁<|\"",
-        "e\u0301",
-        "\ufeff",
-        "\x00",
-        "🙂",
-        "日",
-        "<s>",
-        "</s>",
-        "<pad>",
-        "<unk>",
-    ]
+    odd = [*"aé'’½…ﬁ▁<|\"\ufeff\x00🙂日", "e\u0301", "<s>", "</s>", "<pad>", "<unk>"]
     drawn = ["".join(draw.choices(spaces + odd, k=draw.randint(0, 30))) for _ in range(500)]
     texts = [*drawn, *FRENCH, *spaces, "a".join(spaces)]
     encoded = exported.translator.encode(texts)
@@ -361,10 +350,9 @@ def test_the_script_writes_a_folder_whose_card_works(
         "export.py", "--model_path", run, "--format", "transformers", "--output_dir", out
     )
     assert ended.returncode == 0, ended.stderr
-    names = (
-        "README.md config.json generation_config.json model.safetensors tokenizer tokenizer.json"
-    )
-    assert sorted(path.name for path in out.iterdir()) == [*names.split(), "tokenizer_config.json"]
+    names = "README.md config.json generation_config.json model.safetensors tokenizer".split()
+    names += ["tokenizer.json", "tokenizer_config.json"]
+    assert sorted(path.name for path in out.iterdir()) == names
     card = (out / "README.md").read_text("utf-8")
     scores = json.loads(scored.read_text())["scores"]
     assert f"| test_first8_beam | beam 5 | 8 | {scores['sacrebleu']:.2f} |" in card

@@ -199,13 +199,9 @@ def test_finished_trainings_are_studied_and_told(
     (trials / "alibi_seed0_c").mkdir()  # not finished
     gold = tmp_path / "gold"
     gold.mkdir()
-    lines = {
-        "test.fr": "Le chat dort.\nOui.\nNon.\n",
-        "test.en": "The cat sleeps now.\nYes.\nNo.\n",
-    }
-    lines["gold.talp"] = "1-1 2-2 3-3 4p3\n1-1\n1-1\n"
-    for name, text in lines.items():
-        (gold / name).write_text(text)
+    (gold / "test.fr").write_text("Le chat dort.\nOui.\nNon.\n")
+    (gold / "test.en").write_text("The cat sleeps now.\nYes.\nNo.\n")
+    (gold / "gold.talp").write_text("1-1 2-2 3-3 4p3\n1-1\n1-1\n")
     out = tmp_path / "out"
     back = turned_run(trained_run, tmp_path)
     args = ["--compared", tmp_path / "compared", "--gold", gold, "--shifts", "1,95"]
@@ -276,10 +272,9 @@ def test_finished_trainings_are_studied_and_told(
     assert script(*args, "--report_only").code == 0  # and it is not in the store
 
     # What `test.py --align` says of the same pairs, in the column "AER produced".
-    aligned = Scripts(scoring.main, script.capsys, script.monkeypatch)
-    said = aligned(
-        "--align", gold / "gold.talp", "--model_path", trained_run, "--device", "cpu"
-    ).out
+    script.main = scoring.main
+    model = ("--model_path", trained_run, "--device", "cpu")
+    said = script("--align", gold / "gold.talp", *model).out
     found = [row for row in rows if (row["scheme"], row["measure"]) == ("rope", "aer")]
     errors = {row["layer"]: f"{100 * float(row['value']):.1f}" for row in found}
     told = re.findall(r"^\| (\d) \| \S+ \| \S+ \| (\S+) \|", said, re.MULTILINE)

@@ -234,11 +234,8 @@ def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
     assert all(f"| {name} |" in text.decode() for name in names)
     assert text.decode() in first.out
     rows = list(csv.DictReader(table.decode().splitlines()))
-    of_one = [
-        (row["updates"], row["seed"], row["length"])
-        for row in rows
-        if row["scheme"] == "none_causal"
-    ]
+    of_one = [row for row in rows if row["scheme"] == "none_causal"]
+    of_one = [(row["updates"], row["seed"], row["length"]) for row in of_one]
     assert of_one == list(itertools.product("12", "01", map(str, TASK.test_lengths)))
     assert {row["length"] for row in rows if row["scheme"] == "learnable"} == {"10"}
     assert all(0 <= float(row["exact"]) <= float(row["token"]) <= 1 for row in rows)
@@ -259,11 +256,8 @@ def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
 def test_ssmax_is_trained_beside_every_scheme_and_what_it_adds_is_told_by_seed(
     script: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (
-        script("--ssmax", "--schemes", "rope,none_causal")
-        .error()
-        .endswith("--ssmax: not for none_causal; leave it out")
-    )
+    said = script("--ssmax", "--schemes", "rope,none_causal").error()
+    assert said.endswith("--ssmax: not for none_causal; leave it out")
     arguments = ("--ssmax", "--schemes", "rope,learnable")
     with monkeypatch.context() as patch:
         undrawn(patch)
@@ -327,10 +321,8 @@ def test_a_plot_shows_mean_spread_and_every_seed() -> None:
         for name, seeds in {"rope": [0.2, 0.4], "alibi_1_head": [1.0]}.items()
     }
     [axes] = accuracy_figure(results, TASK).axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == [
-        "rope (H=4)",
-        "alibi_1_head (H=1)",
-    ]
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert labels == ["rope (H=4)", "alibi_1_head (H=1)"]
     spread, mean, seeds, *one_seed = [list(line.get_xdata()) for line in axes.lines]
     assert spread == pytest.approx([0.3 - 0.02**0.5, 0.3 + 0.02**0.5])
     assert (mean, seeds) == ([pytest.approx(0.3)], [0.2, 0.4])

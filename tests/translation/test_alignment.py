@@ -217,10 +217,15 @@ def test_the_best_heads_are_those_of_the_lowest_error() -> None:
     right, wrong = np.eye(3), np.roll(np.eye(3), 1, axis=0)
     produced = np.stack([np.stack([wrong] * 3), np.stack([wrong, right, right])])
     produced[1, 1, 0], produced[1, 2, 1] = 0.6 * wrong[0], 0.6 * wrong[1]
-    attention = WordAttention(list("abc"), list("xyz"), produced, np.roll(produced, 1, axis=2))
-    links = frozenset((i, i) for i in range(3))
-    pairs = GoldPairs([attention], [Gold(links, links)])
-    assert str(pairs.best()) == "2:2,3"
+    links, rolled = frozenset((i, i) for i in range(3)), np.roll(produced, 1, axis=2)
+    for of_words, read, best in (
+        (produced[:, 1:], rolled[:, 1:], "2:1,2"),  # all of a layer
+        (rolled, produced, "shift:2:2,3"),  # of the word that is read
+        (produced, rolled, "2:2,3"),
+    ):
+        attention = WordAttention(list("abc"), list("xyz"), of_words, read)
+        pairs = GoldPairs([attention], [Gold(links, links)])
+        assert str(pairs.best()) == best
     assert pairs.scores(pairs.best()).aer == 0
     assert pairs.scores(HeadChoice(2, (2,))).aer == pytest.approx(1 / 3)
     assert HeadChoice.parse("shift:2:1,3") == HeadChoice(2, (1, 3), shift=True)
@@ -283,17 +288,3 @@ def test_heads_are_counted_from_the_end_by_negative_numbers() -> None:
     found = WordAttention(["a", "b"], ["x", "y"], weights, weights)
     first, second, last = (found.aligned(HeadChoice(1, (head,))) for head in (1, 2, -1))
     assert last == second != first
-
-
-def test_the_best_heads_may_be_all_of_a_layer_and_read_the_word_that_is_read() -> None:
-    right, wrong = np.eye(3), np.roll(np.eye(3), 1, axis=0)
-    produced = np.stack([np.stack([wrong] * 3), np.stack([wrong, right, right])])
-    produced[1, 1, 0], produced[1, 2, 1] = 0.6 * wrong[0], 0.6 * wrong[1]
-    links = frozenset((i, i) for i in range(3))
-    words, rolled = (list("abc"), list("xyz")), np.roll(produced, 1, axis=2)
-    for of_words, read, best in (
-        (produced[:, 1:], rolled[:, 1:], "2:1,2"),
-        (rolled, produced, "shift:2:2,3"),
-    ):
-        gold = GoldPairs([WordAttention(*words, of_words, read)], [Gold(links, links)])
-        assert str(gold.best()) == best
