@@ -124,6 +124,12 @@ def marian_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_marian_files(tmp_path_factory.mktemp("marian"))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all tests of a module."""
+    return tmp_path_factory.mktemp("module")
+
+
 @pytest.fixture
 def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes Scripts of a main."""

@@ -62,11 +62,6 @@ def an_answer_or_a_clear_error() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("fuzzing")
-
-
-@pytest.fixture(scope="module")
 def run(folder: Path) -> Run:
     """A trained toy run. Tests must not change it."""
     short = ("train.max_epochs=1", "train.max_steps=6", "decode.max_len=5", "train.patience=3")

@@ -16,6 +16,11 @@ from experiments import compare_positions, trials
 from utils.tables import read_csv
 
 
+def both(*names: str) -> list[str]:
+    """The calls of a trial by its name."""
+    return [f"{script} {name}" for name in names for script in ("train", "test")]
+
+
 class StandIn:
     """The scripts in `folder`, and what became of them."""
 

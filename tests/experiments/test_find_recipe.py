@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from stand_in import StandIn
+from stand_in import StandIn, both
 from toy_runs import content, run_here, toy_config
 
 from checkpoints.run import REGULAR
@@ -31,10 +31,6 @@ def stand_in(stand_in: StandIn, tmp_path: Path) -> StandIn:
 
 def find(stand_in: StandIn, *more: str) -> int:
     return find_recipe.main(stand_in.arguments(*SIX, *ROUNDS, *more))
-
-
-def both(*names: str) -> list[str]:
-    return [f"{script} {name}" for name in names for script in ("train", "test")]
 
 
 WINNER = FOUR[2]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stand_in import StandIn
+from stand_in import StandIn, both
 
 from checkpoints.run import DamagedError, Run
 from configs.schema import Config
@@ -28,10 +28,6 @@ from utils.tables import read_csv, write_csv
 def stand_in(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setattr(comparison.Comparison, "draw", lambda *_: None)  # slow, and no matter here
     return stand_in
-
-
-def both(*names: str) -> list[str]:
-    return [f"{script} {name}" for name in names for script in ("train", "test")]
 
 
 def test_what_is_done_is_not_run_again(stand_in: StandIn) -> None:

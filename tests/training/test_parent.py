@@ -24,11 +24,6 @@ from utils.errors import ConfigError, UserError
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("parent")
-
-
-@pytest.fixture(scope="module")
 def parent(folder: Path) -> Run:
     return run_here(toy_config(folder, "train.max_epochs=2 optim.accumulate=2")).run
 

@@ -60,11 +60,6 @@ SCHEDULES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("resume")
-
-
-@pytest.fixture(scope="module")
 def whole(folder: Path) -> Runs:
     """Never stopped: 3 epochs of 10 updates, with checkpoints after updates 14 and 28."""
     configs = {name: toy_config(folder, STEPS, schedule) for name, schedule in SCHEDULES.items()}

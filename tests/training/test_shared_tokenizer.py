@@ -25,11 +25,6 @@ scripts = scripted(script.main)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("shared")
-
-
-@pytest.fixture(scope="module")
 def first(folder: Path) -> Run:
     return run_here(toy_config(folder, "train.max_epochs=1")).run
 

@@ -25,11 +25,6 @@ FAST = "optim.schedule.lr=0.01 optim.accumulate=1"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("back")
-
-
-@pytest.fixture(scope="module")
 def english(folder: Path) -> list[str]:
     return (toy_corpus(folder) / "valid.en").read_text("utf-8").splitlines()
 
