@@ -18,7 +18,7 @@ from toy_runs import same
 import export as script
 import inference
 from checkpoints import ctranslate2 as export_ctranslate2
-from checkpoints.content import read_checkpoint, save_tensors
+from checkpoints.content import read_checkpoint
 from checkpoints.ctranslate2 import NEVER, convert
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import FORMAT, WEIGHTS, Run
@@ -37,7 +37,6 @@ from translation.loading import load_run
 from translation.search import pad_sources
 from translation.translator import Translator
 from utils.errors import UserError
-from utils.files import write_errors
 
 TEXTS = [
     "le chat noir dort sur la table",
@@ -495,9 +494,3 @@ def test_a_link_to_an_empty_folder_is_followed_and_where_one_stands_is_refused(
     assert made.call(*arguments, link).code == 0
     assert link.is_symlink()
     assert (empty / WEIGHTS).is_file()
-
-
-def test_weights_that_cannot_be_written_are_told_as_any_file(tmp_path: Path) -> None:
-    path = tmp_path / "gone" / WEIGHTS
-    with pytest.raises(UserError, match=f"^cannot write {path}: No such file"), write_errors(path):
-        save_tensors({"a": torch.zeros(3)}, path)

@@ -46,12 +46,6 @@ def test_pairs_are_read_in_either_direction_plain_or_packed(tmp_path: Path) -> N
     assert load(tmp_path) == text
 
 
-def test_the_config_names_the_splits(tmp_path: Path) -> None:
-    config = ParallelFiles(root=str(tmp_path), train="t", validation="dev", test=("a", "b"))
-    corpus = build_corpus(DataConfig(corpus=config))
-    assert (corpus.train, corpus.validation, corpus.test) == ("t", "dev", ("a", "b"))
-
-
 def test_a_stray_line_separator_inside_a_sentence_keeps_the_alignment(tmp_path: Path) -> None:
     for stray in ("\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"):
         write(tmp_path, f"un{stray}chat\ndeux chiens\n", "a cat\ntwo dogs\n")

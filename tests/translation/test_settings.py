@@ -44,8 +44,6 @@ def test_what_would_be_of_no_use_is_refused() -> None:
         config_change(None, "greedy", ["decode.mbr=chrf"])
     with pytest.raises(UserError, match="one translation of each line is used"):
         config_change(None, None, ["decode.n_best=2"], scoring=True)(Config())
-    with pytest.raises(UserError, match=r"--set decode\.search: --search chooses it \(here beam\)"):
-        config_change(None, "beam", ["decode.search=sample"])
     sampled = DecodeConfig(search=Sampling(), beam_size=1, n_best=1)
     for decode, given in (
         (DecodeConfig(n_best=5), ["decode.n_best=1"]),
