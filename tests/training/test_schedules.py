@@ -193,12 +193,6 @@ def test_decay_reaches_matrices_alone_where_it_is_asked_to() -> None:
             assert (parameter - expected).abs().max() < 1e-6, (decay, name)
 
 
-def test_all_that_decays_is_one_group_as_it_always_was() -> None:
-    parameters = [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1, 1))]
-    [group] = build_optimizer(parameters, OptimConfig(weight_decay=0.1), MODEL).param_groups
-    assert group["params"] == parameters
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
