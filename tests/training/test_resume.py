@@ -393,6 +393,7 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
     run_here(config, resume=third)
     shutil.copy(again.best(), again.checkpoints / "best_checkpoint_1_loss=-99.0000.pt")
     run_here(config, resume=again.path)  # as after a kill before the last removal
+    assert [path.name for path in again.by_age()] == [path.name for path in run.by_age()]
     assert log_of(again, "validation") == log_of(run, "validation")
     words = r"this run is finished \(epochs: 4,.*--set train.patience=4"
     with pytest.raises(UserError, match=words):
