@@ -263,8 +263,6 @@ def test_a_folder_in_the_layout_of_the_hub(tmp_path: Path) -> None:
     root = write(tmp_path, HUB | GERMAN)
     assert load_all(root) == load_all(root / "iwslt2017-fr-en") == EXPECTED
     assert load(root, "train").skipped == {"empty": 1}
-    with pytest.raises(UserError, match=r"train has 3 pairs in .* not the official 232,825"):
-        load(root, "train", check=True)
 
 
 def test_a_folder_in_the_layout_of_datasets_with_shards_in_order(tmp_path: Path) -> None:
