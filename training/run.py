@@ -59,7 +59,6 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
     Raises UserError for input that cannot be trained on, and NonFiniteError where the loss breaks
     down. What it says is logged.
     """
-    keep_freed_memory()
     device = process_device(config.train.device)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch_to_itself(device, deterministic=config.train.deterministic))
@@ -89,6 +88,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             tokenizer = start.tokenizer(corpus)
             data = prepare_data(config, corpus, tokenizer, device=device.type)
             read.cache_clear()
+            keep_freed_memory()  # not before: what the text took goes back
             stack.callback(end_workers, data.loader)
             progress = Progress(epoch_length=len(data.loader))
             total_steps = count_steps(config.train, progress.epoch_length, data.n_tokens)
