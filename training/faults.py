@@ -139,6 +139,18 @@ def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None
         raise
 
 
+@contextlib.contextmanager
+def text_fits() -> Iterator[None]:
+    """Raises UserError where the text, its tokenizer and its ids do not fit into memory."""
+    try:
+        yield
+    except MemoryError as error:
+        raise UserError(
+            f"not enough memory for the text ({one_line(error)}): train on fewer pairs, or with "
+            "fewer processes, each of which reads all of them"
+        ) from error
+
+
 def smaller_batches(config: Config) -> str:
     """The change of the config that takes less memory and learns the same, or much the same."""
     data = config.data

@@ -22,7 +22,7 @@ from configs.serialize import apply_overrides, leaves, to_dict
 from data.batching import largest_batches
 from data.corpora.build import build_corpus
 from training.engine import create_trainer
-from training.faults import BadUpdates, remedies_named
+from training.faults import BadUpdates, remedies_named, text_fits
 from training.graphs import graphs_wanted
 from training.handlers import ProgressBar, StopSignals, attach_log, attach_progress
 from training.log import RunLog
@@ -85,8 +85,9 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             corpus.load = read = cache(corpus.load)  # type: ignore[method-assign]
             if idist.get_rank() == 0:
                 read(corpus.validation)  # what is not there is told before the work begins
-            tokenizer = start.tokenizer(corpus)
-            data = prepare_data(config, corpus, tokenizer, device=device.type)
+            with text_fits():
+                tokenizer = start.tokenizer(corpus)
+                data = prepare_data(config, corpus, tokenizer, device=device.type)
             read.cache_clear()
             keep_freed_memory()  # not before: what the text took goes back
             stack.callback(end_workers, data.loader)

@@ -392,12 +392,16 @@ def test_a_run_that_goes_on_is_not_told_to_change_its_batches(tmp_path: Path) ->
         run_here(config, resume=run.path, hook=hook)
 
 
-def test_a_model_that_does_not_fit_is_not_told_to_use_smaller_batches(
+def test_a_model_or_text_that_does_not_fit_is_not_told_to_use_smaller_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     none_left = mock.Mock(side_effect=RuntimeError("you tried to allocate 4398046511104 bytes"))
     monkeypatch.setattr(prepare, "build_model", none_left)
     words = "^not enough memory for the model's weights: model.d_model = 16, .* a smaller model$"
+    with pytest.raises(UserError, match=words):
+        run_here(toy_config(tmp_path))
+    monkeypatch.setattr(prepare, "load_split", mock.Mock(side_effect=MemoryError))
+    words = r"^not enough memory for the text \(MemoryError.*\): train on fewer pairs"
     with pytest.raises(UserError, match=words):
         run_here(toy_config(tmp_path))
 
