@@ -41,7 +41,8 @@ def main(argv: list[str] | None = None) -> None:
 
     if args.files:
         found = [resolve_checkpoint(path, prefer="best") for path in args.files]
-        paths, run = [path for path, _ in found], found[0][1]
+        paths, runs = map(list, zip(*found))
+        run = max(runs, key=lambda run: run.checkpoints.is_dir())  # the first that can take it
         which = crc32("\n".join(sorted(str(path.resolve()) for path in paths)).encode())
         how = f"files{len(paths)}_{which:08x}"  # others of this run do not take its place
     else:
