@@ -44,6 +44,7 @@ def test_pairs_are_read_in_either_direction_plain_or_packed(tmp_path: Path) -> N
     (tmp_path / "train.fr.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
     assert load(tmp_path) == text
+    assert build_corpus(DataConfig(corpus=ParallelFiles(test=("a", "b")))).test == ("a", "b")
 
 
 def test_a_stray_line_separator_inside_a_sentence_keeps_the_alignment(tmp_path: Path) -> None:
