@@ -355,9 +355,10 @@ def test_very_long_pairs_make_smaller_batches_of_an_evaluation() -> None:
 
 
 def test_the_largest_batches_are_the_largest_on_either_side() -> None:
-    split = split_of([([EOS] * 12, [EOS])] * 2 + [([EOS], [EOS] * 9)] * 2)
+    lengths = (12, 1), (12, 1), (1, 9), (1, 9), (7, 1), (1, 7)  # pairs, logits, padded tokens
+    split = split_of([([EOS] * src, [EOS] * tgt) for src, tgt in lengths])
     loader = train_loader(split, batch_by="sentences", batch_size=2)
-    assert sorted(batch.tgt_out.shape[1] for batch in largest_batches(loader)) == [1, 9]
+    assert sorted(batch.tgt_out.shape[1] for batch in largest_batches(loader)) == [1, 7, 9]
 
 
 def test_each_half_of_a_batch_is_as_wide_as_it_needs() -> None:
