@@ -45,13 +45,15 @@ from utils.machine import resolve_device, resolve_precision, torch_to_itself
 def test_the_step_is_the_mean_over_the_tokens_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     split = sentences(5, seed=2)
     batch = batch_of(split, range(5))
-    model, out = updated([[batch]], label_smoothing=0.1)
+    model, out = updated([[batch]] * 2, label_smoothing=0.1)
     by_hand = small_model()
-    logits, ids = by_hand(batch.src, batch.tgt_in).flatten(0, 1), batch.tgt_out.flatten()
-    F.cross_entropy(logits, ids, ignore_index=PAD, label_smoothing=0.1).backward()
-    with torch.no_grad():
-        for p in by_hand.parameters():
-            p -= p.grad
+    for _ in range(2):  # the second by its own gradient alone
+        by_hand.zero_grad()
+        logits, ids = by_hand(batch.src, batch.tgt_in).flatten(0, 1), batch.tgt_out.flatten()
+        F.cross_entropy(logits, ids, ignore_index=PAD, label_smoothing=0.1).backward()
+        with torch.no_grad():
+            for p in by_hand.parameters():
+                p -= p.grad
     assert difference(model, by_hand) < 1e-12
     # What is reported is not smoothed.
     plain = F.cross_entropy(logits, ids, ignore_index=PAD, reduction="sum")
@@ -59,7 +61,7 @@ def test_the_step_is_the_mean_over_the_tokens_of_the_group(monkeypatch: pytest.M
     # Of several processes it is that over the tokens of all: here two with the same batch.
     monkeypatch.setattr(idist, "get_world_size", lambda: 2)
     monkeypatch.setattr(idist, "all_reduce", lambda x: 2 * x)
-    of_both, twice = updated([[batch]], label_smoothing=0.1)
+    of_both, twice = updated([[batch]] * 2, label_smoothing=0.1)
     assert difference(of_both, model) < 1e-12
     assert all(twice[name] == 2 * out[name] for name in ("nll", "n_correct", "n_tokens"))
 
