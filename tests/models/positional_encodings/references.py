@@ -122,14 +122,20 @@ def logits_of_cached(position: AttentionPosition, q: Tensor, k: Tensor, places: 
     return logits
 
 
-def stepwise_logits(position: AttentionPosition, q: Tensor, k: Tensor, chunks: list[int]) -> Tensor:
-    """The logits of a decoder's steps over keys that were rotated when they came."""
+def stepwise_logits(
+    position: AttentionPosition, q: Tensor, k: Tensor, chunks: list[int], *, ranged: bool = False
+) -> Tensor:
+    """The logits of a decoder's steps over keys that were rotated when they came.
+
+    ranged: with the ranges of positions, as a model has them.
+    """
     keys: list[Tensor] = []
     end, steps = 0, []
     for size in chunks:
         start, end = end, end + size
         at = torch.arange(end)
-        places = Places(at[start:], at, causal=True, newest=size == 1)
+        spans: Any = {"q_span": (start, end), "k_span": (0, end)} if ranged else {}
+        places = Places(at[start:], at, causal=True, newest=size == 1, **spans)
         keys.append(position.rotate(k[:, :, start:end], at[start:], "key"))
         logits = logits_of_cached(position, q[:, :, start:end], torch.cat(keys, dim=2), places)
         steps.append(F.pad(logits, (0, q.shape[2] - end)))

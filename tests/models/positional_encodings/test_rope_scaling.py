@@ -223,8 +223,8 @@ def check_steps(position: Any) -> None:
     layout = position.layout
     rows = [logits_at(i + 1, q[:, :, i, None], k, at[i, None], at, layout) for i in range(n)]
     expected = torch.cat(rows, dim=2).tril()
-    for chunks in ([1] * n, [5, 5, 4], [n]):
-        close(stepwise_logits(position, q, k, chunks), expected)
+    for chunks, ranged in itertools.product(([1] * n, [5, 5, 4], [n]), (False, True)):
+        close(stepwise_logits(position, q, k, chunks, ranged=ranged), expected)
 
 
 def rows_of(ends: list[int], at: Tensor) -> Tensor:
@@ -236,7 +236,8 @@ def check_rows(position: Any) -> None:
     """Without a causal mask a row's length is its sentence's: not that of padding."""
     ends, at = [4, 9, 13], torch.arange(13)
     q, k = normal(3, 2, 13, DIM), normal(3, 2, 13, DIM, seed=1)
-    whole = logits_of(position, q, k, Places(at, at, real_keys=rows_of(ends, at)))
+    places = Places(at, at, real_keys=rows_of(ends, at), k_span=(0, 13))
+    whole = logits_of(position, q, k, places)
     assert torch.isfinite(whole).all()
     for b, end in enumerate(ends):
         own_q, own_k, own = q[b : b + 1, :, :end], k[b : b + 1, :, :end], at[:end]
