@@ -39,7 +39,7 @@ Formula = Callable[[int, int, int], float]  # of head h, from 1, of query i and 
 SLOPES = alibi_slopes(H, dtype=DOUBLE)
 BIASES: dict[str, config.Position] = {
     "alibi": config.Alibi(),
-    "alibi_asymmetric": config.Alibi(asymmetry=0.5),
+    "alibi_asymmetric": config.Alibi(asymmetry=0.75),
     "t5": config.T5(),
     "t5_causal": config.T5(),
     "kerple_log": config.Kerple(),
@@ -79,7 +79,7 @@ def check_anywhere(bias: BiasOf, *, absolute: bool = False) -> None:
 
 
 def asymmetric(side: Callable[[int], bool], h: int, i: int, j: int) -> float:
-    return 2.0**-h * (0.5 * side(i - j) - abs(i - j))
+    return 2.0**-h * (0.75 * side(i - j) - abs(i - j))
 
 
 def sandwich(
@@ -477,7 +477,7 @@ MISTAKES: dict[str, tuple[Callable[..., None], Any]] = {
     "alibi: bonus for both sides": (ASYMMETRIC, partial(asymmetric, lambda d: d != 0)),
     "alibi: bonus without the slope": (
         ASYMMETRIC,
-        lambda h, i, j: (i > j) / 2 - 2.0**-h * abs(i - j),
+        lambda h, i, j: 0.75 * (i > j) - 2.0**-h * abs(i - j),
     ),
     "alibi: bonus in the decoder": (check_behind_a_mask, "alibi_asymmetric"),
     # NeMo's KERPLE

@@ -66,7 +66,10 @@ def test_the_factor_is_s_ln_n_and_begins_alike_in_every_head() -> None:
     s, n = torch.tensor([0.5, 2.0]), torch.tensor([[1], [3]])
     close(ssmax_factor(s, n), s[:, None, None] * n.log(), 1e-7)
     assert ssmax_factor(s.bfloat16(), n).dtype == torch.float32
-    close(Layer(AttentionPosition(), n_heads=2, start=0.7).s, torch.full((2,), 0.7), 0.0)
+    one, two = (Layer(AttentionPosition(), n_heads=2, start=start) for start in (0.7, 1.4))
+    close(one.s, torch.full((2,), 0.7), 0.0)
+    places = Places(torch.arange(3), torch.arange(3))  # which layers share, each with its own s
+    close(2 * one.factor(places), two.factor(places))
 
 
 # ----------------------------------------------------------------------------------------- mistakes
