@@ -121,6 +121,8 @@ def test_the_layer_without_a_choice_is_the_last_but_one_and_of_two_the_last() ->
         found = WordAttention(list("abcdef"), ["x"], weights, weights)
         assert found.aligned(HeadChoice()).links == [(expected, 0)]
         assert found.aligned(HeadChoice(-1)).links == [(n_layers - 1, 0)]
+    heads = np.array([[[[0.9, 0.5]], [[0.0, 0.5]]]])  # of one layer: what the mean looks at most
+    assert WordAttention(["a", "b"], ["x"], heads, heads).aligned(HeadChoice()).links == [(1, 0)]
 
 
 def test_a_translator_aligns_alone_as_beside_others(translator: Translator) -> None:
