@@ -461,9 +461,11 @@ def test_the_finetuning_config_goes_on_from_a_model(
     stopped = run_here(apply_overrides(config, ["train.max_steps=7"])).run
     run_here(config, resume=stopped.path)  # as `--resume RUN --config FILE`
     assert_same(whole, stopped, "regular_checkpoint_2.pt")
-    paths = [whole.checkpoints / f"regular_checkpoint_{epoch}.pt" for epoch in (1, 2)]
-    averaged = write_average(whole, average_checkpoints(paths), how="last2")
-    assert load_run(averaged).model.output.bias.shape == first.model.output.bias.shape
-    assert in_process(average.main)(folders["swish_tied"], paths[1]).code == 0
+    paths = [whole.checkpoints / f"regular_checkpoint_{epoch}.pt" for epoch in (2, 1)]
+    averaged, newest = average_checkpoints(paths), content(paths[0])
+    assert averaged["progress"]["step"] == newest["progress"]["step"]
+    path = write_average(whole, averaged, how="last2")
+    assert load_run(path).model.output.bias.shape == first.model.output.bias.shape
+    assert in_process(average.main)(folders["swish_tied"], paths[0]).code == 0
     [with_parent] = whole.checkpoints.glob("averaged_checkpoint_files2_*")
-    assert content(with_parent)["config"] == content(paths[1])["config"]
+    assert content(with_parent)["config"] == newest["config"]
