@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from toy_runs import content, log_of, run_here, toy_config, validation_loss
 
 import train as script
-from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.content import checkpoint_config, read_checkpoint, write_checkpoint
 from checkpoints.run import BEST, REGULAR, Run, create_run, newest_first, newest_run
 from configs.load import read_config_json
 from configs.schema import Config, TrainConfig
@@ -218,6 +218,9 @@ def test_a_folder_of_runs_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     runs.symlink_to(tmp_path / "a disk that is not there")
     with pytest.raises(UserError, match=f"^cannot write {runs}: File exists"):
         create_run(runs, "run")
+    file = tmp_path / "gone" / "checkpoints" / "x.pt"  # of a run that has gone: none is made anew
+    with pytest.raises(UserError, match=f"^cannot write {file}: No such file"):
+        write_checkpoint(file, {})
 
 
 def test_a_folder_of_runs_may_be_in_the_home(
