@@ -19,6 +19,12 @@ from models.transformer_backend import final_norm
 from utils.errors import UserError
 
 
+def _no_tap(tap: AttentionTap | None) -> None:
+    if tap is not None:
+        shows = 'a model of backend "torch" does not show its attention'
+        raise UserError(f"{shows}; train one with model.backend=scratch")
+
+
 def _layer_arguments(config: ModelConfig) -> dict[str, Any]:
     return {
         "d_model": config.d_model,
@@ -51,9 +57,7 @@ class TorchEncoder(nn.Module):
         padding: Tensor,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        if tap is not None:
-            shows = 'a model of backend "torch" does not show its attention'
-            raise UserError(f"{shows}; train one with model.backend=scratch")
+        _no_tap(tap)
         return self.stack(x, src_key_padding_mask=padding)
 
 
@@ -97,6 +101,7 @@ class TorchDecoder(nn.Module):
         positions: Tensor,
         tap: AttentionTap | None = None,
     ) -> Tensor:
+        _no_tap(tap)
         # torch's bool masks say where NOT to attend.
         future = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool, device=y.device).triu(1)
         return self.stack(
@@ -121,5 +126,6 @@ class TorchDecoder(nn.Module):
             states=state.memory.states.repeat_interleave(state.beam_size, dim=0),
             padding=state.memory.padding.repeat_interleave(state.beam_size, dim=0),
         )
-        hidden = self(state.prefix, memory, scheme=scheme, positions=positions)
+        everywhere = torch.arange(state.length, device=y.device)
+        hidden = self(state.prefix, memory, scheme=scheme, positions=everywhere)
         return hidden[:, -y.shape[1] :]
