@@ -11,20 +11,20 @@ from utils.errors import UserError
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(
-        description="Write a checkpoint whose weights are the mean of those of several of one run, "
-        "or of runs that began with the same parent."
+        description="Average the weights of several checkpoints of one run, or of runs that began "
+        "with the same parent, into a new checkpoint."
     )
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="CHECKPOINT", help="the checkpoints to average")
     which = parser.add_mutually_exclusive_group()
-    best, last = "of the run: the K best by validation", "of the run: its last K regular ones"
+    best, last = "the run's K best by validation", "the run's last K regular ones"
     which.add_argument("--best", type=integer(2), metavar="K", help=best)
     which.add_argument("--last", type=integer(2), metavar="K", help=last)
     add_run_arguments(parser)
     args = parser.parse_args(argv)
     if args.files and (args.best or args.last or args.model_path):
         raise UserError(
-            "checkpoints are named one by one, or chosen with --model_path, --best and --last: "
+            "name the checkpoints one by one, or choose them with --model_path, --best and --last: "
             "not both"
         )
     if not (args.files or args.best or args.last):

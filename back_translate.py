@@ -55,14 +55,14 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     )
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
-    what = "a sentence a line in the model's source language; .gz too"
+    what = "text in the model's source language, one sentence a line, plain or .gz"
     source.add_argument("--src_file", type=Path, metavar="FILE", help=what)
-    what = "the source side of the pairs that the model was trained on (--set data.corpus.* says "
-    what += "where they lie)"
+    what = "translate the source side of the model's own training pairs (--set data.corpus.* says "
+    what += "where they are)"
     source.add_argument("--distill", action="store_true", help=what)
     what = "write PREFIX.LANGUAGE for both languages"
     add("--output", type=prefix, required=True, metavar="PREFIX", help=what)
-    what = f"a word before each synthetic sentence, to tell them apart (default WORD: {TAG})"
+    what = f"mark each synthetic sentence by a word at its beginning (default WORD: {TAG})"
     add("--tag", nargs="?", const=TAG, metavar="WORD", help=what)
     what = "translate from the target language, with a model of data.directions=both"
     add("--reverse", action="store_true", help=what)
@@ -73,14 +73,14 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         raise UserError(f"--tag {args.tag!r}: one word, for example --tag {TAG}")
     require_unicode([args.tag or ""])
     if args.tag is not None and args.distill:
-        raise UserError(f"--tag {args.tag}: the sources of --distill are real; leave it out")
+        raise UserError(f"--tag {args.tag}: the sources of --distill are real; leave this out")
     return args
 
 
 def prefix(text: str) -> Path:
     if text.endswith(os.sep) or not Path(text).name:
         named = Path(text) / "train"
-        raise ArgumentTypeError(f"{text!r} is a folder: give it a name to begin with, {named}")
+        raise ArgumentTypeError(f"{text!r} is a folder: name the files in it, as {named}")
     return Path(text)
 
 
@@ -89,7 +89,7 @@ def languages(data: DataConfig, checkpoint: Path, *, reverse: bool) -> tuple[str
     src, tgt = data.src_lang, data.tgt_lang
     if reverse and data.directions != "both":
         raise UserError(
-            f"--reverse: {checkpoint} translates {src} to {tgt} alone; train one with "
+            f"--reverse: {checkpoint} translates only {src} to {tgt}; train one with "
             f"--set data.src_lang={tgt} --set data.tgt_lang={src}, or with data.directions=both"
         )
     return (tgt, src) if reverse else (src, tgt)
@@ -154,7 +154,7 @@ def read_record(path: Path, pairs: list[Path]) -> dict[str, Any]:
     others = [each for each, crc in zip(pairs, checksums(pairs)) if crc not in made]
     if others or (path.exists() and not known):
         raise UserError(
-            f"{(others or [path])[0]} would be overwritten, and is not as {path} says that it was "
+            f"{(others or [path])[0]} would be overwritten, but {path} does not record that it was "
             "made here: give another --output, or move it away"
         )
     return record
@@ -205,7 +205,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"{summary(record, paths)}: made before")
         return
     if other := [key for key, was in record["of"].items() if identity.get(key) != was]:
-        print(f"{file}: made of other {', '.join(other)}: all is made anew", file=sys.stderr)
+        print(f"{file}: its pairs differ in {', '.join(other)}: all are made anew", file=sys.stderr)
     found: list[str] = []
     bar = progress_bar(total=len(texts), unit=" lines", disable=None, smoothing=0)
     with bar, weights_fixed():
@@ -220,7 +220,7 @@ def main(argv: list[str] | None = None) -> None:
         if dropped["too_long"]:
             why = f"no sentence of at most {data.max_len} tokens"
         if texts:
-            why = "no sentence could be translated: is the model a trained one?"
+            why = "no sentence could be translated: has the model been trained?"
         raise UserError(f"{where}: {why}")
     tag = "" if args.tag is None else f"{args.tag} "
     sides = [text for text, _ in made], [f"{tag}{best}" for _, best in made]

@@ -21,13 +21,13 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--format", choices=("safetensors", "ctranslate2", "transformers"), required=True)
     what = "a new or an empty folder"
     add("--output_dir", metavar="DIR", type=Path, required=True, help=what)
-    what = "of a CTranslate2 model (default: float32)"
+    what = "type of a CTranslate2 model's weights (default: float32)"
     add("--quantization", choices=QUANTIZATIONS, help=what)
-    what = "of a post-norm transformers folder: as CTranslate2's own converter takes it"
+    what = "transformers, post-norm: in the form that CTranslate2's own converter takes"
     add("--zero_start", action="store_true", help=what)
     args = parser.parse_args(argv)
     if args.zero_start and args.format != "transformers":
-        raise UserError("--zero_start is for --format transformers")
+        raise UserError("--zero_start is for --format transformers: leave it out")
     if args.quantization is not None and args.format != "ctranslate2":
         raise UserError(f"--quantization {args.quantization} is for --format ctranslate2")
     out = args.output_dir = args.output_dir.resolve()

@@ -38,26 +38,26 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     source = parser.add_mutually_exclusive_group()
     what = "a sentence to translate; repeatable"
     source.add_argument("--src_text", action="append", metavar="TEXT", help=what)
-    what = "a sentence a line, plain or .gz (default: standard input; at a terminal a prompt)"
+    what = "one sentence a line, plain or .gz (default: standard input; at a terminal, a prompt)"
     source.add_argument("--src_file", type=Path, metavar="FILE", help=what)
     target = parser.add_mutually_exclusive_group()
-    what = "the translation of a sentence, to be scored; repeatable"
+    what = "score this translation of the sentence instead of searching; repeatable"
     target.add_argument("--tgt_text", action="append", metavar="TEXT", help=what)
-    what = "translations a line each, plain or .gz, to be scored: nothing is searched for"
+    what = "score these translations, one a line, plain or .gz, instead of searching"
     target.add_argument("--tgt_file", type=Path, metavar="FILE", help=what)
-    what = "how the translation of a sentence begins; repeatable"
+    what = "the text with which the translation must begin; repeatable, one for each sentence"
     target.add_argument("--prefix", action="append", metavar="TEXT", help=what)
-    what = "how the translations begin, a line each, which may be empty; plain or .gz"
+    what = "such beginnings, one for each line of the source, plain or .gz; a line may be empty"
     target.add_argument("--prefix_file", type=Path, metavar="FILE", help=what)
     add = parser.add_argument
-    add("--output", type=Path, metavar="FILE", help="write a translation, or a score, a line")
-    add("--json", action="store_true", help="write a JSON object a sentence")
-    what = "link its words to those of the source: SOURCE-TARGET, from 0, behind a tab in lines"
+    add("--output", type=Path, metavar="FILE", help="write one translation or score a line")
+    add("--json", action="store_true", help="write one JSON object for each sentence")
+    what = "align the words: pairs SOURCE-TARGET, counted from 0; in lines they follow a tab"
     add("--align", action="store_true", help=what)
     add_align_argument(parser)
-    what = "both: greedy and that of the config (default: both where both are shown, else that)"
+    what = "both: greedy and the config's (default: the config's; both where --src_text is shown)"
     add("--search", choices=("greedy", *SEARCHES, "both"), help=what)
-    what = "its decode settings are used; it must fit the model"
+    what = "use the decode settings of this config, which must fit the model"
     add("--config", metavar="FILE", help=what)
     add_search_arguments(parser, several=ENSEMBLE)
     args = parser.parse_args(argv)
@@ -72,7 +72,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     args.one_a_line = as_lines and not args.json and not args.prompt
     if args.search == "both" and args.one_a_line:
         raise UserError(
-            "--search both has two translations for a line: choose greedy or beam, or add --json"
+            "--search both finds two translations of a line: choose greedy or beam, or add --json"
         )
     if args.search is None and args.src_text is not None and not args.one_a_line:
         args.search = "both"

@@ -20,19 +20,19 @@ GRID = [0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0]
 def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(
         description="Noisy-channel reranking: of the n best translations that inference.py wrote, "
-        "the one with the best score(translation | source) + weight * score(source | translation). "
-        "The second score is from --model_path, which translates the other way."
+        "take the one of the best score(translation | source) + weight * score(source | "
+        "translation). The second score is by --model_path, a model of the other direction."
     )
     add = parser.add_argument
-    what = "what inference.py --json --n_best N wrote, plain or .gz"
+    what = "the output of inference.py --json --n_best N, plain or .gz"
     add("--nbest_file", type=Path, metavar="FILE", required=True, help=what)
     what = f"default: {WEIGHT}; with --ref_file {' '.join(f'{each:g}' for each in GRID)}"
     weight = number(MOST_WEIGHT)
     add("--weight", type=weight, nargs="+", action="extend", metavar="W", help=what)
-    what = "references a line each, plain or .gz: sacreBLEU by weight, beside that of 0, and no "
+    what = "references, one a line, plain or .gz: print sacreBLEU by weight, also for 0, and no "
     add("--ref_file", type=Path, metavar="FILE", help=f"{what}translations")
-    add("--output", type=Path, metavar="FILE", help="write the best translation, a line each")
-    what = "write all, ranked anew, as inference.py does; score is the sum, reverse the second"
+    add("--output", type=Path, metavar="FILE", help="write the best translations, one a line")
+    what = "write all of them, reranked, as inference.py does: score is the sum, reverse the second"
     add("--json", action="store_true", help=what)
     add_model_arguments(parser, several=ENSEMBLE, newest=False)
     args = parser.parse_args(argv)

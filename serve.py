@@ -24,22 +24,22 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Serve trained models to browsers and programs.")
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen at (default: this machine alone)")
-    add("--port", type=int, default=8000, metavar="N", help="0: any that is free")
+    add("--port", type=int, default=8000, metavar="N", help="0: any free port")
     what = "sentences translated at once (default %(default)s; 1: each alone)"
     add("--max_batch", type=positive, default=32, metavar="N", help=what)
     what = "how long the first of a batch waits for others (default %(default)s)"
     add("--max_wait_ms", type=positive, default=5, metavar="N", help=what)
-    what = "lines that may wait (default %(default)s); more are told to come again"
+    what = "lines that may wait (default %(default)s); a request beyond is answered 503"
     add("--max_waiting", type=positive, default=512, metavar="N", help=what)
-    what = "of a request (default %(default)s)"
+    what = "limit of one request (default %(default)s)"
     add("--max_chars", type=positive, default=5000, metavar="N", help=what)
     add("--timeout", type=positive, default=60, metavar="SECONDS", help=what)
     what = "a site whose scripts may read the answers, such as https://example.org; repeatable"
     add("--cors", action="append", default=[], metavar="ORIGIN", help=what)
-    add_search_arguments(parser, several="each is served by its name, the first by default")
+    add_search_arguments(parser, several="each is served under its name; the first is the default")
     args = parser.parse_args(argv)
     if not 0 <= args.port < 2**16:
-        raise UserError(f"--port {args.port}: from 0 to 65535")
+        raise UserError(f"--port {args.port}: give a number from 0 to 65535")
     for origin in args.cors:
         if not re.fullmatch(r"\*|[\w+.-]+://[^/]+", origin):
             raise UserError(f"--cors {origin}: scheme and host alone, such as https://example.org")
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> None:
         for path in run_paths(args):
             loaded, translator = load_from_arguments(args, change, path=path)
             if translator.decode.mbr is None and "decode.n_best" in given:
-                raise UserError("--n_best is for --mbr: how many it answers, a request says")
+                raise UserError("--n_best is for --mbr: a request says how many it wants")
             name = name_of(path.resolve(), loaded.run.path.resolve())
             models[unused(name, models)] = Served(loaded, translator)
         limits = Limits(

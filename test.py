@@ -33,25 +33,25 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         description="Score a trained model: BLEU, chrF, loss, confidence interval, comparison."
     )
     add = parser.add_argument
-    what = "a config that must fit the model; its data, evaluate and decode settings are used"
+    what = "use the data, evaluate and decode settings of this config, which must fit the model"
     add("--config", metavar="FILE", help=what)
     add("--split", metavar="NAME", help="one split (default: every test split)")
-    what = "default: that of the run's config (decode.search), a beam"
+    what = "default: decode.search of the run's config, which is beam unless it was changed"
     add("--search", choices=("greedy", *SEARCHES), help=what)
     add("--limit", type=positive, metavar="N", help="only the first N pairs")
-    what = "BLEU of characters too: the figure that the original project reported"
+    what = "also character BLEU, the figure that the original project reported"
     add("--char_bleu", action="store_true", help=what)
-    what = "multi30k: BLEU as papers on that corpus report it, beside sacreBLEU"
+    what = "multi30k: also BLEU as papers on that corpus report it, beside sacreBLEU"
     add("--protocol", choices=("multi30k",), help=what)
     what = "paired bootstrap against another run on the same text; repeatable"
     add("--compare", action="append", default=[], type=Path, metavar="RUN_B", help=what)
-    what = "minimum Bayes risk among the decode.n_best translations of the search"
+    what = "choose among the decode.n_best translations by minimum Bayes risk under this metric"
     add("--mbr", choices=("chrf", "bleu"), help=what)
-    what = "word alignments against gold links (1-2 sure, 1p2 possible, from 1), and no translation"
+    what = "score only word alignments, against gold links (1-2 sure, 1p2 possible; counted from 1)"
     add("--align", type=Path, metavar="GOLD.talp", help=what)
-    what = "of --align: the sentences, PREFIX.LANGUAGE (default: test in the folder of the links)"
+    what = "for --align: the sentences, PREFIX.LANGUAGE (default: test.LANGUAGE beside the links)"
     add("--align_text", type=Path, metavar="PREFIX", help=what)
-    what = "of --align: choose layer and heads on the first N pairs, report on the others"
+    what = "for --align: choose layer and heads on the first N pairs, report on the others"
     add("--align_dev", type=positive, metavar="N", help=what)
     add_align_argument(parser)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
@@ -81,7 +81,7 @@ def report_alignment(args: Namespace, loaded: LoadedRun, translator: Translator)
         raise UserError(f"--align {args.align}: {remedy}")
     src, tgt, gold = read_gold_pairs(args.align, prefix, data.src_lang, data.tgt_lang)
     if (args.align_dev or 0) >= len(src):
-        raise UserError(f"--align_dev {args.align_dev}: of {len(src):,} pairs some must be left")
+        raise UserError(f"--align_dev {args.align_dev}: give fewer than the {len(src):,} pairs")
     choice = args.align_with or ALL_HEADS
     translator.align("", "", choice)  # what cannot be is refused at once
     pairs = GoldPairs(translator.word_attention(src, tgt), gold)

@@ -23,10 +23,10 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs/demo.py"
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    parser = Parser(description="Train a translation model as a config file says.")
+    parser = Parser(description="Train a translation model from a config file.")
     add = parser.add_argument
     add("--config", metavar="FILE", help="a Python config file (default: configs/demo.py)")
-    what = "go on with a run, exactly where it was; auto: with this config's newest, or a new one"
+    what = "continue a run exactly where it stopped; auto: this config's newest run, or a new one"
     add("--resume", type=Path, metavar="RUN_OR_CHECKPOINT|auto", help=what)
     what = "processes on this machine"
     add("--nproc_per_node", type=at_most(MOST_PROCESSES), default=1, metavar="N", help=what)
@@ -38,19 +38,19 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         action="append",
         dest="overrides",
         type="train.init_from={}".format,
-        help="begin a new run with weights and tokenizer of another one or of a Marian model",
+        help="begin a new run with the weights and tokenizer of another run or a Marian model",
     )
     add(
         "--diff",
         metavar="CONFIG_OR_RUN_OR_CHECKPOINT",
         type=Path,
-        help="train nothing: show each field in which this run's config (--config or --resume, "
-        "with --set) and that of another differ, as FIELD: HERE -> THERE",
+        help="train nothing: show where this run's config (--config or --resume, with --set) "
+        "differs from another, one field a line, as FIELD: HERE -> THERE",
     )
     args = parser.parse_args(argv)
     here = "train.runs_dir" in dict(map(parse_override, args.overrides))
     if here and args.resume not in (None, AUTO):
-        raise UserError("--set train.runs_dir: a run goes on in its own folder; leave it out")
+        raise UserError("--set train.runs_dir: a run goes on in its own folder; leave this out")
     return args
 
 
@@ -83,7 +83,7 @@ def refuse_inherited(args: Namespace, config: Config) -> None:
     way = ("tokenizer", "tokenizer.algorithm") * bool(getattr(config.tokenizer, "sampling", 0))
     for key in keys:
         if key.startswith("tokenizer") and key not in way:
-            said = "the tokenizer is that of train.init_from; leave one of the two out"
+            said = "the tokenizer comes from train.init_from; leave one of the two out"
             raise UserError(f"--set {key}: {said}")
     if not config.train.init_model:
         return
@@ -92,7 +92,7 @@ def refuse_inherited(args: Namespace, config: Config) -> None:
         given.append(f"--position {args.position}")
     if given:
         raise UserError(
-            f"{given[0]}: with train.init_model=true the model is that of train.init_from; leave "
+            f"{given[0]}: with train.init_model=true the model comes from train.init_from; leave "
             "one of the two out"
         )
 

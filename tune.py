@@ -24,7 +24,7 @@ FIXED = tuple(f"decode.{name}" for name in ("beam_size", "length_penalty", "mbr"
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(
-        description="BLEU of beam sizes against length penalties; the best pair, and its flags."
+        description="BLEU by beam size and length penalty, and the flags of the best pair."
     )
     add = parser.add_argument
     what, alpha = "default: 1 4 8", number(MOST_PENALTY)
@@ -33,7 +33,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--length_penalty", type=alpha, default=[0.0, 0.6, 1.0], nargs="+", metavar="A", help=what)
     add("--split", metavar="NAME", help="default: the validation split")
     add("--limit", type=positive, metavar="N", help="only the first N pairs")
-    add("--markdown", type=Path, metavar="FILE", help="write the table there too")
+    add("--markdown", type=Path, metavar="FILE", help="also write the table to FILE")
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
     add_model_arguments(parser, several=ENSEMBLE)
     args = parser.parse_args(argv)

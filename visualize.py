@@ -33,7 +33,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     names = " | ".join(("attention", "explore", *PICTURES))
     commands = parser.add_subparsers(dest="command", required=True, metavar=names)
 
-    shows = "attention maps of one sentence and its translation, of one run or of two side by side"
+    shows = "attention maps of a sentence and its translation, from one run or two side by side"
     add = commands.add_parser("attention", help=shows, description=f"Draws {shows}.").add_argument
     add("--src_text", required=True, metavar="TEXT", help="the sentence")
     add("--tgt_text", metavar="TEXT", help="a translation to show (default: the greedy one)")
@@ -42,23 +42,23 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     for what in ("layers", "heads"):
         all_of = f"{what}, from 1 (default: all)"
         add(f"--{what}", type=numbers, metavar="1,2,...|all", help=all_of)
-    add("--compare", type=Path, metavar="RUN_OR_CHECKPOINT", help="draw this one at the right")
+    add("--compare", type=Path, metavar="RUN_OR_CHECKPOINT", help="draw this one on the right")
 
     for name, picture in PICTURES.items():
         shows = picture.shows
         command = commands.add_parser(name, help=shows.split(":")[0], description=f"Draws {shows}.")
         add = command.add_argument
         drawn = " ".join(picture.schemes) or "the scheme of --model_path"
-        fresh = f"schemes as a training begins with them (default: {drawn}): {NAMES}"
+        fresh = f"schemes as they are before training (default: {drawn}): {NAMES}"
         add("--position", nargs="+", metavar="NAME[:FIELD=VALUE...]", help=fresh)
-        of_config = "the scheme of a config; with --position, only its other fields"
+        of_config = "draw the scheme of this config; with --position, take only its other fields"
         add("--config", metavar="FILE", help=of_config)
-        field = "field of the config, or with --position of the model of 512 dimensions"
+        field = "field of the config, or without --config of the default one (512 dimensions)"
         add_set_argument(command, "model.FIELD=VALUE", field)
-        how_many = f"how many positions (default: {picture.n_positions}, or all that are known)"
+        how_many = f"how many (default: {picture.n_positions}, or all that the scheme has)"
         add("--positions", type=counted, metavar="N", help=how_many)
         if picture is embedding_map:
-            films = "an animation over a run's checkpoints too (train.keep_regular=N keeps N)"
+            films = "also animate it over the run's checkpoints (train.keep_regular=N keeps N)"
             add("--gif", action="store_true", help=films)
 
     folder = "default: results/ in the run's folder, or pictures/ in --runs_dir without a run"
@@ -68,7 +68,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         command.add_argument("--output_dir", type=Path, metavar="DIR", help=folder)
         command.add_argument("--format", choices=formats, default="png", help="default: png")
 
-    shows = "everything of one sentence in one HTML file: attention, search, positions"
+    shows = "everything about one sentence in one HTML file: attention, search, positions"
     explore = commands.add_parser("explore", help=shows, description=f"Shows {shows}.")
     add = explore.add_argument
     add("--src_text", required=True, metavar="TEXT", help="the sentence")
@@ -161,7 +161,7 @@ def draw_schemes(args: argparse.Namespace) -> None:
     if of_run and (args.position or args.config or args.overrides):
         raise UserError(
             f"a run brings its own scheme: give --model_path{' or --gif' * hasattr(args, 'gif')}, "
-            "or else --position or --config, which --set changes"
+            "or else --position or --config, to which --set applies"
         )
     if of_run:
         require_runs(args)

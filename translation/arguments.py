@@ -27,19 +27,19 @@ DECODE_FLAGS = (
     (
         "n_best",
         "N",
-        "translations of each sentence; at most beam_size, but any number of samples. Where one a "
-        "line is written, of use with --mbr alone",
+        "translations of each sentence: at most beam_size, but any number of samples; in output "
+        "of one a line, only with --mbr",
     ),
     ("length_penalty", "A", "alpha of the GNMT length penalty; 0: none"),
     ("mbr", "chrf|bleu", "rank the n_best by minimum Bayes risk under this metric"),
     ("batch_size", "N", "sentences translated at once"),
-    ("max_len", "N", "tokens of a translation at most"),
-    ("search.groups", "N", "of --search diverse: groups sharing the beam (default: one each)"),
-    ("search.strength", "X", "of --search diverse: how strongly groups avoid each other's tokens"),
-    ("search.temperature", "X", "of --search sample: divides the log-probabilities"),
-    ("search.top_k", "N", "of --search sample: only the N most probable tokens of a step"),
-    ("search.top_p", "P", "of --search sample: only the fewest tokens that have probability P"),
-    ("search.seed", "N", "of --search sample"),
+    ("max_len", "N", "most tokens in a translation"),
+    ("search.groups", "N", "for --search diverse: groups in the beam (default: beam_size of 1)"),
+    ("search.strength", "X", "for --search diverse: how strongly groups avoid each other's tokens"),
+    ("search.temperature", "X", "for --search sample: divides the log-probabilities"),
+    ("search.top_k", "N", "for --search sample: only the N most probable tokens of a step"),
+    ("search.top_p", "P", "for --search sample: only the fewest tokens that sum to probability P"),
+    ("search.seed", "N", "for --search sample: seed of the draws"),
 )
 
 
@@ -53,7 +53,7 @@ def add_run_arguments(parser: ArgumentParser, *, several: str = "", newest: bool
     how: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
     add, metavar = parser.add_argument, "RUN_OR_CHECKPOINT"
     add("--model_path", type=Path, metavar=metavar, required=not newest, help=what, **how)
-    where = "where the newest run is sought"
+    where = "where to look for the newest run"
     if newest:
         add("--runs_dir", type=Path, default=Path("runs"), metavar="DIR", help=where)
 
@@ -69,14 +69,14 @@ def add_model_arguments(parser: ArgumentParser, *, several: str = "", newest: bo
 def add_engine_arguments(parser: ArgumentParser) -> None:
     """Add what decides how `load_from_arguments` has searched: not what is found, in float32."""
     add = parser.add_argument
-    what = "what searches: torch (default), CTranslate2 with an export that is made once, or auto:"
-    what += " the latter where it can find the same"
+    what = "what searches: torch (default), ctranslate2 (with an export made once), or auto:"
+    what += " ctranslate2 where it can find the same, else torch"
     add("--engine", choices=("torch", "ctranslate2", "auto"), help=what)
-    what = "of --engine ctranslate2: float32 (default), int8, ..."
+    what = "for --engine ctranslate2: float32 (default), int8, ..."
     add("--compute_type", metavar="TYPE", help=what)
-    what = "of --engine torch (default: fp32)"
+    what = "for --engine torch (default: fp32)"
     add("--precision", choices=("auto", "fp32", "bf16", "fp16"), help=what)
-    what = "batches that are translated at once, in processes that share the CPU's cores"
+    what = "batches translated at once, by processes that share the CPU's cores (default: 1)"
     add("--workers", type=threads, metavar="N", help=what)
 
 
@@ -136,8 +136,8 @@ def refuse_beside(
 
 def add_align_argument(parser: ArgumentParser) -> None:
     """Add --align_with: the attention from which links between words are read."""
-    what = "of --align: the decoder layer and heads whose attention says it, from 1 (default: all "
-    what += "heads of the last layer but one, of two the last); shift: as it reads the word"
+    what = "for --align: the decoder layer and heads whose attention links words, from 1 (default: "
+    what += "all of the last but one, of two the last); shift: take it where the word is read"
 
     def heads(text: str) -> HeadChoice:
         from translation.alignment import HeadChoice

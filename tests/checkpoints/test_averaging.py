@@ -170,7 +170,7 @@ def test_checkpoints_of_different_models_or_tokenizers_are_refused(
     assert "are not of one model: data.src_lang is 'fr' and 'en'" in averaged(file, other).error()
     torch.save({**payload, "tokenizer": {**payload["tokenizer"], "fingerprint": "0"}}, other)
     assert "have different tokenizers" in averaged(file, other).error()
-    assert "named one by one" in averaged(file, "--best", "2").error()
+    assert "name the checkpoints one by one" in averaged(file, "--best", "2").error()
 
 
 def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(

@@ -428,7 +428,7 @@ def test_what_it_cannot_serve_is_one_line(
         assert re.match(rf"--host 127.0.0.1 --port {port}: Address already in use; give", said)
     said = start("--port", "0", "--runs_dir", tmp_path).error()
     assert said.startswith("no run with a checkpoint")
-    assert start("--port", "99999").error() == "--port 99999: from 0 to 65535"
+    assert start("--port", "99999").error() == "--port 99999: give a number from 0 to 65535"
     said = start("--cors", "https://example.org/").error()
     assert said == "--cors https://example.org/: scheme and host alone, such as https://example.org"
     args = ("--model_path", trained_run, "--port", "0")

@@ -133,7 +133,7 @@ def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(
     )
     write_config_json(toy_config(folder, short), other.config_file)
     assert run_to_resume(child_config(folder, parent, here)) == mine.path
-    words = r"^--set model\.norm: with train\.init_model=true the model is that of"
+    words = r"^--set model\.norm: with train\.init_model=true the model comes from"
     file = config_file(tmp_path, child_config(folder, parent, here))
     for run in ([mine.path], ["auto", "--config", file]):
         with pytest.raises(UserError, match=words):
@@ -145,14 +145,14 @@ def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(
 @pytest.mark.parametrize("given", ["--position alibi", "--set model.norm=post"])
 def test_the_model_of_another_run_cannot_be_changed(parent: Run, given: str) -> None:
     taken = ["--set", "train.init_model=true", "--init_from", str(parent.path)]
-    words = rf"^{given.partition('=')[0]}: with train\.init_model=true the model is that of"
+    words = rf"^{given.partition('=')[0]}: with train\.init_model=true the model comes from"
     with pytest.raises(UserError, match=words):
         script.main([*taken, "--set", "model.dropout=0", *given.split()])
 
 
 @pytest.mark.parametrize("given", [".vocab_size=300", "=marian", ".algorithm=unigram"])
 def test_the_tokenizer_of_another_run_cannot_be_changed(parent: Run, given: str) -> None:
-    words = rf"^--set tokenizer{given.partition('=')[0]}: the tokenizer is that of train\.init_from"
+    words = rf"^--set tokenizer{given.partition('=')[0]}: the tokenizer comes from train\.init_from"
     with pytest.raises(UserError, match=words):
         script.main(["--init_from", str(parent.path), "--set", f"tokenizer{given}"])
 

@@ -96,7 +96,7 @@ def test_a_model_of_both_directions_translates_from_its_target_language(
     payload = read_checkpoint(best_of(partner))
     payload["config"]["data"]["directions"] = "forward"
     torch.save(payload, best_of(partner))
-    words = f"--reverse: {best_of(partner)} translates fr to en alone"
+    words = f"--reverse: {best_of(partner)} translates only fr to en"
     assert made("--model_path", run.path, best_of(partner), *args).error().startswith(words)
     assert made("--model_path", run.path, *args).code == 0
     written = (tmp_path / "bt.en").read_text("utf-8").splitlines()
@@ -154,7 +154,7 @@ def test_pairs_whose_making_was_killed_are_those_made_at_once(
     assert other.out.replace("killed", "whole") != made(*args, whole).out
     (part / "8.json").write_bytes((part / "8.json").read_bytes()[:-1])
     ended = made(*args, killed)
-    said = f"{killed}.json: made of other search: all is made anew\n"
+    said = f"{killed}.json: its pairs differ in search: all are made anew\n"
     assert (ended.code, ended.err) == (0, f"{said}going on after 8 translations in {part}\n")
     files = {path.name: path.read_bytes() for path in whole.parent.iterdir()}
     assert files.keys() == {"bt.en", "bt.fr", "bt.json"}
@@ -192,7 +192,7 @@ def test_pairs_are_made_again_where_the_model_the_text_or_the_pairs_are_others(
     assert output.with_suffix(".fr").read_text("utf-8") == pairs
 
     early = min((reverse / "checkpoints").glob("regular_*"))
-    anew = f"{output}.json: made of other {{}}: all is made anew\n"
+    anew = f"{output}.json: its pairs differ in {{}}: all are made anew\n"
     assert call(early) == (anew.format("checkpoint, checkpoint_sha256"), False)
     assert output.with_suffix(".fr").read_text("utf-8") != pairs
     text.write_text(mono.read_text("utf-8") + "the cat\n", "utf-8")
@@ -210,7 +210,7 @@ def test_files_of_another_making_are_never_overwritten(
         before = path.read_bytes()
         error = made("--model_path", reverse, *args, prefix).error()
         assert error == (
-            f"{path} would be overwritten, and is not as {prefix}.json says that it was made "
+            f"{path} would be overwritten, but {prefix}.json does not record that it was made "
             "here: give another --output, or move it away"
         )
         assert path.read_bytes() == before
