@@ -171,10 +171,10 @@ class Rope(PositionSection, kind="rope"):
             rule = f"the {self.scaling.kind} scaling is defined for rope_dim = 'head'"
             self._fail("rope_dim", rule)
         if self.learn_frequencies and (self.rope_dim, self.scaling) != ("head", NoScaling()):
-            rule = "needs rope_dim = 'head' and scaling = none, which training begins with"
+            rule = "needs rope_dim = 'head' and scaling = none, from which training begins"
             self._fail("learn_frequencies", rule)
         if self.cross and isinstance(self.scaling, DynamicNtkScaling):
-            self._fail("cross", "dynamic_ntk has a length of its own on each side; allowed: False")
+            self._fail("cross", "dynamic_ntk scales each side by its own length; allowed: False")
 
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         super().check_shape(d_model, n_heads, n_layers)
@@ -202,7 +202,7 @@ class Repo(PositionSection, kind="repo"):
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         super().check_shape(d_model, n_heads, n_layers)
         if self.rope_layers >= n_layers:
-            self._fail("rope_layers", f"a stack of {n_layers} layers has none above them")
+            self._fail("rope_layers", f"must be below {n_layers}, the layers of a stack")
 
 
 class Pope(PositionSection, kind="pope"):
@@ -366,12 +366,12 @@ class Interleaved(PositionSection, kind="interleaved"):
     def _check(self) -> None:
         for name, part in self.parts().items():
             if isinstance(getattr(part, "encoder", None), InputScheme):
-                self._fail(f"{name}.encoder", "what is added to embeddings has no layers")
+                self._fail(f"{name}.encoder", "embeddings have no layers: name one for attention")
 
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         super().check_shape(d_model, n_heads, n_layers)
         if self.every > n_layers:
-            self._fail("every", f"a stack of {n_layers} layers has no such layer")
+            self._fail("every", f"at most {n_layers}, the layers of a stack")
 
 
 class Combined(PositionSection, kind="combined"):
@@ -420,7 +420,7 @@ class Randomized(PositionSection, kind="randomized"):
             rule = f"scheme.{inner.field} allows for {inner.length} positions: lower spread to that"
             self._fail("spread", rule)
         if _idle(self.scheme):
-            rule = f"{self.scheme.kind} puts the drawn positions to no use; name a scheme that does"
+            rule = f"{self.scheme.kind} does not use the drawn positions; name a scheme that does"
             self._fail("scheme", rule)
 
 

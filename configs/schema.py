@@ -63,7 +63,7 @@ class ModelConfig(Section, section="model"):
         only = {"stochastic_depth": (0,), "norm": ("pre", "post"), "init": ("xavier",)}
         for name, allowed in only.items():
             if getattr(self, name) not in allowed:
-                self._fail(name, f"{torch} {' or '.join(map(repr, allowed))} alone")
+                self._fail(name, f"{torch} only {' or '.join(map(repr, allowed))}")
 
 
 # ---------------------------------------------------------------------------------------- tokenizer
@@ -278,10 +278,10 @@ class DataConfig(Section, section="data"):
             return
         for part in self.corpus.parts if isinstance(self.corpus, Mixture) else (self,):
             if not isinstance(part.corpus, ParallelFiles):
-                rule = f"the {part.corpus.kind} corpus has French (fr) and English (en)"
+                rule = f"the {part.corpus.kind} corpus has only French (fr) and English (en)"
                 self._fail("src_lang", rule)
         if isinstance(self.clean, Cleaning) and self.clean.language:
-            rule = "the check knows French (fr) and English (en): set it to false"
+            rule = "checks only French (fr) and English (en): set it to false"
             self._fail("clean.language", rule)
 
 
@@ -419,7 +419,7 @@ class TrainConfig(Section, section="train"):
         if not self.runs_dir:
             self._fail("runs_dir", "name a folder; this one is .")
         if self.init_model and self.init_from is None:
-            self._fail("init_model", "it is that of init_from, and none is named")
+            self._fail("init_model", "takes the model of train.init_from, which is not set")
 
 
 MOST_ROWS = 65_535  # of a batch in attention: CUDA's kernels take no more

@@ -100,7 +100,7 @@ class Section:
         """That a text, where there is one, can be part of a file's name."""
         text = getattr(self, field)
         if text == "" or not all(c.isalnum() or c in signs for c in text or ()):
-            self._fail(field, f"letters, digits and {' '.join(signs)} alone")
+            self._fail(field, f"allowed: letters, digits and {' '.join(signs)}")
 
     def _fail(self, name: str, rule: str) -> NoReturn:
         """Raises ConfigError naming the field (or one below: `clean.language`) and the rule."""

@@ -199,7 +199,7 @@ def _set(data: dict[str, Any], key: str, text: str) -> Any:
         if isinstance(node, list):
             if part not in map(str, range(len(node))):
                 raise ConfigError(
-                    f"unknown key {key!r}: {path}.{part} is none of 0 to {len(node) - 1}"
+                    f"unknown key {key!r}: {path} has the numbers 0 to {len(node) - 1}"
                 )
             at, hint = int(part), item_hint(hint)
         elif isinstance(node, dict):

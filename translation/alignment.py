@@ -46,7 +46,7 @@ class HeadChoice:
         try:
             return cls(int(layer), tuple(map(int, heads.split(","))) if colon else None, shift)
         except ValueError:
-            form = "[shift:]LAYER[:HEAD,HEAD,...], numbers from 1, as 2 or 5:1,3"
+            form = "[shift:]LAYER[:HEAD,HEAD,...], counted from 1, such as 2 or 5:1,3"
             raise UserError(f"--align_with {text!r}: write {form}") from None
 
     def __str__(self) -> str:

@@ -85,9 +85,9 @@ def read_gold(path: Path, src: Sequence[str], tgt: Sequence[str]) -> list[Gold]:
     straight, turned = outside(src, tgt), outside(tgt, src)
     if straight and turned:
         worst = max(straight, turned)
-        raise UserError(f"{path}, line {worst}: a link beyond the words of its sentence pair")
+        raise UserError(f"{path}, line {worst}: a link to a word that its sentence lacks")
     if not straight and not turned and any(i != j for of_pair in rows for i, _, j in of_pair):
-        raise UserError(f"{path}: either number could be the source's; give more pairs")
+        raise UserError(f"{path}: both orders of the numbers fit the words; give more pairs")
     if straight:
         rows = [[(j, kind, i) for i, kind, j in of_pair] for of_pair in rows]
     return [

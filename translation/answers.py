@@ -45,7 +45,7 @@ class Hypothesis(Candidate):
         ValueError for a hypothesis that no Translator has answered.
         """
         if "_scored" not in vars(self):
-            raise ValueError("only what a Translator has answered knows its log-probabilities")
+            raise ValueError("only the answers of a Translator have log-probabilities by token")
         return vars(self)["_scored"]()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -207,7 +207,7 @@ class Result:
         pairs = self.pairs
         if other.references != pairs.references:
             raise UserError(
-                f"{other.loaded.run.path} was given other pairs of {other.split}: "
+                f"{other.loaded.run.path} was scored on other pairs of {other.split}: "
                 "compare on one corpus, with --config or --set"
             )
         stored = other.stored_hypotheses()

@@ -65,7 +65,7 @@ def create_evaluator(
             raise UserError(
                 f"not enough memory to evaluate one pair of {batch.src.shape[1]:,} and "
                 f"{batch.tgt_in.shape[1]:,} tokens: use --set data.eval_long=truncate, or a device "
-                "with more"
+                "with more memory"
             )
         if not warned:
             message = "not enough memory to evaluate %d pairs at once: cut in two"

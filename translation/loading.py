@@ -57,9 +57,9 @@ class LoadedRun:
         if self.partners:
             raise UserError("CTranslate2 takes one model, not an ensemble")
         if not greedy and not isinstance(decode.search, Beam):
-            raise UserError(f"decode.search = {decode.search.kind!r}: CTranslate2 has no equal")
+            raise UserError(f"decode.search = {decode.search.kind!r}: CTranslate2 lacks it")
         if not greedy and 2 * decode.beam_size > self.tokenizer.tgt_vocab_size:
-            why = "CTranslate2 takes half the vocabulary at most"
+            why = "CTranslate2 takes at most half the vocabulary"
             raise UserError(f"decode.beam_size = {decode.beam_size}: {why}")
         folder = export_once(
             self.model,
@@ -115,7 +115,7 @@ def load_run(
             raise UserError(
                 f"{partner.checkpoint} has another tokenizer than {checkpoint}: an ensemble needs "
                 "one vocabulary; give runs that were trained with the same tokenizer (a new run "
-                "takes that of another with tokenizer.kind=saved)"
+                "takes another run's with tokenizer.kind=saved)"
             )
     model.eval()
     return LoadedRun(

@@ -56,7 +56,7 @@ def read_nbest(lines: Iterable[str], name: str) -> Iterator[Translated]:
             wanted = "not as inference.py --json --n_best N writes (beam or samples, not reranked)"
             raise UserError(f"{name}, line {number:,}: {wanted}") from None
         if any(each.score > 0 for each in found.beam):
-            why = "a score above 0 is no log-probability; search without --mbr"
+            why = "a score above 0 is not a log-probability: search without --mbr"
             raise UserError(f"{name}, line {number:,}: {why}")
         yield found
 

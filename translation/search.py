@@ -194,4 +194,4 @@ def _require_numbers(found: Sequence[Sequence[Hypothesis]], precision: str) -> N
     """Raises UserError where a sentence has no hypothesis, or one whose score is no number."""
     if not all(each and math.isfinite(each[0].log_prob) for each in found):
         remedy = "try another precision" if precision != "float32" else "train it again"
-        raise UserError(f"what the model computes in {precision} is no number: {remedy}")
+        raise UserError(f"the model's output in {precision} is not a number: {remedy}")

@@ -56,7 +56,7 @@ def config_change(
     if search == "sample" and "decode.beam_size" in changes:
         raise UserError("decode.beam_size: sampling has none; decode.n_best says how many")
     if search in ("greedy", *SEARCHES) and "decode.search" in changes:
-        raise UserError(f"--set decode.search: --search chooses it (here {search})")
+        raise UserError(f"--set decode.search: choose it by --search (now {search})")
     given = None if file is None else load_config(file)
 
     def choosing(config: Config) -> Config:
@@ -64,7 +64,7 @@ def config_change(
         if search != "greedy" and decode.mbr and decode.n_best == 1 and changes.keys() & AMONG:
             narrow = decode.beam_size == 1 and not isinstance(decode.search, Sampling)
             few = "decode.beam_size" if narrow else "decode.n_best"
-            raise UserError(f"decode.mbr chooses among the n_best, and {few} = 1: set more")
+            raise UserError(f"decode.mbr chooses among the n_best, but {few} = 1: raise it")
         return config
 
     def change(trained: Config) -> Config:

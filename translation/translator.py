@@ -87,7 +87,7 @@ class Translator:
         """
         for each in (path, *partners):
             if not isinstance(each, str | Path):
-                raise UserError(f"{each!r}: give a path; of an ensemble one after the other")
+                raise UserError(f"{each!r}: give a path; for an ensemble, several")
         wanted = TYPES.get(str(dtype).removeprefix("torch."))
         if wanted is None:
             raise UserError(f"dtype {dtype!r}: one of {', '.join(TYPES)}")
@@ -278,7 +278,7 @@ class Translator:
             if n >= most:
                 short = "max_len" if most == decode.max_len else "max_len_ratio"
                 raise UserError(
-                    f"prefix {number + 1:,}, {prefix[:40]!r}: of {n:,} tokens, and the whole "
+                    f"prefix {number + 1:,}, {prefix[:40]!r}: {n:,} tokens, but the whole "
                     f"translation may have {most:,}: give a shorter one, or raise decode.{short}"
                 )
         return ids
@@ -477,7 +477,7 @@ def _pairs(
     sources, targets = _texts(src), _texts(tgt)
     if isinstance(src, str) != isinstance(tgt, str) or len(sources) != len(targets):
         counts = f"sources: {len(sources)}, {what}: {len(targets)}"
-        raise UserError(f"{counts}; give as many, either as texts or as lists")
+        raise UserError(f"{counts}; give as many of each, as texts or as lists")
     return sources, targets
 
 
@@ -490,5 +490,5 @@ def _side_by_side(
         if src is None or tgt is None:
             more = n + 1 + sum(1 for _ in itertools.chain(sources, targets))
             n_src, n_tgt = (n, more) if src is None else (more, n)
-            raise UserError(f"sources: {n_src:,}, {what}: {n_tgt:,}; give as many")
+            raise UserError(f"sources: {n_src:,}, {what}: {n_tgt:,}; give as many of each")
         yield src, tgt

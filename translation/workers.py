@@ -125,7 +125,7 @@ class Processes:
             code = process.exitcode or 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
             raise UserError(
-                f"one of the processes of --workers {how}: if the memory did not suffice, give "
+                f"one of the processes of --workers {how}: if the memory was too small, give "
                 "fewer --workers or a smaller --set decode.batch_size"
             ) from None
 

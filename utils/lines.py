@@ -53,7 +53,7 @@ def prompted(prompt: str) -> Iterator[str]:
             print()
             return
         except UnicodeDecodeError:
-            print("error: not UTF-8: set the terminal to it", file=sys.stderr)
+            print("error: not UTF-8: set the terminal to UTF-8", file=sys.stderr)
             continue
         if line.strip():
             yield line
@@ -72,7 +72,7 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
             if not line:
                 return
             if len(line.removesuffix(b"\n")) > MAX_LINE:
-                reason = f"more than {MAX_LINE:,} bytes; is it text, a sentence a line?"
+                reason = f"more than {MAX_LINE:,} bytes; is it text, one sentence a line?"
                 raise UserError(f"{name}, line {number:,}: {reason}")
             line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()

@@ -101,8 +101,8 @@ def torch_to_itself(device: torch.device, *, deterministic: bool) -> Iterator[No
     another thread is within: settings and random numbers are the process's.
     """
     if not _within.acquire(blocking=False):
-        why = "another thread of this process is training, and they would share random numbers"
-        raise UserError(f"{why}: wait for it, or train in a process of its own")
+        why = "another thread of this process is training, and two would share random numbers"
+        raise UserError(f"{why}: wait for it, or train in another process")
     backends: Any = torch.backends
     products = backends.cuda.matmul, backends.mkldnn.matmul
     types = [each.fp32_precision for each in products]
@@ -175,8 +175,8 @@ def resolve_precision(
         gains |= device.type == "cuda"
         name = "bf16" if gains and computes_bf16(device) else "fp32"
         if name == "fp32" and device.type == "cuda":
-            why = "this GPU does not compute in bfloat16; for its tensor cores give fp16"
-            logger.info("%s 'auto' is fp32: %s", setting, why)
+            why = "this GPU does not compute in bfloat16; give fp16 to use its tensor cores"
+            logger.info("%s 'auto' means fp32: %s", setting, why)
         return name
     if name in ("fp16", "tf32") and device.type != "cuda":
         raise UserError(f"{setting} {name!r} needs a CUDA device; use auto, fp32 or bf16")

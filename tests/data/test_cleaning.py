@@ -110,7 +110,7 @@ def test_the_training_split_alone_is_cleaned(tmp_path: Path) -> None:
 
 def test_the_language_check_is_refused_for_languages_that_it_does_not_know(tmp_path: Path) -> None:
     files = ParallelFiles(root=str(tmp_path))
-    with pytest.raises(ConfigError, match=r"data\.clean\.language = True: the check knows French"):
+    with pytest.raises(ConfigError, match=r"data\.clean\.language = True: checks only French"):
         DataConfig(corpus=files, src_lang="de", clean=Cleaning())
     assert DataConfig(corpus=files, src_lang="de", clean=Cleaning(language=False)).src_lang == "de"
 

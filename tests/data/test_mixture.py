@@ -173,8 +173,8 @@ def test_fields_of_a_part_are_set_by_its_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("parts.2.weight=1", "data.corpus.parts.2 is none of 0 to 1"),
-        ("parts.one.weight=1", "data.corpus.parts.one is none of 0 to 1"),
+        ("parts.2.weight=1", "parts.2.weight': data.corpus.parts has the numbers 0 to 1"),
+        ("parts.one.weight=1", "parts.one.weight': data.corpus.parts has the numbers 0 to 1"),
         ("parts.0=3", "data.corpus.parts.0 is a section; set its fields: corpus, weight, name"),
         ("parts=3", "parts.0 is a section; set its fields: corpus, weight, name"),
         ("parts.0.weight=0", "data.corpus.parts.0.weight = 0.0: allowed: a number >= 1e-30"),
@@ -205,7 +205,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
     words = r"data\.directions = 'both': one vocabulary must segment both languages"
     with pytest.raises(ConfigError, match=words):
         Config(tokenizer=Marian(), data=DataConfig(directions="both"))
-    with pytest.raises(ConfigError, match="the phrasebook corpus has French"):
+    with pytest.raises(ConfigError, match="the phrasebook corpus has only French"):
         DataConfig(corpus=Mixture(parts=(Weighted(corpus=Phrasebook()),)), src_lang="de")
 
 

@@ -88,11 +88,11 @@ def test_weights_by_depth_are_the_plain_ones_over_the_root_of_the_layer() -> Non
     [
         (
             "norm=deepnorm backend=torch",
-            r'norm = .deepnorm.: model\.backend = "torch" has .pre. or .post. alone',
+            r'norm = .deepnorm.: model\.backend = "torch" has only .pre. or .post.',
         ),
         (
             "init=depth_scaled backend=torch",
-            r'init = .depth_scaled.: model\.backend = "torch" has .xavier. alone',
+            r'init = .depth_scaled.: model\.backend = "torch" has only .xavier.',
         ),
         (
             "init=depth_scaled norm=deepnorm",

@@ -251,7 +251,7 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         (
             {"q": "a\n\na", "prefix": "\n\n" + "the " * 200},
             400,
-            f"prefix 3, '{'the ' * 10}': of 200 tokens, and the whole translation may have 14: ",
+            f"prefix 3, '{'the ' * 10}': 200 tokens, but the whole translation may have 14: ",
         ),
         ({"q": "a", "prefix": "la " * 1000}, 413, "3,001 characters: at most 2,000 in a request"),
         ({"q": "la " * 1000}, 413, "3,000 characters: at most 2,000 in a request"),

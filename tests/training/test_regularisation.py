@@ -141,7 +141,7 @@ def test_a_dropped_branch_keeps_its_parameters_in_the_graph() -> None:
 
 
 def test_the_other_backend_refuses_stochastic_depth_and_has_the_rest() -> None:
-    words = r'model\.stochastic_depth = 0\.1: model\.backend = "torch" has 0 alone'
+    words = r'model\.stochastic_depth = 0\.1: model\.backend = "torch" has only 0'
     with pytest.raises(ConfigError, match=words):
         tiny_config(backend="torch", stochastic_depth=0.1)
     model = tiny_model(backend="torch", word_dropout=0.4, embedding_dropout=0.2).train()

@@ -291,7 +291,7 @@ def test_what_a_gpu_computes_in(
     gpu = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 5))
     assert resolve_precision("auto", gpu, 16) == best
-    assert sum("train.precision = 'auto' is fp32" in line for line in caplog.messages) == n_said
+    assert sum("train.precision = 'auto' means fp32" in line for line in caplog.messages) == n_said
     assert resolve_precision("fp16", gpu, 16) == "fp16"
     if major == 8:
         assert resolve_precision("tf32", gpu, 16) == "tf32"

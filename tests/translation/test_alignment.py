@@ -197,8 +197,8 @@ def test_gold_links_tell_themselves_which_number_is_the_sources(tmp_path: Path) 
     for content, words in (
         ("1-2\n1:1\n", "line 2: '1:1' is no link: 1-2"),
         ("0-1\n1-1\n", "line 1: '0-1' is no link"),
-        ("1-2\n1-4\n", "line 2: a link beyond the words of its sentence pair"),
-        ("1-2\n1-1\n", "either number could be the source's; give more pairs"),
+        ("1-2\n1-4\n", "line 2: a link to a word that its sentence lacks"),
+        ("1-2\n1-1\n", "both orders of the numbers fit the words; give more pairs"),
         ("1-2\n", "1 lines of links for 2 sentence pairs"),
     ):
         path.write_text(content)

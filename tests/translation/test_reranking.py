@@ -174,7 +174,7 @@ def test_a_line_that_is_no_n_best_list_is_named(bad: str) -> None:
     ):
         next(lines)
     above = GOOD.replace(": 0.0", ": 71.3", 1)
-    with pytest.raises(UserError, match="line 1: a score above 0 is no log-probability"):
+    with pytest.raises(UserError, match="line 1: a score above 0 is not a log-probability"):
         next(reranking.read_nbest([above], "nbest"))
 
 

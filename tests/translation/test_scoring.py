@@ -284,7 +284,7 @@ def test_every_cell_of_the_grid_is_the_score_of_test_py_and_the_flags_name_the_b
 
 def test_another_run_has_to_be_given_the_same_references() -> None:
     pairs, other = mock.Mock(references=["a", "b"]), mock.Mock(references=["a", "c"])
-    with pytest.raises(UserError, match="was given other pairs of"):
+    with pytest.raises(UserError, match="was scored on other pairs of"):
         Result(pairs, ["a", "b"], mock.Mock(), 0.0, 0.0, 0.0).compared_with(other)
 
 

@@ -51,11 +51,11 @@ def test_what_would_be_of_no_use_is_refused() -> None:
         (sampled, []),
     ):
         change = config_change(None, None, [*given, "decode.mbr=chrf"])
-        with pytest.raises(UserError, match=r"n_best = 1: set more"):
+        with pytest.raises(UserError, match=r"n_best = 1: raise it"):
             change(Config(decode=decode))
     trained = Config(decode=DecodeConfig(mbr="chrf"))
     narrow = config_change(None, "beam", ["decode.beam_size=1"])
-    with pytest.raises(UserError, match=r"beam_size = 1: set more"):
+    with pytest.raises(UserError, match=r"beam_size = 1: raise it"):
         narrow(trained)
     for none in ("None", "null"):
         assert config_change(None, "greedy", [f"decode.mbr={none}"])(trained).decode.mbr is None

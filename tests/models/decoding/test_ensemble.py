@@ -133,8 +133,8 @@ def test_a_partner_of_another_tokenizer_or_without_room_is_refused(
     said = infer("--model_path", trained_run, best, *text).error()
     assert said == (
         f"{best} has another tokenizer than {best_of(trained_run)}: an ensemble needs one "
-        "vocabulary; give runs that were trained with the same tokenizer (a new run takes that of "
-        "another with tokenizer.kind=saved)"
+        "vocabulary; give runs that were trained with the same tokenizer (a new run takes "
+        "another run's with tokenizer.kind=saved)"
     )
 
 
