@@ -23,14 +23,14 @@ from utils.errors import UserError
 def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[Path]:
     """The `best` checkpoints by validation, else the `last` regular ones, or a UserError."""
     if not run.checkpoints.is_dir():
-        rule = "an exported or a Marian model has weights alone, and no checkpoints to average"
+        rule = "an exported or a Marian model has only weights, and no checkpoints to average"
         raise UserError(f"{run.path}: {rule}; name a run that was trained here")
     found, field = run.best_first(), "keep_best"
     if best is None:
         found, field = run.files(REGULAR)[::-1], "keep_regular"
     wanted = best or last or 0
     if len(found) < wanted:
-        remedy = "ask for fewer" if len(found) > 1 else "an average needs two; train on"
+        remedy = "ask for fewer" if len(found) > 1 else "an average needs two; train longer"
         raise UserError(
             f"{run.checkpoints}: {len(found)} of the {wanted} checkpoints asked for are there: "
             f"{remedy} (train.{field} says how many a training keeps at most)"
@@ -87,7 +87,7 @@ def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
     """
     path = run.checkpoints / f"averaged_checkpoint_{how}_step{payload['progress']['step']}.pt"
     if not run.checkpoints.is_dir():
-        raise UserError(f"{run.path}: no checkpoints folder to write into; name one of a run first")
+        raise UserError(f"{run.path}: no checkpoints folder to write into; name a run's first")
     write_checkpoint(path, payload)
     return path
 
@@ -116,7 +116,7 @@ def _is_newer(first: dict[str, Any], first_path: Path, other: dict[str, Any], pa
         for key, a, b in fixed_differences(*configs):
             raise UserError(
                 f"{first_path} and {path} are of different runs ({key} is {a!r} and {b!r}), whose "
-                "mean is no model: translate with both as an ensemble, --model_path FIRST SECOND"
+                "mean is not a model: translate with both as an ensemble, --model_path FIRST SECOND"
             )
     return steps[1] > steps[0]
 

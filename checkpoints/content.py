@@ -175,7 +175,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, **metadata: str) -> Non
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
     """What `write_safetensors` wrote, as the content of a checkpoint."""
-    again = f"export it again, or remove {path.parent} if it was made of a Marian model"
+    again = f"export it again, or remove {path.parent} if it was made from a Marian model"
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["about"])

@@ -106,7 +106,7 @@ def marian_run(folder: Path, source: str) -> Path:
     raw = _read_json(folder / CONFIG)
     tokenizer: BaseTokenizer
     if ZERO_START in raw:
-        raise UserError(f"{folder} was written with --zero_start, for others: name the run itself")
+        raise UserError(f"{folder}: written with --zero_start, for other programs: name the run")
     if OURS in raw:
         tokenizer = load_tokenizer(folder / TOKENIZER)
         try:
@@ -116,7 +116,7 @@ def marian_run(folder: Path, source: str) -> Path:
     else:
         for key, (needed, absent) in NEEDED.items():
             if (value := raw.get(key, absent)) != needed:
-                _refuse(folder, key, value, f"of models of transformers {needed!r} alone is known")
+                _refuse(folder, key, value, f"of transformers models only {needed!r} is known")
         tokenizer = FrEnTokenizer(folder)
         tokenizer.require_none_added(str(folder))
         config = _config(raw, tokenizer, folder, name, source)
@@ -270,7 +270,7 @@ def _check_ids(
 def _weights_file(folder: Path) -> Path:
     there = [folder / name for name in (WEIGHTS, PICKLED) if (folder / name).is_file()]
     if not there:
-        raise UserError(f"{folder}: a model of transformers without {WEIGHTS} or {PICKLED}")
+        raise UserError(f"{folder}: a transformers model without {WEIGHTS} or {PICKLED}")
     return there[0]
 
 
@@ -286,7 +286,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         broken = [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]
     except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
         kind = "safetensors" if isinstance(error, SafetensorError) else "weights"
-        raise UserError(f"{path}: not a whole file of {kind} ({one_line(error)})") from None
+        raise UserError(f"{path}: not a whole {kind} file ({one_line(error)})") from None
     if broken:
         raise UserError(f"{path}: {broken[0]} holds NaN or infinity")
     return weights
@@ -302,7 +302,7 @@ def _check_weights(
             places = torch.arange(len(tensor))
             table = sinusoid_table(places, config.d_model, layout="half", dtype=torch.float32)
             if tensor.shape != table.shape or (tensor - table).abs().max() > 2e-3:
-                raise UserError(f"{path}: {name} holds other positions than the sinusoids")
+                raise UserError(f"{path}: {name} holds positions other than the sinusoids")
         elif name not in expected and name != "model.shared.weight":
             raise UserError(f"{path}: {name} has no place in a Marian model of this project")
         elif name in expected and tensor.shape != expected[name].shape:

@@ -85,4 +85,4 @@ def load_saved(path: str) -> BaseTokenizer:
     try:
         return load_tokenizer(there[0])
     except UserError as error:
-        raise UserError(f"tokenizer.path = {path!r}: {error}; give that of another run") from None
+        raise UserError(f"tokenizer.path = {path!r}: {error}; give another run's") from None

@@ -116,7 +116,7 @@ class FrEnTokenizer(BaseTokenizer):
     def require_none_added(self, name: str) -> None:
         """Raises UserError for tokens that it has beside SentencePiece's: here they are text."""
         if self._added:
-            told = "tokens were added to this tokenizer, which here would be spelled in pieces"
+            told = "tokens were added to this tokenizer, and would be split into pieces here"
             raise UserError(f"{name}: {told} ({', '.join(self._added[:5])}): give it without them")
 
     def require_direction(self, src_lang: str | None, tgt_lang: str | None, *, name: str) -> None:

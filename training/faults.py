@@ -33,7 +33,7 @@ class NonFiniteError(UserError):
 
     def __init__(self, what: str) -> None:
         settings = "a lower learning rate, a longer warm-up or a smaller optim.grad_clip"
-        remedy = f"Begin a new run with {settings}: one that goes on keeps them"
+        remedy = f"Begin a new run with {settings}: a resumed run keeps its own"
         super().__init__(f"{what}. {remedy}")
 
 
@@ -43,7 +43,7 @@ def describe(engine: Engine, group: list[Batch], loss: float, grad_norm: float) 
     return (
         f"update {engine.state.iteration} (epoch {engine.state.epoch}): loss {loss:.4g}, "
         f"gradient norm {grad_norm:.4g}; rows {', '.join(rows[:4])}"
-        f"{' ...' if len(rows) > 4 else ''} of the pairs trained on"
+        f"{' ...' if len(rows) > 4 else ''} of the training pairs"
     )
 
 
@@ -77,7 +77,7 @@ class BadUpdates:
                 f"{what}. It is number {progress.skipped_in_a_row} in a row "
                 "(optim.bad_numbers.in_a_row): the weights have broken down"
             )
-        logger.info("left out, number %d of the run: %s", progress.skipped, what)
+        logger.info("left out, number %d in this run: %s", progress.skipped, what)
 
     def _save(self, engine: Engine, group: list[Batch], loss: float, grad_norm: float) -> str:
         """Write the batches of all processes to one file; where it is, in words."""
@@ -94,7 +94,7 @@ class BadUpdates:
         path = folder / f"update_{engine.state.iteration}.pt"
         if idist.get_rank() == 0:
             if len(list(folder.glob("*.pt"))) >= MOST_FILES:
-                return f"{MOST_FILES} such batches are in {folder} already"
+                return f"not saved: {folder} already has {MOST_FILES} such batches"
             try:
                 write_checkpoint(path, content)
             except UserError as error:
@@ -114,19 +114,19 @@ def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None
         if is_out_of_memory(error):
             remedy = smaller_batches(config)
             if config.train.cuda_graphs:
-                remedy = "use --set train.cuda_graphs=false, which needs less"
+                remedy = "use --set train.cuda_graphs=false, which needs less memory"
             elif resumed is not None:
                 remedy = (
-                    "a run goes on with its own batches: give it more memory, or more devices "
+                    "a resumed run keeps its own batches: give it more memory, or more devices "
                     "(--nproc_per_node), or begin a new run with its weights (--init_from "
-                    f"{resumed}): there {remedy}"
+                    f"{resumed}); there {remedy}"
                 )
             raise UserError(f"not enough memory to train ({one_line(error)}): {remedy}") from error
         if "does not have a deterministic implementation" in str(error):
             use = "use --set train.deterministic=false or another model.position"
             raise UserError(f"train.deterministic = True: {one_line(error)}; {use}") from error
         if "DataLoader worker" in str(error):
-            use = "memory or shared memory ended, as a rule; use --set data.num_workers=0"
+            use = "memory or shared memory ran out, as a rule; use --set data.num_workers=0"
             raise UserError(f"{one_line(error)}: {use}") from error
         capturing = config.train.cuda_graphs and isinstance(error, RuntimeError)
         if capturing and "captur" in str(error):
@@ -147,7 +147,7 @@ def text_fits() -> Iterator[None]:
     except MemoryError as error:
         raise UserError(
             f"not enough memory for the text ({one_line(error)}): train on fewer pairs, or with "
-            "fewer processes, each of which reads all of them"
+            "fewer processes: each reads all pairs"
         ) from error
 
 
@@ -157,7 +157,7 @@ def smaller_batches(config: Config) -> str:
     half = max(data.max_len if data.batch_by == "tokens" else 1, data.batch_size // 2)
     if half == data.batch_size:
         return (
-            f"data.batch_size = {half} is the least for data.max_len = {data.max_len}; use a "
+            f"data.batch_size = {half} is the smallest for data.max_len = {data.max_len}; use a "
             "smaller data.max_len or a smaller model"
         )
     parts = -(-data.batch_size // half)

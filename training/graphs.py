@@ -63,7 +63,7 @@ class GraphedPasses:
             captured = if_it_fits(self._capture, batch) if self._has_room() else None
             if captured is None:  # nor shall another be tried: one that fails may leave traces
                 self.full = True
-                said = "train.cuda_graphs: memory for %d graphs; other batches pass without one"
+                said = "train.cuda_graphs: memory for only %d graphs; other batches run without one"
                 logger.warning(said, len(self.captured))
             else:
                 self.captured[shape] = captured

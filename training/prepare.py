@@ -146,7 +146,7 @@ def check_lengths(model: TranslationTransformer, ids: TokenizedSplit) -> None:
         bound = model.scheme.bounds.get(side)
         if bound is not None and length > bound.length:
             raise UserError(
-                f"a validation {side} has {length} tokens, and model.position.{bound.field} allows "
+                f"a validation {side} has {length} tokens, but model.position.{bound.field} allows "
                 f"for {bound.length}: use --set data.eval_long=truncate, or train a model with more"
             )
 

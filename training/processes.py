@@ -90,7 +90,7 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
         return None, {}
     if under_torchrun and nproc_per_node > 1:
         raise UserError(
-            f"--nproc_per_node {nproc_per_node}: torchrun began them; give it to torchrun"
+            f"--nproc_per_node {nproc_per_node}: torchrun sets how many; give it to torchrun"
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if under_torchrun else nproc_per_node
     # Not is_available: after that CUDA_VISIBLE_DEVICES says nothing any more.
@@ -102,10 +102,10 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
             "--set train.device=cpu"
         )
     if device not in ("auto", "cpu", "cuda"):
-        raise UserError(f"train.device = {device!r} with {local} processes: auto, cpu or cuda")
+        raise UserError(f"train.device = {device!r} with {local} processes: give auto, cpu or cuda")
     backend = "nccl" if device != "cpu" and n_gpus >= local else "gloo"
     if backend == "gloo" and n_gpus and os.environ.get("RANK", "0") == "0":
-        said = "train.device = 'auto': %d processes, and GPUs for %d: they train on the CPU"
+        said = "train.device = 'auto': %d processes, but GPUs for %d: they train on the CPU"
         logger.warning(said, local, n_gpus)
     if under_torchrun:
         return backend, {}
@@ -167,7 +167,7 @@ def _lost_told() -> Iterator[None]:
         of_store = isinstance(error, torch.distributed.DistNetworkError)
         if of_store or "gloo/transport" in str(error):
             raise LostError(
-                f"another process has ended or is not found ({one_line(error)}): see what it says; "
+                f"another process has ended or is unreachable ({one_line(error)}): see its output; "
                 "GLOO_SOCKET_IFNAME=NAME names the network interface between machines"
             ) from error
         raise

@@ -232,8 +232,8 @@ class Checkpoints:
         for path in reversed(self.run.by_age()):
             if path in later:
                 os.replace(path, folder / path.name)
-        said = "checkpoints of what came after update %d, or damaged, are now in %s: going on will "
-        said += "make others"
+        said = "checkpoints from after update %d, and damaged ones, were moved to %s: the run will "
+        said += "write others"
         logger.warning(said, progress.step, folder)
 
 

@@ -31,7 +31,7 @@ def warn_of_warm_up(schedule: schema.Schedule, total_steps: int, epoch_length: i
         if getattr(schedule, name, 0) + after > whole:
             logger.warning(
                 f"optim.schedule.{name} = {getattr(schedule, name)}, and the whole run has {whole} "
-                f"{unit}: the learning rate will not reach its height; lower it, or train longer"
+                f"{unit}: the learning rate will not reach its peak; warm up less, or train longer"
             )
 
 

@@ -163,7 +163,7 @@ class Initialized(Start):
         except UserError as error:
             raise UserError(
                 f"train.init_from = {self.config.train.init_from!r}: its weights do not fit: "
-                f"{different or error}. Set the model alike, or train.init_model=true"
+                f"{different or error}. Set the same model, or train.init_model=true"
             ) from error
         if different:
             logger.info("the weights fit, but they were trained for another model: %s", different)
@@ -187,9 +187,9 @@ class Resumed(Start):
             # Older releases took bfloat16 at every width, and left "auto" in their checkpoints.
             return resolve_precision(begun, device, math.inf)
         except UserError:
-            said = f"{self.run.path} was begun in {begun}, which this {device.type} does not"
+            said = f"{self.run.path} was begun in {begun}, which this {device.type} lacks"
             remedy = f"give --set train.init_from={self.run.path} to a new run"
-            raise UserError(f"{said}: go on where it can, or {remedy}") from None
+            raise UserError(f"{said}: go on with it elsewhere, or {remedy}") from None
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         return run_tokenizer(self.run, self.payload)
@@ -242,8 +242,8 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
             logger.warning("damaged: %s; going on from the one before, %s", names, checkpoint)
         if "optimizer" not in payload:  # averaged or exported
             raise UserError(
-                f"{checkpoint} holds weights to translate with, and nothing to go on training "
-                "from: give --resume the run's folder, or one of its best, regular or step "
+                f"{checkpoint} holds weights to translate with, and no state of the training "
+                "to resume: give --resume the run's folder, or one of its best, regular or step "
                 "checkpoints"
             )
         with misfits_reported(checkpoint):
@@ -270,7 +270,7 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
     before = checkpoint_config(payload)
     path = getattr(config.tokenizer, "path", "")
     if path not in ("", getattr(before.tokenizer, "path", "")):
-        why = "train.init_from brings the tokenizer of its own run: leave it out"
+        why = "train.init_from brings the tokenizer of its own run: leave the path out"
         raise ConfigError(f"tokenizer.path = {path!r}: {why}")
     config = as_parent(config, before)
     shared, origin = run_tokenizer(parent, payload), f"; weights of {checkpoint}"
@@ -290,13 +290,13 @@ def as_parent(config: Config, parent: Config) -> Config:
     same = not isinstance(tokenizer, Marian) and way in (None, getattr(tokenizer, "algorithm", ""))
     if sampling and not same:
         what = f"tokenizer.sampling = {sampling:g} is for {way or 'subwords'}"
-        why = "what train.init_from names has another tokenizer"
+        why = "train.init_from has another tokenizer"
         remedy = "set tokenizer.sampling=0"
         if isinstance(tokenizer, Saved):
             remedy += f", or tokenizer.kind=saved and tokenizer.sampling={sampling:g}"
-        raise ConfigError(f"{what}, and {why}: {remedy}")
+        raise ConfigError(f"{what}, but {why}: {remedy}")
     if config.data.directions == "both" and isinstance(tokenizer, Marian):
-        why = "the tokenizer of what train.init_from names has a vocabulary for each language"
+        why = "the tokenizer of train.init_from has a vocabulary for each language"
         raise ConfigError(f"data.directions = 'both': {why}: set data.directions=forward")
     if not isinstance(tokenizer, Marian):
         tokenizer = replace(tokenizer, sampling=sampling)
@@ -324,7 +324,7 @@ def run_to_resume(config: Config) -> Path | None:
                 continue
             if begun.data.corpus == saved.data.corpus:
                 return run.path
-            said = "left out: %s had its text at another place; --resume %s goes on with it"
+            said = "left out: %s read its text from another place; --resume %s goes on with it"
             logger.warning(said, run.path, run.path)
     return None
 
@@ -352,8 +352,8 @@ def find_checkpoint(path: str | Path) -> tuple[Path, Run, dict[str, Any], tuple[
     """
     checkpoint, run = resolve_checkpoint(path, prefer="newest")
     if checkpoint.resolve().parent.name.startswith(LEFT):
-        why = "the run has taken another course since: begin a new one with --init_from"
-        raise UserError(f"{checkpoint} was left aside, and {why}")
+        why = "the run has taken another course since: begin a new run with --init_from"
+        raise UserError(f"{checkpoint} was set aside, and {why}")
     damaged: dict[Path, DamagedError] = {}
     left = [checkpoint]
     while left:
@@ -398,7 +398,7 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
         most = {name: max(limits[name], reached[name]) for name in over}
         remedies = " ".join(f"--set train.{name}={2 * most[name]}" for name in over)
         raise FinishedError(
-            f"{checkpoint}: this run is finished (epochs: {epochs}, updates: {step}). To train on, "
+            f"{checkpoint}: this run is finished (epochs: {epochs}, updates: {step}). To continue, "
             f"raise the limit: {remedies}"
         )
 
@@ -437,6 +437,6 @@ def require_steps_left(run: Run, progress: Progress, total_steps: int, n_tokens:
     if progress.step >= total_steps:
         twice = -(-2 * progress.step * n_tokens // progress.epoch_length)
         raise FinishedError(
-            f"{run.path}: this run is finished (updates: {progress.step}). To train on, raise the "
+            f"{run.path}: this run is finished (updates: {progress.step}). To continue, raise the "
             f"limit: --set train.max_tokens={twice}"
         )

@@ -41,7 +41,7 @@ class ParallelFilesCorpus(CorpusReader):
                 kept[1].append(tgt)
                 continue
             bad = None in (src, tgt)
-            reason, remedy = "empty", "an empty line; mend the file"
+            reason, remedy = "empty", "an empty line; fix the file"
             if bad:
                 reason, remedy = "bad_utf8", f"not UTF-8; {CONVERT}"
             if getattr(self.config, f"on_{reason}") == "error":
@@ -67,7 +67,7 @@ class ParallelFilesCorpus(CorpusReader):
         if found:
             raise UserError(f"{plain} and {packed} both exist: remove one of them")
         if os.path.lexists(plain) or os.path.lexists(packed):
-            raise UserError(f"{plain} or .gz: a folder, or a link that leads nowhere")
+            raise UserError(f"{plain} or .gz: a folder or a broken link; give a file")
         names = sorted(path.name for path in self.root.iterdir())
         there = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
         key = {self.train: "train", self.validation: "validation"}.get(split, "test")

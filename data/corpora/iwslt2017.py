@@ -34,10 +34,10 @@ MAX_FILE = 1 << 29  # bytes of one file, unpacked; the largest official one has 
 REMEDY = (
     "(1) run once with network, it is then downloaded and kept; (2) --set "
     "data.corpus.path=FOLDER_OR_ZIP with the official archive (fr-en.zip) or its files; (3) copy "
-    "the Hugging Face cache of a machine that has it, and point HF_HOME to the copy"
+    "the Hugging Face cache of a machine that has it, and set HF_HOME to the copy"
 )
 
-OTHER_TEXT = "write text of another source to plain files (docs/usage.md, Data)"
+OTHER_TEXT = "write text from another source to plain files (docs/usage.md, Data)"
 
 # A character by a number of more digits than any has: beyond 4,300 Python refuses to read it.
 ENDLESS = re.compile(r"&#(?:[0-9]{20,}|[xX][0-9a-fA-F]{20,});?")
@@ -69,9 +69,9 @@ class Iwslt2017Corpus(CorpusReader):
         pairs = _read_split(self._path(), split, strict=strict)
         if strict and len(pairs) != SIZES[split]:
             raise UserError(
-                f"IWSLT2017 {split} has {len(pairs):,} pairs in {where}, and not the official "
-                f"{SIZES[split]:,}: another pair of languages, or files missing or there twice; "
-                "--set data.corpus.check_sizes=False takes it as it is"
+                f"IWSLT2017 {split} has {len(pairs):,} pairs in {where}, not the official "
+                f"{SIZES[split]:,}: another pair of languages, or files missing or duplicated; "
+                "--set data.corpus.check_sizes=False accepts it"
             )
         kept = [pair for pair in ((_clean(fr), _clean(en)) for fr, en in pairs) if all(pair)]
         if not kept:

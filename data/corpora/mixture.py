@@ -64,7 +64,7 @@ class MixtureCorpus(CorpusReader):
             for reason, n in text.skipped.items()
         }
         if not src:
-            remedy = "raise them, or give fuller files"
+            remedy = "raise them, or give larger files"
             raise UserError(f"data.corpus.parts: the weights leave no pair of any part; {remedy}")
         for name, text, count in zip(self.parts, texts, counts):
             if count:

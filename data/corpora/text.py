@@ -32,7 +32,7 @@ def read_packed(path: Path) -> bytes:
         if len(raw) > most:
             raise UserError(
                 f"{path}: more than {MAX_RATIO} times its size once unpacked, which no text is; "
-                "unpack it yourself (gunzip) if it is what you mean"
+                "unpack it yourself (gunzip) if that is what you want"
             )
         return bytes(raw)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:

@@ -125,8 +125,8 @@ def test_every_script_takes_an_average_but_training_does_not_go_on_from_it(
     averaged.main = average.main
     for how in ("--best", "--last"):
         error = averaged("--model_path", exported, how, "2").error()
-        assert f"{exported}: an exported or a Marian model has weights alone" in error
-    with pytest.raises(UserError, match="holds weights to translate with, and nothing to go on"):
+        assert f"{exported}: an exported or a Marian model has only weights" in error
+    with pytest.raises(UserError, match="holds weights to translate with, and no state"):
         open_run(config, path)
     longer = apply_overrides(config, ["train.max_epochs=5", "train.precision=auto"])
     goes_on = open_run(longer, run.path)
@@ -191,7 +191,7 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
         torch.save({**payload, "config": config}, folder / f"{len(others)}.pt")
         others.append(folder / f"{len(others)}.pt")
     copy, seed, child, sibling, third, stranger, grandchild = others
-    words = "are of different runs (train.seed is {} and {}), whose mean is no model: translate"
+    words = "are of different runs (train.seed is {} and {}), whose mean is not a model: translate"
     assert words.format(0, 1) in averaged(file, seed).error()
     assert words.format(2, 5) in averaged(child, stranger).error()
     assert words.format(0, 6) in averaged(file, grandchild).error()

@@ -315,9 +315,9 @@ def test_a_model_of_the_real_tokenizer(tmp_path: Path) -> None:
 CONFIG, GENERATION = "config.json", "generation_config.json"
 # Of each file the keys that change, and words of the line that names what is wrong.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    (CONFIG, {"model_type": "t5"}, "model_type = 't5': of models of transformers 'marian' alone"),
+    (CONFIG, {"model_type": "t5"}, "model_type = 't5': of transformers models only 'marian'"),
     (CONFIG, {"model_type": None}, "model_type = None"),
-    (CONFIG, {"scale_embedding": False}, "scale_embedding = False: .* True alone is known"),
+    (CONFIG, {"scale_embedding": False}, "scale_embedding = False: .* only True is known"),
     (CONFIG, {"static_position_embeddings": False}, "static_position_embeddings = False"),
     (CONFIG, {"normalize_before": True}, "normalize_before = True"),
     (CONFIG, {"add_final_layer_norm": True}, "add_final_layer_norm = True"),
@@ -389,19 +389,19 @@ def test_weights_and_files_that_are_not_a_models_are_named(
             shared[0].clone(),
             "decoder.layer_norm.weight has no place in",
         ),
-        ("model.encoder.embed_positions.weight", shared[:9].clone(), "other positions than the"),
-        ("model.decoder.embed_positions.weight", shared[:9, :7].clone(), "other positions than"),
+        ("model.encoder.embed_positions.weight", shared[:9].clone(), "positions other than the"),
+        ("model.decoder.embed_positions.weight", shared[:9, :7].clone(), "positions other than"),
     ):
         save_file({**weights, name: tensor}, path)
         refusal(folder, home, words)
     path.write_bytes(whole[:1000])
-    refusal(folder, home, "model.safetensors: not a whole file of safetensors")
+    refusal(folder, home, "model.safetensors: not a whole safetensors file")
     path.unlink()
     refusal(folder, home, "without model.safetensors or pytorch_model.bin")
     torch.save({"model.shared.weight": Mischief()}, folder / "pytorch_model.bin")
-    refusal(folder, home, "pytorch_model.bin: not a whole file of weights")
+    refusal(folder, home, "pytorch_model.bin: not a whole weights file")
     torch.save({"model.shared.weight": shared.to_sparse()}, folder / "pytorch_model.bin")
-    refusal(folder, home, "pytorch_model.bin: not a whole file of weights")
+    refusal(folder, home, "pytorch_model.bin: not a whole weights file")
     assert not Path("executed").exists()
     path.write_bytes(whole)
     (folder / GENERATION).write_text("[" * 100_000)

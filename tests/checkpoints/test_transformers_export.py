@@ -292,7 +292,7 @@ def test_a_start_from_zeros_leaves_the_probabilities_and_is_no_run(
         ours = exported.model(src, tgt_in).log_softmax(-1)
         theirs = model(src, decoder_input_ids=theirs_in).logits.log_softmax(-1)
     torch.testing.assert_close(theirs[..., :-1], ours, atol=1e-10, rtol=0)
-    with pytest.raises(UserError, match="was written with --zero_start, for others: name the"):
+    with pytest.raises(UserError, match="written with --zero_start, for other programs: name the"):
         load_run(exported.folder)
 
 

@@ -212,7 +212,7 @@ def test_a_process_whose_launcher_sees_no_other_end_says_so_itself(
     assert forked(leave_or_wait) == 2
     out, error = capfd.readouterr()
     assert (out, error.count("\n")) == ("", 1), error
-    assert error.startswith("error: another process has ended or is not found (RuntimeError: ")
+    assert error.startswith("error: another process has ended or is unreachable (RuntimeError: ")
 
 
 def test_every_process_that_a_signal_stops_ends_with_its_number(
@@ -274,12 +274,12 @@ def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.Monk
     if torch.cuda.device_count() < 64:
         with pytest.raises(UserError, match="with 64 processes: they take one GPU each"):
             choose_backend(64, "cuda")
-    with pytest.raises(UserError, match="'mps' with 2 processes: auto, cpu or cuda"):
+    with pytest.raises(UserError, match="'mps' with 2 processes: give auto, cpu or cuda"):
         choose_backend(2, "mps")
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert choose_backend(1, "cpu") == ("gloo", {})
-    with pytest.raises(UserError, match="--nproc_per_node 2: torchrun began them"):
+    with pytest.raises(UserError, match="--nproc_per_node 2: torchrun sets how many"):
         choose_backend(2, "cpu")
 
 
@@ -342,7 +342,7 @@ def test_processes_on_the_cpu_touch_no_gpu_and_ask_no_slurm(
         out, error = capfd.readouterr()
         assert (stopped.value.code, out) == (2, ""), error
         assert re.fullmatch(r"error: .*missing\.fr.*\n", error), error
-    said = "train.device = 'auto': 2 processes, and GPUs for 1: they train on the CPU"
+    said = "train.device = 'auto': 2 processes, but GPUs for 1: they train on the CPU"
     assert caplog.messages == [said]
     names = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SLURM_JOB_ID"
     assert list(map(os.environ.get, names)) == ["0", None, "7"]

@@ -386,7 +386,7 @@ def test_a_run_that_goes_on_is_not_told_to_change_its_batches(tmp_path: Path) ->
         learner.model.register_forward_pre_hook(no_room_above(0))
 
     words = (
-        rf"its own batches: give it more memory.* \(--init_from {run.path}\): there use --set data"
+        rf"its own batches: give it more memory.* \(--init_from {run.path}\); there use --set data"
     )
     with pytest.raises(UserError, match=words):
         run_here(config, resume=run.path, hook=hook)
@@ -464,7 +464,7 @@ def test_what_is_no_lack_of_memory_is_left_alone(tmp_path: Path) -> None:
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not is_out_of_memory(ValueError("you tried to allocate"))
     least = toy_config(tmp_path, "data.batch_size=40")
-    words = "data.batch_size = 40 is the least for data.max_len = 40"
+    words = "data.batch_size = 40 is the smallest for data.max_len = 40"
     assert smaller_batches(least).startswith(words)
     words = "use --set data.batch_size=40 --set optim.accumulate=2, which makes updates of "
     for size, what in ((80, "the same size, or"), (50, "1.6 times the size, or")):

@@ -135,7 +135,7 @@ def test_the_second_batch_of_a_shape_is_captured_and_the_next_replayed(
         in_vain = [0.5] if free[-1] == 0 else []
         assert factors == [1, *in_vain, 0.5, 0.25, 0.125, 5]
         assert caplog.messages == [
-            "train.cuda_graphs: memory for 0 graphs; other batches pass without one"
+            "train.cuda_graphs: memory for only 0 graphs; other batches run without one"
         ]
         return
     captured = ["side waits", "capture_begin", "compute", "capture_end", "replay", "here waits"]

@@ -207,7 +207,7 @@ def test_a_precision_that_is_not_here_is_told_with_what_can_be_done(
     more = apply_overrides(config, ["train.max_steps=2"])
     with pytest.raises(UserError) as told:
         run_here(more, resume=run.path)
-    assert "was begun in bf16, which this cpu does not: go on where it can" in str(told.value)
+    assert "was begun in bf16, which this cpu lacks: go on with it elsewhere" in str(told.value)
     child = apply_overrides(more, [f"train.init_from={run.path}", "train.precision=auto"])
     assert run_here(child).run != run
 
@@ -274,7 +274,7 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
     assert aside == sorted([newest.name, last_but_one.name])  # kept, and out of the way
     kept = again.checkpoints / "left_after_update_28" / newest.name
     assert resolve_checkpoint(kept, prefer="best")[1].path == again.path
-    with pytest.raises(UserError, match=r"left aside.* --init_from"):
+    with pytest.raises(UserError, match=r"set aside.* --init_from"):
         run_here(config, resume=kept)
 
 
@@ -465,7 +465,7 @@ def test_auto_takes_the_newest_run_of_the_config_that_can_go_on(
         run = run_to_resume(apply_overrides(config, changes))
         assert run == stamp or run.name == f"toy_202001{stamp}_000000", changes
     assert f"left out: {damaged / 'config.json'}: not valid JSON" in caplog.text
-    assert "toy_20200102_000000 had its text at another place; --resume" in caplog.text
+    assert "toy_20200102_000000 read its text from another place; --resume" in caplog.text
 
 
 def test_auto_has_nothing_to_do_where_the_run_is_over(

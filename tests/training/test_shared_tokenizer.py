@@ -115,7 +115,7 @@ MISTAKES = [
     ("nowhere", "", "no tokenizer is saved there; give the folder of a run, or the tokenizer/ in"),
     ("", "", "^tokenizer.path = '': name a folder"),
     ("corpus", "", "no tokenizer is saved there"),
-    ("cut", "", "cannot read the tokenizer .*; give that of another run"),
+    ("cut", "", "cannot read the tokenizer .*; give another run's"),
     ("bpe", "tokenizer.sampling=1", "^tokenizer.sampling = 1.0: a probability below 1, for the"),
     ("marian", "tokenizer.sampling=0.1", "^tokenizer.sampling = 0.1: a Marian tokenizer draws no"),
     ("marian", "data.directions=both", "segments each language by itself: set data.directions=f"),

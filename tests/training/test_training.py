@@ -485,7 +485,7 @@ def test_a_beam_that_no_batch_of_the_evaluation_leaves_room_for_does_not_matter(
 def test_a_validation_pair_past_the_position_table_is_named_before_training(tmp_path: Path) -> None:
     table = "model.position=learnable model.position.max_positions=9"
     short = f"data.max_len=9 decode.max_len=9 {table}"
-    words = r"validation source has \d+ tokens, and model\.position\.max_positions allows for 9: "
+    words = r"validation source has \d+ tokens, but model\.position\.max_positions allows for 9: "
     words += "use --set data.eval_long=truncate, or train"
     with pytest.raises(UserError, match=words):
         run_here(toy_config(tmp_path, short))
