@@ -42,12 +42,12 @@ CONFIG = str(ROOT / "configs/demo.py")
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
-    parser = Parser(description="Measure the data's way, the padding, and each script's start.")
+    parser = Parser(description="Measure data preparation, padding and the start of each script.")
     add = parser.add_argument
-    add("--config", metavar="FILE", default=CONFIG, help="of the data; default: configs/demo.py")
+    add("--config", metavar="FILE", default=CONFIG, help="for the data; default: configs/demo.py")
     what = "pairs of the training split (default: all)"
     add("--sentences", type=positive, metavar="N", help=what)
-    what = "of each script (default: %(default)s)"
+    what = "starts of each script (default: %(default)s)"
     add("--starts", type=positive, default=5, metavar="N", help=what)
     what = "data: tables 1 and 2; start: table 3 (default: all)"
     add("--only", choices=("data", "start"), help=what)

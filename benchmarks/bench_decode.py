@@ -355,7 +355,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     several: dict[str, Any] = {"nargs": "+", "type": positive, "metavar": "N"}
     add("--beam", **several, default=[1, 5], help="default: 1 5")
     add("--batch", **several, default=[1, 32, 128], help="default: 1 32 128")
-    what = "of the fixed length (default: 40)"
+    what = "the fixed length of --size (default: 40)"
     add("--tokens", type=positive, default=40, metavar="N", help=what)
     what = "also with this model, on sentences of its corpus"
     add("--model_path", type=Path, metavar="RUN_OR_CHECKPOINT", help=what)

@@ -67,10 +67,10 @@ class Point:
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(description="Measure how the cost of training and decoding grows.")
     add = parser.add_argument
-    add("--size", choices=SIZES, default="small", help="of the model (default: small)")
+    add("--size", choices=SIZES, default="small", help="model size (default: small)")
     what = "default: %(default)s"
     add("--position", choices=POSITIONS, metavar="NAME", default="sinusoidal", help=what)
-    what = "of training (default: float32)"
+    what = "precision of training (default: float32)"
     add("--precision", choices=DTYPES, default="float32", help=what)
     for words, flag, default in AXES.values():
         what = f"{words} (default: {' '.join(map(str, default))})"
@@ -84,7 +84,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     bound = POSITIONS[args.position].bound("source")
     if bound is not None and max(args.lengths) > bound.length:
         least = f"the {args.position} encoding has {bound.length} positions"
-        raise UserError(f"{least}: give --lengths of at most so many")
+        raise UserError(f"{least}: give no larger --lengths")
     return args
 
 

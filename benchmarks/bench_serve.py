@@ -80,10 +80,10 @@ async def load(port: int, texts: Sequence[str], n_clients: int) -> tuple[list[fl
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
-    parser = Parser(prog="bench_serve.py", description="serve.py under load.")
+    parser = Parser(prog="bench_serve.py", description="Measure serve.py under load.")
     add = parser.add_argument
     add_run_arguments(parser)
-    what = "a sentence a line (default: the test split of the model's corpus)"
+    what = "one sentence a line (default: the test split of the model's corpus)"
     add("--src_file", type=Path, metavar="FILE", help=what)
     add("--requests", type=positive, default=2000, metavar="N", help="default: 2000")
     several: dict[str, Any] = {"nargs": "+", "type": positive, "metavar": "N"}
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         lines = list(corpus.load(corpus.test[0]).src)
     lines = [line for line in lines if line.strip()]
     if not lines:
-        raise UserError(f"--src_file {args.src_file}: no sentence; give a text, a sentence a line")
+        raise UserError(f"--src_file {args.src_file}: no sentence; give one sentence a line")
     texts = (lines * (1 + args.requests // len(lines)))[: args.requests]
     right = [each.text for each in Translator.of(loaded, device).translate(texts, n_best=1)]
     report = Report("bench_serve", "The server under load", args, device)

@@ -370,19 +370,19 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(prog="bench_train.py", description="Training speed beside other libraries.")
     add = parser.add_argument
     add("--size", nargs="+", choices=SIZES, default=["small"], help="default: small")
-    what = "default: float32; tf32 is another than it on a GPU alone"
+    what = "default: float32; tf32 differs from it only on a GPU"
     add("--precision", nargs="+", choices=DTYPES, default=["float32"], help=what)
-    what = "default: all; none named: ours alone"
+    what = "default: all; with none named, only ours"
     add("--peers", nargs="*", choices=peers, default=peers, help=what)
     add("--schemes", metavar="all|NAME,...", help="also compare position schemes")
-    what = "also our bfloat16 beside float32, at these d_model"
+    what = "also compare our bfloat16 with float32, at these d_model"
     add("--widths", nargs="+", type=positive, metavar="N", help=what)
-    add("--memory", action="store_true", help="also peak memory, in a process for each model")
+    add("--memory", action="store_true", help="also peak memory, each model in its own process")
     sizes = ", ".join(f"{size.batch_tokens} for {name}" for name, size in SIZES.items())
     what = f"default: {sizes}"
     add("--batch_tokens", type=positive, metavar="N", help=what)
     add("--steps", type=positive, default=4, metavar="N", help="updates in a round (default: 4)")
-    what = "torch.compile for all models; compiles in the first steps: --warmup 5"
+    what = "use torch.compile for all models; give --warmup 5, since the first steps compile"
     add("--compile", action="store_true", help=what)
     common.add_arguments(parser, "bench_train", rounds=7, draws=True)
     return parser.parse_args(argv)

@@ -42,7 +42,7 @@ def add_arguments(
     """
     add = parser.add_argument
     if draws:
-        what = "rounds that do not count (default: 1)"
+        what = "uncounted rounds at the start (default: 1)"
         add("--warmup", type=positive, default=1, metavar="N", help=what)
         add("--seed", type=integer(0, 2**63 - 1), default=0, metavar="N")
     if rounds is not None:

@@ -81,26 +81,26 @@ class Shifted(base.SchemeAround):
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
-    parser = Parser(description="Attention, alignment, accuracy by place and shifts, by scheme.")
+    parser = Parser(description="Compare schemes: attention, alignment, accuracy by place, shifts.")
     add = parser.add_argument
     what = "trained models (default: all finished ones of --compared)"
     add("--model_path", metavar="RUN", type=Path, nargs="+", action="extend", help=what)
     what = "an --output_dir of compare_positions.py"
     add("--compared", metavar="DIR", type=Path, default=Path("runs/compare"), help=what)
     add("--split", metavar="NAME", help="default: the first test split of a model's corpus")
-    what = "only the first N pairs, of the gold links too"
+    what = "only the first N pairs, also of the gold links"
     add("--sentences", metavar="N", type=positive, help=what)
     what = "a folder with gold.talp and test.LANGUAGE: gold links between words (default: no aer)"
     add("--gold", metavar="DIR", type=Path, help=what)
     what = "trained models of the other direction (default: no agreement)"
     add("--reversed", metavar="RUN", type=Path, nargs="+", action="extend", default=[], help=what)
-    add("--shifts", metavar="N,...", default="1,10,100", help="by how many places all are later")
-    add("--search", choices=("greedy", "beam"), default="greedy", help="of what is shifted")
-    add("--threads", metavar="N", type=threads, help="CPU threads (1 where others are at work)")
+    add("--shifts", metavar="N,...", default="1,10,100", help="shift positions by so many places")
+    add("--search", choices=("greedy", "beam"), default="greedy", help="search (default: greedy)")
+    add("--threads", metavar="N", type=threads, help="CPU threads (give 1 beside other work)")
     add("--output_dir", metavar="DIR", type=Path, default=Path("runs/attention_study"))
-    what = "rows of models measured before; new ones are added"
+    what = "take the rows of models measured before from this file, and add new ones"
     add("--store", metavar="FILE.csv", type=Path, help=what)
-    what = "tables and plots of what is in --store; nothing is measured"
+    what = "measure nothing: only write tables and plots of what is in --store"
     add("--report_only", action="store_true", help=what)
     args = parser.parse_args(argv)
     args.shifts = common.chosen_numbers(args.shifts, "--shifts", 1)
@@ -338,7 +338,7 @@ def require_one_of_each(of_runs: Sequence[Rows]) -> None:
         if other != first["run"]:
             what = f"{first['scheme']}, seed {first['seed']}"
             raise UserError(
-                f"{what} is both {other} and {first['run']}: study each, named by --model_path, "
+                f"{what} is both {other} and {first['run']}: study each by itself (--model_path), "
                 "with a --store of its own"
             )
 

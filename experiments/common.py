@@ -62,7 +62,7 @@ def chosen(text: str, known: Collection[str], what: str) -> list[str]:
 def with_ssmax(position: Position) -> Position:
     """The scheme with SSMax inside what draws its positions. Raises ConfigError: it has it."""
     if isinstance(position, Ssmax):
-        raise ConfigError("--ssmax: this scheme is one with SSMax already; leave it out")
+        raise ConfigError("--ssmax: this scheme has SSMax already; leave it out")
     if isinstance(position, Randomized):
         return replace(position, scheme=cast(Any, with_ssmax(position.scheme)))
     return Ssmax(scheme=position)
@@ -100,7 +100,7 @@ def add_trial_arguments(
     config: str | None,
     output_dir: Path | None,
     positions: str = "",
-    seeds: str = "one training of each variant for each",
+    seeds: str = "each variant is trained once with each",
 ) -> None:
     """The options of every experiment over trials, --positions if it has a default.
 
@@ -116,17 +116,17 @@ def add_trial_arguments(
     each = f"{seeds} (default: 0)"
     add("--seeds", metavar="N,...", type=chosen_seeds, default="0", help=each)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config for all runs")
-    what = "what the scored translations are from (default: beam)"
+    what = "the search whose translations are scored (default: beam)"
     add("--search", choices=("greedy", "beam"), default="beam", help=what)
-    folder = f"where all is written (default: {output_dir or 'by the corpus'})"
+    folder = f"where everything is written (default: {output_dir or 'by the corpus'})"
     add("--output_dir", metavar="DIR", type=Path, default=output_dir, help=folder)
-    at_once = "runs at once; they share the cores (and disturb tokens/s)"
+    at_once = "runs at once, which share the cores (and distort tokens/s)"
     add("--jobs", metavar="N", type=positive, default=1, help=at_once)
     what = "CPU threads of each run (default: cores / jobs)"
     add("--threads", metavar="N", type=threads, help=what)
-    where = "what was measured is kept there (default: a .jsonl file in --output_dir)"
+    where = "the file of what was measured (default: a .jsonl file in --output_dir)"
     add("--store", metavar="FILE", type=Path, help=where)
-    nothing = "table and plots of what is done; nothing is run"
+    nothing = "run nothing: only write table and plots of what is done"
     add("--report_only", action="store_true", help=nothing)
 
 

@@ -58,7 +58,7 @@ METHODS: dict[str, tuple[str, ...]] = {
 
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(
-        description="Train one config with each of several methods, compare the scores."
+        description="Train one config with each of several methods and compare the scores."
     )
     config, folder = "configs/multi30k_compare.py", Path("runs/compare_methods")
     add_trial_arguments(parser, config=config, output_dir=folder)

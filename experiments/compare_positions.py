@@ -23,13 +23,13 @@ def baseline(text: str) -> str:
     """The one scheme that `text` names. Raises UserError for several, and as chosen_positions."""
     name, *others = chosen_positions(text)
     if others:
-        raise UserError(f"--baseline {text!r}: one scheme; name the others by --positions")
+        raise UserError(f"--baseline {text!r}: give one scheme, and the others by --positions")
     return name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code, see Experiment.main."""
-    parser = Parser(description="Train one config with every position scheme, compare the scores.")
+    parser = Parser(description="Train one config with every position scheme; compare the scores.")
     config, folder = "configs/multi30k_small_rope.py", Path("runs/compare")
     add_trial_arguments(parser, config=config, output_dir=folder, positions=",".join(POSITIONS))
     parser.add_argument(
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="NAME",
         type=baseline,
         default="sinusoidal",
-        help="what the others are compared with (it is run too; default: sinusoidal)",
+        help="the scheme to compare the others with (it is run too; default: sinusoidal)",
     )
     curves = "schemes in the plot by length (default: best and baseline)"
     parser.add_argument("--curves", metavar="NAME,...", type=chosen_positions, help=curves)

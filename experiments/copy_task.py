@@ -436,18 +436,18 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Position schemes on the copy task, also beyond its length.")
     add = parser.add_argument
     add("--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps")
-    every = f"default: all of {', '.join(PLAIN)}; with --ssmax: of those that it is for"
+    every = f"default: all of {', '.join(PLAIN)}; with --ssmax: those that take it"
     known = partial(chosen, known=VARIANTS, what="scheme")
     add("--schemes", metavar="NAME,...", type=known, help=every)
     add("--seeds", metavar="N,...", type=chosen_seeds, help="default: 0,1,2,3,4; fast: 0,1")
     steps = "training steps (default: 2000; fast: 500)"
     several = partial(chosen_numbers, least=1)
     add("--steps", type=partial(several, flag="--steps"), metavar="N,...", help=steps)
-    layers = "of the encoder (default: 2)"
+    layers = "layers of the encoder (default: 2)"
     add("--layers", type=partial(several, flag="--layers"), metavar="N,...", help=layers)
-    add("--ssmax", action="store_true", help="every scheme a second time, with SSMax")
+    add("--ssmax", action="store_true", help="run every scheme a second time, with SSMax")
     looks = "also train each scheme with the first seed once more and draw its attention"
-    nothing = "tables and plots of what is done; nothing is run"
+    nothing = "run nothing: only write tables and plots of what is done"
     add("--report_only", action="store_true", help=nothing)
     add("--attention", action="store_true", help=looks)
     add("--store", type=Path, metavar="FILE", help="default: results.jsonl in --output_dir")
@@ -455,7 +455,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--output_dir", type=Path, metavar="DIR", help=folders)
     args = parser.parse_args(argv)
     if args.attention and args.report_only:
-        raise UserError("--attention trains models: leave --report_only out, or --attention")
+        raise UserError("--attention trains models: leave out --report_only or --attention")
     return args
 
 

@@ -85,23 +85,23 @@ EPOCHS = 1_000_000  # more than any budget has
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(description="Find the best of many recipes for a config by successive halving.")
     config, folder = "configs/multi30k_recipe.py", Path("runs/find_recipe")
-    seeds = "the first is that of the rounds; the winner is trained with each"
+    seeds = "the rounds use the first; the winner is trained with each"
     add_trial_arguments(parser, config=config, output_dir=folder, seeds=seeds)
     add = parser.add_argument
-    what = "alternatives, one of which is in each recipe, in place of all choices below; repeatable"
-    what += ". A+B: both. There are the position schemes, SECTION.FIELD=VALUE, "
+    what = "alternatives, of which each recipe has one, in place of the choices below; repeatable. "
+    what += "A+B: both. Each is a position scheme, SECTION.FIELD=VALUE or one of "
     what += f"{', '.join(ALTERNATIVES)}. Default: {'; '.join(CHOICES)}"
     add("--choice", metavar="A,...", action="append", type=chosen_alternatives, help=what)
     what = "recipes of the first round (default: 27)"
     add("--variants", metavar="N", type=positive, default=27, help=what)
     what = "budget of each round in millions of target tokens (default: 10,30,65)"
     add("--rounds", metavar="M,...", type=chosen_rounds, default="10,30,65", help=what)
-    what = "the last checkpoints that are averaged in the last round, but not beside a moving "
-    what += "average (default: 10; 1: the best one is scored)"
+    what = "average the last N checkpoints in the last round, unless a recipe has a moving "
+    what += "average (default: 10; 1: score the best checkpoint)"
     add("--average", metavar="N", type=positive, default=10, help=what)
-    what = "what chooses on the validation split (default: loss)"
+    what = "what to choose by on the validation split (default: loss)"
     add("--choose_by", choices=("loss", "bleu"), default="loss", help=what)
-    what = "a round goes on without the recipes that failed in it, in place of ending the search"
+    what = "go on without the recipes that failed in a round, instead of ending the search"
     add("--skip_failed", action="store_true", help=what)
     args = parser.parse_args(argv)
     args.choice = args.choice or [chosen_alternatives(text) for text in CHOICES]
@@ -136,7 +136,7 @@ def chosen_rounds(text: str) -> list[float]:
         budgets = []
     in_bounds = all(1e-6 <= each < math.inf for each in budgets)  # NaN is not
     if not budgets or not in_bounds or budgets != sorted(set(budgets)):
-        raise UserError(f"--rounds {text!r}: millions of tokens that increase, such as 10,30,65")
+        raise UserError(f"--rounds {text!r}: give increasing millions of tokens, such as 10,30,65")
     return budgets
 
 

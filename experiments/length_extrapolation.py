@@ -86,7 +86,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add = parser.add_argument
     add("--corpus", choices=tuple(DEFAULTS), default="phrasebook")
     limit = (
-        "training limit (default: 10 for phrasebook, 12 for files); the phrasebook has 30,000 "
+        "limit in words (default: 10 for phrasebook, 12 for files); the phrasebook has 30,000 "
         "pairs: for fewer than 9 words lower data.corpus.n_train too"
     )
     add("--max_words", metavar="N", type=positive, help=limit)
@@ -97,7 +97,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         help="scalings of RoPE applied to the trained rope runs (default: linear, NTK-aware and "
         "YaRN, where rope is trained); '' for none",
     )
-    add("--ssmax", action="store_true", help="every scheme a second time, with SSMax")
+    add("--ssmax", action="store_true", help="run every scheme a second time, with SSMax")
     add_trial_arguments(parser, config=None, output_dir=None, positions=SCHEMES)
     args = parser.parse_args(argv)
     if args.scaled_at_test and "rope" not in args.positions:
@@ -108,7 +108,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     args.config = args.config or str(ROOT / config)
     args.max_words = args.max_words or max_words
     if args.corpus == "phrasebook" and args.max_words < 4:
-        parser.error(f"--max_words {args.max_words}: 4 or more words of the phrasebook")
+        parser.error(f"--max_words {args.max_words}: the phrasebook needs 4 or more")
     args.output_dir = args.output_dir or Path(f"runs/extrapolation_{args.corpus}")
     return args
 
@@ -155,7 +155,7 @@ def limited_corpus(args: Namespace) -> Phrasebook | ParallelFiles:
     if isinstance(corpus, Phrasebook):
         if config.data.src_lang != "fr":  # whose words its limit counts
             raise UserError(
-                "--corpus phrasebook: its limit counts French words; leave data.src_lang"
+                "--corpus phrasebook: its limit counts French words; leave data.src_lang=fr"
             )
         return replace(corpus, train_max_words=args.max_words)
     return write_short_corpus(config, args.max_words, args.output_dir)

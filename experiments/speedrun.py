@@ -59,9 +59,9 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config")
     add("--output_dir", metavar="DIR", type=Path, default=Path("runs/speedrun"))
     add("--threads", metavar="N", type=threads, help="CPU threads (default: cores)")
-    nothing = "table and entry of what is done; nothing is run"
+    nothing = "run nothing: only write table and entry of what is done"
     add("--report_only", action="store_true", help=nothing)
-    what = "a record is added to this file, and the table beside it is made again (default: "
+    what = "add a record to this file, and write the table beside it anew (default: "
     what += f"{RECORDS})"
     add("--records", metavar="FILE", type=Path, default=RECORDS, help=what)
     parser.set_defaults(jobs=1, store=None)
