@@ -157,9 +157,9 @@ def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
     note = f"{scheme.name} ({scheme.state}), for {n_source} source and {n_target} target tokens."
     by_words, by_length = (scheme.decided_by(cause, where) for cause in ("words", "length"))
     if by_words:
-        note += f" What it does in {by_words} depends on the words too, which is not drawn."
+        note += f" What it does in {by_words} also depends on the words, which is not drawn."
     if by_length:
-        note += f" In {by_length} so long a sentence turns by other angles than these."
+        note += f" In {by_length} a sentence of this length turns by other angles than these."
     if not (parts or by_words):
         note += " Nothing is added or turned: only the decoder's mask tells places apart."
     return {"scheme": scheme.name, "note": note, "parts": parts}

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @picture(
-    "the first ideas for marking positions beside what a scheme adds to embeddings: the vectors, "
-    "and how far every two of them are apart",
+    "the first ideas for marking positions, beside what a scheme adds to embeddings: the vectors, "
+    "and how far apart every two of them are",
     n_positions=64,
     schemes=("sinusoidal",),
 )

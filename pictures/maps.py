@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @picture(
-    "position vectors as points in the plane: by PCA and by MDS; with --gif, PCA over the "
-    "checkpoints of a run too",
+    "position vectors as points in the plane: by PCA and by MDS; with --gif, also PCA over "
+    "the checkpoints of a run",
     n_positions=64,
 )
 def embedding_map(scheme: Scheme, n: int) -> Figures:
@@ -57,7 +57,7 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
     from translation.loading import load_run
 
     if not (paths := run.by_age()):
-        raise UserError(f"--gif: {run.path} has no checkpoints of a training: give such a run")
+        raise UserError(f"--gif: {run.path} has no checkpoints of a training: give a run that has")
     found = {}
     for path in paths:
         loaded = load_run(path)

@@ -164,7 +164,7 @@ class Scheme:
         words = self.decided_by("words")
         length = self.decided_by("length", dict.fromkeys(STACKS, n))
         found = [f" (words have a say in {words})"] * bool(words)
-        found += [f" (in {length} so long a sentence turns by other angles)"] * bool(length)
+        found += [f" (in {length} a sentence of this length turns by other angles)"] * bool(length)
         return "".join(found)
 
     @property

@@ -116,7 +116,7 @@ class Service:
         name, several = self._model_for(asked), isinstance(asked.get("q"), list)
         texts = as_texts(asked, "q")
         if asked.get("format", "text") != "text":
-            raise HTTPException(400, f"format {asked['format']!r}: text is the only one here")
+            raise HTTPException(400, f"format {asked['format']!r}: only text is known here")
         n_more = as_count(asked, "alternatives", MOST_ALTERNATIVES)
         detailed = as_flag(asked, "details")
         # As in inference.py a line is a sentence; a blank one gives a blank one.
@@ -235,11 +235,11 @@ class Service:
                     if n_bytes > max(most, MOST_DISCARDED):
                         break
         except TimeoutError:
-            raise HTTPException(408, f"not sent in {self.limits.timeout:g} seconds") from None
+            raise HTTPException(408, f"not sent within {self.limits.timeout:g} seconds") from None
         except ClientDisconnect:
             raise HTTPException(GONE, "the client has gone") from None
         if n_bytes > most:
-            raise HTTPException(413, f"at most {most:,} bytes")
+            raise HTTPException(413, f"at most {most:,} bytes in a request")
         try:
             if kind == "application/x-www-form-urlencoded":
                 form = parse_qs(body.decode(), True, errors="strict")
@@ -266,8 +266,8 @@ class Service:
                 return here
         pairs = dict.fromkeys(f"{m.src_lang} to {m.tgt_lang}" for m in able.values())
         said = f"from {source!r} to {asked.get('target', 'any')!r}"
-        where = "here" if name is None else f"what {name} does"
-        raise HTTPException(400, f"{said} is not {where}; there is: {', '.join(pairs)}")
+        where = "no model here" if name is None else f"not by {name}"
+        raise HTTPException(400, f"{said}: {where}; there is: {', '.join(pairs)}")
 
     def _bound(self, texts: Sequence[str], n_lines: int) -> None:
         """Raises HTTPException for more than one request may hold."""
@@ -319,12 +319,12 @@ def as_count(asked: Mapping[str, Any], key: str, most: int) -> int:
 def paired(texts: list[list[str]], prefixes: list[str]) -> list[tuple[str, str]]:
     """The lines of all texts, each with its prefix, "" if it has none. Raises HTTPException."""
     if len(texts) != len(prefixes):
-        raise HTTPException(400, f"prefix: {len(prefixes)} texts for {len(texts)} of q")
+        raise HTTPException(400, f"prefix: {len(prefixes)} texts for {len(texts)} in q")
     pairs: list[tuple[str, str]] = []
     for lines, prefix in zip(texts, prefixes):
         begun = prefix.rstrip().split("\n")
         if len(begun) > len(lines):
-            raise HTTPException(400, f"prefix: {len(begun)} lines for a text of {len(lines)}")
+            raise HTTPException(400, f"prefix: {len(begun)} lines for a text of {len(lines)} lines")
         pairs += itertools.zip_longest(lines, begun, fillvalue="")
     return pairs
 

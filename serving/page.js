@@ -48,8 +48,8 @@ function setModel() {
   text.lang = tag(model.source);
   text.placeholder = model.source === "fr" ? "Le chat dort." : "";
   at("ranked-note").textContent = model.mbr
-    ? `Mean ${model.mbr} against the other translations, lines added up: higher is better.`
-    : "Log-probability over the length penalty, lines added up: nearer to zero is likelier.";
+    ? `Mean ${model.mbr} against the other translations, summed over the lines: higher is better.`
+    : "Log-probability over the length penalty, summed over the lines: nearer to zero is likelier.";
   at("best").lang = at("prefix").lang = tag(model.target);
   const search = at("search").value; // kept where this model has it
   at("search").replaceChildren(...model.searches.map((name) => element("option", name)));

@@ -35,8 +35,8 @@ function headsView(model, showInText) {
     roving([...grid.querySelectorAll("button")], attention.heads);
     return el("div", el("h3", name), grid);
   });
-  const note = "A row for each layer, a column for each head; in a map a row for each query, a " +
-    "column for each key. Colour grows with the square root of the weight.";
+  const note = "Rows are layers, columns are heads; inside a map, rows are queries and columns " +
+    "are keys. Colour grows with the square root of the weight.";
   return section("All heads", note, el("div.grids", ...figures), status);
 }
 
@@ -99,8 +99,8 @@ function numbersView(model) {
     }
   }
   draw();
-  const note = "Means over the queries. Entropy: 0 bits where a query looks at one key alone. " +
-    "Distance: from the query's own place, in cross-attention from the diagonal. Diagonal: the " +
+  const note = "Means over the queries. Entropy: 0 bits where a query looks at only one key. " +
+    "Distance: from the query's own place; in cross-attention, from the diagonal. Diagonal: the " +
     "share of attention within half a token of that place.";
   return section("The heads in numbers", note, box);
 }

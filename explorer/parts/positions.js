@@ -58,8 +58,8 @@ const DRAWN = {
     }));
     const unit = largest(logitsWith);
     return el("div.row.three", one("the bias itself", bias, largest(bias)),
-      one("logits with the bias, from the mean of the row", logitsWith, unit),
-      one("logits without it, from the mean of the row", without, unit));
+      one("logits with the bias, less the mean of the row", logitsWith, unit),
+      one("logits without it, less the mean of the row", without, unit));
   },
 };
 
@@ -91,7 +91,7 @@ function positionsView(model) {
     repaint.add(draw);
     return box;
   });
-  const colours = boxes.length ? " Blue is above 0 and orange below; of angles, blue is a " +
-    "quarter of a turn and orange three." : "";
+  const colours = boxes.length ? " Blue is above 0 and orange below; for angles, blue is " +
+    "a quarter turn and orange three quarters." : "";
   return section("Positions", note + colours, el("div.parts", ...boxes));
 }

@@ -3,7 +3,7 @@
 const FATES = {
   lives: ["\u2192", "goes on", "among the best that go on"],
   ended: ["\u25a0", "finished", "ended among the first of the step"],
-  late: ["\u00d7", "pruned", "ended, but behind the beam's width, where an end does not count"],
+  late: ["\u00d7", "pruned", "ended, but below the beam's width, where an end does not count"],
   outranked: ["\u00d7", "pruned", "better candidates fill the beam"],
   cut_off: ["\u2026", "cut off", "as long as a translation may be"],
   overtaken: ["\u2013", "given up", "it would go on, but could no longer win"],
@@ -91,10 +91,10 @@ function searchView(model) {
     const nth = () => `number ${n_best} of the finished has ${number(last, 2)}`;
     if (now.has("overtaken")) {
       said += beam_size === 1 ? " The search ends: its only hypothesis has ended."
-        : ` The search ends: ${nth()}, and what would go on can reach ${number(bound, 2)} at most.`;
+        : ` The search ends: ${nth()}, and the live ones can reach ${number(bound, 2)} at most.`;
     } else if (now.has("cut_off")) said += " The search ends: no translation may be longer.";
     else if (last !== null) {
-      said += ` ${capital(nth())}; what lives can still reach ${number(bound, 2)}.`;
+      said += ` ${capital(nth())}; the live ones can still reach ${number(bound, 2)}.`;
     }
     summary.textContent = said;
     const rows = made.map((node) => {
@@ -151,7 +151,7 @@ function searchView(model) {
     (fate) => el("li", fates[fate].slice(0, 2).join(" "))));
   const note = `Beam search with ${beam_size} hypotheses, length penalty ${alpha}, at most ` +
     `${longest} tokens. Under each token stands the sum of log-probabilities; a score is that ` +
-    `sum over the length penalty.${own ? "" : " This run itself searches in another way."}`;
+    `sum over the length penalty.${own ? "" : " The run itself uses another search."}`;
   const view = section("The search", note, controls, tree, legend, summary,
     el("div.row", next, el("div", el("h3", "What was found"), found)),
     el("h3", "Candidates of this step"), candidates);

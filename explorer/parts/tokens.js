@@ -165,7 +165,7 @@ function tokensView(model) {
         state[field] === "all" ? `all ${field}s` : `${field} ${Number(state[field]) + 1}`);
       const shares = bars(best.map((each) => [other(each), each[0]]), model[asks ? to : from].lang);
       detail.append(el("div", el("h3", [kind, ...which].join(", ")), shares));
-    } else told.textContent = `${name} asks nothing in ${kind.toLowerCase()}.`;
+    } else told.textContent = `${name} is not a query in ${kind.toLowerCase()}.`;
     if (side !== "target" || place < 0) return;
     const own = range(pieces.length).filter((i) => unitOf("target")[i] === place);
     for (const i of own.slice(0, 4)) {
@@ -177,9 +177,9 @@ function tokensView(model) {
 
   new ResizeObserver(() => mark()).observe(stage);
   for (const side of Object.values(lines)) side.addEventListener("scroll", () => mark());
-  const note = "Lines run from the token that asks to those that it looks at; the stronger, the " +
-    "more. The translation is shown as it is written: each token with what the model looked at " +
-    "to write it.";
+  const note = "Lines run from a query to the tokens that it looks at; a stronger line is more " +
+    "attention. Each token of the translation is shown with what the model looked at to write " +
+    "it.";
   const view = section("Who looks at whom", note, controls, stage, told, detail);
   setUp();
   const select = (kind, layer, head) => {

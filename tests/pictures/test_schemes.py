@@ -416,7 +416,7 @@ def test_a_rotation_that_depends_on_the_length_is_told_beyond_what_was_trained(
     position = Rope(scaling=DynamicNtkScaling(trained_length=20))
     for n, there in ((20, False), (21, True)):
         figure = next(iter(draw(picture, position, n=n).values()))
-        said = "(in the encoder and the decoder so long a sentence turns by other angles)"
+        said = "(in the encoder and the decoder a sentence of this length turns by other angles)"
         assert (said in suptitle(figure)) == there
         assert ("other angles" in suptitle(figure)) == there
 

@@ -232,8 +232,8 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
     [
         ({}, 400, "q: give a text or a list of texts"),
         ({"q": ["a", 1]}, 400, "q: give a text"),
-        ({"q": "a", "format": "html"}, 400, "format 'html': text is the only one here"),
-        ({"q": "a", "target": "de"}, 400, "from 'auto' to 'de' is not here; there is: fr to en"),
+        ({"q": "a", "format": "html"}, 400, "format 'html': only text is known here"),
+        ({"q": "a", "target": "de"}, 400, "from 'auto' to 'de': no model here; there is: fr to en"),
         ({"q": "a", "model": "../x"}, 400, "model '../x' is not here; there are: demo_"),
         ({"q": "a", "model": ["x"]}, 400, "model ['x'] is not here"),
         ({"q": "a", "search": "breadth"}, 400, "search 'breadth': one of beam, greedy"),
@@ -245,7 +245,7 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         ({"q": "a", "details": []}, 400, "details = []: true or false"),
         ({"q": "a", "details": "many"}, 400, "details = 'many': true or false"),
         ({"q": "\ud800"}, 400, "not valid Unicode"),
-        ({"q": ["a", "b"], "prefix": "x"}, 400, "prefix: 1 texts for 2 of q"),
+        ({"q": ["a", "b"], "prefix": "x"}, 400, "prefix: 1 texts for 2 in q"),
         ({"q": "a\nb", "prefix": "x\ny\nz"}, 400, "prefix: 3 lines for a text of 2"),
         ({"q": "a", "prefix": False}, 400, "prefix: give a text or a list of texts"),
         (
@@ -278,7 +278,7 @@ def test_a_model_is_chosen_by_its_languages_and_answers_for_its_own() -> None:
     service = Service(there, FEW)
     asked = ({}, {"source": "en"}, {"source": "auto", "target": "de"}, {"model": "fr-de"})
     assert [*map(service._model_for, asked)] == ["fr-en", "en-fr", "fr-de", "fr-de"]
-    said = "from 'en' to 'any' is not what fr-de does; there is: fr to de"
+    said = "from 'en' to 'any': not by fr-de; there is: fr to de"
     with pytest.raises(HTTPException, match=f"^400: {said}$"):
         service._model_for({"model": "fr-de", "source": "en"})
 
