@@ -285,7 +285,7 @@ def compare(
     for ((name, precision), ids), seconds in zip(outputs.items(), taken.values()):
         n_tokens = sum(map(len, ids))
         if work.exactly and any(len(sentence) != work.max_tokens for sentence in ids):
-            what = f"an output has not {work.max_tokens} tokens; choose another --seed"
+            what = f"an output does not have {work.max_tokens} tokens; choose another --seed"
             raise UserError(f"{name} {precision}: {what}")
         same = [a == b for a, b in zip(ids, outputs["ours", "float32"])]
         row = {

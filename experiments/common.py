@@ -85,9 +85,9 @@ def chosen_numbers(text: str, flag: str, least: int) -> list[int]:
     """
     parts = between_commas(text)
     if any(re.fullmatch("[0-9]{19,}", p) for p in parts):
-        raise UserError(f"{flag} {text!r}: at most 18 digits each")
+        raise UserError(f"{flag} {text!r}: must have at most 18 digits each")
     if not parts or not all(re.fullmatch("[0-9]+", p) and int(p) >= least for p in parts):
-        raise UserError(f"{flag} {text!r}: integers >= {least}, separated by commas")
+        raise UserError(f"{flag} {text!r}: must be integers >= {least}, separated by commas")
     return list(dict.fromkeys(map(int, parts)))
 
 

@@ -482,7 +482,7 @@ def main(argv: list[str] | None = None) -> None:
     if not done[task]:
         raise UserError(f"{store}: nothing of this is done yet; leave --report_only out")
     if missing := [name for name in names if name not in done[task]]:
-        print(f"left out: nothing is stored of {', '.join(missing)}, {size(task)}", flush=True)
+        print(f"left out: nothing is stored for {', '.join(missing)}, {size(task)}", flush=True)
         found = {each: {name: of[name] for name in done[task]} for each, of in found.items()}
     results = found[task]
     rows = [

@@ -33,9 +33,9 @@ def integer(least: int, most: float = math.inf) -> Callable[[str], int]:
         except ValueError:
             value = least - 1
         if value < least:
-            raise argparse.ArgumentTypeError(f"{text!r}: an integer >= {least}")
+            raise argparse.ArgumentTypeError(f"{text!r}: must be an integer >= {least}")
         if value > most:
-            raise argparse.ArgumentTypeError(f"{text!r}: at most {most}")
+            raise argparse.ArgumentTypeError(f"{text!r}: must be at most {most}")
         return value
 
     return read
@@ -50,7 +50,7 @@ def number(most: float) -> Callable[[str], float]:
         except ValueError:
             value = -1.0
         if not 0 <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r}: a number >= 0 and <= {most}")
+            raise argparse.ArgumentTypeError(f"{text!r}: must be a number >= 0 and <= {most}")
         return value
 
     return read

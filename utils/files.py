@@ -71,7 +71,7 @@ def write_errors(path: Path) -> Iterator[None]:
     except BrokenPipeError:  # the reader has gone: no mistake
         raise
     except OSError as error:
-        remedy = "see that it can be written, or free some space"
+        remedy = "make sure that it can be written, or free some space"
         if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
             remedy = "give another name"
         raise UserError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error

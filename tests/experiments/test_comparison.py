@@ -205,7 +205,7 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
         (copy_task, "--schemes rope,cope", "no scheme 'cope'"),
         (copy_task, "--schemes ,", "',': name at least one scheme"),
         (copy_task, "--seeds 0,x", "--seeds '0,x'"),
-        (copy_task, "--steps 0", "--steps '0': integers >= 1"),
+        (copy_task, "--steps 0", "--steps '0': must be integers >= 1"),
         (copy_task, "--attention --report_only", "--attention trains models"),
         (copy_task, "--speed 9", "--speed"),
     ],
@@ -232,4 +232,4 @@ def test_a_script_is_run_as_a_file_and_a_mistake_ends_with_exit_code_2(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = as_file(f"experiments/{name}.py", capsys, monkeypatch)("--seeds", "x")
-    assert done.error() == "--seeds 'x': integers >= 0, separated by commas"
+    assert done.error() == "--seeds 'x': must be integers >= 0, separated by commas"

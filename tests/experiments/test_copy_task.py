@@ -249,7 +249,7 @@ def test_an_interrupted_experiment_goes_on_and_writes_table_csv_and_plots(
     three = ("--seeds", "0,1,2", "--steps", "1")
     assert script("--schemes", "none_causal", *three).code == 0
     told = script("--schemes", "rope,none_causal,learnable", *three, "--report_only").out
-    assert "left out: nothing is stored of rope, 2 layers, 1 updates" in told
+    assert "left out: nothing is stored for rope, 2 layers, 1 updates" in told
     assert "; seeds 0, 1, 2 (learnable: 0, 1)." in told
 
 
