@@ -38,7 +38,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     args = parser.parse_args(argv)
     if args.ref_file is not None and (args.output is not None or args.json):
         given = "--json" if args.output is None else f"--output {args.output}"
-        raise UserError(f"{given} is of no use beside --ref_file: leave one of them out")
+        raise UserError(f"{given} is of no use with --ref_file: leave one of them out")
     args.weight = args.weight or ([WEIGHT] if args.ref_file is None else GRID)
     if args.ref_file is None and len(args.weight) > 1:
         raise UserError("several weights are for --ref_file: give one")
@@ -74,8 +74,8 @@ def main(argv: list[str] | None = None) -> None:
         with bar, weights_fixed():
             for place, chunk in enumerate(score_reverse(reverse, items)):
                 if place == 0:
-                    back = f"{data.src_lang} to {data.tgt_lang}"
-                    tqdm.write(f"{back}: what is reranked must go the other way", sys.stderr)
+                    back = f"--model_path goes {data.src_lang} to {data.tgt_lang}"
+                    tqdm.write(f"{back}: the n best must go the other way", sys.stderr)
                 bar.update(len(chunk))
                 if references is not None:
                     scored += chunk

@@ -23,7 +23,7 @@ from utils.errors import UserError
 def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Serve trained models to browsers and programs.")
     add = parser.add_argument
-    add("--host", default="127.0.0.1", help="address to listen at (default: this machine alone)")
+    add("--host", default="127.0.0.1", help="address to listen on (default: only this machine)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free port")
     what = "sentences translated at once (default %(default)s; 1: each alone)"
     add("--max_batch", type=positive, default=32, metavar="N", help=what)
@@ -42,7 +42,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         raise UserError(f"--port {args.port}: give a number from 0 to 65535")
     for origin in args.cors:
         if not re.fullmatch(r"\*|[\w+.-]+://[^/]+", origin):
-            raise UserError(f"--cors {origin}: scheme and host alone, such as https://example.org")
+            raise UserError(f"--cors {origin}: only scheme and host, such as https://example.org")
     return args
 
 

@@ -127,7 +127,7 @@ def to_marian(work: Work) -> Any:
     config, tokenizer = work.config, work.tokenizer
     alike = (config.norm, config.position, config.bias, config.tie_embeddings, config.backend)
     if alike != ("post", Sinusoidal(layout="half"), True, "all", "scratch"):
-        raise UserError(f"a MarianMTModel has {MARIAN}; this model has not")
+        raise UserError(f"a MarianMTModel has {MARIAN}; this model differs")
     marian = marian_model(
         config,
         tokenizer,

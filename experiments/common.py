@@ -111,14 +111,14 @@ def add_trial_arguments(
         default = "all names" if positions == ",".join(POSITIONS) else positions
         names = f"position schemes as for --position, separated by commas (default: {default})"
         add("--positions", metavar="NAME,...", type=chosen_positions, default=positions, help=names)
-    shared = f"the config that all runs share (default: {config or 'by the corpus'})"
+    shared = f"the config that all runs share (default: {config or 'depends on the corpus'})"
     add("--config", metavar="FILE", default=config and str(ROOT / config), help=shared)
     each = f"{seeds} (default: 0)"
     add("--seeds", metavar="N,...", type=chosen_seeds, default="0", help=each)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config for all runs")
     what = "the search whose translations are scored (default: beam)"
     add("--search", choices=("greedy", "beam"), default="beam", help=what)
-    folder = f"where everything is written (default: {output_dir or 'by the corpus'})"
+    folder = f"where everything is written (default: {output_dir or 'depends on the corpus'})"
     add("--output_dir", metavar="DIR", type=Path, default=output_dir, help=folder)
     at_once = "runs at once, which share the cores (and distort tokens/s)"
     add("--jobs", metavar="N", type=positive, default=1, help=at_once)

@@ -101,7 +101,7 @@ class Start:
         config = self.config
         n_tokens = config.data.tokens_of_a_batch / idist.get_world_size()
         found = resolve_precision(config.train.precision, device, config.model.d_model, n_tokens)
-        require_alike({"train.precision (set it: auto goes by the machine)": found})
+        require_alike({"train.precision (set it: auto depends on the machine)": found})
         return found
 
     def tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:

@@ -128,16 +128,16 @@ def refuse_beside(
         if (value := getattr(args, flag)) != parser.get_default(flag):
             given = value[0] if isinstance(value, list) else value
             refused = f"--{flag}" if given is True else f"--{flag} {given}"
-            raise UserError(f"{refused} is of no use beside {what}: leave it out")
+            raise UserError(f"{refused} is of no use with {what}: leave it out")
     for text in args.overrides:
         if parse_override(text)[0] not in [f"decode.{each}" for each in settings]:
-            raise UserError(f"{text} is of no use beside {what}: leave it out")
+            raise UserError(f"{text} is of no use with {what}: leave it out")
 
 
 def add_align_argument(parser: ArgumentParser) -> None:
     """Add --align_with: the attention from which links between words are read."""
-    what = "for --align: the decoder layer and heads whose attention links words, from 1 (default: "
-    what += "all of the last but one, of two the last); shift: take it where the word is read"
+    what = "for --align: decoder layer and heads, from 1, to read links off (default: all heads of "
+    what += "the last layer but one, of two the last); shift: in the step that reads the word"
 
     def heads(text: str) -> HeadChoice:
         from translation.alignment import HeadChoice

@@ -64,7 +64,7 @@ def export_once(
     if _is_whole(folder):
         return folder
     if (folder / CHECKSUMS).exists():
-        logger.warning("%s is damaged; it is made anew", folder)
+        logger.warning("%s is damaged: making it again", folder)
     stale = rf"{re.escape(checkpoint.stem)}-[0-9a-f]{{16}}"
     return made_once(folder, make, is_whole=_is_whole, stale=stale)
 

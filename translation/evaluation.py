@@ -237,7 +237,7 @@ def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
         record = json.loads(Path(f"{start}_scores.json").read_text("utf-8"))
         other, checkpoint = record["checkpoint"], identity["checkpoint"]
         if other == checkpoint and any(record[key] != identity[key] for key in identity):
-            print(f"replaced: {start}.* of another text or search", file=sys.stderr)
+            print(f"replaced: {start}.*, which were of another text or search", file=sys.stderr)
         if other != checkpoint:
             for suffix in (".src.txt", ".ref.txt", ".hyp.txt", "_scores.json"):
                 os.replace(f"{start}{suffix}", f"{start}_{Path(other).stem}{suffix}")

@@ -68,7 +68,7 @@ def create_evaluator(
                 "with more memory"
             )
         if not warned:
-            message = "not enough memory to evaluate %d pairs at once: cut in two"
+            message = "not enough memory to evaluate %d pairs at once: halving the batch"
             logger.warning(message, len(batch.indices))
         warned = True
         halves = zip(*(sums_of(half) for half in batch.halves(pad_id)))

@@ -232,7 +232,7 @@ def bleu_tokenizer(language: str) -> str:
         BLEU(tokenize=name)
     except RuntimeError:
         remedy = f"pip install 'sacrebleu[{code}]'"
-        logger.warning("sacreBLEU of %s counts characters: for words %s", language, remedy)
+        logger.warning("sacreBLEU for %s counts characters; to count words: %s", language, remedy)
         return "char"
     return name
 

@@ -104,7 +104,7 @@ def _read_split(path: Path, split: str, *, strict: bool) -> Pairs:
         raise
     except Exception as error:  # the readers of archives and of parquet raise many kinds
         reason = one_line(error)
-        raise UserError(f"{path}: damaged or unreadable ({reason}); fetch it anew") from error
+        raise UserError(f"{path}: damaged or unreadable ({reason}); fetch it again") from error
     if pairs is None:
         wanted = OFFICIAL[split][0].format(pair="fr-en", lang="{fr,en}")
         there = ", ".join(sorted(files)[:8]) + (", ..." if len(files) > 8 else "")
@@ -183,7 +183,7 @@ def _train_pairs(names: list[str], lines: list[list[str]]) -> Pairs:
     if len(lines[0]) != len(lines[1]):
         raise UserError(
             f"{names[0]} has {len(lines[0]):,} lines and {names[1]} has {len(lines[1]):,}: "
-            "fetch them anew"
+            "fetch them again"
         )
     return [(src, tgt) for src, tgt in zip(*lines) if not src.startswith("<")]
 
@@ -218,7 +218,7 @@ def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
             if key is None or key in found or not following.startswith("/seg"):
                 raise UserError(
                     f"{name}, document {document and document[1]}, <{tag}>: not closed, comes "
-                    "twice, or has no id or document; fetch the file anew"
+                    "twice, or has no id or document; fetch the file again"
                 )
             found[key] = content
     return found
@@ -247,7 +247,7 @@ def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
         except (pa.ArrowException, KeyError, OSError, ValueError) as error:
             raise UserError(
                 f"{path / name}: not a parquet file with translation.fr and translation.en "
-                f"({one_line(error)}); fetch it anew, or {OTHER_TEXT}"
+                f"({one_line(error)}); fetch it again, or {OTHER_TEXT}"
             ) from error
         pairs += ((a or "", b or "") for a, b in zip(fr, en))
     return pairs if names else None

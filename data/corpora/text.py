@@ -37,5 +37,5 @@ def read_packed(path: Path) -> bytes:
         return bytes(raw)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
-            f"{path}: a damaged or truncated gzip file ({error}); copy it anew"
+            f"{path}: a damaged or truncated gzip file ({error}); copy it again"
         ) from error

@@ -430,7 +430,7 @@ def test_what_it_cannot_serve_is_one_line(
     assert said.startswith("no run with a checkpoint")
     assert start("--port", "99999").error() == "--port 99999: give a number from 0 to 65535"
     said = start("--cors", "https://example.org/").error()
-    assert said == "--cors https://example.org/: scheme and host alone, such as https://example.org"
+    assert said == "--cors https://example.org/: only scheme and host, such as https://example.org"
     args = ("--model_path", trained_run, "--port", "0")
     said = start(*args, "--host", "no.such.host").error()
     assert re.search("--host no.such.host .*; give another --host", said)

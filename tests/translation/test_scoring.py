@@ -162,7 +162,7 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     equal = "second minus first +0.00, 95% interval +0.00 to +0.00, p = 1.000"
     assert "replaced" not in capsys.readouterr().err
     assert equal in score(*against, "--set", "decode.beam_size=2").splitlines()[-1]
-    assert "/results/test_beam.* of another text or search" in capsys.readouterr().err
+    assert "/results/test_beam.*, which were of another text or search" in capsys.readouterr().err
     stored.write_text(chr(ord(references[0]) ^ 1) + references[1:], "utf-8")
     assert equal in score(*against).splitlines()[-1]
     # Of one run, however its path is spelt, the checkpoints are named; an ensemble says that it is.
