@@ -45,9 +45,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     target.add_argument("--tgt_text", action="append", metavar="TEXT", help=what)
     what = "score these translations, one a line, plain or .gz, instead of searching"
     target.add_argument("--tgt_file", type=Path, metavar="FILE", help=what)
-    what = "the text with which the translation must begin; repeatable, one for each sentence"
+    what = "the beginning of the translation, which the search continues; repeatable"
     target.add_argument("--prefix", action="append", metavar="TEXT", help=what)
-    what = "such beginnings, one for each line of the source, plain or .gz; a line may be empty"
+    what = "the beginning of each translation, one a line (it may be empty), plain or .gz"
     target.add_argument("--prefix_file", type=Path, metavar="FILE", help=what)
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE", help="write one translation or score a line")

@@ -20,7 +20,7 @@ GRID = [0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0]
 def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(
         description="Noisy-channel reranking: of the n best translations that inference.py wrote, "
-        "take the one of the best score(translation | source) + weight * score(source | "
+        "take the one with the best score(translation | source) + weight * score(source | "
         "translation). The second score is by --model_path, a model of the other direction."
     )
     add = parser.add_argument

@@ -126,7 +126,7 @@ def create_run(runs_dir: str | Path, name: str) -> Run:
     now = datetime.now().strftime("%Y%m%d_%H%M%S")
     latest, taken, last = max(map(begun, folder.glob("*")), default=("", 0, ""))
     if latest > now:
-        said = "%s has a later time than the clock: the new run takes its time and a number"
+        said = "%s is dated later than the clock: the new run takes that time and a number"
         logger.warning(said, folder / last)
     stamp = max(latest, now)
     for number in itertools.count(taken + 1 if stamp == latest else 1):

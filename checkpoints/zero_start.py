@@ -38,7 +38,7 @@ def start_from_zeros(
     n_pieces, start = about["decoder_vocab_size"], about["decoder_start_token_id"]
     if TARGET_VOCAB in files or (FILE not in files and start != n_pieces - 1):
         raise UserError(
-            "--zero_start: CTranslate2's converter knows only one vocabulary that ends in padding; "
+            "--zero_start: CTranslate2's converter needs one vocabulary that ends in padding; "
             "use --format ctranslate2"
         )
     names = [SHARED, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"]

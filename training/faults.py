@@ -43,7 +43,7 @@ def describe(engine: Engine, group: list[Batch], loss: float, grad_norm: float) 
     return (
         f"update {engine.state.iteration} (epoch {engine.state.epoch}): loss {loss:.4g}, "
         f"gradient norm {grad_norm:.4g}; rows {', '.join(rows[:4])}"
-        f"{' ...' if len(rows) > 4 else ''} of the training pairs"
+        f"{' ...' if len(rows) > 4 else ''} of the pairs trained on"
     )
 
 

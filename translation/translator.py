@@ -477,7 +477,7 @@ def _pairs(
     sources, targets = _texts(src), _texts(tgt)
     if isinstance(src, str) != isinstance(tgt, str) or len(sources) != len(targets):
         counts = f"sources: {len(sources)}, {what}: {len(targets)}"
-        raise UserError(f"{counts}; give as many of each, as texts or as lists")
+        raise UserError(f"{counts}; give as many of each, both as texts or as lists")
     return sources, targets
 
 

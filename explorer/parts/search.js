@@ -91,10 +91,10 @@ function searchView(model) {
     const nth = () => `number ${n_best} of the finished has ${number(last, 2)}`;
     if (now.has("overtaken")) {
       said += beam_size === 1 ? " The search ends: its only hypothesis has ended."
-        : ` The search ends: ${nth()}, and the live ones can reach ${number(bound, 2)} at most.`;
+        : ` The search ends: ${nth()}, and live hypotheses can reach ${number(bound, 2)} at most.`;
     } else if (now.has("cut_off")) said += " The search ends: no translation may be longer.";
     else if (last !== null) {
-      said += ` ${capital(nth())}; the live ones can still reach ${number(bound, 2)}.`;
+      said += ` ${capital(nth())}; live hypotheses can still reach ${number(bound, 2)}.`;
     }
     summary.textContent = said;
     const rows = made.map((node) => {

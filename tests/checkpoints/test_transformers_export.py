@@ -421,7 +421,7 @@ def test_what_has_no_equal_is_refused_by_name(
 
 def test_ctranslate2_has_no_equal_of_two_vocabularies(marian_folder: Path, tmp_path: Path) -> None:
     two = FrEnTokenizer(with_two_vocabularies(marian_folder, tmp_path / "two"))
-    with pytest.raises(UserError, match="converter knows only one vocabulary that ends in padding"):
+    with pytest.raises(UserError, match="converter needs one vocabulary that ends in padding"):
         Exported(tmp_path / "out", two, torch.float32, norm="post").write(zero_start=True)
 
 

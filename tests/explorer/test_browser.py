@@ -272,7 +272,7 @@ def test_arrow_keys_step_through_the_search(show: Show, traces: Traces) -> None:
     ("beam_size", "fate", "end"),
     [
         (1, "the only hypothesis has ended", "The search ends: its only hypothesis has ended."),
-        (4, "it would go on, but could no longer win", "and the live ones can reach −2.41 at"),
+        (4, "it would go on, but could no longer win", "and live hypotheses can reach −2.41 at"),
     ],
 )
 def test_the_search_says_why_it_ended(

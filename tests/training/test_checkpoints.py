@@ -247,7 +247,7 @@ def test_a_clock_that_goes_backwards_makes_no_new_run_older(
     assert names[:3] == ["z_20261025_025959", "a_20261025_025959_2", "b_20261025_025959_3"]
     assert names[-2:] == ["m_20261025_025959_12", "k_20261025_030059"]
     assert len(caplog.messages) == 10
-    assert caplog.messages[0].startswith(f"{made[1].path} has a later time than the clock")
+    assert caplog.messages[0].startswith(f"{made[1].path} is dated later than the clock")
 
 
 NEWER = {"format": {"version": 99}, "config": {}, "model": {}, "tokenizer": {}}
