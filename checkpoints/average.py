@@ -32,7 +32,7 @@ def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[
     if len(found) < wanted:
         remedy = "ask for fewer" if len(found) > 1 else "an average needs two; train longer"
         raise UserError(
-            f"{run.checkpoints}: {len(found)} of the {wanted} checkpoints asked for are there: "
+            f"{run.checkpoints}: only {len(found)} of the {wanted} checkpoints asked for exist: "
             f"{remedy} (train.{field} says how many a training keeps at most)"
         )
     return found[:wanted]

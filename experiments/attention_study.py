@@ -249,7 +249,7 @@ def read_rows(path: Path) -> dict[str, Rows]:
             )
         for run, rows in found.items():
             if "0" not in mean_by(rows, "of", measure="sacrebleu"):
-                raise ValueError(f"those of {run} are not all there")
+                raise ValueError(f"the rows of {run} are incomplete")
     except (EOFError, OSError, ValueError, KeyError, TypeError, zlib.error) as error:
         raise UserError(f"{path}: no rows of this study ({error!r}): name another file") from None
     return found

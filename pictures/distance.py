@@ -29,7 +29,7 @@ def ideas(scheme: Scheme, n: int) -> Figures:
 
     width = scheme.model.d_model
     if n < 2:
-        raise UserError(f"--positions {n}: distances take 2 or more")
+        raise UserError(f"--positions {n}: distances need 2 or more")
     side, table = next(iter(need(scheme.tables(n), scheme, NO_TABLE).items()))
     tables = first_ideas(n, width) | {f"{scheme.label}{where(side, 'side')}": table}
     title = f"First ideas for {n} positions, why they fail, and what serves instead{scheme.about}"

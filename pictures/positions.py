@@ -93,7 +93,7 @@ def bias(scheme: Scheme, n: int) -> Figures:
     biases = need(
         scheme.biases(n),
         scheme,
-        "adds no bias to the logits that stands apart from queries and keys; choose one that does, "
+        "adds no bias to the logits that is independent of queries and keys; choose one that does, "
         "as in --position alibi",
     )
     for stack, matrices in biases.items():

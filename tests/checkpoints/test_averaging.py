@@ -140,7 +140,7 @@ def test_every_script_takes_an_average_but_training_does_not_go_on_from_it(
         ("--best 2 --last 2", "not allowed with argument"),
         (
             "--best 9",
-            "3 of the 9 checkpoints asked for are there: ask for fewer (train.keep_best says",
+            "only 3 of the 9 checkpoints asked for exist: ask for fewer (train.keep_best says",
         ),
         ("--last 1", "an integer >= 2"),
     ],

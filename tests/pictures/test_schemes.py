@@ -157,7 +157,7 @@ def test_a_fresh_scheme_leaves_the_random_state_alone_and_is_the_same_each_time(
     [
         ("encoding", Alibi(), None, "'alibi' adds nothing to embeddings and turns nothing"),
         ("encoding", Learnable(max_positions=20), 21, "21: the learnable encoding has 20"),
-        ("bias", Rope(), None, "'rope' adds no bias to the logits that stands apart from queries"),
+        ("bias", Rope(), None, "'rope' adds no bias to the logits that is independent of queries"),
         ("similarity", Rope(), None, "'rope' adds nothing to embeddings; choose one that does"),
         ("projections", T5(), None, "'t5' adds nothing to embeddings"),
         ("encoding", Pope(), None, "in the encoder and the decoder depends on the words too"),
@@ -165,7 +165,7 @@ def test_a_fresh_scheme_leaves_the_random_state_alone_and_is_the_same_each_time(
         ("decay", T5(), None, "'t5' adds nothing to embeddings and turns nothing"),
         ("rotation", Sinusoidal(), None, "'sinusoidal' turns no queries and keys"),
         ("embedding_map", Rope(), None, "'rope' adds nothing to embeddings"),
-        ("ideas", Sinusoidal(), 1, "--positions 1: distances take 2 or more"),
+        ("ideas", Sinusoidal(), 1, "--positions 1: distances need 2 or more"),
         ("embedding_map", Sinusoidal(), 2, "--positions 2: a map in the plane needs 3 positions"),
     ],
 )
