@@ -5,18 +5,17 @@
     python tune.py --model_path AVERAGED --beam 4 5 8 --length_penalty 0.6 1.0 1.4
     python test.py --model_path AVERAGED
 
-Each choice is from published work on corpora of this size; here it was started, not trained to its
-end.
+Each choice is from published work on corpora of this size. Training was started here, not finished.
 - 6+6 layers, d_model 512, 4 heads and d_ff 1024: what from-scratch work on IWSLT has settled on.
-- pre-norm: trains without a delicate warm-up at this depth. RoPE: among the best of the encodings
-  without parameters (docs/results/position_schemes.md), and the length of a talk's sentences has
-  no bound.
+- pre-norm: trains without a delicate warm-up at this depth.
+- RoPE: among the best encodings without parameters (docs/results/position_schemes.md). It sets no
+  bound on the length of a sentence.
 - a joint BPE of 10,000 and one embedding matrix for source, target and output: rare words are split
   where the corpus is too small to learn them whole; 5 million weights replace 15 million.
 - dropout 0.3, label smoothing 0.1, R-Drop with alpha 5: the corpus is seen sixty times, and would
-  be learnt by heart.
-- inverse square root to 5e-4 after 4,000 updates, then the last ten checkpoints averaged: at a rate
-  still high the weights wander about a minimum, and their mean lies closer to it.
+  otherwise be learnt by heart.
+- inverse square root to 5e-4 after 4,000 updates, then the last ten checkpoints averaged: the rate
+  is still high, the weights wander about a minimum, and their mean lies closer to it.
 - cleaning: the talks hold a few untranslated and misaligned segments.
 """
 

@@ -3,12 +3,12 @@
     python train.py --config configs/iwslt2017_finetune.py
     python train.py --config configs/iwslt2017_finetune.py --set train.init_from=FOLDER
 
-The second works without network: FOLDER is a Marian model as transformers saves it, or a run of
-this project. Model and tokenizer are those of train.init_from, whatever its shape; only dropout is
-named here. Begun here with random weights alone, not trained to its end.
-- AdamW, 2e-5, weight decay 0.01, three epochs: what Hugging Face's course takes for a Marian model
-  (chapter 7, translation); the rate of a first training would undo what the model knows.
-- keep_regular=3: `average.py --last 3` can follow.
+The second needs no network: FOLDER is a Marian model as transformers saves it, or a run of this
+project. Model and tokenizer come from train.init_from, whatever its shape; only dropout is set
+here. Training was started here, with random weights alone, and not finished.
+- AdamW, 2e-5, weight decay 0.01, three epochs: the settings of Hugging Face's course for a Marian
+  model (chapter 7, translation). The rate of a first training would undo what the model knows.
+- keep_regular=3: keeps the checkpoints for `average.py --last 3`.
 """
 
 from configs import schema

@@ -20,12 +20,12 @@ from configs.serialize import apply_overrides, from_dict
 from utils.errors import ConfigError, closest_first
 from utils.files import write_text
 
-CRC = "crc32"  # of what else stands in a config.json
+CRC = "crc32"  # of the rest of a config.json
 CONFIGS_DIR = Path(__file__).resolve().parent
 
 
 def config_files() -> list[Path]:
-    """The experiment files of `configs/` and its folders, by path: those that make a `config`."""
+    """The files in `configs/` and its folders that define a `config`, sorted by path."""
     files = sorted(CONFIGS_DIR.rglob("*.py"))
     return [path for path in files if "\nconfig = " in path.read_text("utf-8", errors="replace")]
 
@@ -36,8 +36,8 @@ def load_config(
     """Execute a config file and apply `--set` texts and `--position` to its `config`.
 
     A config file is Python code and is executed as such: load only files that you would run. It may
-    import other configs (`from configs.base import config as base`). Where it leaves `name` at the
-    schema's default, the name is that of the file. Raises ConfigError: one line with the file, the
+    import other configs (`from configs.base import config as base`). A config that leaves `name` at
+    the schema's default is named after its file. Raises ConfigError: one line with the file, the
     line where it failed, and the reason.
     """
     path = Path(path)
@@ -55,13 +55,13 @@ def load_config(
 
 
 def add_set_argument(parser: argparse.ArgumentParser, metavar: str, what: str) -> None:
-    """Add `--set`, repeatable, into `overrides`."""
+    """Add the repeatable option `--set`, whose values go to `overrides`."""
     place: dict[str, Any] = {"dest": "overrides", "default": [], "metavar": metavar}
     parser.add_argument("--set", action="append", help=f"change one {what}; repeatable", **place)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--set` and `--position`, as `load_config` takes them."""
+    """Add `--set` and `--position`, for `load_config`."""
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config")
     what = f"change the positional encoding (rope:base=500 sets a field of it): {NAMES}"
     parser.add_argument("--position", metavar="NAME[:FIELD=VALUE...]", help=what)
@@ -75,7 +75,7 @@ def write_config_json(config: Config, path: Path) -> None:
 
 
 def read_config_json(path: Path) -> Config:
-    """What `write_config_json` wrote; nothing is executed. Raises ConfigError naming the file."""
+    """Read what `write_config_json` wrote; executes nothing. Raises ConfigError with the file."""
     try:
         data = json.loads(path.read_text("utf-8"))
         crc = data.pop(CRC, None) if isinstance(data, dict) else None
@@ -96,11 +96,11 @@ def _checksum(data: dict[str, Any]) -> int:
 
 
 def config_of(path: str | Path) -> Config | None:
-    """What a config file, a config.json or a run's folder with one says; None for anything else.
+    """The config in a config file, a config.json or a run's folder; None for anything else.
 
-    None too for a model of transformers, whose config.json is of another kind.
-    Of a run it is config.json, as the run was begun or went on last. Only a config file is
-    executed. Raises ConfigError where there is no such config file, or none that is whole.
+    Also None for a transformers model, whose config.json is of another kind. The config.json of a
+    run describes it as it was started or last resumed. Only a config file is executed. Raises
+    ConfigError for a config file that does not exist, and for a config that is not whole.
     """
     path = Path(path)
     saved = path / "config.json" if path.is_dir() else path
@@ -113,7 +113,7 @@ def config_of(path: str | Path) -> Config | None:
 
 
 def _fields_there(error: BaseException) -> str:
-    """Where a section got a field that it has not, the end of the message: those that it has."""
+    """The end of the message about a field that a section does not have: the fields it has."""
     said = r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'"
     unknown = re.match(said, str(error))
     section = vars(schema).get(unknown[1]) if unknown else None

@@ -8,13 +8,13 @@ The files are looked for in data/multi30k (train, val, three tests) and data/tat
 test), as .fr and .en, plain or .gz. What it scores: docs/results/everyday_french.md. Why each
 choice:
 - two processes of one thread: a tenth faster here than one process of two threads.
-- each caption twice an epoch: they are two fifths of the tokens then, Tatoeba's sentences, five
-  times as many, the rest. The captions come first, so theirs is the validation split.
+- each caption twice an epoch: captions are then two fifths of the tokens, and Tatoeba's sentences,
+  five times as many, are the rest. The captions come first, so the validation split is theirs.
 - cleaning: Tatoeba repeats pairs and holds a few untranslated ones; the log counts what each rule
   dropped.
-- the model of multi30k_student.py: a decoder layer costs a third more in training and all of the
-  time in search, and the encoder is where depth pays (Kasai et al. 2021).
-- pieces that are drawn anew in each epoch, and Muon in larger batches, as in multi30k_long.py.
+- the model of multi30k_student.py: a decoder layer costs a third more than an encoder layer in
+  training and takes all of the time in search; depth pays in the encoder (Kasai et al. 2021).
+- pieces drawn anew in each epoch, and Muon with larger batches, as in multi30k_long.py.
 - dropout 0.1: six epochs are too few to learn the corpus by heart.
 """
 

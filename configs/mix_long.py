@@ -4,7 +4,7 @@
     python inference.py --src_text "Où est la gare, s'il vous plaît ?"
     python test.py                       # Tatoeba's test, the three of Multi30k, the laws'
 
-The files are those of mix_best.py, and in data/canlaws train, dev and test. What it scores:
+The files are those of mix_best.py, and train, dev and test in data/canlaws. What it scores:
 docs/results/everyday_french.md. Against mix_best.py:
 - a quarter of Canada's acts and regulations, the same pairs in each epoch: they are long, and all
   of them would be two thirds of the tokens.

@@ -1,4 +1,4 @@
-r"""A student of three for captions, which has learned everyday sentences beside them before.
+r"""A caption student of three teachers, from a model of captions and everyday sentences.
 
     python train.py --config configs/mix_best.py --nproc_per_node 2 --threads 1
     python train.py --config configs/multi30k_finetune.py --init_from RUN --threads 1
@@ -8,9 +8,9 @@ r"""A student of three for captions, which has learned everyday sentences beside
     python train.py --config configs/mix_student.py --init_from RUN --threads 1
 
 What it scores: docs/results/everyday_french.md. Why each choice:
-- it begins where its teachers began: with the weights of a first training.
-- a third of the first training's rate, for the translations of three teachers are news to it: on
-  validation a tenth of it was 0.1 points worse.
+- it starts where its teachers started: from the weights of a first training.
+- a third of the first training's rate, since the translations of three teachers are new to it: a
+  tenth of that rate was 0.1 points worse on validation.
 - the dropout of the first training, as in multi30k_finetune.py.
 """
 

@@ -11,9 +11,9 @@ there:
 - XLNet's encoding: among the best of 38 (docs/results/position_schemes.md), and on a CPU with
   AVX-512 nearly as fast as RoPE.
 - twenty-four epochs: the validation loss is lowest in the twenty-second, and moves by 0.003 from
-  the nineteenth on; more epochs would want more dropout.
-- several models: they share the tokenizer, which the same text and settings make anew in each run,
-  and differ by seed. Shorter trainings of the others were what an afternoon had left.
+  the nineteenth on; more epochs would need more dropout.
+- several models: they differ by seed and share the tokenizer, since each run makes the same one
+  from the same text and settings. The others are trained for less time, to fit an afternoon.
 """
 
 from dataclasses import replace

@@ -5,10 +5,10 @@ r"""Back-translation: Multi30k's pairs, and English text with a reverse model's 
     python back_translate.py --src_file mono.en --output data/bt/train --tag
     python train.py --config configs/multi30k_bt.py
 
-Not trained in this size; what the method gains for a smaller model is in
-docs/results/methods_of_training.md. Why each choice:
-- a tag before each synthetic sentence: the model can tell machine French from people's (Caswell et
-  al. 2019).
+Not trained at this size; docs/results/methods_of_training.md has the gain for a smaller model. Why
+each choice:
+- a tag before each synthetic sentence: the model can tell machine French from human French (Caswell
+  et al. 2019).
 - each pair once an epoch: raise the weight of the real part where there is much more synthetic
   text.
 - validation and tests are those of the first part, the real one.

@@ -1,7 +1,7 @@
 """Multi30k fr->en in three epochs: all position schemes side by side in an afternoon on a CPU.
 
 Two layers a side, d_model 128: schemes differ, but the scores are not worth quoting elsewhere. In
-float32 on every processor, so that trainings of several machines are of one kind.
+float32 on every processor, so that trainings on different machines can be compared.
 """
 
 from dataclasses import replace

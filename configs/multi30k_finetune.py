@@ -1,4 +1,4 @@
-"""Captions alone, for a model that has learned everyday sentences beside them.
+"""Captions alone, for a model that has learned captions and everyday sentences.
 
     python train.py --config configs/mix_best.py --nproc_per_node 2 --threads 1
     python train.py --config configs/multi30k_finetune.py --init_from RUN --threads 1
@@ -6,8 +6,8 @@
 Fine-tuning on the text that is to be translated (Luong and Manning 2015). What it scores, and what
 a higher rate and more dropout did: docs/results/everyday_french.md. Why each choice:
 - a tenth of the rate of the first training, and three epochs: the captions are nothing new, and the
-  everyday sentences are forgotten soon.
-- the dropout of the first training: a model that has just learned without more of it loses by it.
+  everyday sentences are soon forgotten.
+- the dropout of the first training: a model that has just learned with so little loses by more.
 """
 
 from dataclasses import replace

@@ -1,12 +1,12 @@
-"""From Multi30k's own 29,000 pairs with a longer budget: more noise, 42 epochs, Muon.
+"""Multi30k's own 29,000 pairs with a longer budget: more noise, 42 epochs, Muon.
 
     python train.py --config configs/multi30k_long.py --threads 1
 
-What it scores, and R-Drop with half the epochs beside it: docs/results/multi30k.md. Against
+What it scores, beside R-Drop with half the epochs: docs/results/multi30k.md. Against
 multi30k_best.py:
-- dropout 0.3 and pieces that are drawn anew in each epoch (unigram sampling): at 42 epochs a model
-  with less noise would learn its text by heart.
-- Muon in larger batches, at a higher rate.
+- dropout 0.3 and pieces drawn anew in each epoch (unigram sampling): in 42 epochs a model with less
+  noise would learn its text by heart.
+- Muon with larger batches and a higher rate.
 """
 
 from dataclasses import replace

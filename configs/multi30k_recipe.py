@@ -1,15 +1,15 @@
 """A published recipe for a small Transformer on Multi30k, at its whole budget.
 
 Wu et al. 2021 (Good for Misconceived Reasons, ACL), as public code has it.
-Of each update some 8,200 target tokens (9,500 padded ones of the longer side) and of all 65
-million: 7,900 updates, 151 epochs. Four layers a side of width 128, dropout 0.3, a rate of 5e-3
-that falls with the inverse square root from update 2,000 on, ten checkpoints averaged:
+An update has some 8,200 target tokens (9,500 padded ones of the longer side). All 7,900 updates,
+151 epochs, have 65 million. Four layers a side of width 128, dropout 0.3, a rate of 5e-3 that falls
+with the inverse square root from update 2,000 on, ten checkpoints averaged:
 
     python train.py --config configs/multi30k_recipe.py
     python average.py --model_path RUN --last 10
 
-Where the recipe leaves the choice, it is that of multi30k_small_rope.py: RoPE, pre-norm, one tied
-table of embeddings. experiments/find_recipe.py begins here.
+What the recipe leaves open is as in multi30k_small_rope.py: RoPE, pre-norm, one tied table of
+embeddings. experiments/find_recipe.py starts from this config.
 """
 
 from dataclasses import replace

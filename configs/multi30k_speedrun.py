@@ -2,12 +2,12 @@
 
     python experiments/speedrun.py --config configs/multi30k_speedrun.py
 
-- XLNet's encoding learns faster than RoPE, and takes hardly longer at each update.
-- Muon learns faster than Adam, and bears a higher rate and larger batches, in which it costs less.
+- XLNet's encoding learns faster than RoPE, and an update takes hardly longer.
+- Muon learns faster than Adam, and allows a higher rate and larger batches, where it costs less.
 - A high rate nearly from the start, for the first epoch.
 - A narrower feed-forward and still larger batches: less to compute, and fewer, fuller products.
-- Less dropout, for a training that ends before it learns its text by heart.
-- No translations during the training, no pictures, and one validation: they are in the clock.
+- Less dropout: training ends before the text is learnt by heart.
+- No translations during training, no pictures, and one validation: all of these count as time.
 """
 
 from dataclasses import replace

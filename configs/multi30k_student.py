@@ -7,11 +7,11 @@ r"""One small model that learns from several: Multi30k's pairs, and its teachers
 
 Sequence-level knowledge distillation (Kim and Rush 2016). Alone it translates about as well as its
 three teachers together (docs/results/multi30k.md). Why each choice:
-- people's English beside the teachers': theirs is more regular, and wrong where they are.
+- human English beside the teachers': the teachers' is more regular, and wrong where they are.
 - the teachers' own recipe: with less noise and a third of the time it was 1 to 3 points worse.
 - four encoder layers and two decoder layers: the decoder takes most of the time in search (Kasai et
   al. 2021).
-- RoPE: CTranslate2 has an equal of it.
+- RoPE: CTranslate2 has the same encoding.
 - validation and tests are those of the first part, the real one.
 """
 

@@ -2,7 +2,7 @@
 
 1,834,752 parameters. From English to French it is within 1.3 BLEU of its teacher, from French to
 English within 2.8 of two (docs/results/multi30k.md). Dropout 0.05: a model this small learns little
-by heart. Twelve epochs of twice the pairs: as many updates as the teacher from English had.
+by heart. Twelve epochs of twice the pairs: as many updates as the English-to-French teacher had.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The names that `--position` knows, and how one of them gets into a config."""
+"""The names that `--position` takes, and how a named scheme enters a config."""
 
 import re
 from typing import Any
@@ -52,7 +52,7 @@ POSITIONS: dict[str, positions.Position] = {
 }
 KINDS: dict[str, positions.Position] = {k: cls() for k, cls in kinds(positions.Position).items()}
 for _kind, _scheme in KINDS.items():
-    # A kind that has no name yet, such as one of your own, is compared under that of the kind.
+    # A scheme without a name, such as one of your own, is compared under its kind.
     if _scheme not in POSITIONS.values():
         require_free(type(_scheme), type(POSITIONS.setdefault(_kind, _scheme)))
 NAMES = ", ".join(POSITIONS | KINDS)
@@ -65,12 +65,12 @@ def is_position(text: str) -> bool:
 
 
 def position_in_names(text: str) -> str:
-    """What `--position` takes as a part of a file's name: rope:base=500 is rope_base_500."""
+    """A text of `--position` as a part of a file's name: rope:base=500 becomes rope_base_500."""
     return re.sub(r"[^\w.-]+", "_", text).strip("_")
 
 
 def position_name(position: positions.Position) -> str | None:
-    """The name for `--position`, whatever the sizes of tables and trained lengths; None: none."""
+    """The scheme's name for `--position`, or None; table sizes and trained lengths are ignored."""
 
     def plain(scheme: positions.Position) -> dict[str, Any]:
         data = {**to_dict(scheme), "max_positions": None}
@@ -82,7 +82,7 @@ def position_name(position: positions.Position) -> str | None:
 
 
 def fit_scaling(position: dict[str, Any], max_len: int) -> None:
-    """Make every scaled rotation in it one that was trained on `max_len` tokens."""
+    """Give every scaled rotation in `position` the trained length `max_len`, in tokens."""
     if position.get("kind") in SCALED:
         position["trained_length"] = max_len
     for part in position.values():
@@ -93,10 +93,10 @@ def fit_scaling(position: dict[str, Any], max_len: int) -> None:
 def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_len: int) -> None:
     """Put the scheme of `--position NAME` into the dict of a Config.
 
-    text: a name of POSITIONS or a kind, which stands for its defaults; what follows a colon is for
-    the config's name alone. A scaled rotation is one trained on `max_len` tokens, a table of
-    positions of its own is made long enough for both lengths, and the name of a config that had
-    another scheme ends in that of this one. Raises ConfigError listing the names.
+    text: a name of POSITIONS, or a kind for its defaults; what follows a colon enters the config's
+    name alone. A scaled rotation gets the trained length `max_len`. A table of positions of its own
+    is made long enough for both lengths. Where the scheme changes, the config's name ends in that
+    of the new one. Raises ConfigError listing the names.
     """
     schemes, name = POSITIONS | KINDS, text.partition(":")[0]
     if name not in schemes:
@@ -109,7 +109,7 @@ def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_
     if chosen == present and text == name:
         return
     config["model"]["position"] = chosen
-    # The name of the config may end in that of the present scheme, or of one of its kind.
+    # The config's name may end in that of its present scheme, or of another of the same kind.
     endings = [f"_{key}" for key, scheme in schemes.items() if scheme.kind == present["kind"]]
     ending = max(filter(config["name"].endswith, endings), key=len, default="")
     config["name"] = f"{config['name'].removesuffix(ending)}_{position_in_names(text)}"

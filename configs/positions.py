@@ -1,6 +1,6 @@
 """Every positional encoding as a config section; their names: configs/position_names.py.
 
-What each scheme is stands in docs/positional_encodings.md; `models/schemes.py` builds it.
+docs/positional_encodings.md explains each scheme; `models/schemes.py` builds it.
 """
 
 import math
@@ -15,7 +15,7 @@ FLOAT32_MAX = 3.4e38
 
 
 class Bound(NamedTuple):
-    """The most tokens that a scheme can place, and the field of model.position that decides it."""
+    """The most tokens that a scheme can place, and the field of model.position that sets it."""
 
     field: str
     length: int
@@ -32,7 +32,7 @@ class PositionSection(Section, section="model.position"):
         return {k: part for k, part in vars(self).items() if isinstance(part, PositionSection)}
 
     def bound(self, side: Side) -> Bound | None:
-        """What limits the length of a side, where something does: max_positions, or a part."""
+        """The bound on a side's length, by max_positions or by a part; None where there is none."""
         own: int | None = getattr(self, "max_positions", None)
         if own is not None:
             return Bound("max_positions", own)
@@ -41,14 +41,14 @@ class PositionSection(Section, section="model.position"):
         return min(found, key=lambda bound: bound.length, default=None)
 
     def tightest(self) -> Bound | None:
-        """The tighter bound of the two sides; None: there is none."""
+        """The tighter bound of the two sides; None where there is none."""
         bounds = filter(None, map(self.bound, SIDES))
         return min(bounds, key=lambda bound: bound.length, default=None)
 
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         """Raises ConfigError where the scheme does not fit a model of this shape.
 
-        n_layers: of the stack that has fewer.
+        n_layers: of the stack with fewer layers.
         """
         if self.even_head and (d_model // n_heads) % 2:
             odd = f"{self.kind} needs an even head size; {d_model} / {n_heads} is odd"
@@ -75,7 +75,7 @@ class Sinusoidal(PositionSection, kind="sinusoidal"):
 
     inside_attention: ClassVar[bool] = False
     base: float = number(10000.0, gt=1, le=HUGE)
-    # As in the paper; all sines, then all cosines (Marian); so with tensor2tensor's frequencies.
+    # The paper's; all sines, then all cosines (Marian); the same with tensor2tensor's frequencies.
     layout: Literal["interleaved", "half", "t2t"] = "interleaved"
     max_positions: int | None = count(None)  # longer sequences are refused; None: no bound
 
@@ -92,11 +92,11 @@ class Learnable(PositionSection, kind="learnable"):
 
 
 class Shape(PositionSection, kind="shape"):
-    """Either of these, and in training a sentence begins anywhere (Kiyono et al. 2021)."""
+    """Either of the above; in training a sentence begins anywhere (Kiyono et al. 2021)."""
 
     inside_attention: ClassVar[bool] = False
     input: Sinusoidal | Learnable = Sinusoidal()
-    max_shift: int = count(500)  # the latest beginning
+    max_shift: int = count(500)  # the last position where a sentence may begin
 
     def bound(self, side: Side) -> Bound | None:
         inner = self.input.bound(side)
@@ -112,7 +112,7 @@ class NoScaling(Section, kind="none", section="model.position.scaling"):
 
 
 class LinearScaling(Section, kind="linear", section="model.position.scaling"):
-    """Position interpolation: s*m behaves as m did (Peng et al. 2023, "YaRN", equation 10)."""
+    """Interpolation: position s*m behaves as m did (Peng et al. 2023, "YaRN", equation 10)."""
 
     factor: float = number(4.0, ge=1, le=HUGE)
 
@@ -124,14 +124,14 @@ class NtkScaling(Section, kind="ntk", section="model.position.scaling"):
 
 
 class DynamicNtkScaling(Section, kind="dynamic_ntk", section="model.position.scaling"):
-    """NTK-aware with a base that grows with the sequence beyond trained_length, and not before."""
+    """NTK-aware, with a base that grows with the sequence once it exceeds trained_length."""
 
     factor: float = number(4.0, ge=1, le=HUGE)
     trained_length: int = count(128)
 
 
 class YarnScaling(Section, kind="yarn", section="model.position.scaling"):
-    """YaRN (Peng et al. 2023): fast frequencies kept, slow ones interpolated, sharper logits."""
+    """YaRN (Peng et al. 2023): keeps fast frequencies, interpolates slow ones, sharpens logits."""
 
     factor: float = number(4.0, ge=1, le=HUGE)
     trained_length: int = count(128)
@@ -148,10 +148,10 @@ class Rope(PositionSection, kind="rope"):
     share < 1 is p-RoPE (Barbero et al. 2024): only the fastest share of the pairs turns.
     clipped > 0 is clipped RoPE (Li et al. 2026): the slowest share of the pairs fades out to rest.
     Both count whole pairs, rounded down.
-    learn_frequencies=True trains those of each head and layer, from those of the paper.
+    learn_frequencies=True trains the frequencies of each head and layer, starting at the paper's.
 
     rope_dim="model" spreads the frequencies over d_model, as if the rotation came before the head
-    split: so the original project did, wrongly by the paper (wavelengths then differ by head).
+    split. The original project did so, against the paper: wavelengths then differ by head.
     cross=True also rotates in cross-attention. Both are kept as labelled experiments.
     """
 
@@ -184,7 +184,7 @@ class Rope(PositionSection, kind="rope"):
 
 
 class SelectiveRope(PositionSection, kind="selective_rope"):
-    """Rotation by running sums of what each token turns (Movahedi et al. 2026)."""
+    """Rotation by the running sum of a turn for each token (Movahedi et al. 2026)."""
 
     even_head: ClassVar[bool] = True
     base: float = number(10000.0, gt=1, le=HUGE)
@@ -192,12 +192,12 @@ class SelectiveRope(PositionSection, kind="selective_rope"):
 
 
 class Repo(PositionSection, kind="repo"):
-    """RoPE at places that a small network gives the tokens (Li et al. 2025)."""
+    """RoPE at positions that a small network gives the tokens (Li et al. 2025)."""
 
     even_head: ClassVar[bool] = True
     base: float = number(10000.0, gt=1, le=HUGE)
     width: int = count(64)
-    rope_layers: int = count(1, ge=0)  # so many of the lowest layers have plain positions
+    rope_layers: int = count(1, ge=0)  # how many of the lowest layers have plain positions
 
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         super().check_shape(d_model, n_heads, n_layers)
@@ -223,7 +223,7 @@ class XPos(PositionSection, kind="xpos"):
     def bound(self, side: Side) -> Bound | None:
         if side == "source":
             return None
-        # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most; four digits are its own.
+        # Keys grow by ((1 + gamma) / gamma)^(n / scale_base) at most, and may themselves be 1e4.
         growth = math.log1p(1 / self.gamma) / self.scale_base
         return Bound("scale_base", int(math.log(FLOAT32_MAX / 1e4) / growth))
 
@@ -321,13 +321,13 @@ class Tupe(PositionSection, kind="tupe"):
 
 
 TwoSided = Bias | Shaw | TransformerXl | Deberta | Tupe | Dape
-# What may stand in an encoder: of what is defined for keys on both sides of a query, all but Repo
-# and Shape.
+# What an encoder may have: all that is defined for keys on both sides of a query, but Repo and
+# Shape.
 EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | SelectiveRope | Pope | TwoSided
 
 
 class _CausalOnly(PositionSection):
-    """Defined in causal attention alone, and therefore paired with another in the encoder."""
+    """Defined for causal attention alone, and therefore paired with another in the encoder."""
 
     encoder: EncoderPosition = Rope()
 
@@ -397,7 +397,7 @@ class Ssmax(PositionSection, kind="ssmax"):
 
 
 def _idle(scheme: PositionSection) -> bool:
-    """Whether a model with it is the same wherever its tokens stand."""
+    """Whether a model with this scheme ignores where its tokens stand."""
     if isinstance(scheme, Ssmax | Interleaved | _CausalOnly):
         return all(map(_idle, scheme.parts().values()))
     if isinstance(scheme, Repo):
@@ -412,7 +412,7 @@ class Randomized(PositionSection, kind="randomized"):
 
     scheme: Scheme | Ssmax = Rope()
     spread: int = number(1024, gt=1, ge="max_positions", le=MOST)
-    max_positions: int = count(256)  # the longest sequence; outside training one draw of it
+    max_positions: int = count(256)  # the longest sequence; outside training, one draw of that size
 
     def _check(self) -> None:
         inner = self.scheme.tightest()

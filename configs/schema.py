@@ -6,7 +6,7 @@ dataclasses, so that each alternative has its own fields and no others.
 
 from typing import Literal
 
-# A config file needs one import: the positions are at hand here too.
+# So that a config file needs one import.
 from configs.positions import *  # noqa: F403
 from configs.positions import Position, Side, Sinusoidal
 from configs.section import HUGE, LARGEST, MOST, MOST_STEPS, TINY, Section, count, number, positive
@@ -27,14 +27,14 @@ class ModelConfig(Section, section="model"):
     dropout: float = number(0.1, ge=0, lt=1)  # embeddings and residual branches
     embedding_dropout: float | None = number(None, ge=0, lt=1)  # embeddings; None: as dropout
     word_dropout: float = number(0.0, ge=0, lt=1)  # whole tokens of both sides lose their embedding
-    stochastic_depth: float = number(0.0, ge=0, lt=1)  # branches of the last layer; lower: fewer
+    stochastic_depth: float = number(0.0, ge=0, lt=1)  # the last layer's branches; fewer in lower
     attention_dropout: float = number(0.0, ge=0, lt=1)  # attention weights
     activation_dropout: float = number(0.0, ge=0, lt=1)  # inside the feed-forward
     activation: Literal["relu", "gelu", "silu"] = "relu"  # silu: also called swish
     norm: Literal["pre", "post", "deepnorm"] = "pre"  # deepnorm: post, with a scaled residual
     init: Literal["xavier", "depth_scaled"] = "xavier"  # depth_scaled: smaller in higher layers
     bias: bool = True
-    tie_embeddings: Literal["none", "target", "all"] = "none"  # target: with the output's weights
+    tie_embeddings: Literal["none", "target", "all"] = "none"  # target: to the output's weights
     output_bias: bool = False  # a trained number for each target token, added to its logit
 
     @property
@@ -72,9 +72,9 @@ class ModelConfig(Section, section="model"):
 class Subword(Section, kind="subword", section="tokenizer"):
     """A joint subword vocabulary trained on both sides of the training split.
 
-    sampling > 0 draws the segmentation of the training split anew in each epoch. It is for "bpe"
-    the probability with which a merge is left out (BPE-dropout, Provilkov et al. 2020), for
-    "unigram" the exponent of the model's probabilities (Kudo 2018), where smaller is wilder.
+    sampling > 0 draws the segmentation of the training split anew in each epoch. For "bpe" it is
+    the probability that a merge is left out (BPE-dropout, Provilkov et al. 2020). For "unigram" it
+    is the exponent of the model's probabilities (Kudo 2018): the smaller, the more random.
     """
 
     algorithm: Literal["bpe", "unigram"] = "bpe"
@@ -95,17 +95,17 @@ class Marian(Section, kind="marian", section="tokenizer"):
 class Saved(Section, kind="saved", section="tokenizer"):
     """The tokenizer of another run, so that models of different text have one vocabulary.
 
-    The run has a copy: it does not need the other one again. sampling is as for a subword
-    tokenizer, in the way of the algorithm that the saved one was trained by.
+    The new run keeps a copy and does not need the other run again. sampling is as in Subword, by
+    the algorithm with which the saved tokenizer was trained.
     """
 
-    path: str = ""  # a run, an exported one, or the tokenizer/ of either
+    path: str = ""  # a run, an export, or the tokenizer/ of either
     sampling: float = number(0.0, ge=0, le=HUGE)
 
 
 TokenizerConfig = Subword | Marian | Saved
 
-# Fields of the model and tokenizer sections that shape neither the weights nor what is answered.
+# Fields of the model and tokenizer sections that decide neither the weights' shapes nor the output.
 TRAINING_ONLY = {
     "model.dropout",
     "model.embedding_dropout",
@@ -119,9 +119,9 @@ TRAINING_ONLY = {
 
 
 def shapes_model(key: str, *values: object) -> bool:
-    """Whether a field in which two configs differ counts for the weights or for what is answered.
+    """Whether a field in which two configs differ matters for the weights or the output.
 
-    RoPE's and xPos' `form` says how they are computed, KERPLE's of the same name what is.
+    The `form` of RoPE and xPos says how they are computed; KERPLE's says what is computed.
     """
     computed = key.startswith("model.position.") and key.endswith(".form")
     kernels = {"log", "power"} & set(values)
@@ -131,17 +131,17 @@ def shapes_model(key: str, *values: object) -> bool:
 # --------------------------------------------------------------------------------------------- data
 
 
-PHRASES = 30_000  # sentences in its file
+PHRASES = 30_000  # sentence pairs in the file
 
 
 class Phrasebook(Section, kind="phrasebook", section="data.corpus"):
-    """The embedded corpus: 30,000 sentence pairs that a grammar of the project's own made."""
+    """The embedded corpus: 30,000 sentence pairs made by a grammar of this project."""
 
     n_train: int = count(20000, le=PHRASES)
     n_validation: int = count(500, le=PHRASES)
     n_test: int = count(500, le=PHRASES)
     seed: Literal[0] = 0  # of the grammar, which is gone: the pairs are kept in a file
-    # Words of French at most in training and validation; longer sentences alone are then the test.
+    # The most French words in training and validation; the test then has longer sentences alone.
     train_max_words: int | None = count(None, ge=4)
 
 
@@ -183,9 +183,9 @@ class Weighted(Section, section="data.corpus.parts"):
 class Mixture(Section, kind="mixture", section="data.corpus"):
     """The training pairs of several corpora together, the same in every epoch.
 
-    temperature None: every pair of a part `weight` times, and of a fraction a draw by seed.
-    temperature T: as many pairs as all parts have together, where a part's share is proportional to
-    weight * pairs^(1/T) (Arivazhagan et al. 2019): 1 leaves the sizes, a high T levels them.
+    temperature None: every pair of a part `weight` times; a fraction of a part is drawn by seed.
+    temperature T: as many pairs as all parts have together, with each part's share proportional to
+    weight * pairs^(1/T) (Arivazhagan et al. 2019): T = 1 keeps the sizes, a high T levels them.
     """
 
     parts: tuple[Weighted, ...] = ()
@@ -223,7 +223,7 @@ class NoCleaning(Section, kind="none", section="data.clean"):
 
 
 class Cleaning(Section, kind="rules", section="data.clean"):
-    """What training pairs are left out. A part of a mixture is cleaned by itself."""
+    """Which training pairs are left out. Each part of a mixture is cleaned by itself."""
 
     max_ratio: float | None = number(3.0, gt=1, le=HUGE)  # of the longer side to the shorter one
     ratio_of: Literal["words", "chars"] = "chars"
@@ -240,8 +240,8 @@ Clean = NoCleaning | Cleaning
 class DataConfig(Section, section="data"):
     """What is read, how long it may be, how it is batched.
 
-    batch_size counts padded tokens of the longer side, or sentences, of one micro-step over all
-    processes: each takes its share of every batch.
+    batch_size counts padded tokens of the longer side, or sentences, in one micro-step of all
+    processes: each process takes its share of every batch.
     """
 
     corpus: Corpus = Phrasebook()
@@ -258,7 +258,7 @@ class DataConfig(Section, section="data"):
 
     @property
     def tokens_of_a_batch(self) -> int:
-        """Padded, of the longer side; of sentences an estimate, since a text has any lengths."""
+        """Padded tokens of the longer side; an estimate where batches count sentences."""
         return self.batch_size * (1 if self.batch_by == "tokens" else 20)
 
     def workers_on(self, device: str) -> int:
@@ -295,7 +295,7 @@ class Constant(Section, kind="constant", section="optim.schedule"):
 
 
 class EpochDecay(Section, kind="epoch_decay", section="optim.schedule"):
-    """At epoch e from 0, w = warmup_epochs: lr (e+1)/(w+1) up to w, then lr exp(-decay (e-w-1))."""
+    """Epoch e, from 0: lr (e+1)/(w+1) up to w = warmup_epochs, then lr exp(-decay (e-w-1))."""
 
     lr: float = positive(3e-4)
     warmup_epochs: int = count(6, ge=0)
@@ -303,7 +303,7 @@ class EpochDecay(Section, kind="epoch_decay", section="optim.schedule"):
 
 
 class Noam(Section, kind="noam", section="optim.schedule"):
-    """Vaswani et al. 2017, equation 3, times noam_factor: there is no learning rate beside it."""
+    """Vaswani et al. 2017, equation 3, times noam_factor; there is no separate learning rate."""
 
     noam_factor: float = positive(1.0)
     warmup_steps: int = count(4000, le=MOST_STEPS)
@@ -348,7 +348,7 @@ class RDrop(Section, kind="r_drop", section="optim.objective"):
 
 
 class SimCut(Section, kind="sim_cut", section="optim.objective"):
-    """SimCut (Gao et al. 2022): how far a second pass with tokens cut out is from the first."""
+    """SimCut (Gao et al. 2022): how far a second pass, with tokens cut out, is from the first."""
 
     alpha: float = number(3.0, ge=0, le=HUGE)
     cut: float = number(0.05, ge=0, lt=1)  # probability that a token loses its embedding
@@ -358,11 +358,11 @@ Objective = CrossEntropy | RDrop | SimCut
 
 
 class StopAtBadNumbers(Section, kind="stop", section="optim.bad_numbers"):
-    """An update whose loss or gradient is no number ends the run, before it touches the weights."""
+    """An update with a loss or gradient that is no number ends the run; the weights stay."""
 
 
 class SkipBadNumbers(Section, kind="skip", section="optim.bad_numbers"):
-    """Such an update is left out and counted; the `in_a_row`th in a row ends the run."""
+    """Such an update is skipped and counted; `in_a_row` of them in a row end the run."""
 
     in_a_row: int = count(10)
 
@@ -373,7 +373,7 @@ BadNumbers = StopAtBadNumbers | SkipBadNumbers
 class OptimConfig(Section, section="optim"):
     """The optimizer, its learning rate, and what it minimises."""
 
-    optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: the maps inside layers; else AdamW
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: maps inside layers; rest: AdamW
     betas: tuple[float, float] = number((0.9, 0.98), ge=0, lt=1)
     eps: float = positive(1e-8)
     weight_decay: float = number(0.0, ge=0, le=HUGE)
@@ -394,24 +394,24 @@ class TrainConfig(Section, section="train"):
 
     max_epochs: int = count(20)
     max_steps: int | None = count(None, le=MOST_STEPS)  # stops earlier, within an epoch too
-    max_tokens: int | None = count(None, le=LARGEST)  # so too: of the target, without sampling
+    max_tokens: int | None = count(None, le=LARGEST)  # likewise; target tokens, without sampling
     seed: int = number(0, ge=0, le=LARGEST)
-    # A run, a checkpoint or a Marian model: its weights and tokenizer are the first.
+    # A run, checkpoint or Marian model: training starts with its weights and tokenizer.
     init_from: str | None = None
-    init_model: bool = False  # of init_from the model section too, but for what drops in training
+    init_model: bool = False  # also take its model section, but for what drops in training
     device: str = "auto"  # auto: CUDA where there is one
-    # auto: the faster; tf32: float32 whose products a GPU makes in TensorFloat-32
+    # auto: the faster one; tf32: float32, with a GPU's products in TensorFloat-32
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     compile: bool = False  # both stacks, and the softmax of the cross-entropy
     cuda_graphs: bool = False  # forward and backward as CUDA graphs, one for each shape of a batch
-    deterministic: bool = False  # on a GPU too a run repeats itself to the last bit, but is slower
+    deterministic: bool = False  # repeats to the last bit on a GPU too, but is slower there
     runs_dir: str = "runs"
     log_every: int = count(20, le=MOST_STEPS)  # steps
     checkpoint_every_epochs: int = count(1)
     checkpoint_every_steps: int | None = count(None, le=MOST_STEPS)
     keep_regular: int = count(2, ge=2)
     keep_best: int = count(2, ge=2)
-    ema_decay: float | None = number(None, gt=0, lt=1)  # of the average that then is evaluated
+    ema_decay: float | None = number(None, gt=0, lt=1)  # of the average, which is then evaluated
     patience: int | None = count(None)  # validations without a better one before stopping
     log_attention: bool = True  # maps of one sentence in TensorBoard at each evaluation
 
@@ -435,7 +435,7 @@ class EvaluateConfig(Section, section="evaluate"):
     bleu_sentences: int | None = count(500)  # the first of the split; None: all
     batch_size: int | None = number(None, ge=1, le=MOST_ROWS)  # None: 256 on CUDA, else 64
     bootstrap_samples: int = number(1000, ge=2, lt=10**6)
-    length_buckets: tuple[int, ...] = count((10, 15, 20, 30))  # source words; then open
+    length_buckets: tuple[int, ...] = count((10, 15, 20, 30))  # source words; one more is open
 
     def batch_on(self, device: str) -> int:
         return self.batch_size or (256 if device == "cuda" else 64)
@@ -450,7 +450,7 @@ class EvaluateConfig(Section, section="evaluate"):
             self._fail("bleu_every_epochs", f"{rule}: set evaluate.bleu_every_epochs=1")
 
 
-# What the BLEU of a validation depends on beside the model: where it chooses, a part of training.
+# What validation BLEU depends on beside the model: part of training where BLEU chooses.
 OF_BLEU = ("evaluate.bleu_sentences", "decode.max_len", "decode.max_len_ratio")
 
 
@@ -462,7 +462,7 @@ class DiverseBeam(Section, kind="diverse", section="decode.search"):
     """Diverse beam search (Vijayakumar et al. 2016), for n-best lists that differ."""
 
     groups: int | None = count(None)  # they share out beam_size; None: groups of one
-    # Off a log-probability for each earlier group's use of it.
+    # Subtracted from a log-probability for each earlier use of the token, see `beam_search`.
     strength: float = number(0.5, ge=0, le=HUGE)
 
 
@@ -471,7 +471,7 @@ class Sampling(Section, kind="sample", section="decode.search"):
 
     temperature: float = number(1.0, ge=1e-3, le=HUGE)  # divides the log-probabilities
     top_k: int | None = count(None)  # the most probable tokens of a step
-    top_p: float | None = number(None, ge=TINY, le=1)  # the fewest of these of that probability
+    top_p: float | None = number(None, ge=TINY, le=1)  # of these the fewest that reach it together
     seed: int = number(0, ge=0, le=LARGEST)
 
 

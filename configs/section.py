@@ -15,7 +15,7 @@ from utils.errors import ConfigError
 LARGEST = 2**63 - 1  # of an integer: what torch and NumPy can hold
 MOST = 2**20  # of a width, a length or a count
 MOST_STEPS = 2**31 - 1
-TINY, HUGE = 1e-30, 1e30  # of a positive number: its square and its inverse are float32's still
+TINY, HUGE = 1e-30, 1e30  # of a positive number: float32 holds it and its inverse
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "ge": (">=", operator.ge),
     "gt": (">", operator.gt),
@@ -33,20 +33,20 @@ NOUNS: dict[Any, str] = {
 
 
 def number(default: Any, **bounds: float | str) -> Any:
-    """A numeric field, or a tuple of such, with BOUNDS that are checked when the section is made.
+    """A numeric field, or a tuple of numbers; its BOUNDS are checked when the section is made.
 
-    A text as a bound is the name of a field beside it.
+    A bound given as text is the name of another field of the section.
     """
     return dataclasses.field(default=default, metadata=bounds)
 
 
 def count(default: Any, ge: int = 1, le: int = MOST, **bounds: float | str) -> Any:
-    """An integral field that something is made of, or made as often: none that never fits."""
+    """An integer field for a size or a number of times, up to MOST by default."""
     return number(default, ge=ge, le=le, **bounds)
 
 
 def positive(default: Any) -> Any:
-    """A field of a number above 0 whose order of magnitude is free."""
+    """A field for a number above 0, of any order of magnitude."""
     return number(default, ge=TINY, le=HUGE)
 
 
@@ -54,12 +54,12 @@ def positive(default: Any) -> Any:
 class Section:
     """A part of the configuration: checks types and bounds of all fields, then `_check`.
 
-    Every subclass is made a frozen dataclass with keywords alone. `class Noam(Section, kind="noam",
-    section="optim.schedule")` names a member of a union, and its place, which begins its messages.
+    Every subclass becomes a frozen, keyword-only dataclass. `class Noam(Section, kind="noam",
+    section="optim.schedule")` names a union's member and its place, with which messages begin.
     """
 
     kind: ClassVar[str] = ""
-    section: ClassVar[str] = ""  # that of a base class is its subclasses' too
+    section: ClassVar[str] = ""  # subclasses inherit it
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls, *, kind: str = "", section: str = "") -> None:
@@ -97,7 +97,7 @@ class Section:
         """Rules between the fields of one section."""
 
     def _check_name(self, field: str, signs: str = "_-") -> None:
-        """That a text, where there is one, can be part of a file's name."""
+        """Check that a text, if there is one, can be part of a file's name."""
         text = getattr(self, field)
         if text == "" or not all(c.isalnum() or c in signs for c in text or ()):
             self._fail(field, f"allowed: letters, digits and {' '.join(signs)}")
@@ -148,7 +148,7 @@ def item_hint(hint: Any) -> Any:
 def kinds(hint: Any) -> dict[str, Any]:
     """The section classes of an annotation by their `kind`, in its order; none for a value.
 
-    Raises ConfigError where two classes have the same.
+    Raises ConfigError where two classes have the same kind.
     """
     found: dict[str, Any] = {}
     for cls in members(hint):
@@ -158,14 +158,14 @@ def kinds(hint: Any) -> dict[str, Any]:
 
 
 def require_free(cls: type[Section], owner: type[Section]) -> None:
-    """Raises ConfigError where the kind of a class is the name of another, its owner."""
+    """Raises ConfigError where another class, the owner, already has the kind of `cls`."""
     if owner is not cls:
         taken = f"kind={cls.kind!r} is taken by {owner.__name__}: choose another name"
         raise ConfigError(f"class {cls.__name__}: {taken}")
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type. True and False are no numbers, NaN neither."""
+    """Whether a value is of an annotated type. True, False and NaN are no numbers."""
     inner = get_args(hint)
     if members(hint) != (hint,):
         return any(fits(value, member) for member in inner)
@@ -178,7 +178,7 @@ def fits(value: Any, hint: Any) -> bool:
         largest = LARGEST if hint is int else sys.float_info.max
         is_number = isinstance(value, (int, hint)) and not isinstance(value, bool)
         return is_number and abs(value) <= largest
-    if hint is str:  # to be a file's name and stand in a file: no NUL, no lone surrogate
+    if hint is str:  # may name a file or be written to one: no NUL, no lone surrogate
         return isinstance(value, str) and not re.search("[\0\ud800-\udfff]", value)
     return isinstance(value, hint)
 

@@ -27,7 +27,7 @@ def from_dict(data: Mapping[str, Any]) -> Config:
 
 
 def position_from_dict(data: Mapping[str, Any]) -> Position:
-    """As `from_dict`, of a position scheme alone."""
+    """As `from_dict`, for a position scheme alone."""
     return _build(Position, data, "model.position")
 
 
@@ -37,8 +37,8 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
     The order matters only between texts of the same key, where the last wins: the choice of a
     union's member (`data.corpus=files`) comes before the fields inside it
     (`data.corpus.root=folder`). `position` is what `--position NAME[:FIELD=VALUE...]` gives, see
-    `choose_position`; what `texts` set of the scheme and of the name wins over it. Raises
-    ConfigError naming the key, the value and the allowed ones.
+    `choose_position`; a scheme's field or a name that `texts` set wins over it. Raises ConfigError
+    naming the key, the value and the allowed ones.
     """
     data = to_dict(config)
     fields = (position or "").split(":")[1:]
@@ -51,7 +51,7 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
         key, value = parse_override(text)
         if position is not None and key in fixed:
             raise ConfigError(f"--position {position} and --set {text}: give one of the two")
-        if not value and key.endswith(PLACES):  # as of a shell's variable that is not set
+        if not value and key.endswith(PLACES):  # as from a shell variable that is not set
             raise ConfigError(f"{key} = '': name a folder")
     texts = [*(f"model.position.{field}" for field in fields), *texts]
     given = sorted(map(parse_override, texts), key=lambda override: override[0].count("."))
@@ -67,13 +67,13 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
     for key, text in after:
         value = _set(data, key, text)
         scaling = key.startswith("model.position") and key.endswith(".scaling")
-        if scaling and isinstance(value, dict):  # `_build` refuses a name that the scheme has not
+        if scaling and isinstance(value, dict):  # else `_build` refuses the field
             fit_scaling(value, max_len)
     return from_dict(data)
 
 
 def parse_override(text: str) -> tuple[str, str]:
-    """`section.field=value` as (key, value); `section.kind=value`, as a JSON file has it, likewise.
+    """`section.field=value` as (key, value). A JSON file's `section.kind` is the key `section`.
 
     Raises ConfigError where there is no key or no '='.
     """
@@ -86,7 +86,7 @@ def parse_override(text: str) -> tuple[str, str]:
 
 
 def diff(a: Section, b: Section, path: str = "") -> list[tuple[str, Any, Any]]:
-    """(dotted key, value in a, value in b) where two differ; None for a field that one lacks.
+    """(dotted key, value in a, value in b) where they differ; None for a field that one lacks.
 
     The key of a union itself (`model.position`) stands for its kind. The keys begin with `path`.
     """
@@ -148,7 +148,7 @@ def _section_class(hint: Any, data: Any, path: str) -> Any:
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:
-    """The value of a field; what does not fit its annotation stays, and the section refuses it."""
+    """The value of a field; the section itself refuses what does not fit the annotation."""
     item = item_hint(hint)
     if kinds(hint):
         return _build(hint, value, path)
@@ -158,7 +158,7 @@ def _value(hint: Any, value: Any, path: str) -> Any:
 
 
 def _unknown(path: str, key: str, cls: Any, hint: Any) -> ConfigError:
-    """The error for a key that `cls` has not: its fields, closest first, and where there is one."""
+    """The error for a key that `cls` lacks: its fields, closest first, and where the key exists."""
     where = f"{path or 'the configuration'}{f' ({cls.kind})' if cls.kind else ''}"
     fields = closest_first(key, type_hints(cls))
     has = f"has: {', '.join(fields)}" if fields else "has no fields"
@@ -186,9 +186,9 @@ def _places(key: str, hint: Any, path: str) -> Iterator[str]:
 
 
 def _set(data: dict[str, Any], key: str, text: str) -> Any:
-    """Put what text stands for, which is returned, into the dict of a whole configuration.
+    """Put the value of a text into the dict of a whole configuration, and return it.
 
-    `_build` finds what is wrong with the value, and a name that there is not.
+    Wrong values and unknown names are left for `_build` to find.
     """
     node: Any = data
     hint: Any = Config
@@ -223,7 +223,7 @@ def _parse(hint: Any, text: str, path: str) -> Any:
     if len(kinds(hint)) > 1:
         return {"kind": text}
     if kinds(hint):
-        _section_class(hint, text, path)  # raises: it needs a mapping
+        _section_class(hint, text, path)  # raises: a section needs a mapping
     item = item_hint(hint)
     readers: list[Callable[[str], Any]] = [lambda text: _WORDS[text.lower()], float, int, str]
     if item is not None:

@@ -1,4 +1,4 @@
-"""French to English in three lines of Python, and whatever pair a model was trained on.
+"""Translation in three lines of Python: French to English, or the pair a model was trained on.
 
 >>> from fr2en import Translator
 >>> translator = Translator.load("runs/my_run")
