@@ -1,4 +1,4 @@
-"""What a search remembers of the decoder, and the step that it repeats for every token."""
+"""The decoder's state in a search, and the step that is repeated for every token."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def project_memory(
 class KeyValueCache:
     """Keys and values of the tokens decoded so far, of L layers: one buffer [L,2,N,H,max_len,R].
 
-    R is the width of the widest keys. `states`: of `token_state`, [N,H,max_len,...] by layer.
+    R is the width of the widest keys. `states` has the `token_state` [N,H,max_len,...] by layer.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class KeyValueCache:
     def grow(self, n_new: int) -> None:
         """Make room for n_new tokens, which `put` then fills layer by layer.
 
-        Raises ValueError past max_len: torch would silently drop a position without room.
+        Raises ValueError past max_len, where torch would silently drop positions.
         """
         end, room = self.length + n_new, self.held.shape[4]
         if end > room:
@@ -66,14 +66,14 @@ class KeyValueCache:
         self.length = end
 
     def last_state(self, layer: int, n_new: int) -> Tensor | float:
-        """That of the token before the n_new newest ones [N,H,1,...]; 0 where there is none."""
+        """The state of the token before the n_new newest ones [N,H,1,...]; 0 if there is none."""
         states, start = self.states.get(layer), self.length - n_new
         return 0.0 if states is None else states[:, :, start - 1 : start]
 
     def put(
         self, layer: int, k: Tensor, v: Tensor, state: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Store the newest k, v and state [N,H,T,...], if any; returns all of the layer."""
+        """Store the newest k, v and state [N,H,T,...], if any; return all that the layer has."""
         n_new, end = k.shape[2], self.length
         keys, values = self.layers[layer]
         if k.shape[-1] + v.shape[-1] < 2 * keys.shape[-1]:
@@ -89,14 +89,14 @@ class KeyValueCache:
 
     def take(self, rows: Tensor) -> None:
         """Keep the given rows [M], in their order, with repetition."""
-        # Into a second buffer, and back at the next step: a copy in place would be made twice. Only
-        # what is filled is copied.
+        # Into a second buffer, and back at the next step: in place, everything would be copied
+        # twice. Only the filled part is copied.
         n_layers, _, n_rows, *sizes = self.held.shape
         as_many = len(rows) == n_rows
         into = self.spare if as_many else None
         if into is None:
             into = self.held.new_empty(n_layers, 2, len(rows), *sizes)
-        # detached: `out` knows no gradient, and a search needs none
+        # detached: `out` takes no gradient, and a search needs none
         filled, other = (x.detach().narrow(4, 0, self.length) for x in (self.held, into))
         torch.index_select(filled, 2, rows, out=other)
         self.spare = self.held if as_many else None
@@ -110,8 +110,8 @@ class KeyValueCache:
 class LayerStep:
     """A decoder layer with all that a step needs at hand.
 
-    The arithmetic is that of `DecoderLayer.forward` in evaluation. To call modules, of which a
-    layer has twenty, takes longer than to multiply a few rows.
+    The arithmetic is that of `DecoderLayer.forward` in evaluation. Calling a layer's twenty modules
+    would take longer than multiplying a few rows.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class LayerStep:
 
     def __call__(self, y: Tensor, state: DecodeState) -> Tensor:
         """y [B*K,T,D] of the newest tokens -> [B*K,T,D]."""
-        # Kept, these would hold the step, and its weights, until Python looks for cycles.
+        # As attributes these would be cycles, and keep the weights until Python collects them.
         branches = self.attend_to_self, self.attend_to_memory, self.feed_forward
         for norm, branch in zip(self.norms, branches):
             if self.pre_norm:
@@ -155,7 +155,7 @@ class LayerStep:
 
     def attend_to_memory(self, y: Tensor, state: DecodeState) -> Tensor:
         n_rows, length, d_model = y.shape
-        # The beams of a sentence fold into the query axis: its memory stands there once.
+        # The beams of a sentence fold into the query axis, so its memory is not repeated.
         q = self.q(y).view(len(self.k), -1, *self.heads).transpose(1, 2)
         places = state.cross_places
         q = self.cross_position.rotate(q, places.q_positions, "query")
@@ -196,13 +196,13 @@ class DecodeState:
         sizes = n_rows, len(layers), n_heads, max_len, width
         self.cache = KeyValueCache(*sizes, like=memory.states)
         self.scheme, self.beam_size = scheme, beam_size
-        # of each sentence in the cache, [B,1]
+        # the first row of each sentence in the cache, [B,1]
         rows = torch.arange(n_rows, device=memory.positions.device)
         self.first_rows = rows.view(-1, beam_size)[:, :1]
         self.positions = memory.positions[:0]  # [length], of the target tokens decoded so far
         self.memory_positions = memory.positions
         self.memory_mask = padding_attn_mask(memory.padding) if memory.padding.any() else None
-        # Where cross-attention knows no positions, its places are the same at every step.
+        # Cross-attention without positions has the same places at every step.
         self.plain = all(type(step.cross_position) is AttentionPosition for step in self.layers)
         self._look_at_memory(self.positions)
 
@@ -212,7 +212,7 @@ class DecodeState:
         return self.cache.length
 
     def _look_at_memory(self, positions: Tensor) -> None:
-        """From positions [T], those of the newest tokens."""
+        """Set the places of cross-attention for the newest tokens, at positions [T]."""
         self.cross_places = Places(
             positions.repeat(self.beam_size),
             self.memory_positions,
@@ -222,9 +222,9 @@ class DecodeState:
         )
 
     def grow(self, positions: Tensor) -> None:
-        """New tokens come, at positions [T]."""
+        """Make room and places for new tokens at positions [T]."""
         self.cache.grow(len(positions))
-        # Of a first chunk, queries and keys are the same tokens, and the kernel is told so.
+        # In a first chunk queries and keys are the same tokens; one tensor tells the kernel so.
         first = self.length == len(positions)
         self.positions = positions if first else torch.cat((self.positions, positions))
         start, end = self.length - len(positions), self.length

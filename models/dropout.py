@@ -8,11 +8,11 @@ _LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """nn.Dropout (Srivastava et al. 2014, inverted scaling), by fewer draws on a CPU.
+    """nn.Dropout (Srivastava et al. 2014, inverted scaling), with fewer draws on a CPU.
 
-    On a CPU torch draws one Bernoulli number an element, one after the other. Here one 64-bit draw
-    decides on four elements, with p in steps of 1/65536. Elsewhere torch's own kernel serves, and
-    wherever torch compiles: it does not know such draws.
+    On a CPU torch draws a Bernoulli number for each element, one by one. Here one 64-bit draw
+    decides on four elements, with p in steps of 1/65536. torch's own kernel serves on other devices
+    and under torch.compile, which does not support such draws.
     Raises ValueError for p outside [0, 1).
     """
 

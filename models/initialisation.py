@@ -1,4 +1,4 @@
-"""How a stack begins where plain Xavier is not asked for: DeepNorm's gains, weights by depth."""
+"""Initialisations other than plain Xavier: DeepNorm's gains, and weights scaled by depth."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def initialise_deepnorm(stack: nn.Module, *, beta: float) -> None:
 
 
 def _xavier(weight: Tensor, *gains: float) -> None:
-    """A gain, and a Xavier bound, for each of the maps that stand below each other in `weight`."""
+    """Xavier-normal weights, with a gain each, for the maps stacked in the rows of `weight`."""
     for part, gain in zip(weight.chunk(len(gains)), gains):
         nn.init.xavier_normal_(part, gain=gain)
 

@@ -1,4 +1,4 @@
-"""Linear maps, and the same in a search, which meets one weight again and again."""
+"""Linear maps, also for a search, which uses the same weights again and again."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from models.products import FASTER, affine, onednn
 from utils.machine import computes_bf16, is_intel
 
-_LARGE = 1_000_000  # numbers of a weight: the output projection
-_SOME: float = 256  # rows, of such a weight
-_FEW: float = 64  # rows, of any other
-# Multiplications, below which oneDNN takes longer to begin than torch to finish, unless the weight
-# has so many numbers that to fetch them is what takes long.
+_LARGE = 1_000_000  # numbers in a large weight: the output projection
+_SOME: float = 256  # the most rows for a large weight
+_FEW: float = 64  # the most rows for any other
+# Below _WORTH multiplications torch has finished before oneDNN begins, unless the weight has
+# _FETCHED numbers, which take long to fetch.
 _WORTH, _FETCHED = 2_000_000, 2_000_000
-# Below so many numbers a single row goes by torch, with the weight laid out by columns.
+# Below so many numbers, torch multiplies a single row by the weight laid out by columns.
 _BY_COLUMNS = math.inf
 _AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-# MKL, torch's own library, is the faster one in float32 on its maker's processors: by columns for
-# any few rows, and with a larger weight as it is for up to three. bfloat16 is oneDNN's either way.
+# MKL, torch's own library, is faster in float32 on Intel's processors: for any few rows with the
+# weight by columns, and for up to three rows with a larger weight as it is. bfloat16 is oneDNN's.
 _BY_MKL, _AS_IT_IS = _AVX512 and is_intel(), 3
 if _AVX512:
     _FEW, _WORTH, _FETCHED, _BY_COLUMNS = _SOME, 500_000, 100_000, 200_000
@@ -34,21 +34,20 @@ if FASTER:
 
 Activation = Callable[[Tensor], Tensor]
 
-# Within `weights_fixed`: by id, and whether by columns, each weight that was met and the same laid
-# out.
+# Within `weights_fixed`: each weight met, and its laid-out copy, by id and whether by columns.
 _laid_out: ContextVar[dict[tuple[int, bool], tuple[Tensor, Tensor]] | None] = ContextVar(
     "laid_out", default=None
 )
-# Within `weights_cast`: by the id of a map, its weight, and its bias if it has one.
+# Within `weights_cast`: the cast weight, and bias if any, of each map by its id.
 _cast: ContextVar[dict[int, list[Tensor]] | None] = ContextVar("cast", default=None)
 
 
 @contextmanager
 def weights_fixed() -> Iterator[None]:
-    """Within it no weight changes, and `linear` may keep what it makes of one.
+    """A scope in which no weight changes, so that `linear` may keep copies laid out for it.
 
-    It may be nested, or decorate a function. A scope, since nothing tells reliably that a weight
-    has changed: torch's fused optimizers do not count versions.
+    It may be nested, or decorate a function. A scope is needed since nothing tells reliably that a
+    weight has changed: torch's fused optimizers do not count versions.
     """
     if _laid_out.get() is not None:
         yield
@@ -61,9 +60,9 @@ def weights_fixed() -> Iterator[None]:
 
 
 def unpacked(module: nn.Linear, activation: Activation | None = None) -> Activation:
-    """`linear` of x [B,T,I] by a module, for a scope of `weights_fixed`, and without its calls.
+    """`linear` with a module's weights, for x [B,T,I] within `weights_fixed`, without module calls.
 
-    What comes out goes through the activation, if there is one.
+    The activation, if there is one, follows.
     """
     weight, bias = module.weight, module.bias
     by_rows: dict[int, Tensor | None] = {}
@@ -71,7 +70,7 @@ def unpacked(module: nn.Linear, activation: Activation | None = None) -> Activat
     def apply(x: Tensor) -> Tensor:
         n_rows = x.shape[0] * x.shape[1]
         if n_rows not in by_rows:
-            # With AVX-512 a search that began with more rows has its weights laid out for those.
+            # With AVX-512 a search that began with more rows keeps their layout of the weights.
             alone = not by_rows or math.isinf(_BY_COLUMNS)
             by_rows[n_rows] = _for_rows(weight, n_rows, by_columns=alone)
         laid_out = by_rows[n_rows]
@@ -86,11 +85,11 @@ def unpacked(module: nn.Linear, activation: Activation | None = None) -> Activat
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I] and bias [O].
 
-    A search meets the weights with few rows, cold in the cache, and torch's product on a CPU then
-    spends most of its time in fetching them: oneDNN's, with the weight laid out for it once, takes
-    two thirds of the time, and so does torch's of one row with the weight laid out by columns,
-    unless the weight is large and there is AVX-512. On Intel's processors with AVX-512 it does so
-    for any few rows. Both serve float32, oneDNN also bfloat16 where the processor computes in it,
+    A search multiplies few rows by weights that are cold in the cache. On a CPU, torch's product
+    then spends most of its time fetching them. oneDNN's, with the weight laid out for it once,
+    takes two thirds of the time. So does torch's product of one row with the weight laid out by
+    columns, unless the weight is large and there is AVX-512; on Intel's processors with AVX-512, of
+    any few rows. Both serve float32, and oneDNN also bfloat16 where the processor computes in it,
     on a CPU without gradients, within `weights_fixed`.
     """
     laid_out = None if x.dtype != weight.dtype else _for_rows(weight, x.shape[:-1].numel())
@@ -104,7 +103,7 @@ def _product(x: Tensor, weight: Tensor, laid_out: Tensor | None, bias: Tensor | 
 
 
 def _for_rows(weight: Tensor, n_rows: int, *, by_columns: bool = True) -> Tensor | None:
-    """The weight laid out for n_rows rows, for oneDNN or by columns, where that serves; or None."""
+    """The weight laid out for n_rows rows, for oneDNN or by columns; None where neither serves."""
     if torch.compiler.is_compiling() or (held := _laid_out.get()) is None:
         return None
     size, exact = weight.numel(), weight.dtype == torch.float32
@@ -137,7 +136,7 @@ def _serves(weight: Tensor) -> bool:
 
 
 class Linear(nn.Linear):
-    """nn.Linear by `linear`."""
+    """nn.Linear, computed by `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not torch.compiler.is_compiling() and id(self) in (cast := _cast.get() or {}):
@@ -146,9 +145,9 @@ class Linear(nn.Linear):
 
 
 def side_by_side(maps: Sequence[Linear], x: Tensor) -> Sequence[Tensor]:
-    """x [...,I] by several maps alike in size -> what each makes of it.
+    """x [...,I] through several maps of the same size -> the output of each.
 
-    On a GPU by one product, for fewer operations; on a CPU that is slower (benchmarks/README.md).
+    On a GPU in one product, for fewer operations; on a CPU that is slower (benchmarks/README.md).
     """
     if not _few_operations(x):
         return [each(x) for each in maps]
@@ -163,7 +162,7 @@ def _few_operations(x: Tensor) -> bool:
 
 
 def weights_cast(module: nn.Module) -> AbstractContextManager[None]:
-    """Within it the maps of `module` have their weights in autocast's type, if they are trained.
+    """In training, a scope in which the maps of `module` have their weights in autocast's type.
 
     One operation casts them all, and one their gradients. Autocast itself takes two a weight.
     """
@@ -190,7 +189,7 @@ def _weights_cast(module: nn.Module) -> Iterator[None]:
 
 
 class _Cast(torch.autograd.Function):
-    """Tensors in another type, all by one operation."""
+    """Casts tensors to another type, all in one operation."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:

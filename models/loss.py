@@ -13,10 +13,10 @@ from models.products import by_onednn, product
 
 # Rows of logits at once; on a CPU few enough for the cache to hold them between two passes.
 _ROWS_CPU, _ROWS = 512, 4096
-# There in bfloat16, for a weight of so many numbers: more, for its gradient leaves the cache each
-# time that a product is added. Then so many logits at once are made float32.
+# On a CPU in bfloat16, a weight of _LARGE numbers takes more rows, since its gradient leaves the
+# cache each time that a product is added. _LOGITS logits at once are then made float32.
 _LARGE, _ROWS_LARGE, _LOGITS = 4_000_000, 2048, 1_000_000
-# Of which the vocabulary is made a multiple by rows of zeros, for the tensor cores of a GPU.
+# Rows of zeros make the vocabulary a multiple of this, for the tensor cores of a GPU.
 _MULTIPLE_CPU, _MULTIPLE = 1, 64
 
 Exponentials = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, ...]]
@@ -26,7 +26,7 @@ Exponentials = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, ...]]
 class TokenSums:
     """Sums over N target tokens."""
 
-    objective: Tensor  # carries the gradient, as nll and n_correct do not
+    objective: Tensor  # alone carries the gradient
     nll: Tensor  # without smoothing
     n_correct: Tensor
 
@@ -34,8 +34,8 @@ class TokenSums:
 def exponentials(logits: Tensor, target: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """logits [N,V], target [N] -> exp(logits - a row's maximum) [N,V] in dtype, and four of [N].
 
-    These are, in float32 or better: the exponentials' sum, logsumexp, the logit at the target,
-    whether that is the highest. The logits may be overwritten. A function to be compiled.
+    The four are, in float32 or better: the sum of the exponentials, logsumexp, the logit at the
+    target, and whether it is the highest. The logits may be overwritten. Made to be compiled.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     at_target = logits.gather(1, target[:, None]).squeeze(1)
@@ -48,7 +48,7 @@ def exponentials(logits: Tensor, target: Tensor, dtype: torch.dtype) -> tuple[Te
 def _in_place(
     softmax: Exponentials, logits: Tensor, target: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, ...]:
-    """`softmax` into the logits themselves, which are of dtype, a few rows at a time."""
+    """`softmax`, a few rows at a time, written into the logits, which are of dtype."""
     rows, rest = max(1, _LOGITS // logits.shape[1]), []
     for some, at in zip(logits.split(rows), target.split(rows)):
         exps, *others = softmax(some, at, torch.float32)
@@ -58,10 +58,10 @@ def _in_place(
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Projection, loss and gradient, some rows at a time: the [N,V] logits never stand whole.
+    """Projection, loss and gradient, some rows at a time: the [N,V] logits never exist whole.
 
-    The gradient is made on the way forward, while a row's exponentials are at hand, and without a
-    pass over the vocabulary of its own: softmax, one-hot target and smoothing enter the two
+    The forward pass computes the gradient too, while a row's exponentials are at hand. This takes
+    no further pass over the vocabulary: softmax, one-hot target and smoothing enter the two
     products as three terms each. Differentiable once.
     """
 
@@ -134,7 +134,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def product_dtype(weight: Tensor) -> torch.dtype:
-    """What products with `weight` are made in: autocast's type where that is on."""
+    """The type of products with `weight`: autocast's where that is on, else the weight's."""
     device = weight.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
@@ -152,7 +152,7 @@ def token_sums(
     The logits are hidden @ weight^T. Label smoothing (Szegedy et al. 2016, section 7) mixes the
     targets with the uniform distribution over the vocabulary: (1 - eps) nll + eps times the mean of
     -log p over the vocabulary, as torch's cross_entropy with label_smoothing=eps. Under autocast
-    the products are made in its dtype; the sums are float32 or better. `softmax` is `exponentials`,
+    the products have its dtype; the sums are float32 or better. `softmax` is `exponentials`,
     perhaps compiled.
     """
     dtype = product_dtype(weight)

@@ -1,6 +1,6 @@
 """Products of float32 matrices on a CPU, by oneDNN where that is faster than torch's own library.
 
-On AMD's processors MKL, which torch multiplies float32 by, leaves AVX-512 aside: on Zen 5 oneDNN
+MKL, torch's library for float32 products, does not use AVX-512 on AMD's processors: on Zen 5 oneDNN
 takes half the time (benchmarks/README.md).
 """
 
@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from utils.machine import is_amd_zen_5
 
-# Multiplications, below which oneDNN takes longer to begin than MKL to finish.
+# Below so many multiplications MKL has finished before oneDNN begins.
 _WORTH = 1_500_000
 FASTER = (
     is_amd_zen_5()
@@ -32,7 +32,7 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def by_onednn(a: Tensor, b: Tensor) -> bool:
-    """Whether it makes a [...,I] @ b [I,O]: of two matrices alike in kind, and large enough."""
+    """Whether oneDNN computes a [...,I] @ b [I,O]: both float32 on a CPU, and large enough."""
     return (
         FASTER
         and a.dtype == b.dtype == torch.float32
@@ -46,7 +46,7 @@ def by_onednn(a: Tensor, b: Tensor) -> bool:
 def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, then: str = "none") -> Tensor:
     """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I], laid out for oneDNN or not.
 
-    `then` may be oneDNN's name of an activation ("relu" makes 0 of NaN).
+    `then` may be oneDNN's name of an activation ("relu" turns NaN into 0).
     """
     return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, then, [], "")
 
@@ -71,7 +71,7 @@ class _Affine(torch.autograd.Function):
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I]. Differentiable, by oneDNN once."""
+    """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I]. By oneDNN differentiable once."""
     if by_onednn(x, weight.t()):
         return _Affine.apply(x, weight, bias)
     return F.linear(x, weight, bias)

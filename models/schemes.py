@@ -97,7 +97,7 @@ def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
 
 
 def _scaling(s: config.Scaling, base: float) -> dict[str, Any]:
-    """What Rotary, or the module that dynamic_ntk has of its own, takes for it."""
+    """The arguments for it of Rotary, or of the module that dynamic_ntk has of its own."""
     match s:
         case config.LinearScaling():
             return {"stretch": partial(linear_frequencies, **vars(s))}
@@ -145,8 +145,8 @@ def _transformer_xl(p: config.TransformerXl, m: ModelConfig) -> PositionScheme:
 
 def _deberta(p: config.Deberta, m: ModelConfig) -> PositionScheme:
     rows = table_rows(p.max_distance, p.log_buckets)
-    # The tables start as wide as the normalised states that W_q and W_k see (normal, 1): at first
-    # each term spreads 1.4 times as wide as the content, for W_q, W_k and W_v start as one Xavier
+    # The tables start as wide as the normalised states that W_q and W_k see (normal, 1). At first
+    # each term spreads 1.4 times as wide as the content, since W_q, W_k and W_v start as one Xavier
     # map. DeBERTa v2 normalises its table to the same end.
     return SharedScheme(
         name="table",

@@ -16,7 +16,7 @@ from models.masks import key_padding_mask
 from models.positional_encodings.base import PositionScheme, Side
 from utils.errors import UserError
 
-# Of hidden states and output weight that stand for a bias: one, and zeros that keep the width a
+# Columns of hidden states and output weight for a bias: one, and zeros that keep the width a
 # multiple of 8, for the tensor cores of a GPU.
 _BIAS_COLUMNS = 8
 
@@ -78,7 +78,7 @@ class TranslationTransformer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """ids [B,T], the first column at position `start` -> embeddings [B,T,D], positions [T].
 
-        keep [B,T] bool: elsewhere the token's embedding is 0 and its position stays.
+        keep [B,T] bool: where False, the token's embedding is 0 and its position stays.
         """
         end = start + ids.shape[1]
         bound = self.scheme.bounds.get(side)
@@ -100,7 +100,7 @@ class TranslationTransformer(nn.Module):
         """src [B,S] -> Memory. keep [B,S]: see `forward`."""
         padding = key_padding_mask(src, self.pad_id)
         x, positions = self._embed(src, "source", keep=keep)
-        # Past torch.compile, which would make graphs of their own for a tap.
+        # A tap bypasses torch.compile, which would compile more graphs for it.
         encoder = self.encoder if tap is None else self.encoder.forward
         states = encoder(x, scheme=self.scheme, positions=positions, padding=padding, tap=tap)
         return Memory(states, padding, positions)
@@ -126,10 +126,10 @@ class TranslationTransformer(nn.Module):
         return linear(hidden, self.output.weight, self.output.bias)
 
     def output_weight(self) -> Tensor:
-        """[V,D'], by which the hidden states of `forward` with project=False become logits.
+        """[V,D'], which turns the hidden states of `forward` with project=False into logits.
 
-        Without an output bias D' = D. With one D' = D + 8, and the bias is a column that meets ones
-        in the hidden states: a loss then knows one product alone.
+        Without an output bias D' = D. With one D' = D + 8: the bias is a column that meets ones in
+        the hidden states, so that a loss needs one product alone.
         """
         weight, bias = self.output.weight, self.output.bias
         if bias is None:
@@ -151,13 +151,13 @@ class TranslationTransformer(nn.Module):
         Args:
             src: [B,S].
             tgt_in: [B,T].
-            select: [N], the places that are asked for, of all B*T, row by row: the logits are
-                [N,V]; None: all.
-            project: False leaves the hidden states, [...,D'] for `output_weight`: the training loss
+            select: [N] indices of the wanted target positions among all B*T, row by row: the logits
+                are then [N,V]; None: all.
+            project: False returns the hidden states [...,D'] for `output_weight`: the training loss
                 makes its logits some rows at a time.
             tap: records the attention weights.
-            keep: bool, of the shapes of src and tgt_in: elsewhere a token counts with its position,
-                without its embedding.
+            keep: bool, of the shapes of src and tgt_in: where False, a token has its position but
+                no embedding.
 
         Raises UserError for a sequence longer than the scheme allows.
         """

@@ -18,14 +18,14 @@ from models.positional_encodings.base import Places, PositionScheme
 
 
 class DeepNorm(NamedTuple):
-    """The constants of one stack: what x counts in a sum, and the gain that branches begin with."""
+    """The constants of one stack: the weight of x in a sum, and the initial gain of branches."""
 
     alpha: float
     beta: float
 
 
 def deepnorm_constants(n_encoder_layers: int, n_decoder_layers: int) -> tuple[DeepNorm, DeepNorm]:
-    """Of encoder and decoder (Wang et al. 2022, DeepNet, figure 2, "encoder-decoder")."""
+    """Those of encoder and decoder (Wang et al. 2022, DeepNet, figure 2, "encoder-decoder")."""
     n, m = n_encoder_layers, n_decoder_layers
     depth = (n**4 * m) ** (1 / 16)
     return DeepNorm(0.81 * depth, 0.87 / depth), DeepNorm((3 * m) ** 0.25, (12 * m) ** -0.25)
@@ -48,11 +48,11 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """How a branch (attention or feed-forward) joins the residual stream, in both stacks.
 
-    Norm before the branch (pre) or after the sum (post); DeepNorm (Wang et al. 2022, equation 1) is
-    post-norm with x counting residual_scale times in the sum. Dropout on the branch; and stochastic
-    depth (Huang et al. 2016), which drops the whole branch of a sentence in training: layer l of L,
-    from 1, keeps its branches with p_l = 1 - l/L * stochastic_depth (equation 4). Where the paper
-    scales by p_l in evaluation (equation 5), here a kept branch is divided by p_l in training.
+    The norm comes before the branch (pre) or after the sum (post). DeepNorm (Wang et al. 2022,
+    equation 1) is post-norm with residual_scale times x in the sum. The branch has dropout. In
+    training, stochastic depth (Huang et al. 2016) drops the whole branch of a sentence: layer l of
+    L, from 1, keeps its branches with p_l = 1 - l/L * stochastic_depth (equation 4). The paper
+    scales by p_l in evaluation (equation 5); here a kept branch is divided by p_l in training.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ def layer_norm(config: ModelConfig) -> nn.LayerNorm:
 
 
 def final_norm(config: ModelConfig) -> nn.Module:
-    """Pre-norm stacks leave their residual stream unnormalised and end in a norm; no others do."""
+    """The norm that ends a pre-norm stack, whose residual stream is not normalised; else none."""
     return layer_norm(config) if config.norm == "pre" else nn.Identity()
 
 
@@ -154,7 +154,7 @@ class DecoderLayer(Layer):
         cross_places: Places,
         tap: AttentionTap | None = None,
     ) -> Tensor:
-        """y [B,T,D] -> [B,T,D]; memory_kv: this layer's of `project_memory`."""
+        """y [B,T,D] -> [B,T,D]; memory_kv: this layer's, from `project_memory`."""
         position = scheme.attention("decoder", self.layer)
         attention = partial(self.self_attention, position=position, places=places, tap=tap)
         k, v = memory_kv

@@ -75,10 +75,10 @@ def attend_sdpa(
 def _eager_is_faster(q: Tensor, k: Tensor) -> bool:
     """Whether the eager kernel is the faster one, as measured on CPUs (benchmarks/README.md).
 
-    The fused kernel makes its blocks for many queries a head: a step of beam search over many rows
-    spends twice as long in it. In bfloat16 its forward and backward pass take 2.7 to 7.7 times as
-    long, but for long sequences and for very few queries. On Intel's processors a single query of
-    each head is the fused kernel's.
+    The fused kernel makes its blocks for many queries a head: a beam search step over many rows
+    takes twice as long in it. In bfloat16 its forward and backward pass take 2.7 to 7.7 times as
+    long, except for long sequences and for very few queries. On Intel's processors the fused kernel
+    takes single queries.
     """
     if q.device.type != "cpu" or q.shape[-2] < _FEWEST:
         return False

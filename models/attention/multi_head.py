@@ -65,13 +65,12 @@ class _MultiHead(nn.Module):
 def _additive(
     position: AttentionPosition, places: Places, q: Tensor, k: Tensor, state: Tensor | None
 ) -> Tensor | None:
-    """All that is added to the scaled logits, masks included; None where a flag says it.
+    """All that is added to the scaled logits, masks included; None where a flag is enough.
 
-    What q and k do not decide is made once for all layers that share the module, the mask too: of
-    one of booleans each layer's kernel would make numbers for itself.
+    What does not depend on q and k is made once for all layers that share the module. So is the
+    mask, as numbers: the kernel of each layer would convert booleans again.
     """
-    # By id, which lives as long as this forward pass and longer: torch.compile takes no module as a
-    # key.
+    # By id, since torch.compile takes no module as a key. The module outlives this forward pass.
     bias = places.once(("bias", id(position)), lambda: position.bias(places))
     term = position.logit_term(q, k, places, state)
     if bias is None and term is None and places.plainly_causal:
@@ -90,7 +89,7 @@ def _additive(
 
 
 def _aligned(bias: Tensor) -> Tensor:
-    """The same; on CUDA in rows that begin at whole 8s: the kernel would copy it to have them."""
+    """The same; on CUDA its rows begin at multiples of 8, or the kernel would copy it."""
     if bias.device.type != "cuda":
         return bias
     n_keys = bias.shape[-1]
@@ -131,7 +130,7 @@ class CrossAttention(_MultiHead):
     def place_memory(
         self, kv: Tensor, *, position: AttentionPosition, k_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """kv_proj's map of the memory [B,S,2D], its positions [S] -> keys and values of `forward`.
+        """kv_proj of the memory [B,S,2D], positions [S] -> the keys and values for `forward`.
 
         Keys [B,H,S,R], rotated where the scheme rotates, and values [B,H,S,Dh].
         """

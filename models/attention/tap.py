@@ -9,13 +9,13 @@ from models.positional_encodings.base import Kind
 
 
 class AttentionTap:
-    """Handed down a forward pass: every attention on the way leaves its weights here.
+    """Collects the weights of every attention that a forward pass hands it to.
 
-    It is None where nobody asks, and then nothing is allocated.
+    Where nobody asks for weights, None is passed and nothing is allocated.
     """
 
     def __init__(self, kinds: Collection[Kind] = ("encoder", "decoder", "cross")) -> None:
-        self.kinds = kinds  # of which the weights are kept
+        self.kinds = kinds  # whose weights are kept
         self._records: dict[tuple[Kind, int], Tensor] = {}
 
     def record(self, kind: Kind, layer: int, weights: Tensor) -> None:

@@ -23,7 +23,7 @@ from models.linear import weights_fixed
 
 
 class Pool:
-    """The best hypotheses of each sentence that do not live on: at most K, best first."""
+    """The best hypotheses of each sentence that no longer grow: at most K, best first."""
 
     def __init__(
         self, batch: int, beam_size: int, longest: int, eos_id: int, device: torch.device
@@ -34,7 +34,7 @@ class Pool:
         self.ids = torch.full((batch, beam_size, longest), eos_id, device=device)
 
     def add(self, log_probs: Tensor, penalty: float, ids: Tensor) -> None:
-        """Offer candidates: log_probs [B,N], -inf is none; ids [B,N,T] without EOS."""
+        """Offer candidates: log_probs [B,N], -inf for none; ids [B,N,T] without EOS."""
         scores = torch.cat((self.scores, log_probs / penalty), dim=1)
         self.scores, index = scores.topk(self.scores.shape[1], dim=1)
         self.log_probs = torch.cat((self.log_probs, log_probs), dim=1).gather(1, index)
@@ -47,7 +47,7 @@ class Pool:
         self.ids = self.ids[rows]
 
     def hypotheses(self, rows: list[int], *, finished: bool) -> list[list[Hypothesis]]:
-        """What it holds for the given sentences."""
+        """The hypotheses it holds for the given sentences."""
         fields = (self.ids, self.log_probs, self.scores)
         return [
             [
@@ -67,8 +67,8 @@ def _before(eos_id: int, ids: list[int]) -> tuple[int, ...]:
 class Extension:
     """What one step makes of the K hypotheses of each sentence, [B,K] each, best first.
 
-    ended: the log-probabilities of those that end in EOS, -inf elsewhere; live: of those that go
-    on, each from its `origin` with its `token`.
+    ended: the log-probabilities of those that end in EOS, -inf elsewhere. live: those of the ones
+    that go on, each from its `origin` with its `token`.
     """
 
     ended: Tensor
@@ -90,14 +90,14 @@ class Extension:
 def extend(
     live: Tensor, log_probs: Tensor, eos_id: int, *, deduction: Tensor | None = None
 ) -> Extension:
-    """Of the 2K best candidates those that end, where they are among the first K, and K that go on.
+    """From the 2K best candidates, those of the first K that end, and the best K that go on.
 
-    live [B,K] sums of log-probabilities, log_probs [B,K,V] of the next token. `deduction` [B,1,V]
-    is taken off the log-probabilities where candidates are ranked, and there alone.
+    live [B,K]: sums of log-probabilities; log_probs [B,K,V]: of the next token. `deduction` [B,1,V]
+    is subtracted from the log-probabilities for ranking candidates, and there alone.
     """
     beam_size = live.shape[1]
     ranked_by = log_probs if deduction is None else log_probs - deduction
-    # The best 2K of a sentence are among the best 2K of each of its beams: a float64 [K,V] is not.
+    # The best 2K of a sentence are among the best 2K of each beam: no float64 [K,V] is needed.
     n_each = min(2 * beam_size, log_probs.shape[-1])
     top, top_tokens = best_tokens(ranked_by, n_each)
     candidates = (live[:, :, None] + top).flatten(1)
@@ -155,22 +155,22 @@ def beam_search(
     Each step extends the K live hypotheses of a sentence to the 2K best candidates. Those among the
     first K that end in EOS go to a pool of finished hypotheses, and the best K others live on. A
     sentence is done when n_best are finished and no live hypothesis can still overtake the last of
-    these: log-probabilities only fall, so a live one ends at most at its present sum over the
-    penalty of the longest length. A single beam ends with its first EOS, so that it is greedy
-    search: the runner-up of that step was never its hypothesis. Hypotheses cut off at the length
-    limit rank behind finished ones.
+    these. Log-probabilities only fall, so the final score of a live one is at most its present sum
+    over the penalty of the longest length. A single beam ends with its first EOS, so that it is
+    greedy search: the runner-up of that step was never its hypothesis. Hypotheses cut off at the
+    length limit rank behind finished ones.
 
     With groups this is diverse beam search (Vijayakumar et al. 2016, algorithm 1 with Hamming
-    diversity). Each group is a beam search of K = beam_size / groups; at each step they choose one
-    after the other, by log-probability less `strength` for every hypothesis of an earlier group
-    that goes on with the same token. The deduction steers the choice alone: it enters no score.
+    diversity). Each group is a beam search of K = beam_size / groups. At each step the groups
+    choose one after the other, by log-probability minus `strength` for every hypothesis of an
+    earlier group that goes on with the same token. The deduction enters no score.
 
-    `watch` is told of every step of every group: the log-probabilities [B,K,V] of the next tokens,
-    what `extend` made of them, and which sentences are settled by it [B].
+    `watch` gets every step of every group: the log-probabilities [B,K,V] of the next tokens, what
+    `extend` made of them, and which sentences are settled by it [B].
 
     n_best is at most beam_size, which is a multiple of groups.
     """
-    if beam_size == 1 and watch is None:  # of equal tokens, which bfloat16 has many, the same
+    if beam_size == 1 and watch is None:  # the same choice of ties, which bfloat16 has many of
         return greedy_search(model, src, limits)
     device, batch, size, eos_id = src.device, src.shape[0], beam_size // groups, limits.eos_id
     max_lengths = limits.max_lengths(src, model.pad_id)
@@ -205,7 +205,7 @@ def beam_search(
                 settled |= step.ended[:, 0] > -torch.inf
             if watch is not None:
                 watch(of_group, step, settled)
-            # Where a group is settled it has no live hypothesis any more.
+            # A settled group has no live hypothesis any more.
             live = step.live.masked_fill(settled[:, None], -torch.inf)
             group.ids = step.live_ids(group.ids)
             if taken is not None:
@@ -242,12 +242,12 @@ def beam_search(
 
 
 def _together(of_groups: list[Tensor]) -> Tensor:
-    """What each group has, [B,K] each, for the whole beam."""
+    """The tensors of all groups, [B,K] each, joined for the whole beam."""
     return of_groups[0] if len(of_groups) == 1 else torch.cat(of_groups, dim=1)
 
 
 def _best_of(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """The different ones, best first; those cut off at the limit behind the others."""
+    """The distinct ones, best first; those cut off at the limit come after the others."""
     different: dict[tuple[bool, tuple[int, ...]], Hypothesis] = {}
     for hypothesis in hypotheses:
         different.setdefault((hypothesis.finished, hypothesis.ids), hypothesis)

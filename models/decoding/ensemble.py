@@ -31,8 +31,8 @@ class Ensemble(nn.Module):
     """M models of one vocabulary under the search protocol (`models/decoding/protocol.py`).
 
     The next token has the normalised geometric mean of the models' probabilities, p(y) ~ exp(1/M
-    sum_m log p_m(y)). A model's log-probabilities are its logits less a constant of the row, and so
-    the mean of the logits says the same: the log_softmax of the search is the one normalisation.
+    sum_m log p_m(y)). A model's log-probabilities are its logits minus a constant of the row. So
+    the mean of the logits is enough, and the log_softmax of the search is the one normalisation.
     Shapes and position schemes may differ. Raises ValueError for models of different vocabularies.
     """
 

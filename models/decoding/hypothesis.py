@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 _WIDTH = 100  # tokens in a part of the vocabulary, see `best_tokens`
-# Log-probabilities, below which a search in parts takes longer to begin than it saves.
+# With fewer log-probabilities than this, a search in parts costs more than it saves.
 _MANY = 65_536
 
 
@@ -37,8 +37,7 @@ class Limits:
     def max_lengths(self, src: Tensor, pad_id: int) -> Tensor:
         """How many tokens (EOS included) a translation of each sentence of src [B,S] may have, [B].
 
-        min(max_len, max_len_ratio * source tokens + 10), for each sentence by itself: what is
-        translated beside it does not change it.
+        min(max_len, max_len_ratio * source tokens + 10), whatever else is in the batch.
         """
         n_source = (src != pad_id).sum(dim=1)
         return (n_source.double() * self.max_len_ratio).long().add(10).clamp(max=self.max_len)
@@ -55,23 +54,23 @@ def never_generated(*, pad_id: int, bos_id: int, eos_id: int) -> tuple[int, ...]
 
 
 def steps_between_looks(device: torch.device) -> int:
-    """How often a search asks which sentences have ended: a GPU makes it wait for the answer."""
+    """Steps between two checks for ended sentences: on a GPU a check waits for the device."""
     return 1 if device.type == "cpu" else 8
 
 
 def allowed_log_probs(logits: Tensor, never: Tensor) -> Tensor:
-    """logits [...,V], which may be overwritten -> log-probabilities, the ids `never` ruled out."""
+    """logits [...,V], which may be overwritten -> log-probabilities, -inf for the ids `never`."""
     exact = logits if logits.dtype == torch.float64 else logits.float()
-    out = exact if exact.device.type == "cpu" else None  # no other memory is as near
+    out = exact if exact.device.type == "cpu" else None  # reuse memory that the cache holds
     return torch.log_softmax(exact, dim=-1, out=out).index_fill_(-1, never, -torch.inf)
 
 
 def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """log_probs [...,V] -> the n largest, best first, and their ids, [...,n] each.
 
-    Of many on a CPU in two stages, since topk and max take several times as long there as the
-    maxima of parts: the n best of a row lie in those n of its parts that have the largest maxima,
-    or in what is left over by parts of a width.
+    Many are searched in two stages on a CPU, where topk and max take several times as long as the
+    maxima of parts. The n best of a row lie in the n parts with the largest maxima, or in what is
+    left over after the last whole part.
     """
     vocab_size = log_probs.shape[-1]
     n_parts = vocab_size // _WIDTH
@@ -87,5 +86,5 @@ def best_tokens(log_probs: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def _largest(values: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Of equals max takes the first and topk any: one best token is the same in any batch."""
+    """Of equals max takes the first, topk any: a single best token is the same in any batch."""
     return values.max(dim=-1, keepdim=True) if n == 1 else values.topk(n, dim=-1)

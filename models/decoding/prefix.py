@@ -1,4 +1,4 @@
-"""Translations that begin as told: a model whose next token is given for the first few steps."""
+"""Translations with a given beginning: the next token of a model is forced for a few steps."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from models.decoding.protocol import SearchModel, SearchState
 
 @dataclass(slots=True)
 class PrefixState:
-    """The model's state, and the tokens that are still to come, [B,P]; -1 where none is."""
+    """The model's state, and the given tokens that are still to come, [B,P]; -1 for none."""
 
     inner: SearchState
     rest: Tensor
@@ -26,11 +26,11 @@ class PrefixState:
 
 @dataclass(frozen=True, slots=True)
 class Prefixed:
-    """A model under any search, whose hypotheses of a sentence begin with its prefix.
+    """A model, for any search, whose hypotheses of a sentence begin with its prefix.
 
-    prefix [B,P]: target ids, -1 behind those of a shorter one. A given token has probability 1, so
-    that scores and log-probabilities are of what follows: a prefix that the model finds improbable
-    would else be divided among ever more tokens, and the longest translation win.
+    prefix [B,P]: target ids, shorter ones padded with -1. A given token has probability 1, so that
+    scores and log-probabilities count what follows alone. Otherwise an improbable prefix would be
+    divided among ever more tokens, and the longest translation would win.
     """
 
     model: SearchModel

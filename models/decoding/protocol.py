@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class SearchState(Protocol):
-    """What a model remembers of the hypotheses so far. To a search it can be changed, not read."""
+    """A model's state for the hypotheses so far. A search can change it, not read it."""
 
     def reorder(self, beam_index: Tensor) -> None:
         """Beam k of each sentence goes on from its beam beam_index[b,k] ([B,K])."""
@@ -16,7 +16,7 @@ class SearchState(Protocol):
 
 
 class SearchModel(Protocol):
-    """Encodes a source once, then answers for the next token of every hypothesis."""
+    """Encodes a source once, then gives logits for the next token of every hypothesis."""
 
     @property
     def pad_id(self) -> int: ...

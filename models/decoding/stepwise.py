@@ -1,4 +1,4 @@
-"""Search without a choice among prefixes: the most probable token at each step, or one drawn."""
+"""Search without a choice among prefixes: each step takes the likeliest token or draws one."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,7 +25,7 @@ Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
 def greedy_search(model: SearchModel, src: Tensor, limits: Limits) -> list[list[Hypothesis]]:
-    """src [B,S] -> one hypothesis for each sentence, what beam search returns with one beam."""
+    """src [B,S] -> one hypothesis for each sentence, as beam search returns with one beam."""
 
     def choose(log_probs: Tensor, alive: Tensor, step: int) -> tuple[Tensor, Tensor]:
         best, tokens = best_tokens(log_probs, 1)
@@ -45,9 +45,9 @@ def sample_search(
 ) -> list[list[Hypothesis]]:
     """src [B,S] -> for each sentence n_samples independent translations, best score first.
 
-    Equal ones may be among them. log_prob is the model's own, without temperature and truncation.
-    All chance comes from the seed, the sentence's number in `numbers`, how many samples there are,
-    the sample and the step: what is translated beside it changes nothing.
+    Some may be equal. log_prob is the model's own, without temperature and truncation. The draws
+    depend on the seed, the sentence's number in `numbers`, n_samples, the sample and the step, and
+    not on the rest of the batch.
     """
     shape = (int(limits.max_lengths(src, model.pad_id).max()), n_samples)
     draws = np.stack(
@@ -69,7 +69,7 @@ def sample_search(
 def _search(
     model: SearchModel, src: Tensor, limits: Limits, n: int, choose: Choose
 ) -> list[list[Hypothesis]]:
-    """n hypotheses of each sentence, each by itself, until it ends or is as long as it may be."""
+    """n independent hypotheses of each sentence, each until it ends or reaches its limit."""
     device, batch, eos_id = src.device, src.shape[0], limits.eos_id
     max_lengths = limits.max_lengths(src, model.pad_id)
     never = never_generated(pad_id=model.pad_id, bos_id=limits.bos_id, eos_id=eos_id)
@@ -81,7 +81,7 @@ def _search(
     ids = torch.full((batch, n, longest), eos_id, device=device)
     log_prob = torch.zeros(batch, n, dtype=torch.float64, device=device)
     alive = torch.arange(batch, device=device)  # sentence behind each row of the state
-    # of these sentences: what becomes of ids and log_prob, and how long they may be
+    # of these sentences: the next ids and log_prob, and their length limits
     new_ids, total, room = ids.clone(), log_prob.clone(), max_lengths[:, None]
     shortest = int(max_lengths.min())
     ended = torch.zeros(batch, n, dtype=torch.bool, device=device)
@@ -119,10 +119,10 @@ def _search(
 def truncated(log_probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """log_probs [...,V] -> the probabilities to draw from and their tokens' ids, [...,N] each.
 
-    p ~ exp(log_prob / temperature). Of these the top_k most probable tokens (Fan et al. 2018), of
-    what they leave the nucleus: the fewest, from the most probable down, whose probability is at
-    least top_p (Holtzman et al. 2020, section 3.1). Each time the rest gets 0 and what is left is
-    normalised. In float64.
+    p ~ exp(log_prob / temperature). top_k keeps the most probable tokens (Fan et al. 2018). Of
+    these, top_p keeps the nucleus: the fewest tokens, from the most probable down, whose
+    probability is at least top_p (Holtzman et al. 2020, section 3.1). Each time the rest gets 0 and
+    the kept tokens are normalised. In float64.
     """
     top_k, top_p = sampling.top_k, sampling.top_p
     probs = (log_probs.double() / sampling.temperature).softmax(dim=-1)

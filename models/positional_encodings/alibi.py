@@ -19,7 +19,7 @@ def alibi_slopes(n_heads: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def _exponents(n_heads: int) -> list[float]:
-    """The slopes are two to the power of these, which bfloat16 has exactly up to 384 heads."""
+    """The base-2 logarithms of the slopes, which bfloat16 holds exactly up to 384 heads."""
     power = 1 << (n_heads.bit_length() - 1)
     exponents = [-8 * h / power for h in range(1, power + 1)]
     between = [-8 * h / (2 * power) for h in range(1, 2 * power, 2)]

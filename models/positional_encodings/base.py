@@ -30,7 +30,7 @@ def exact_dtype(dtype: torch.dtype) -> torch.dtype:
 class ExactParameters(nn.Module):
     """Its parameters stay in float32 or better where the model is cast to less.
 
-    For angles: what a frequency of about 1 loses in bfloat16 is a radian at position 500.
+    For angles: the error of a frequency of about 1 in bfloat16 is a radian at position 500.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -43,7 +43,7 @@ class ExactParameters(nn.Module):
 
 
 def least(*bounds: int | None) -> int | None:
-    """The bound that all of them keep to; None where there is none."""
+    """The least of the bounds; None where there is none."""
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
@@ -51,8 +51,8 @@ def least(*bounds: int | None) -> int | None:
 class Places:
     """Where the queries and keys of one attention stand, and which keys a query may see.
 
-    One object serves all layers of a stack during one forward pass (or one decoding step), so that
-    what depends on the places alone is computed once: see `once`.
+    One object serves all layers of a stack in one forward pass (or decoding step), so that what
+    depends on the places alone is computed once: see `once`.
     """
 
     q_positions: Tensor  # integers [Tq]
@@ -60,8 +60,8 @@ class Places:
     causal: bool = False  # a query sees no key at a later position
     newest: bool = False  # no key is later than any query, so that being causal takes no mask
     real_keys: Tensor | None = None  # bool, broadcast to [B,1,Tq,Tk], False at padding
-    # The first position and the one after the last, where they are all the integers in between,
-    # each perhaps several times: then nobody need ask the device what they are.
+    # The first position and the last plus 1, where every integer in between occurs, perhaps several
+    # times: the positions are then known without asking the device.
     q_span: Span | None = None
     k_span: Span | None = None
     _made: dict[Hashable, object] = field(default_factory=dict, init=False)
@@ -78,9 +78,9 @@ class Places:
         return self.once("distance", lambda: self.q_positions[:, None] - self.k_positions[None, :])
 
     def distances(self, clip: int | None = None) -> tuple[Tensor, Tensor]:
-        """Every distance i - j that occurs, in order, [N], and where each pair has its own [Tq,Tk].
+        """Every distance i - j that occurs, in order [N], and the index of each pair's [Tq,Tk].
 
-        With `clip` no distance is farther from 0 than that.
+        `clip` limits distances to -clip .. clip.
         """
         return self.once(("distances", clip), lambda: self._make_distances(clip))
 
@@ -95,7 +95,7 @@ class Places:
 
     @property
     def plainly_causal(self) -> bool:
-        """Causal over one and the same sequence, unpadded: a kernel needs only a flag for it."""
+        """Causal over a single unpadded sequence: a kernel needs only a flag for it."""
         return self.causal and self.real_keys is None and self.q_positions is self.k_positions
 
     @property
@@ -130,7 +130,7 @@ class InputPosition(nn.Module):
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x [B,T,D] after the multiplication with sqrt(d_model), positions [T] -> [B,T,D].
 
-        Of the type of x. Positions may also be [B,T], by row.
+        The result has the type of x. Positions may also be [B,T], by row.
         """
         return x
 
@@ -152,8 +152,8 @@ class AttentionPosition(nn.Module):
     def rotate_heads(self, qkv: Tensor, places: Places, state: Tensor | None = None) -> Heads:
         """q, k and v [B,T,3,H,Dh] of tokens at places.q_positions -> [B,H,T,R] twice, [B,H,T,Dh].
 
-        q and k are rotated: by `rotate`, by something faster that does the same, or by what
-        `token_state` says of these tokens.
+        q and k are rotated: by `rotate`, by a faster equivalent, or by the `token_state` of these
+        tokens.
         """
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
         at = places.q_positions
@@ -169,14 +169,14 @@ class AttentionPosition(nn.Module):
     def bias(self, places: Places) -> Tensor | None:
         """What is added to the scaled logits whatever q and k are, in float32 or better; or None.
 
-        Broadcasts to [B,H,Tq,Tk]. Asked for once a pass for all layers that share this module.
+        Broadcasts to [B,H,Tq,Tk]. Called once a pass for all layers that share this module.
         """
         return None
 
     def token_state(self, x: Tensor, last: Tensor | float = 0.0) -> Tensor | None:
         """What each head keeps of each token of x [B,T,D] beside its key, [B,H,T,...]; or None.
 
-        It may be a running sum: last [B,H,1,...] is that of the token before x, 0 where x begins.
+        It may be a running sum: last [B,H,1,...] is that of the token before x, 0 at the beginning.
         """
         return None
 
@@ -192,7 +192,7 @@ class AttentionPosition(nn.Module):
     def value_term(self, weights: Tensor, places: Places) -> Tensor:
         """weights [B,H,Tq,Tk] after dropout -> what is added to the output [B,H,Tq,Dh].
 
-        Asked for only where needs_weights is set.
+        Called only where needs_weights is set.
         """
         raise TypeError(f"{type(self).__name__} has no value term")
 
@@ -200,14 +200,14 @@ class AttentionPosition(nn.Module):
 class PositionScheme(nn.Module):
     """Owns the modules of one scheme and hands them out by place. The defaults are "none".
 
-    To share a module is to hand it out in several places: its parameters are saved here, once.
+    A shared module is handed out in several places; its parameters are saved here, once.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.no_input = InputPosition()
         self.no_attention = AttentionPosition()
-        # What limits each side, where something does: `build_scheme` has it from the section.
+        # The bound on each side that has one: `build_scheme` takes it from the section.
         self.bounds: dict[Side, Bound] = {}
 
     def input(self, side: Side) -> InputPosition:
@@ -217,7 +217,7 @@ class PositionScheme(nn.Module):
         return self.no_attention
 
     def encoder_only(self) -> None:
-        """Let go of what serves the decoder and its input."""
+        """Drop what serves the decoder and its input."""
 
     def positions(self, side: Side, start: int, end: int, device: torch.device) -> Tensor:
         """The positions [end - start] of the tokens start .. end-1 of a sequence."""
@@ -272,7 +272,7 @@ class AttentionScheme(PositionScheme):
 
 
 class SchemeAround(PositionScheme):
-    """Hands out what `inner` does; what derives from it changes a part of that."""
+    """Hands out what `inner` does; a subclass changes a part of that."""
 
     def __init__(self, inner: PositionScheme) -> None:
         super().__init__()
@@ -286,10 +286,10 @@ class SchemeAround(PositionScheme):
 
 
 class SharedScheme(AttentionScheme):
-    """Both self-attentions, a layer each, on what the layers of a stack share.
+    """A module for each layer of both self-attentions, on one that the layers of a stack share.
 
-    `n_layers` and `shared` are the encoder's and the decoder's. Each of `shared`, or None, is saved
-    once, as `<stack>_<name>`.
+    `n_layers` and `shared` are the encoder's and the decoder's. Each of `shared`, which may be
+    None, is saved once, as `<stack>_<name>`.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class CombinedScheme(PositionScheme):
 
 
 class PairedScheme(PositionScheme):
-    """One scheme for the encoder and its input, another for the decoder; none in between."""
+    """One scheme for encoder and source, another for decoder and target; cross-attention: none."""
 
     def __init__(self, *, encoder: PositionScheme, decoder: PositionScheme) -> None:
         super().__init__()
@@ -42,9 +42,9 @@ class PairedScheme(PositionScheme):
 
 
 class InterleavedScheme(PositionScheme):
-    """By layer: one scheme in every n-th of a stack, and another in the others.
+    """One scheme in every n-th layer of a stack, and another in the others.
 
-    Each counts its own layers from 0. Yang et al. 2025 (RNoPE), with no positions in every n-th.
+    Each counts its own layers from 0. Yang et al. 2025 (RNoPE) have no positions in every n-th.
     """
 
     def __init__(self, *, others: PositionScheme, nth: PositionScheme, every: int) -> None:

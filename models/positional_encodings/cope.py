@@ -19,7 +19,7 @@ def cope_positions(qk_logits: Tensor, allowed: Tensor, n_positions: int) -> Tens
     """p_ij of scaled logits q.k, for keys in the order of their positions; in float32 or better.
 
     qk_logits [B,H,Tq,Tk]; allowed: bool, broadcast to it, True where the gate counts, that is for
-    real keys up to the query -> [B,H,Tq,Tk], without meaning but finite where allowed is False.
+    real keys up to the query -> [B,H,Tq,Tk], meaningless but finite where allowed is False.
     """
     gates = qk_logits.to(exact_dtype(qk_logits.dtype)).sigmoid() * allowed
     return gates.flip(-1).cumsum(-1).flip(-1).clamp(max=n_positions - 1)
@@ -50,7 +50,7 @@ class Cope(AttentionPosition):
         self.table = nn.Parameter(0.02 * torch.randn(n_positions, head_dim))
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
-        # Not places.mask: that of a single query takes for granted that nothing follows it.
+        # Not places.mask: for a single query it assumes that no key follows.
         allowed = places.once("cope", lambda: _countable(places))
         qk_logits = torch.matmul(q, k.transpose(-2, -1)) * self.logit_scale(q.shape[-1], places)
         return cope_logits(q, qk_logits, self.table, allowed)

@@ -1,10 +1,10 @@
 """DAPE, data-adaptive positions (Zheng et al. 2024): a small network adapts a bias to the logits.
 
-With A = q.k / sqrt(Dh) and a bias B of any other scheme, of a query and a key in all H heads:
+With A = q.k / sqrt(Dh) and the bias B of another scheme, for one query and key in all H heads:
 
     logits = A + B + f(A, B)        f(A, B) = W2 leaky_relu(W1 [A; B] + b1)
 
-W2 has no bias of its own, which the softmax would not see: the authors' program has one.
+W2 has no bias, since the softmax would not see it; the authors' program has one.
 """
 
 import torch

@@ -7,15 +7,15 @@ stack, K^r = P W_kr and Q^r = P W_qr of a layer:
     delta(i,j) = clip(i - j + k, 0, 2k - 1)
 
 The second term is "content to position" (c2p), the third "position to content" (p2c); with one of
-them left out the factor is 1/sqrt(2 Dh). The third is indexed by delta(j,i), as the paper writes
-it; the published programs take delta(i,j), which is another model: the same table with its rows
-mirrored, save at the clip, where the other end of the table is the one that distances share.
+them left out the factor is 1/sqrt(2 Dh). The third is indexed by delta(j,i), as in the paper. The
+published programs take delta(i,j), which is another model: the table has its rows mirrored, except
+at the clip, where clipped distances share the other end of the table.
 
 Logarithmic buckets (DeBERTa v2): with k buckets to a side and m = k/2, distances up to m keep a row
 each; a longer one x, up to max_distance - 1, goes to bucket
-m + ceil((m - 1) ln(x/m) / ln((max_distance - 1)/m)); what lies beyond goes to bucket k, which the
-clip in delta joins to the last on one side. The bucket stands for |i - j| in delta, with its sign.
-Bounds are computed in whole numbers: no logarithm is rounded across one.
+m + ceil((m - 1) ln(x/m) / ln((max_distance - 1)/m)). Longer ones go to bucket k, which the clip in
+delta joins to the last on one side. In delta the bucket replaces |i - j|, with the sign of i - j.
+Bounds are computed in integers, so that no logarithm is rounded across one.
 """
 
 from functools import cache
@@ -45,7 +45,7 @@ def log_bucket(
 ) -> Tensor:
     """Integers i - j of any shape -> signed buckets, from -n_buckets to n_buckets.
 
-    bounds: those of `log_bucket_bounds`, if they are at hand.
+    bounds: those of `log_bucket_bounds`, if already computed.
     """
     if bounds is None:
         bounds = torch.tensor(log_bucket_bounds(n_buckets, max_distance), device=distance.device)
@@ -125,7 +125,7 @@ def deberta_logits(
 class Deberta(AttentionPosition):
     """One layer: its own W_kr (c2p) and W_qr (p2c), without bias, on the table of the stack.
 
-    Only the rows that are asked for are projected. W_kr and W_qr start Xavier-uniform.
+    Only the rows in use are projected. W_kr and W_qr start Xavier-uniform.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Deberta(AttentionPosition):
         return total * self.logit_scale(q.shape[-1], places)
 
     def _needed(self, places: Places, term: Literal["c2p", "p2c"]) -> tuple[Tensor, Tensor]:
-        """The rows of the table that are asked for, and the index into those."""
+        """The rows of the table in use, and the index into them."""
         reach, buckets = self.max_distance, self.log_buckets
         distances, index = places.distances(reach)
 

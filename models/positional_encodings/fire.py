@@ -3,9 +3,9 @@
     bias_ij = MLP(psi(i - j) / psi(max(L, i))),    psi(x) = ln(|c x| + 1),    c and L trained
 
 The network's input stays between 0 and 1 at any length. The paper has causal models. Here a key may
-also stand behind its query: psi(|i - j|) / psi(max(L, i, j)) is the paper's formula wherever a
-causal mask allows attention, and stays within 1 everywhere else. Positions alone enter, never a
-sequence's length: padding changes nothing.
+also come after its query: psi(|i - j|) / psi(max(L, i, j)) is the paper's formula wherever a causal
+mask allows attention, and stays within 1 everywhere else. Only positions enter, never the length of
+a sequence, so that padding changes nothing.
 """
 
 import torch
@@ -53,7 +53,7 @@ def fire_bias(
 class Fire(AttentionPosition):
     """c, L and a network 1 -> width -> H, evaluated for every pair.
 
-    L is threshold times a trained factor, as an optimizer's steps are small.
+    L is threshold times a trained factor, since an optimizer's steps are small.
     """
 
     def __init__(

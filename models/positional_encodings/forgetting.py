@@ -1,7 +1,7 @@
 """FoX, the forgetting transformer (Lin et al. 2025): heads forget at a rate that the tokens set.
 
 Token l lets a head keep the fraction f_l = sigmoid(w . x_l + b) of what lies before it. A query at
-i sees a key at j through all the tokens between, the query's own included and the key's own not:
+i sees a key at j through the tokens between them, with its own token and without the key's:
 
     logits_ij = q_i . k_j / sqrt(Dh) + D_ij      D_ij = sum_{l=j+1..i} ln f_l
 
@@ -26,7 +26,7 @@ def fox_bias(log_gates: Tensor, n_queries: int) -> Tensor:
 
 
 def fox_bias_of_sums(total: Tensor, n_queries: int) -> Tensor:
-    """`fox_bias` from the running sums of ln f [B,H,Tk] -> [B,H,n_queries,Tk]; raises as that."""
+    """`fox_bias` from the running sums of ln f [B,H,Tk] -> [B,H,n_queries,Tk]; raises the same."""
     n_keys = total.shape[-1]
     if n_queries > n_keys:
         raise ValueError(f"{n_queries} queries cannot be the last of {n_keys} tokens")

@@ -17,7 +17,7 @@ GREATEST_POWER = 2.0
 
 
 def _prepare(distance: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-    """|distance| and the parameters [H], these ready to broadcast over it, in one type."""
+    """|distance|, and the parameters [H] shaped to broadcast over it, in one type."""
     dtype = exact_dtype(torch.promote_types(parameters[0].dtype, parameters[1].dtype))
     shape = (-1, *[1] * distance.dim())
     return distance.abs().to(dtype), *(p.to(dtype).view(shape) for p in parameters)
@@ -43,9 +43,9 @@ def kerple_power_bias(distance: Tensor, a: Tensor, p: Tensor) -> Tensor:
 
 
 class _Within(torch.autograd.Function):
-    """x.clamp(low, high) that lets a gradient pass from outside if its descent leads back inside.
+    """x.clamp(low, high); outside, a gradient passes where its descent leads back inside.
 
-    The plain clamp would hold a parameter outside forever, and clamping the parameter itself would
+    A plain clamp would hold a parameter outside forever, and clamping the parameter itself would
     change it in a forward pass.
     """
 
@@ -67,7 +67,7 @@ def kept_within(x: Tensor, low: float, high: float = torch.inf) -> Tensor:
 
     Under torch.compile every gradient passes: x may stray outside, but its value stays clamped.
     """
-    if torch.compiler.is_compiling():  # the compiler of torch 2.13 fails at a gradient of one's own
+    if torch.compiler.is_compiling():  # the compiler of torch 2.13 fails at a custom gradient
         return x + (x.clamp(low, high) - x).detach()
     return _Within.apply(x, low, high)
 
@@ -76,8 +76,8 @@ class Kerple(AttentionPosition):
     """The logarithmic or the power kernel, with p and a [H] of its own.
 
     The paper draws p from 0 .. 2 and a from 0 .. 1. Here they start at the centres of H equal parts
-    of these ranges, so that heads reach from almost no penalty to a steep one, however few there
-    are. As in the paper's code, no parameter acts with less than 0.01, no power with more than 2.
+    of these ranges, so that even few heads range from almost no penalty to a steep one. As in the
+    paper's code, no parameter acts with less than 0.01, and no power with more than 2.
     """
 
     def __init__(self, *, n_heads: int, form: Literal["log", "power"] = "log") -> None:

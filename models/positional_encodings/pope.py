@@ -1,7 +1,7 @@
 """PoPE, polar positions (Gopalakrishnan et al. 2025): content sets magnitudes, position angles.
 
-Every element c of q and k is a point of the plane, of magnitude softplus(.) and of an angle that
-knows nothing of the content, with a trained phase delta of the keys:
+Every element c of q and k is a point of the plane. Its magnitude is softplus(.), its angle does not
+depend on the content, and the angles of keys have a trained phase delta:
 
     logit_ts = sum_c softplus(q_tc) softplus(k_sc) cos((s - t) theta_c + delta_c) / sqrt(Dh)
 
@@ -32,8 +32,8 @@ def polar(x: Tensor, angles: Tensor) -> Tensor:
 class Pope(AttentionPosition):
     """The phases of one layer, delta [H,Dh], clamped to [-2 pi, 0]. They start at 0.
 
-    That is at the bound: half of them would be driven past it at once, and held there forever if
-    the clamp gave them no gradient.
+    0 is a bound: training would drive half of them past it at once, and they would stay there
+    forever if the clamp gave them no gradient.
     """
 
     widening = 2

@@ -1,4 +1,4 @@
-"""Randomized positions (Ruoss et al. 2023): increasing numbers of a long range for 0, 1, 2, ..."""
+"""Randomized positions (Ruoss et al. 2023): increasing numbers from a long range, not 0, 1, 2..."""
 
 import torch
 from torch import Tensor

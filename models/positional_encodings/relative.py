@@ -1,4 +1,4 @@
-"""What biases by distance share: one value for each distance."""
+"""Shared by biases of the distance: one value for each distance."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ from models.positional_encodings.base import Places
 def by_distance(places: Places, values: Callable[[Tensor], Tensor]) -> Tensor:
     """values(i - j) for every pair of places, [H,Tq,Tk]: computed once for each distance.
 
-    values: distances [N], integers -> [H,N], each column from its own distance alone. Where none
-    can occur twice (the single query of a decoding step), it gets them as they come.
+    values: distances [N], integers -> [H,N], each column from its own distance alone. Where no
+    distance can occur twice (the single query of a decoding step), it gets them as they come.
     """
     shape = places.distance.shape
     if min(shape) == 1:

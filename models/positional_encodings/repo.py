@@ -2,8 +2,8 @@
 
     r_t = silu(W_g x_t) * (W_c x_t)        z_t = W_z r_t, one number for each head
 
-and q_t and k_t turn by z_t theta, as they turn by t theta in RoPE. A token's z knows nothing of
-where it stands: that is for the layers below, whose positions are plain.
+and q_t and k_t turn by z_t theta, as they turn by t theta in RoPE. A token's z does not depend on
+where it stands: the layers below, which have plain positions, supply that.
 """
 
 import torch

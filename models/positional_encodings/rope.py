@@ -1,4 +1,4 @@
-"""RoPE: q and k turn by an angle that grows with position; their product knows the distance alone.
+"""RoPE: q and k turn by an angle that grows with position; their product depends on the distance.
 
 Su et al. 2021, "RoFormer", equations 14-16 and 34.
 """
@@ -34,8 +34,7 @@ def inverse_frequencies(
 ) -> Tensor:
     """theta_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, as [dim/2], in radians a position.
 
-    Not to be written to: all who ask for the same get the same tensor. Raises ValueError for an odd
-    dim.
+    Do not write to it: equal calls get the same tensor. Raises ValueError for an odd dim.
     """
     if dim % 2:
         raise ValueError(f"a rotation turns pairs of dimensions: dim = {dim} must be even")
@@ -50,7 +49,7 @@ def _powers(dim: int, base: float, dtype: torch.dtype, device: torch.device | st
 
 @lru_cache(maxsize=64)
 def _held_powers(dim: int, base: float, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    with torch.inference_mode(False):  # whoever asks first, a training may be next
+    with torch.inference_mode(False):  # a training may use it after the first caller
         return _powers(dim, base, dtype, device)
 
 
@@ -91,8 +90,8 @@ def rotate(
     Args:
         theta: radians a position, [Dh/2], or [...,1,Dh/2] by head or by row.
         layout, magnitude: see `rotate_by`.
-        form: "auto" is the faster one, which on a CPU is the complex one where the pairs lie side
-            by side; torch's compiler takes real numbers alone.
+        form: "auto" is the faster one: complex on a CPU where the pairs lie side by side, else
+            real. torch's compiler takes real numbers alone.
     """
     exact = exact_dtype(theta.dtype)
     angles = positions.to(exact)[:, None] * theta.to(exact)
@@ -100,7 +99,7 @@ def rotate(
 
 
 def form_for(x: Tensor, form: Form, layout: Layout) -> Form:
-    """What "auto" stands for."""
+    """The form, "real" or "complex", that "auto" stands for."""
     if form != "auto":
         return form
     plain = x.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -126,10 +125,10 @@ def rotate_by(
 
 
 def rotation(angles: Tensor, magnitude: float | Tensor, layout: Layout, form: Form) -> Tensor:
-    """What `turned` takes for angles [...,Dh/2]: complex numbers of that shape, or real matrices.
+    """The factor for `turned` by angles [...,Dh/2]: complex numbers of that shape, or matrices.
 
-    Matrices [...,Dh/2,2,2]: row i is what a pair's number i adds to both. They lie in memory as the
-    pairs of `layout` do.
+    Real matrices [...,Dh/2,2,2]: row i is what element i of a pair adds to both. They lie in memory
+    as the pairs of `layout` do.
     """
     angles = angles.to(exact_dtype(angles.dtype))
     if form == "complex":
@@ -152,7 +151,7 @@ def turned(x: Tensor, by: Tensor, layout: Layout) -> Tensor:
         numbers = torch.view_as_complex if plain else lambda x: torch.complex(*x.unbind(dim))
         out = torch.view_as_real(numbers(pairs.to(exact)) * by).to(x.dtype)
         return (out if plain else out.mT).flatten(-2)
-    # On a CPU halves of a head are the faster to take each for itself.
+    # On a CPU it is faster to take each half of a head by itself.
     in_halves = layout == "half" and x.device.type == "cpu"
     if in_halves or by.requires_grad or torch.compiler.is_compiling():
         a, b = pairs.to(exact).unbind(dim)
@@ -187,7 +186,7 @@ class Rotary(AttentionPosition):
     has the h-th slice of the frequencies of d_model, as the original project did by rotating before
     the split. share: see `fastest`; clipped: see `softly_clipped`; layout and form: see `rotate`.
 
-    stretch gives what becomes of the frequencies [dim/2] of the paper: `rope_scaling.py` has some
+    stretch maps the frequencies [dim/2] of the paper to those in use; `rope_scaling.py` has some
     rules. gain multiplies the rotated q and the rotated k, so the logits by its square.
     """
 
@@ -226,12 +225,12 @@ class Rotary(AttentionPosition):
         return rotate(x, positions, by_head, layout=layout, magnitude=magnitude, form=form)
 
     def clip(self, theta: Tensor) -> Tensor:
-        """theta [...,n], fast to slow, with the slow ones at rest or slower, as is asked for."""
+        """theta [...,n], fast to slow, with the slow ones at rest or slower, as configured."""
         theta = fastest(theta, self.share)
         return softly_clipped(theta, self.clipped) if self.clipped else theta
 
     def frequencies(self, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Those of dim dimensions, [dim/2], 0 where a pair does not turn."""
+        """The frequencies of dim dimensions, [dim/2], 0 where a pair does not turn."""
         exact = exact_dtype(dtype)
         theta = inverse_frequencies(dim, base=self.base, dtype=exact, device=device)
         return self.clip(self.stretch(theta) if self.stretch else theta).to(dtype)
@@ -241,7 +240,7 @@ class Rotary(AttentionPosition):
         return self.frequencies(self.rotated_dim(x), exact_dtype(x.dtype), x.device)
 
     def magnitude(self, x: Tensor, positions: Tensor, role: Role) -> float | Tensor:
-        """What multiplies a rotated q or k [B,H,T,Dh] at positions [T]: [T,Dh/2] or one number."""
+        """The factor of a rotated q or k [B,H,T,Dh] at positions [T]: [T,Dh/2] or one number."""
         return self.gain
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
@@ -271,9 +270,9 @@ class Rotary(AttentionPosition):
 
 
 class LearnedRotary(ExactParameters, Rotary):
-    """Rotary whose every head trains ln theta, [H,Dh/2], from that of the paper.
+    """Rotary with a trained ln theta in every head, [H,Dh/2], which starts at the paper's.
 
-    Takes the arguments of `Rotary` but for stretch, gain and rope_dim.
+    Takes the arguments of `Rotary` except stretch, gain and rope_dim.
     """
 
     def __init__(self, *, n_heads: int, head_dim: int, **rotation: Any) -> None:

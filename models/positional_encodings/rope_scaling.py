@@ -69,7 +69,7 @@ def yarn_frequencies(
         return dim * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))
 
     low = max(math.floor(index_of(beta_fast)), 0)
-    # Never a ramp that falls: where no pair turns even beta_slow times, all but pair 0 is 1.
+    # The ramp never falls: where no pair turns even beta_slow times, it is 1 for all but pair 0.
     high = max(min(math.ceil(index_of(beta_slow)), dim - 1), low + 0.001)
     index = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
     ramp = ((index - low) / (high - low)).clamp(0, 1)  # 0 keeps theta_i, 1 takes theta_i / s
@@ -92,15 +92,15 @@ class DynamicNtkRotary(Rotary):
 
     A key that was cached rotated by theta(l) would be wrong as soon as l grows. So `rotate` always
     turns by the unscaled theta, and the logits are put right afterwards. Rotations compose:
-    R(m theta(l)) = R(m delta) R(m theta) with delta = theta(l) - theta, so what is missing is
+    R(m theta(l)) = R(m delta) R(m theta) with delta = theta(l) - theta, so the logits lack
     scale (R(i delta) q . R(j delta) k - q . k), of the rotated q and k; zero while l <= L.
 
     l depends neither on padding, nor on the rest of the batch, nor on whether decoding is
-    incremental. In a causal attention every query has its own, l = i + 1: that of a decoder that
-    caches keys unrotated and turns them all anew at each step; queries past L are taken one by one.
-    Otherwise every row has its own, the position after its last real key.
+    incremental. In causal attention every query has its own l = i + 1, as in a decoder that caches
+    keys unrotated and turns them all anew at each step; queries past L are taken one by one.
+    Otherwise every row has its own: the position after its last real key.
 
-    Takes the arguments of `Rotary` but for stretch and gain.
+    Takes the arguments of `Rotary` except stretch and gain.
     """
 
     def __init__(self, *, factor: float, trained_length: int, **rotation: Any) -> None:

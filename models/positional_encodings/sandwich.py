@@ -18,7 +18,7 @@ def sandwich_bias(
     """(sum_{j=1..width/2} cos(distance base^(-2j/width)) - width/2) / (8h/H) for heads h = 1..H.
 
     distance i - j [...] -> [H,...] in dtype, float32 or better. 0 at distance 0 and never positive.
-    width, an even number, is that of the sinusoids whose product this is, free of the model's.
+    width, an even number, is that of the sinusoids, independent of the model's.
     """
     dtype = exact_dtype(dtype)
     pairs = torch.arange(1, width // 2 + 1, dtype=dtype, device=distance.device)

@@ -2,10 +2,10 @@
 
     turn_t = sum_{l <= t} (W x_l + b)        q_t and k_t turn by theta * turn_t, pair by pair
 
-with W of low rank and theta of RoPE, so that a query at i meets a key at j by the angle theta
-times the steps of the tokens j+1 .. i. Tokens that all take the same steps b are RoPE with
-frequencies theta * b. Without what the authors' code puts before the sum: a convolution over four
-tokens, normalised inputs, optionally a gate.
+with W of low rank and theta of RoPE. The angle between a query at i and a key at j is theta times
+the sum of the steps of tokens j+1 .. i. If all tokens take the same steps b, this is RoPE with
+frequencies theta * b. Left out is what the authors' code puts before the sum: a convolution over
+four tokens, normalised inputs, optionally a gate.
 """
 
 import torch

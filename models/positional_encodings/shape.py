@@ -1,8 +1,8 @@
 """SHAPE (Kiyono et al. 2021): in training a sentence begins at a random position.
 
 Every sentence draws an offset k from 0 .. K, source and target each their own, and its token t
-stands at t + k. What absolute positions a sentence has then says nothing, and the model learns to
-look at differences. Outside of training k = 0.
+stands at t + k. Absolute positions then carry no information, and the model learns to look at
+differences. Outside training k = 0.
 """
 
 import torch
@@ -18,7 +18,7 @@ def shifted(positions: Tensor, n_rows: int, max_shift: int) -> Tensor:
 
 
 class ShiftedInput(InputPosition):
-    """What `inner` adds, in training at shifted positions."""
+    """Adds what `inner` does, in training at shifted positions."""
 
     def __init__(self, inner: InputPosition, max_shift: int) -> None:
         super().__init__()

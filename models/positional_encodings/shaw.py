@@ -57,7 +57,7 @@ def shaw_values(
 class Shaw(AttentionPosition):
     """The tables of one layer, shared by its heads: for the keys and, with `values`, the values.
 
-    They start Xavier-uniform, as the projections they stand beside: a fraction of q.k at first.
+    They start Xavier-uniform, as the projections beside them: a fraction of q.k at first.
     """
 
     def __init__(self, *, head_dim: int, clip: int, values: bool = True) -> None:

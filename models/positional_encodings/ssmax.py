@@ -1,10 +1,10 @@
-"""SSMax, scalable softmax (Nakanishi 2025): logits grow with the logarithm of what is attended to.
+"""SSMax, scalable softmax (Nakanishi 2025): logits grow with the logarithm of the number of keys.
 
-Of a query that sees n keys, with logits z and a trained s for each head and layer:
+For a query that sees n keys, with logits z and a trained s for each head and layer:
 
     weight_j = n^(s z_j) / sum_l n^(s z_l) = softmax_j(s ln n z)
 
-A softmax over more keys is flatter; s ln n makes up for it. With s = 1/ln n it is the softmax.
+A softmax over more keys is flatter; s ln n makes up for it. s = 1/ln n gives the plain softmax.
 """
 
 from typing import cast

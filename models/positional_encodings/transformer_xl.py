@@ -5,8 +5,8 @@ sinusoids of the integer t, which may be negative (sines in the first half, cosi
 
     logits_ij = [(q_i + u) . k_j + (q_i + v) . W_kR R_(i-j)] / sqrt(Dh)
 
-R is projected once for each distance that occurs and the products are gathered by distance, which
-takes the place of the papers' "relative shift" and holds for any positions.
+R is projected once for each distance that occurs, and the products are gathered by distance. This
+replaces the papers' "relative shift" and holds for any positions.
 """
 
 import torch
@@ -24,7 +24,7 @@ def relative_sinusoids(
     base: float = 10000.0,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """R_t of every distance i - j that occurs, and where each pair finds its own.
+    """R_t of every distance i - j that occurs, and the index of each pair's.
 
     Integers [Tq] and [Tk] -> (R [N,d_model], index [Tq,Tk]) with R[index[i,j]] = R_(i-j).
     """
@@ -33,12 +33,12 @@ def relative_sinusoids(
 
 
 def xl_content_logits(k: Tensor, u: Tensor) -> Tensor:
-    """What a key is whatever the query: u . k / sqrt(Dh). k [B,H,Tk,Dh], u [H,Dh] -> [B,H,1,Tk]."""
+    """The term of the key alone: u . k / sqrt(Dh). k [B,H,Tk,Dh], u [H,Dh] -> [B,H,1,Tk]."""
     return torch.einsum("hd,bhkd->bhk", u, k)[:, :, None] * k.shape[-1] ** -0.5
 
 
 def xl_position_logits(q: Tensor, v: Tensor, projected: Tensor, index: Tensor) -> Tensor:
-    """What depends on the distance: (q + v) . (W_kR R) / sqrt(Dh).
+    """The term of the distance: (q + v) . (W_kR R) / sqrt(Dh).
 
     q [B,H,Tq,Dh], v [H,Dh], projected [N,H,Dh] = W_kR R split into heads, index [Tq,Tk] into its
     rows (see `relative_sinusoids`) -> [B,H,Tq,Tk].
@@ -72,7 +72,7 @@ def xl_logits(
 
 
 class HeadBiases(nn.Module):
-    """u and v [H,Dh], which stand for the query in terms without one; normal(0, 0.02) at first."""
+    """u and v [H,Dh], which take the query's place in terms without one; start normal(0, 0.02)."""
 
     def __init__(self, *, n_heads: int, head_dim: int) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ stack share, and b a bias of another scheme (T5's: TUPE-R, equation 8) or none (
 
     logits_ij = q_i . k_j / sqrt(2 Dh) + (U_Q p_i) . (U_K p_j) / sqrt(2 Dh) + b_ij
 
-Without equation 9, which gives all pairs with the [CLS] mark one value for each direction: here no
+Equation 9 is left out. It gives all pairs with the [CLS] mark one value for each direction; here no
 token stands for a sentence, and no position is special.
 """
 
@@ -31,7 +31,7 @@ class Tupe(AttentionPosition):
     """Table, norm and maps of one stack, for all of its layers; `relative` may add a bias.
 
     The table starts normal(0, 0.02), as the authors' does, U_Q and U_K Xavier-uniform. Past the
-    table there is no vector: `TranslationTransformer` holds to max_positions.
+    table there is no vector: `TranslationTransformer` enforces max_positions.
     """
 
     def __init__(

@@ -32,8 +32,8 @@ class XPos(Rotary):
     For causal attention only: zeta < 1, so zeta^((m-n)/S) decays with the distance to a key in the
     past (m > n), but grows without bound towards one in the future.
 
-    The powers are centred at position 0, always: any centre cancels in q.k, but only while q and k
-    share it, and cached keys cannot follow one that moves with the length, as in some public code.
+    The powers are always centred at position 0. Any centre cancels in q.k, but only while q and k
+    share it; cached keys cannot follow a centre that moves with the length, as in some public code.
     The price is range: with the defaults the key's factor leaves float16 past position 4,500 and
     float32 past 36,000.
     """
