@@ -1,4 +1,4 @@
-"""Length-bucketed batches, in an order that any run can take up again at any step.
+"""Length-bucketed batches, in an order that any run can resume at any step.
 
 The batches of a run are formed once; an epoch shuffles their order. One optimizer update takes a
 group of `accumulate` consecutive batches of that order. Batches are global: with several processes
@@ -24,8 +24,8 @@ from data.cache import TokenizedSplit
 from data.resampling import Resampler
 
 TENSORS = ("src", "tgt_in", "tgt_out", "indices", "flat")  # of a batch
-# Padded tokens for each sentence of an evaluation's or a search's batch: a few very long lines then
-# make smaller batches instead of filling the memory.
+# Padded tokens allowed for each sentence of a batch in evaluation or search: a few very long lines
+# then make smaller batches instead of filling the memory.
 TOKENS_OF_A_SENTENCE = 256
 BANDS = (2, 3, 4, 6, 8, 12, 16)  # widths, in batches, of the length bands that `form_batches` tries
 
@@ -34,15 +34,15 @@ BANDS = (2, 3, 4, 6, 8, 12, 16)  # widths, in batches, of the length bands that 
 class Batch:
     """Right-padded ids, int64: tgt_out is the target, tgt_in is BOS and the target without its end.
 
-    A process without a row of a batch holds one that counts for nothing: index -1, tgt_out padding.
+    A process without a row of a batch holds one that counts for nothing: index -1, tgt_out all pad.
     """
 
     src: Tensor  # [B,S]
     tgt_in: Tensor  # [B,T]
     tgt_out: Tensor  # [B,T]
     indices: Tensor  # [B], rows of the split
-    flat: Tensor  # [N], where target tokens without padding stand in the flattened tgt_out
-    n_group: int | None = None  # those of the whole group in all processes, where it is known
+    flat: Tensor  # [N], the places of target tokens without padding in the flattened tgt_out
+    n_group: int | None = None  # such tokens in the whole group and all processes, if known
 
     @property
     def n_tokens(self) -> int:
@@ -51,7 +51,7 @@ class Batch:
 
     @property
     def targets(self) -> Tensor:
-        """Those tokens, [N]."""
+        """The target tokens without padding, [N]."""
         return self.tgt_out.flatten().index_select(0, self.flat)
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> "Batch":
@@ -92,11 +92,11 @@ def form_batches(
 ) -> list[np.ndarray]:
     """All rows, each in one batch, rows of like length together; the same for the same arguments.
 
-    batch_by="tokens": rows * (longest side of the batch) <= batch_size, save for a row that is
-    longer than that by itself; "sentences": rows <= batch_size. Of several orders of the rows the
-    one that leaves the least padding is taken: by the longer side, or in bands by one length,
-    sorted by the other within a band (every second band backwards, so that neighbouring bands meet
-    at like lengths). Rows of equal lengths come in an order drawn by seed.
+    batch_by="tokens": rows * (longest side of the batch) <= batch_size, except for a single row
+    that is longer; "sentences": rows <= batch_size. Several orders of the rows are tried, and the
+    one with the least padding is taken: by the longer side, or in bands by one length, sorted by
+    the other within a band (every second band backwards, so that neighbouring bands meet at like
+    lengths). Rows of equal lengths come in an order drawn by seed.
     """
     src_lengths, tgt_lengths = np.asarray(src_lengths), np.asarray(tgt_lengths)
     tie = np.random.default_rng(seed).permutation(len(src_lengths))
@@ -147,7 +147,7 @@ def cut_batches(
 class Group(NamedTuple):
     """What an update takes: rows of the split, batch by batch, and their tokens in all processes.
 
-    In another epoch the same rows may be segmented in another way.
+    Each epoch may segment the same rows in another way.
     """
 
     epoch: int
@@ -159,9 +159,9 @@ class Group(NamedTuple):
 class GroupSampler(Sampler[Group]):
     """The groups of an epoch: of each batch the rows of this rank, or none.
 
-    The order is drawn from (seed, epoch) alone. `set_position` says which epoch the next iteration
-    runs through and how many groups of it are done already; it holds until it is set anew.
-    `row_tokens` are the target tokens of every row, if a group's are to be counted.
+    The order is drawn from (seed, epoch) alone. `set_position` sets the epoch of the next iteration
+    and how many of its groups are done already; it holds until it is set anew. `row_tokens`: the
+    target tokens of every row, if a group's are to be counted.
     """
 
     batches: Sequence[np.ndarray]
@@ -174,7 +174,7 @@ class GroupSampler(Sampler[Group]):
     start: int = field(default=0, init=False)
 
     def __len__(self) -> int:
-        """Groups in a whole epoch, wherever the next iteration starts."""
+        """The groups in a whole epoch, wherever the next iteration starts."""
         return -(-len(self.batches) // self.accumulate)
 
     def set_position(self, epoch: int, start: int = 0) -> None:
@@ -210,7 +210,7 @@ def collate(split: TokenizedSplit, rows: Sequence[int], *, pad_id: int, bos_id: 
         tgt_in=torch.from_numpy(tgt_in),
         tgt_out=torch.from_numpy(tgt_out),
         indices=torch.from_numpy(index),
-        # Made here: a mask would be counted on the device, and the program wait for the count.
+        # Made here: counting a mask on the device would make the program wait for it.
         flat=torch.from_numpy(np.flatnonzero(tgt_out != pad_id)),
     )
 
@@ -219,15 +219,15 @@ def _padded(ids: np.ndarray, offsets: np.ndarray, index: np.ndarray, pad_id: int
     """The sequences of `index` as int64 [B,L], padded on the right."""
     starts, lengths = offsets[index], offsets[index + 1] - offsets[index]
     columns = np.arange(lengths.max())
-    flat = np.minimum(starts[:, None] + columns, len(ids) - 1)  # beyond: not taken below
+    flat = np.minimum(starts[:, None] + columns, len(ids) - 1)  # those beyond are not used below
     return np.where(columns < lengths[:, None], ids[flat], pad_id).astype(np.int64)
 
 
 @dataclass(eq=False)
 class _Groups(Dataset[list[Batch]]):
-    """A Group to a list of batches.
+    """Turns a Group into a list of batches.
 
-    With a resampler, ids are drawn for that epoch. Sequences are longer then, and the rows of the
+    With a resampler, ids are drawn for that epoch. Sequences are then longer, so the rows of the
     group are cut into batches anew: the budget holds, and the sum over the rows is the same.
     """
 
@@ -286,7 +286,7 @@ def make_train_loader(
         ),
         batch_size=None,  # the sampler yields whole groups
         num_workers=workers,
-        # Python 3.14's default there would send them the whole corpus.
+        # Python 3.14's default would send them the whole corpus.
         multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
         persistent_workers=workers > 0,
         pin_memory=device == "cuda",
@@ -297,13 +297,13 @@ def make_train_loader(
 def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
     """This process's rows of the batches of `make_train_loader` that take the most memory.
 
-    That is the one of the most padded tokens, of both sides, that of the most target tokens (which
-    have logits), and that of the most pairs of tokens (which have attention); with a resampler, as
-    one draw has them: others may be longer.
+    They are the batches with the most padded tokens of both sides, the most target tokens (which
+    have logits), and the most pairs of tokens (which have attention). With a resampler they are as
+    in one draw; others may be longer.
     """
     sampler: Any = loader.sampler
     split: TokenizedSplit = loader.dataset.split  # type: ignore[attr-defined]
-    src_lengths, tgt_lengths = split.src_lengths, split.tgt_lengths  # each time of all rows
+    src_lengths, tgt_lengths = split.src_lengths, split.tgt_lengths  # each access computes all rows
     sizes = [
         (len(rows), int(src_lengths[rows].max()), int(tgt_lengths[rows].max()))
         for rows in sampler.batches
@@ -319,7 +319,7 @@ def largest_batches(loader: DataLoader[list[Batch]]) -> list[Batch]:
 
 
 def next_batch(lengths: Sequence[int], order: Sequence[int], most: int) -> Sequence[int]:
-    """The first rows in `order` that are computed together: `most`, or fewer of very long ones."""
+    """The first rows of `order` to compute together: `most`, or fewer if they are very long."""
     longest = max((lengths[row] for row in order[:most]), default=1)
     return order[: max(1, min(TOKENS_OF_A_SENTENCE * most // longest, most))]
 
@@ -335,7 +335,7 @@ def make_eval_loader(
 ) -> DataLoader[Batch]:
     """A loader of batches of `batch_size` sentences, fewer of very long ones, longest source first.
 
-    Ranks take whole batches in turn: each row comes once, and one may have a batch less.
+    Ranks take whole batches in turn: each row comes once, and a rank may have a batch less.
     """
     rows = np.lexsort((split.tgt_lengths, split.src_lengths))[::-1].tolist()
     lengths = np.maximum(split.src_lengths, split.tgt_lengths).tolist()
@@ -349,12 +349,12 @@ def make_eval_loader(
 
 
 def _begin_worker(worker_id: int) -> None:
-    """Leave signals and what lay in memory to the parent.
+    """Leave signals and inherited objects to the parent.
 
-    Ctrl-C and a batch system's SIGTERM reach all processes; the training one saves first. A worker
-    that died meanwhile would be an error there. At exit its own SIGTERM comes twice (from torch,
-    then from multiprocessing): the second one always ends the worker.
+    Ctrl-C and a batch system's SIGTERM reach all processes; the training process saves first. A
+    worker that died meanwhile would be an error there. At exit the worker's own SIGTERM comes twice
+    (from torch, then from multiprocessing): the second one always ends it.
     """
-    gc.freeze()  # a forked worker that collected the parent's tensors of a GPU would abort
+    gc.freeze()  # a forked worker that collected the parent's GPU tensors would abort
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

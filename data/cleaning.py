@@ -8,7 +8,7 @@ from configs.schema import Cleaning
 from data.corpora.base import CorpusReader, ParallelText
 from utils.errors import UserError
 
-# Frequent words of one language that are no words of the other, as "on", "a", "me", "son" are.
+# Frequent words of one language that are not words of the other, unlike "on", "a", "me", "son".
 _FRENCH = """
     le la les une des du de et est dans pour que qui ce cette ces ses il elle nous vous ils elles je
     avec sur pas sont au aux mais où leur leurs était être avoir ont été même très aussi
@@ -17,18 +17,18 @@ _ENGLISH = """
     the of and is in that it was with his her he she they we you are be this have had were which
     their there not what would been has who from my your when how did does do these those"""
 STOP_WORDS = {"fr": frozenset(_FRENCH.split()), "en": frozenset(_ENGLISH.split())}
-MIN_FOREIGN = 2  # stop words of the other language that decide, where they outnumber the own ones
+MIN_FOREIGN = 2  # stop words of the other language needed, which must also outnumber its own
 
 
 def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: str) -> ParallelText:
-    """The pairs that no rule drops, in their order; `skipped` counts by the first rule that did."""
+    """The pairs that no rule drops, in their order; `skipped` counts others by the first rule."""
     seen: set[tuple[str, str]] = set()
     counts: Counter[str] = Counter(text.skipped)
     kept: list[int] = []
     most_words, most_ratio = config.max_words or math.inf, config.max_ratio or math.inf
 
     def broken(src: str, tgt: str) -> Iterator[tuple[str, bool]]:
-        """Each rule, and whether it applies; the dearest last but one."""
+        """Each rule, and whether it applies; the costliest comes last but one."""
         n_words = len(src.split()), len(tgt.split())
         lengths = n_words if config.ratio_of == "words" else (len(src), len(tgt))
         yield "identical", config.identical and src.casefold() == tgt.casefold()
@@ -62,7 +62,7 @@ class CleanedCorpus(CorpusReader):
         self.train, self.validation, self.test = corpus.train, corpus.validation, corpus.test
 
     def load(self, split: str) -> ParallelText:
-        """A split, as the corpus has it unless it is the one for training.
+        """A split as the corpus has it, or the cleaned training split.
 
         Raises UserError as the corpus does, and where no training pair is left.
         """
@@ -79,8 +79,8 @@ class CleanedCorpus(CorpusReader):
 def speaks(text: str, lang: str) -> bool:
     """Whether `text` may be in `lang`, "fr" or "en"; a name or a number may be in any language.
 
-    It is not where most of its letters are not Latin, or where it has more stop words of the other
-    language than of its own, and MIN_FOREIGN at least.
+    It is not if most of its letters are not Latin, or if it has at least MIN_FOREIGN stop words of
+    the other language, and more than of its own.
     """
     letters = [] if text.isascii() else [char for char in text if char.isalpha()]
     if 2 * sum(map(_is_latin, letters)) < len(letters):
@@ -92,5 +92,5 @@ def speaks(text: str, lang: str) -> bool:
 
 
 def _is_latin(char: str) -> bool:
-    """A letter up to Latin Extended-B, of Latin Extended Additional, or a ligature like "ﬁ"."""
+    """Up to Latin Extended-B, in Latin Extended Additional, or a ligature like "ﬁ"."""
     return char < "\u0250" or "\u1e00" <= char <= "\u1eff" or "\ufb00" <= char <= "\ufb06"

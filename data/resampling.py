@@ -9,15 +9,15 @@ from data.cache import Side, TokenizedSplit
 from data.corpora.base import ParallelText
 from tokenizer.sampling import Sampler
 
-STREAM = 1  # keeps these draws apart from the order of the batches, of (seed, epoch)
+STREAM = 1  # keeps these draws apart from those of the batches' order, from (seed, epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Resampler:
     """Random segmentations of the pairs of `ids`, the tokenised `text`.
 
-    The draws of a pair depend on (seed, epoch, row) alone. A pair that has a side of more than
-    max_len tokens as it was drawn keeps its deterministic form.
+    The draws of a pair depend on (seed, epoch, row) alone. A pair whose draw has a side of more
+    than max_len tokens keeps its deterministic form.
     """
 
     text: ParallelText

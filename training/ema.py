@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, kept beside them in training."""
+"""An exponential moving average of the weights, kept during training."""
 
 import copy
 
@@ -13,10 +13,9 @@ class WeightAverage:
     """w_s = d_s w_(s-1) + (1 - d_s) weights_s after update s from 1; w_0 = the first weights.
 
     Averages of the iterates (Polyak and Juditsky 1992), with exponentially falling weight. The
-    decay d_s is min(decay, (1 + s) / (10 + s)), so that the first weights, which are chance, are
-    soon forgotten. There is no hidden state to resume: all that decides an update is s and the two
-    sets of weights. No layer has a buffer that training changes, and none is averaged. Weights that
-    are shared stay shared.
+    decay d_s is min(decay, (1 + s) / (10 + s)), so that the random first weights are soon
+    forgotten. There is no hidden state to resume: s and the two sets of weights decide an update.
+    Buffers are not averaged, since training changes none. Shared weights stay shared.
     """
 
     def __init__(self, model: TranslationTransformer, decay: float) -> None:

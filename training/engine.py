@@ -19,7 +19,7 @@ from training.objectives import build_objective
 from training.prepare import Learner
 from utils.machine import autocast
 
-LEAST_SCALE = 1e-4  # of a loss in float16: from there on gradients that overflow are bad numbers
+LEAST_SCALE = 1e-4  # of a loss in float16: from there down overflowing gradients are bad numbers
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
@@ -53,12 +53,12 @@ def create_trainer(
         learner: What is updated. Its schedule is stepped with each update, unless it is by epoch.
         config: Clipping, objective and label smoothing.
         device: Where the batches go.
-        dtype: What is computed in, under autocast.
+        dtype: The type of computation, under autocast.
         seed: Of the dropout; see `step_seed`.
-        on_bad_numbers: Asked as (engine, group, loss, norm) where loss or gradient is no number,
-            in all processes alike. The update is left out, unless it raises.
-        largest: Batches that are tried before the first update, forward and backward: what does
-            not fit into the memory shows at once. That leaves no trace.
+        on_bad_numbers: Called as (engine, group, loss, norm) where loss or gradient is no number,
+            in all processes alike. The update is left out, unless this raises.
+        largest: Batches to try forward and backward before the first update, so that too little
+            memory shows at once. The trial leaves no trace.
         graphs: Whether passes are captured as CUDA graphs; in one process alone.
     """
     rank, world_size = idist.get_rank(), idist.get_world_size()
@@ -102,7 +102,7 @@ def create_trainer(
             here = world_size == 1 or i == len(group) - 1
             # Gradients travel between processes once, with the last micro-batch.
             with nullcontext() if here else model.no_sync():  # type: ignore[operator]
-                # DistributedDataParallel takes the mean over processes: the factor makes it a sum.
+                # DistributedDataParallel averages over processes: the factor makes it a sum.
                 found = passes(batch, world_size / n_tokens)
             nll += found.nll
             n_correct += found.n_correct
@@ -114,7 +114,7 @@ def create_trainer(
         total, correct, norm = torch.cat((sums, grad_norm.double()[None])).tolist()
         lr = optimizer.param_groups[0]["lr"]
         whole = math.isfinite(total) and math.isfinite(norm)
-        # While a scaler looks for its scale it meets infinite gradients, and then halves it.
+        # A scaler that searches for its scale meets infinite gradients, and then halves it.
         overflow = scaler.is_enabled() and math.isfinite(total) and not whole
         rescaled = overflow and scaler.get_scale() > LEAST_SCALE
         if whole:

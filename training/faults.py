@@ -1,6 +1,6 @@
-"""What ends or disturbs a training: numbers that are none, memory that does not suffice.
+"""What ends or disturbs a training: losses or gradients that are no numbers, too little memory.
 
-The batch of a bad update is saved for study; the run stops or leaves the update out.
+The batch of a bad update is saved for study; the run stops or skips the update.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from utils.machine import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
-MOST_FILES = 100  # of saved batches in a run
+MOST_FILES = 100  # of saved bad batches in a run
 
-# Asked with the engine, the batches of the update, their loss and the norm of the gradient.
+# Called with the engine, the batches of the update, their loss and the norm of the gradient.
 BadUpdate = Callable[[Engine, list[Batch], float, float], None]
 
 
@@ -54,9 +54,9 @@ def refuse(engine: Engine, group: list[Batch], loss: float, grad_norm: float) ->
 
 @dataclass(frozen=True, slots=True)
 class BadUpdates:
-    """What the training engine asks at such an update, before it touches the weights.
+    """What the training engine calls at a bad update, before it touches the weights.
 
-    All processes ask at the same updates, since loss and norm are those of all of them.
+    All processes call it at the same updates, since they share loss and norm.
     """
 
     config: BadNumbers
@@ -64,7 +64,7 @@ class BadUpdates:
     progress: Progress
 
     def __call__(self, engine: Engine, group: list[Batch], loss: float, grad_norm: float) -> None:
-        """Save the batch; return where the update is to be left out. Raises NonFiniteError."""
+        """Save the batch and return if the update is to be left out, or raise NonFiniteError."""
         saved = self._save(engine, group, loss, grad_norm)
         what = f"{describe(engine, group, loss, grad_norm)}; {saved}"
         if not isinstance(self.config, SkipBadNumbers):
@@ -80,7 +80,7 @@ class BadUpdates:
         logger.info("left out, number %d in this run: %s", progress.skipped, what)
 
     def _save(self, engine: Engine, group: list[Batch], loss: float, grad_norm: float) -> str:
-        """Write the batches of all processes to one file; where it is, in words."""
+        """Write the batches of all processes to one file; returns its place in words."""
         names = {"rows": "indices", "src": "src", "tgt_in": "tgt_in", "tgt_out": "tgt_out"}
         mine = [{key: getattr(batch, name) for key, name in names.items()} for batch in group]
         content = {
@@ -104,9 +104,9 @@ class BadUpdates:
 
 @contextlib.contextmanager
 def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None]:
-    """Raises UserError with a remedy where memory or compiler do not suffice for `config`.
+    """Raises UserError with a remedy where memory or compiler are not enough for `config`.
 
-    `resumed` is the run that goes on, if one does.
+    `resumed`: the run that is resumed, if any.
     """
     try:
         yield
@@ -152,7 +152,7 @@ def text_fits() -> Iterator[None]:
 
 
 def smaller_batches(config: Config) -> str:
-    """The change of the config that takes less memory and learns the same, or much the same."""
+    """A change of the config that takes less memory and learns the same, or nearly the same."""
     data = config.data
     half = max(data.max_len if data.batch_by == "tokens" else 1, data.batch_size // 2)
     if half == data.batch_size:

@@ -1,6 +1,6 @@
-"""The passes of an update as CUDA graphs: all that a batch launches, launched at once.
+"""The passes of an update as CUDA graphs: all kernels of a batch, launched at once.
 
-A GPU computes a small batch faster than Python can ask for it, operation by operation.
+A GPU computes a small batch faster than Python can launch its operations one by one.
 """
 
 import logging
@@ -20,27 +20,27 @@ from utils.machine import if_it_fits
 
 logger = logging.getLogger(__name__)
 
-# Of a batch, on any device, and a factor, 0-dimensional: forward, and backward of the objective
+# Takes a batch on any device and a 0-dimensional factor: forward, and backward of the objective
 # times the factor.
 Pass = Callable[[Batch, torch.Tensor], TokenSums]
 
 Shape = tuple[int, ...]
-Captured = tuple[torch.cuda.CUDAGraph, Batch, TokenSums]  # and where it reads and leaves them
+Captured = tuple[torch.cuda.CUDAGraph, Batch, TokenSums]  # a graph, its input and its output
 
 
 class GraphedPasses:
     """`compute` of batches, captured by shape: batch size, both lengths, number of targets.
 
-    The batches of a run are the same in every epoch. The first of a shape is computed as ever,
-    which makes what all later ones use, and the second is captured; from then on a batch of that
-    shape is copied to where the graph reads, and the graph replayed. The results are those of
-    `compute`, dropout included, as long as gradients stay where they are: they are to be zeroed,
-    not set to None. All graphs share their memory, since one runs at a time.
+    The batches of a run are the same in every epoch. The first of a shape is computed without a
+    graph, which allocates what later ones use. The second is captured. From then on a batch of that
+    shape is copied to the graph's input, and the graph is replayed. The results are those of
+    `compute`, dropout included, as long as gradients keep their memory: zero them, do not set them
+    to None. All graphs share their memory, since one runs at a time.
     """
 
     def __init__(self, compute: Pass, device: torch.device) -> None:
         self.compute, self.device = compute, device
-        self.stream = torch.cuda.Stream(device)  # of graphs and of all else that makes gradients
+        self.stream = torch.cuda.Stream(device)  # for graphs and for all other gradients
         self.pool = torch.cuda.graph_pool_handle()
         self.factor = torch.ones((), device=device)
         self.seen: set[Shape] = set()
@@ -48,7 +48,7 @@ class GraphedPasses:
         self.full = False
 
     def __call__(self, batch: Batch, factor: float) -> TokenSums:
-        """The sums stay as they are until the next call."""
+        """The sums stay valid until the next call."""
         here = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
@@ -61,7 +61,7 @@ class GraphedPasses:
         shape = (*batch.src.shape, batch.tgt_in.shape[1], batch.n_tokens)
         if shape in self.seen and shape not in self.captured and not self.full:
             captured = if_it_fits(self._capture, batch) if self._has_room() else None
-            if captured is None:  # nor shall another be tried: one that fails may leave traces
+            if captured is None:  # no other is tried: a capture that fails may leave traces
                 self.full = True
                 said = "train.cuda_graphs: memory for only %d graphs; other batches run without one"
                 logger.warning(said, len(self.captured))
@@ -77,18 +77,18 @@ class GraphedPasses:
         return sums
 
     def _has_room(self) -> bool:
-        """Whether memory is free for a pass as large as any, and once for what graphs share."""
+        """Whether memory is free for the largest pass, and at first for what graphs share too."""
         held = torch.cuda.memory_allocated(self.device)
         most = torch.cuda.max_memory_allocated(self.device) - held
         needed = most if self.captured else 2 * most
         if torch.cuda.mem_get_info(self.device)[0] < needed:
-            torch.cuda.empty_cache()  # of what passes without a graph took, on this stream or not
+            torch.cuda.empty_cache()  # of passes without a graph, on any stream
         return torch.cuda.mem_get_info(self.device)[0] >= needed
 
     def _capture(self, batch: Batch) -> Captured:
         tensors = {name: getattr(batch, name).to(self.device, copy=True) for name in TENSORS}
         place, graph = replace(batch, **tensors), torch.cuda.CUDAGraph()
-        # Threads of the loader go on meanwhile, and may ask the device for anything.
+        # The loader's threads go on meanwhile, and may use the device.
         graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         try:
             sums = self.compute(place, self.factor)
@@ -101,7 +101,7 @@ class GraphedPasses:
 
 
 def graphs_wanted(config: Config, device: torch.device) -> bool:
-    """Whether passes are to be captured. Raises UserError where they are, and cannot be."""
+    """Whether to capture passes. Raises UserError where that is wanted and impossible."""
     if not config.train.cuda_graphs:
         return False
     use = "use --set train.cuda_graphs=false"

@@ -1,4 +1,4 @@
-"""What hangs on the training engine beside the checkpoints: progress, log, signals."""
+"""Handlers of the training engine other than checkpoints: progress, log, signals."""
 
 import contextlib
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def attach_progress(trainer: Engine, loader: DataLoader[list[Batch]], progress: Progress) -> None:
-    """The place in the data, and the counts of a checkpoint, follow the engine's count."""
+    """Make the place in the data and a checkpoint's counts follow the engine's count."""
     sampler: Any = loader.sampler
 
     @trainer.on(Events.EPOCH_STARTED)
@@ -41,7 +41,7 @@ def attach_progress(trainer: Engine, loader: DataLoader[list[Batch]], progress: 
 def attach_log(
     trainer: Engine, log: RunLog, bar: "ProgressBar", progress: Progress, *, every: int
 ) -> None:
-    """The figures of every so many updates, and each update that was left out."""
+    """Log the figures after every `every` updates, and each update that was left out."""
 
     @trainer.on(Events.ITERATION_COMPLETED)
     def write(engine: Engine) -> None:
@@ -64,7 +64,7 @@ class StopSignals:
     """SIGTERM and Ctrl-C end the run after an update; a second one ends it at once.
 
     With several processes a signal often comes twice, from the terminal and from the launcher:
-    there the second one counts when a second has passed.
+    there the second one counts only after a second.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the signals back to whom they belonged."""
+        """Restore the earlier signal handlers."""
         self._hearing.close()
 
     def _receive(self, number: int, frame: Any) -> None:
@@ -88,16 +88,16 @@ class StopSignals:
             if idist.get_rank() == 0:
                 name = signal.Signals(number).name
                 said = f"\n{name}: saving after this update (again: stop at once)\n"
-                os.write(2, said.encode())  # not print: the signal may have come in one's middle
+                os.write(2, said.encode())  # not print: the signal may interrupt one
         elif idist.get_world_size() == 1 or now - self._received_at > 1:
             self.__exit__()
             os.kill(os.getpid(), number)
 
     def attach(self, trainer: Engine, *, total_steps: int) -> None:
-        """A last update or a signal ends the run: at an epoch's last update after its work."""
+        """End the run at the last update or a signal; at an epoch's end, after its work."""
 
         def end(engine: Engine) -> None:
-            # A signal to any process: all leave at one update.
+            # A signal to any process: all leave at the same update.
             received = int(idist.all_reduce(self.received or 0, op="MAX"))
             if received:
                 self.stopped = received
@@ -114,8 +114,8 @@ class StopSignals:
 class ProgressBar:
     """One bar over all updates of the run: epoch, loss, tokens a second, time left.
 
-    Where the output is no terminal, a line every `line_every` seconds. Waiting for data counts for
-    tokens/s; validation and checkpoints count for the time left alone.
+    Without a terminal, a line every `line_every` seconds. Waiting for data counts in tokens/s;
+    validation and checkpoints count only in the time left.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class ProgressBar:
             initial=first_step,
             unit="step",
             dynamic_ncols=True,
-            disable=True if idist.get_rank() else None,  # None: where there is no terminal
+            disable=True if idist.get_rank() else None,  # None: disabled without a terminal
         )
         self._began = self._last_line = self._update_began = time.perf_counter()
-        self._tokens = self._seconds = 0.0  # fading sums over about fifty updates
+        self._tokens = self._seconds = 0.0  # decaying sums over about fifty updates
         trainer.add_event_handler(Events.GET_BATCH_STARTED, self._begin_update)
         trainer.add_event_handler(Events.ITERATION_COMPLETED, self._end_update)
 

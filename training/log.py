@@ -1,4 +1,4 @@
-"""What a run writes down: TensorBoard's events, and metrics.jsonl for other programs."""
+"""The log of a run: TensorBoard's events, and metrics.jsonl for other programs."""
 
 import json
 import logging
@@ -26,8 +26,8 @@ class RunLog:
     """`logs/` of a run: TensorBoard's events, and metrics.jsonl with one JSON object a line.
 
     A line has kind ("train", "validation" or "skipped"), step, epoch, and the figures that
-    TensorBoard shows. A run that goes on from an earlier checkpoint drops what came after it from
-    both. The first process writes; in the others nothing happens.
+    TensorBoard shows. A run resumed from an earlier checkpoint drops from both what came after it.
+    The first process writes; in the others nothing happens.
     """
 
     @idist.one_rank_only()
@@ -52,14 +52,14 @@ class RunLog:
 
     @idist.one_rank_only()
     def flush(self) -> None:
-        """Bring to the disk what has been logged; TensorBoard holds events back for minutes."""
+        """Write to disk what has been logged; TensorBoard holds events back for minutes."""
         with write_errors(self.run.logs):
             self.writer.flush()
             os.fsync(self.file.fileno())
 
     @idist.one_rank_only()
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
-        """The flattened configuration, under HPARAMS and as a table under TEXT."""
+        """Log the flattened configuration, under HPARAMS and as a table under TEXT."""
         plain = {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
         for summary in hparams(plain, {"validation/loss": 0.0}):
             self.writer._get_file_writer().add_summary(summary)
@@ -83,11 +83,11 @@ class RunLog:
             with write_errors(self.run.logs), closing(self.file), closing(self.writer):
                 pass
         except UserError:
-            if error is None:  # the first error is the one to be reported
+            if error is None:  # the first error is reported
                 raise
 
     def _in_a_thread(self, args: threading.ExceptHookArgs) -> None:
-        """What fails in TensorBoard's own thread is raised here with the next event."""
+        """Errors of TensorBoard's own thread are raised here with the next event."""
         if not type(args.thread).__module__.startswith("tensorboard"):
             self._excepthook(args)
 
@@ -100,7 +100,7 @@ def is_validated(run: Run, step: int) -> bool:
 
 
 def _lines_until(path: Path, last_step: int) -> list[bytes]:
-    """The lines of a metrics.jsonl up to a step, without damaged ones, of which a warning tells."""
+    """The lines of a metrics.jsonl up to a step; damaged ones are left out, with a warning."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     kept, damaged = [], []
     for number, line in enumerate(lines, start=1):

@@ -17,7 +17,7 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315  # of the polynomial in `orthogonalise`
 
 
 class HiddenMap(NamedTuple):
-    """A weight [n*O,I] in which n linear maps [O,I] stand below each other."""
+    """A weight [n*O,I], in which n linear maps [O,I] are stacked."""
 
     weight: nn.Parameter
     n: int
@@ -62,12 +62,12 @@ def orthogonalise(x: Tensor, dtype: torch.dtype) -> Tensor:
 class Muon(Optimizer):
     """W -= lr * (0.2 sqrt(max(O, I)) orthogonalise(M) + weight_decay * W), for `maps` alone.
 
-    M is Nesterov's momentum. The factor gives a step the size that AdamW's have, so that one rate
-    serves both (Liu et al. 2025, "Muon is Scalable for LLM Training"; torch's `match_rms_adamw`).
-    AdamW has the other `groups`, with `betas` and `eps`. Equal shapes are orthogonalised in one
-    product: with `bf16` in bfloat16, as Jordan's, else in the weights' dtype. torch.optim.Muon is
-    the same but for three things: it always computes in bfloat16, matrix by matrix, and takes
-    queries, keys and values in one weight as one map.
+    M is Nesterov's momentum. The factor makes steps as large as AdamW's, so that one rate serves
+    both (Liu et al. 2025, "Muon is Scalable for LLM Training"; torch's `match_rms_adamw`). AdamW
+    has the other `groups`, with `betas` and `eps`. Equal shapes are orthogonalised in one product:
+    with `bf16` in bfloat16, as Jordan's, else in the weights' dtype. torch.optim.Muon differs in
+    three things: it always computes in bfloat16, goes matrix by matrix, and takes queries, keys and
+    values in one weight as one map.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update by the gradients that are there; there is no closure."""
+        """One update by the present gradients; closures are not supported."""
         # Loading a state replaces both.
         self._adamw.param_groups, self._adamw.state = self.param_groups[:-1], self.state
         self._adamw.step()

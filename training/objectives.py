@@ -12,19 +12,18 @@ from data.batching import Batch
 from models.loss import Exponentials, TokenSums, exponentials, product_dtype, token_sums
 from models.products import product
 
-# Rows of logits of each pass that stand at once, half a dozen times: logits, probabilities,
-# gradients.
+# Rows of each pass whose logits, probabilities and gradients are held at once, half a dozen arrays.
 _ROWS_CPU, _ROWS = 256, 1024
 
-# Called with the model, a batch, the weight [V,D] of the output, and the label smoothing. The sums
-# are to be divided by the number of tokens of the whole update. The model is called exactly once,
-# as DistributedDataParallel needs it. nll and n_correct are the plain figures of N tokens, so that
-# the figures of a log compare between objectives.
+# Called with the model, a batch, the weight [V,D] of the output, and the label smoothing. The
+# caller divides the sums by the number of tokens of the whole update. The model is called exactly
+# once, as DistributedDataParallel requires. nll and n_correct are the plain figures of N tokens, so
+# that logs can be compared between objectives.
 Objective = Callable[[nn.Module, Batch, Tensor, float], TokenSums]
 
 
 class PairWeights(NamedTuple):
-    """What each part of the loss of two passes weighs. The cross-entropies' weights add up to 1."""
+    """The weight of each part of the loss of two passes; those of the cross-entropies sum to 1."""
 
     cross_entropy: tuple[float, float]
     first_from_second: float  # of KL(first || second)
@@ -37,12 +36,12 @@ def build_objective(objective: config.Objective, softmax: Exponentials = exponen
     R-Drop (Liang et al. 2021) has dropout of its own in each pass. The paper minimises
     CE1 + CE2 + alpha (KL(P1||P2) + KL(P2||P1)) / 2 (equations 2 to 4). Here it is half of that:
     alpha is the paper's, and the cross-entropy has the scale of a single pass, so that rates,
-    clipping and weight decay mean what they mean without R-Drop.
+    clipping and weight decay mean the same as without R-Drop.
 
     SimCut (Gao et al. 2022, section 3): CE(P) + alpha KL(P || Pcut). Pcut is predicted from source
     and target inputs whose tokens lose their embedding, each with probability `cut`, special tokens
-    included; positions stay, and what stays is not scaled up. The gradient flows through both sides
-    of the divergence, which the paper finds to matter.
+    included. Positions stay, and the kept embeddings are not scaled up. The gradient flows through
+    both sides of the divergence, which matters according to the paper.
     """
     match objective:
         case config.CrossEntropy():
@@ -76,7 +75,7 @@ def two_passes(
     weights: PairWeights,
     cut: float | None = None,
 ) -> TokenSums:
-    """Two passes in one, over the batch joined to itself. With `cut` the second loses tokens."""
+    """Two passes in one, over the batch twice. With `cut` the second pass loses embeddings."""
     src, tgt_in = (torch.cat((x, x)) for x in (batch.src, batch.tgt_in))
     select = torch.cat((batch.flat, batch.flat + batch.tgt_in.numel()))
     keep = None if cut is None else (_kept(batch.src, cut), _kept(batch.tgt_in, cut))
@@ -87,7 +86,7 @@ def two_passes(
 
 
 def _kept(ids: Tensor, cut: float) -> Tensor:
-    """ids [B,T] -> [2B,T] bool: all of the first pass; of the second each token with 1 - cut."""
+    """ids [B,T] -> [2B,T] bool: True in the first pass; in the second, with probability 1 - cut."""
     stays = torch.rand(ids.shape, device=ids.device) >= cut
     return torch.cat((torch.ones_like(stays), stays))
 
@@ -104,7 +103,7 @@ def pair_sums(
     """Hidden states of two passes [N,D], output weight [V,D], targets [N] -> sums over N tokens.
 
     The objective has the cross-entropies (as in `token_sums`) and divergences as `weights` says.
-    nll and n_correct are of both passes, weighed like their cross-entropies.
+    nll and n_correct are of both passes, weighted like their cross-entropies.
     """
     dtype = product_dtype(weight)
     with torch.autocast(weight.device.type, enabled=False):
@@ -116,8 +115,8 @@ def pair_sums(
 class _ProjectedPair(torch.autograd.Function):
     """Projection, losses and gradients of two passes, without a whole [N,V] matrix.
 
-    As in `models/loss.py` some rows at a time, and the gradient on the way forward; the logits of
-    both passes serve all four parts. Differentiable once.
+    As in `models/loss.py`, it takes some rows at a time, and the forward pass computes the
+    gradient. The logits of both passes serve all four parts. Differentiable once.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a run needs before its first update: the batches, and the learner that they change."""
+"""What a run needs before its first update: the batches, and the learner that they train."""
 
 import logging
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class TrainingData:
 
     loader: DataLoader[list[Batch]]
     n_pairs: int
-    n_tokens: int  # of the target in training, as it is segmented without sampling
+    n_tokens: int  # of the training target, segmented without sampling
     fingerprint: str
     validation: DataLoader[Batch]
     validation_ids: TokenizedSplit
@@ -64,14 +64,14 @@ class Learner:
 
     @property
     def evaluated(self) -> TranslationTransformer:
-        """The model that is evaluated, and saved to translate with."""
+        """The model to evaluate, and to save for translation."""
         return self.model if self.average is None else self.average.model
 
 
 def prepare_data(
     config: Config, corpus: CorpusReader, tokenizer: BaseTokenizer, *, device: str
 ) -> TrainingData:
-    """Both splits as ids. The first process fills the cache, the others then find it."""
+    """Both splits as ids. The first process fills the cache; the others then read it."""
     rank, world_size = idist.get_rank(), idist.get_world_size()
     if rank > 0:
         idist.barrier()
@@ -131,8 +131,8 @@ def validation_loader(
 def end_workers(loader: DataLoader[list[Batch]]) -> None:
     """End the loader's processes with the run.
 
-    Left to the garbage collection, or to the end of the program, they are told too late, and are
-    waited for in vain.
+    Garbage collection, or the end of the program, would tell them too late and wait for them in
+    vain.
     """
     iterator: Any = loader._iterator
     if iterator is not None:
@@ -159,7 +159,7 @@ def build_learner(
     dtype: torch.dtype,
     total_steps: int,
 ) -> Learner:
-    """A model with random weights, its optimizer and schedule. UserError: no memory for weights."""
+    """A model with random weights, its optimizer and schedule. UserError: too little memory."""
     torch.manual_seed(config.train.seed)
     model = if_it_fits(lambda: build_model(config.model, tokenizer).to(device))
     if model is None:
@@ -179,9 +179,9 @@ def build_learner(
     shared: nn.Module = model
     if idist.get_world_size() > 1:
         if config.train.compile:
-            torch._dynamo.config.optimize_ddp = False  # it would cut the compiled stacks to pieces
+            torch._dynamo.config.optimize_ddp = False  # it would split the compiled stacks
         devices = [device] if device.type == "cuda" else None
-        constants = [name for name, _ in model.named_buffers()]  # else sent at every pass
+        constants = [name for name, _ in model.named_buffers()]  # else sent in every pass
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, constants)
         shared = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
     optimizer = build_optimizer(

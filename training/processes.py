@@ -1,4 +1,4 @@
-"""How many processes train, on which devices, how they talk, and how they end together."""
+"""How many processes train, on which devices, how they communicate, and how they end together."""
 
 import gc
 import logging
@@ -23,10 +23,10 @@ from utils.machine import resolve_device
 
 logger = logging.getLogger(__name__)
 
-# How long other processes leave the first one time to report an error that all have.
+# How long the other processes wait for the first one to report an error that all have.
 SPEAKS_FIRST_S = 5.0
-# How long they wait for it at most: it alone downloads, learns the tokenizer and fills the cache.
-# NCCL's own ten minutes are too few for that.
+# How long they wait for its work at most: it alone downloads, learns the tokenizer and fills the
+# cache. NCCL's own ten minutes are too few for that.
 PATIENCE = timedelta(hours=2)
 
 
@@ -37,8 +37,8 @@ class LostError(UserError):
 def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str) -> None:
     """Run `work()` here, in nproc_per_node spawned processes, or as one of torchrun's.
 
-    `work` can be pickled. A mistake of the user's in one of several ends all of them with one line
-    and exit code 2; signals reach all of them.
+    `work` can be pickled. A user's mistake in one of several processes ends all of them with one
+    line and exit code 2. Signals reach all of them.
     """
     backend, spawn = choose_backend(nproc_per_node, device)
     set_here = "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
@@ -46,16 +46,16 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
     if backend is not None:
         os.environ.pop("SLURM_JOB_ID", None)  # ignite would take the ranks of Slurm's tasks
     if backend == "gloo":
-        # ignite would take GPU number LOCAL_RANK, which need not be there, and add up on it.
+        # ignite would take GPU number LOCAL_RANK, which may not exist, and add up on it.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     spawn_log = logging.getLogger("torch.multiprocessing.spawn")
     spawn_log.addFilter(lambda record: record.levelno >= logging.ERROR)
     try:
         if spawn:
-            # As many as there are cores in each would wait for each other at every product.
+            # With a thread for each core in each, they would wait for each other at every product.
             share = max(1, torch.get_num_threads() // nproc_per_node)
             os.environ.setdefault("OMP_NUM_THREADS", str(share))
-            # One to the parent alone must reach those who work; they tell the terminal's copy.
+            # A signal to the parent alone must reach the workers; they tell the terminal's copy.
             with signals_to(_pass_on, signal.SIGTERM, signal.SIGINT):
                 idist.spawn(backend, _one_of_several, args=(work,), timeout=PATIENCE, **spawn)
         elif backend is not None:
@@ -65,14 +65,14 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
         else:
             work()
     except ProcessExitedException as error:
-        if error.exit_code >= 0:  # it has said why
+        if error.exit_code >= 0:  # the process has said why
             sys.exit(error.exit_code)
         if error.exit_code == -signal.SIGINT:
             raise KeyboardInterrupt from error
         ended = f"process {error.error_index} was ended by {error.signal_name}"
         print(f"error: {ended}", file=sys.stderr)
         sys.exit(128 - error.exit_code)
-    finally:  # the calling program may go on, and begin others
+    finally:  # the calling program may start other processes
         for name in set_here:
             os.environ.pop(name, None)
         os.environ.update(before)
@@ -81,9 +81,9 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
 def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[str, Any]]:
     """Backend and arguments for ignite's `idist.spawn`; `device` as in train.device.
 
-    Under torchrun the processes are there already; with nproc_per_node > 1 they are spawned;
-    otherwise there is one, without a process group. nccl where every process has a GPU of its own,
-    gloo on CPUs. Raises UserError for another device, and where there are too few GPUs.
+    Under torchrun the processes exist already; with nproc_per_node > 1 they are spawned; otherwise
+    there is one, without a process group. nccl where every process has a GPU of its own, gloo on
+    CPUs. Raises UserError for another device, and where there are too few GPUs.
     """
     under_torchrun = "LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ
     if not under_torchrun and nproc_per_node == 1:
@@ -93,7 +93,7 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
             f"--nproc_per_node {nproc_per_node}: torchrun sets how many; give it to torchrun"
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if under_torchrun else nproc_per_node
-    # Not is_available: after that CUDA_VISIBLE_DEVICES says nothing any more.
+    # Not is_available: after it CUDA_VISIBLE_DEVICES has no effect any more.
     n_gpus = 0 if device == "cpu" else torch.cuda.device_count()
     if device.startswith("cuda") and (n_gpus < local or device != "cuda"):
         raise UserError(
@@ -117,7 +117,7 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
 
 
 def require_alike(given: Mapping[str, Any]) -> None:
-    """Raises UserError, in every process, where one has another value than the first."""
+    """Raises UserError in every process where one has another value than the first."""
     [first], *others = idist.all_gather([dict(given)])
     for rank, [other] in enumerate(others, start=1):
         for name in [*first, *other]:
@@ -137,10 +137,10 @@ def process_device(name: str) -> torch.device:
 
 
 def _one_of_several(_: int, work: Callable[[], None]) -> None:
-    """Work, and end the process without the interpreter's own end.
+    """Work, and end the process without the interpreter's shutdown.
 
-    While that goes on, a thread of gloo's may let go of the last tensor that it added up, which
-    aborts the process (pull request 179291 of pytorch): exit code 134 for 143, after all was saved.
+    During that, a gloo thread may free the last tensor that it added up, which aborts the process
+    (pull request 179291 of pytorch): exit code 134 in place of 143, after all was saved.
     """
     code = 0
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see the end of train.py
@@ -150,7 +150,7 @@ def _one_of_several(_: int, work: Callable[[], None]) -> None:
         idist.finalize()
     except SystemExit as ended:
         code = int(ended.code or 0)
-    gc.collect()  # loaders, whose queues would be called leaked
+    gc.collect()  # loaders, whose queues would be reported as leaked
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -160,7 +160,7 @@ def _one_of_several(_: int, work: Callable[[], None]) -> None:
 
 @contextmanager
 def _lost_told() -> Iterator[None]:
-    """Raises LostError for what gloo and torch's store say of a process that has gone."""
+    """Turns errors of gloo and torch's store about a process that has gone into LostError."""
     try:
         yield
     except RuntimeError as error:
@@ -174,9 +174,9 @@ def _lost_told() -> Iterator[None]:
 
 
 def _guarded(work: Callable[[], None]) -> None:
-    """Of an error that several processes meet the first one speaks; the others if it is silent.
+    """Let the first process report an error that several have; the others do if it is silent.
 
-    Theirs may be but the echo of its end.
+    Their error may be only an effect of its end.
     """
 
     def job() -> None:

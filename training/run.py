@@ -48,23 +48,23 @@ class Result:
     run: Run
     best: Path | None
     best_loss: float | None
-    best_bleu: float | None  # None: the loss chose
+    best_bleu: float | None  # None: the loss chose the best
     signal: int | None
-    stopped_early: bool  # for want of a better validation
+    stopped_early: bool  # since validation no longer improved
 
 
 def train(config: Config, *, resume: str | Path | None = None) -> Result:
     """Run the training that `config` describes, in this process as one of idist's processes.
 
     Raises UserError for input that cannot be trained on, and NonFiniteError where the loss breaks
-    down. What it says is logged.
+    down. Messages are logged.
     """
     device = process_device(config.train.device)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch_to_itself(device, deterministic=config.train.deterministic))
         if resume is not None and idist.get_rank() == 0:
             stack.enter_context(held(resolve_checkpoint(resume, prefer="newest")[1].path))
-        require_one_command(config, resume)  # nobody writes the run now: all see one newest
+        require_one_command(config, resume)  # nobody writes the run yet: all see the same newest
         start = open_run(config, resume)
         config, run = start.config, start.run
         resumed = None if start.is_new else run.path
@@ -84,12 +84,12 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             # Tokenizer and ids are made of one text, which is read and cleaned once.
             corpus.load = read = cache(corpus.load)  # type: ignore[method-assign]
             if idist.get_rank() == 0:
-                read(corpus.validation)  # what is not there is told before the work begins
+                read(corpus.validation)  # a missing file is reported before the work begins
             with text_fits():
                 tokenizer = start.tokenizer(corpus)
                 data = prepare_data(config, corpus, tokenizer, device=device.type)
             read.cache_clear()
-            keep_freed_memory()  # not before: what the text took goes back
+            keep_freed_memory()  # not before: the text's memory is to be given back
             stack.callback(end_workers, data.loader)
             progress = Progress(epoch_length=len(data.loader))
             total_steps = count_steps(config.train, progress.epoch_length, data.n_tokens)
@@ -146,7 +146,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             f"{start.origin}"
         )
         several = config.evaluate.batch_on(device.type)
-        # Greedy, so that what no beam leaves room for does not matter.
+        # Greedy, so that settings which need a larger beam do not matter.
         one: dict[str, Any] = {"search": Beam(), "beam_size": 1, "n_best": 1, "mbr": None}
         decode = replace(config.decode, **one, batch_size=several)
         translator = Translator(BatchSearch(learner.evaluated, tokenizer, device), decode)
@@ -163,7 +163,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             validation.translate(trainer.state.epoch, last=progress.step >= total_steps)
             if choose_by == "bleu":
                 progress.best_bleu = max(progress.best_bleu or 0, score(evaluator, choose_by))
-            if over:  # what is logged then, says that nothing is left to do
+            if over:  # before the log, which then says that nothing is left to do
                 checkpoints.best(evaluator)
             validation.report(trainer)
             if over:
@@ -172,7 +172,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
                 stopping(evaluator)
             if isinstance(learner.scheduler, PlateauLR):
                 learner.scheduler.observe(loss)
-            # After the log: what goes on from this checkpoint does not validate again.
+            # After the log: a run resumed from this checkpoint does not validate again.
             checkpoints.best(evaluator)
 
         # Handlers run in the order in which they are attached. At an epoch's end: the schedule,
@@ -197,15 +197,15 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             counts = {"iteration": progress.step, "epoch_length": progress.epoch_length}
             trainer.load_state_dict({**counts, "max_epochs": last})
         stack.enter_context(logging_redirect_tqdm())
-        if is_over():  # and a kill came before all was done that follows the last update
+        if is_over():  # but a kill came before the work after the last update was done
             trainer.state.epoch = -(-progress.step // progress.epoch_length)
             checkpoints.complete(trainer)
         else:
             trainer.run(data.loader, max_epochs=last)
         finished = progress.step >= total_steps
         if is_over() and validation.step != progress.step:
-            # train.max_steps came between two validations. What the run goes on from with a higher
-            # limit is saved already, and knows nothing of this one.
+            # train.max_steps came between two validations. The checkpoint to resume from with a
+            # higher limit is saved already, without this validation.
             validate(trainer, over=True)
     signal = None if finished else stop.stopped
     return Result(

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: what is in them, when they are written, which are kept."""
+"""The checkpoints of a run: their content, when they are written, which are kept."""
 
 import itertools
 import logging
@@ -46,7 +46,7 @@ def checkpoint_parts(
     stopping: EarlyStopping | None,
     device: torch.device,
 ) -> dict[str, Any]:
-    """All that a checkpoint holds, by name: values that stay, and objects with a state_dict."""
+    """All that a checkpoint holds, by name: constants, and objects with a state_dict."""
     parts: dict[str, Any] = {
         "format": Constant(version=FORMAT, **provenance(device)),
         "config": Constant(**to_dict(config)),
@@ -72,7 +72,7 @@ def checkpoint_parts(
 
 
 class AtomicSaver(BaseSaveHandler):
-    """Writes whole checkpoints, in one process. What a new one replaces goes when it is there."""
+    """Writes whole checkpoints, in one process. An old one is removed once its successor exists."""
 
     def __init__(self, folder: Path, before: Callable[[], None]) -> None:
         self.folder, self.before = folder, before
@@ -84,12 +84,12 @@ class AtomicSaver(BaseSaveHandler):
             return
         try:
             self.before()
-        finally:  # whatever was wrong: the checkpoint is worth more
+        finally:  # whatever went wrong before: the checkpoint is worth more
             write_checkpoint(self.folder / filename, dict(checkpoint))
         self.remove_replaced(but=filename)
 
     def remove(self, filename: str) -> None:
-        """Asked for by ignite before it saves; if saving failed then, the old one would be gone."""
+        """ignite calls this before it saves: removed now, the old file is lost if saving fails."""
         self._replaced.append(filename)
 
     @idist.one_rank_only()
@@ -101,7 +101,7 @@ class AtomicSaver(BaseSaveHandler):
 
 
 def _require_finite(checkpoint: Mapping[str, Any]) -> None:
-    """Raises NonFiniteError where a weight, or what the optimizer knows of one, is no number."""
+    """Raises NonFiniteError where a weight, or the optimizer's state of one, is no number."""
     states = checkpoint["optimizer"]["state"]
     parts = {name: checkpoint[name] for name in MODELS if name in checkpoint}
     parts |= {f"optimizer {number}": state for number, state in states.items()}
@@ -123,8 +123,8 @@ def _require_finite(checkpoint: Mapping[str, Any]) -> None:
 class Checkpoints:
     """The three kinds of checkpoint of a run: best by validation, regular by epoch, by step.
 
-    The files that are there are found by their names, so that the numbers to keep hold across
-    interruptions. `before` is called before each is written.
+    Existing files are found by their names, so that the numbers to keep hold across interruptions.
+    `before` is called before each write.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Checkpoints:
             lambda evaluator: round(score(evaluator, choose_by), 4),
             choose_by,
             n_saved=config.keep_best,
-            greater_or_equal=choose_by == "bleu",  # of equals the newer: early ones are 0
+            greater_or_equal=choose_by == "bleu",  # the newer of equals: early BLEU is 0
             global_step_transform=epoch,
         )
         self.regular = kind("regular", n_saved=config.keep_regular, global_step_transform=epoch)
@@ -164,7 +164,7 @@ class Checkpoints:
             return every is not None and engine.state.iteration % every == 0
 
         def due_within(engine: Engine, step: int) -> bool:
-            # At an epoch's last update schedule and validation are still to come: there it waits.
+            # Not at an epoch's last update: schedule and validation are still to come there.
             return due_by_step(engine) and step % engine.state.epoch_length != 0
 
         def due_at_the_end(engine: Engine, epoch: int) -> bool:
@@ -182,27 +182,27 @@ class Checkpoints:
         attach(Events.TERMINATE, self.save)
 
     def save(self, trainer: Engine) -> None:
-        """What it takes to go on from here: regular at an epoch's end, by step within; once."""
+        """Save a checkpoint to resume from, once: regular at an epoch's end, by step within."""
         step = trainer.state.iteration
         if self._last_step != step:
             (self.step if step % trainer.state.epoch_length else self.regular)(trainer)
             self._last_step = step
 
     def complete(self, trainer: Engine) -> None:
-        """Do what a kill between two writes kept from being done after this update."""
+        """Do the work after this update that a kill between two writes prevented."""
         if not self.run.saved_at(trainer.state.iteration, trainer.state.epoch_length).is_file():
             self.save(trainer)
         self._saver.remove_replaced()
 
     def resume(self, progress: Progress, *, over: bool, damaged: Collection[Path] = ()) -> None:
-        """Take the files of a run that goes on for its own.
+        """Take over the files of a resumed run.
 
-        Later ones are of a course that the run may not take again: they are put into a folder of
+        Later files are of a course that it might not repeat. They are moved to a folder of
         their own, the newest first, so that at any time the newest that is left has all before it.
-        So are damaged ones, which would be kept in the place of whole ones.
+        So are damaged ones, which would be kept in place of whole ones.
         """
         later: set[Path] = set()
-        # Of a run that is over the last validation may have come within an epoch.
+        # The last validation of a run that is over may have come within an epoch.
         validated = -(-progress.step // progress.epoch_length) if over else progress.epoch
         for kind, pattern, bound in (
             (self.best, BEST, validated),
@@ -219,9 +219,9 @@ class Checkpoints:
                 else:
                     score = float(match["score"]) if pattern is BEST else number
                     items.append(Checkpoint.Item(score, path.name))
-            items.sort(key=lambda item: item.priority)  # stable: of equals the oldest goes first
+            items.sort(key=lambda item: item.priority)  # stable: the oldest of equals goes first
             kind._saved = items[-kind.n_saved :]
-            for item in items[: -kind.n_saved]:  # a process was killed before it could remove it
+            for item in items[: -kind.n_saved]:  # left by a process killed before it removed it
                 self._saver.remove(item.filename)
         if not later or idist.get_rank() > 0:
             return
@@ -238,11 +238,11 @@ class Checkpoints:
 
 
 def score(evaluator: Engine, choose_by: str) -> float:
-    """Of the last validation, the higher the better: minus the loss, or BLEU."""
+    """The score of the last validation, the higher the better: minus the loss, or BLEU."""
     figure = evaluator.state.metrics[choose_by]
     return figure if choose_by == "bleu" else -figure
 
 
 def is_due(epoch: int, every: int, last: int) -> bool:
-    """Whether something comes at the end of this epoch: every so many, and the last one."""
+    """Whether something is due at the end of this epoch: every `every` epochs, and the last."""
     return epoch % every == 0 or epoch == last

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as factors for torch's LambdaLR, and the optimizer whose rate it is."""
+"""Learning-rate schedules as factors for torch's LambdaLR, and their optimizer."""
 
 import logging
 import math
@@ -23,7 +23,7 @@ def base_lr(schedule: schema.Schedule, model: schema.ModelConfig) -> float:
 
 
 def warn_of_warm_up(schedule: schema.Schedule, total_steps: int, epoch_length: int) -> None:
-    """A warning where the run ends before its warm-up, as on few pairs with the config for many."""
+    """Warn where the run ends before its warm-up, as with few pairs and a config for many."""
     epochs = -(-total_steps // epoch_length)
     # The last update of a warm-up has the full rate, and the epoch after it.
     lengths = {"warmup_steps": (total_steps, "updates", 0), "warmup_epochs": (epochs, "epochs", 1)}
@@ -38,7 +38,7 @@ def warn_of_warm_up(schedule: schema.Schedule, total_steps: int, epoch_length: i
 def lr_factor(schedule: schema.Schedule, *, total_steps: int) -> Callable[[int], float]:
     """Factor of the base rate after n updates (for EpochDecay: n epochs), from 0.
 
-    The update that follows n updates is step s = n + 1 of the published formulas.
+    The update after n updates is step s = n + 1 of the published formulas.
     """
     match schedule:
         case schema.Constant():
@@ -67,7 +67,7 @@ def lr_factor(schedule: schema.Schedule, *, total_steps: int) -> Callable[[int],
 
 
 class PlateauFactor:
-    """The factor of a Plateau schedule. What it has seen is its state; LambdaLR saves it."""
+    """The factor of a Plateau schedule. Its state is what it has seen, which LambdaLR saves."""
 
     def __init__(self, schedule: schema.Plateau) -> None:
         self.warmup = schedule.warmup_steps
@@ -91,10 +91,10 @@ class PlateauFactor:
 
 
 class PlateauLR(LambdaLR):
-    """LambdaLR with a PlateauFactor: stepped like the others, and told every validation loss."""
+    """LambdaLR with a PlateauFactor: stepped like the others, and given every validation loss."""
 
     def observe(self, loss: float) -> None:
-        """Take note of a validation loss; the next update has the rate that follows from it."""
+        """Note a validation loss; the next update has the rate that follows from it."""
         factor = cast(PlateauFactor, self.lr_lambdas[0])  # one serves all groups
         factor.observe(loss)
         self._last_lr = [base * factor(self.last_epoch) for base in self.base_lrs]
@@ -112,9 +112,9 @@ def build_optimizer(
 ) -> Optimizer:
     """Adam, AdamW, or Muon for `maps` and AdamW for the rest, at the schedule's base rate.
 
-    All parameters decay; or with decay="matrices" those of two dimensions or more, which are linear
-    maps and tables (embeddings, positions), but not biases, norms and scalars. Muon's maps are a
-    group of their own, the last; bf16: their products are in bfloat16.
+    All parameters decay. With decay="matrices" only those of two dimensions or more do: linear maps
+    and tables (embeddings, positions), but not biases, norms and scalars. Muon's maps are a group
+    of their own, the last; bf16: their products are in bfloat16.
     """
     shared: dict[str, Any] = {
         "lr": base_lr(config.schedule, model),
@@ -137,6 +137,6 @@ def build_optimizer(
 def build_scheduler(
     optimizer: Optimizer, config: schema.OptimConfig, *, total_steps: int
 ) -> LambdaLR:
-    """LambdaLR to be stepped after every update, or after every epoch for EpochDecay."""
+    """A LambdaLR to step after every update, or after every epoch for EpochDecay."""
     cls = PlateauLR if isinstance(config.schedule, schema.Plateau) else LambdaLR
     return cls(optimizer, lr_factor(config.schedule, total_steps=total_steps))

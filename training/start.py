@@ -1,4 +1,4 @@
-"""How a run begins: anew, with the weights of another run, or where it was stopped."""
+"""How a run starts: anew, with the weights of another run, or where it was stopped."""
 
 import contextlib
 import logging
@@ -44,7 +44,7 @@ from utils.machine import resolve_precision
 
 logger = logging.getLogger(__name__)
 
-# Fields that each of several machines may have of its own: of the text, what is read is compared.
+# Fields that may differ between several machines; of the text, its content is compared.
 OF_A_MACHINE = (
     *("data.corpus.", "data.cache_dir", "data.num_workers", "train.runs_dir", "train.device"),
     *("train.init_from", "tokenizer.path", "tokenizer.name_or_path"),
@@ -54,14 +54,14 @@ MODELS = ("model", LAST_WEIGHTS)  # parts of a checkpoint
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run is, as every checkpoint has it. The place in the epoch follows from `step`."""
+    """Where a run is, saved in every checkpoint. The place in the epoch follows from `step`."""
 
     epoch_length: int
     step: int = 0
     epoch: int = 0  # whole epochs done
     best_loss: float | None = None
-    best_bleu: float | None = None  # where it chooses
-    skipped: int = 0  # updates that were left out because of bad numbers
+    best_bleu: float | None = None  # where BLEU chooses the best
+    skipped: int = 0  # updates left out because of bad numbers
     skipped_in_a_row: int = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Progress:
 
     @property
     def best_score(self) -> float | None:
-        """The highest so far of what `training.saving.score` gives."""
+        """The highest `training.saving.score` so far."""
         loss = None if self.best_loss is None else -self.best_loss
         return loss if self.best_bleu is None else self.best_bleu
 
@@ -85,19 +85,19 @@ class Progress:
 
 @dataclass(frozen=True)
 class Start:
-    """A new run with random weights. The other ways to begin derive from it."""
+    """A new run with random weights. The other ways to start derive from it."""
 
     config: Config
     run: Run
     origin: str  # of weights or tokenizer, in words that end a line
-    shared: BaseTokenizer | None  # that of another run, for a new one
+    shared: BaseTokenizer | None  # another run's tokenizer, for a new run
     is_new = True
-    validated = False  # the update that it begins after
-    whole = False  # and all that follows a last update
+    validated = False  # the update that it starts after has been validated
+    whole = False  # and all that follows a last update has been done
     damaged = tuple[Path, ...]()  # newer checkpoints, which cannot be read
 
     def precision(self, device: torch.device) -> str:
-        """A key of DTYPES. Raises UserError where it is not here, or another on other machines."""
+        """A key of DTYPES. Raises UserError if unavailable here or different on other machines."""
         config = self.config
         n_tokens = config.data.tokens_of_a_batch / idist.get_world_size()
         found = resolve_precision(config.train.precision, device, config.model.d_model, n_tokens)
@@ -124,14 +124,14 @@ class Start:
         )
 
     def restore(self, parts: Mapping[str, Any]) -> None:
-        """Load what there is to begin with into the parts of a checkpoint, given by name; once."""
+        """Load the state to start from into the parts of a checkpoint, given by name; once."""
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
-        """A new run that fails in here, or gets a SIGTERM, leaves nothing behind."""
+        """A scope in which a new run that fails, or gets a SIGTERM, leaves nothing behind."""
 
         def end(number: int, _: Any) -> None:
-            signal.signal(number, signal.SIG_IGN)  # another one would end the clearing up
+            signal.signal(number, signal.SIG_IGN)  # another one would interrupt the clean-up
             sys.exit(128 + number)
 
         with signals_to(end, signal.SIGTERM):
@@ -145,13 +145,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Initialized(Start):
-    """A new run with the weights and the tokenizer of another one: its parent (train.init_from)."""
+    """A new run with the weights and the tokenizer of another, its parent (train.init_from)."""
 
     checkpoint: Path
     payload: dict[str, Any]
 
     def restore(self, parts: Mapping[str, Any]) -> None:
-        """The parent's weights. Raises UserError naming the fields by which they do not fit."""
+        """Load the parent's weights. Raises UserError with the fields by which they do not fit."""
         different = "; ".join(
             f"{key} is {there!r} there and {here!r} here"
             for key, there, here in diff(checkpoint_config(self.payload), self.config)
@@ -172,7 +172,7 @@ class Initialized(Start):
 
 @dataclass(frozen=True)
 class Resumed(Start):
-    """A run that goes on from one of its checkpoints, exactly."""
+    """A run that resumes exactly from one of its checkpoints."""
 
     checkpoint: Path
     payload: dict[str, Any]
@@ -195,10 +195,10 @@ class Resumed(Start):
         return run_tokenizer(self.run, self.payload)
 
     def restore(self, parts: Mapping[str, Any]) -> None:
-        """The state of every part. Raises UserError where one does not fit, or the data changed."""
+        """Load every part's state. Raises UserError if one does not fit, or the data changed."""
         with misfits_reported(self.checkpoint):
             before, now = self.payload["progress"]["epoch_length"], parts["progress"].epoch_length
-            noted = self.payload.get("data", {})  # older releases noted less
+            noted = self.payload.get("data", {})  # older releases saved less
             texts = parts["data"].state_dict().items()
             other = [which for which, text in texts if noted.get(which, text) != text]
             if before != now or other:
@@ -212,28 +212,28 @@ class Resumed(Start):
                 load_weights(parts[name], {"model": self.payload[name]}, self.checkpoint)
             for name in ("optimizer", "scheduler", "scaler", "progress"):
                 parts[name].load_state_dict(self.payload[name])
-            scheduler = parts["scheduler"]  # its rates may span another total from here on
+            scheduler = parts["scheduler"]  # its rates may have another total from here on
             for group, base, factor in zip(
                 parts["optimizer"].param_groups, scheduler.base_lrs, scheduler.lr_lambdas
             ):
                 group["lr"] = base * factor(scheduler.last_epoch)
             if "early_stopping" in parts and "early_stopping" in self.payload:
                 parts["early_stopping"].load_state_dict(self.payload["early_stopping"])
-            elif "early_stopping" in parts:  # it is asked for from here on
+            elif "early_stopping" in parts:  # new from here on
                 parts["early_stopping"].best_score = parts["progress"].best_score
         self.payload.clear()
 
 
 def require_one_command(config: Config, resume: str | Path | None) -> None:
-    """Raises UserError, in every process, where one was told to train something else."""
+    """Raises UserError in every process where one has been told to train something else."""
     told = {"--resume": resume and Path(resume).resolve().name, **dict(leaves(to_dict(config), ""))}
     require_alike({k: v for k, v in told.items() if not k.startswith(OF_A_MACHINE)})
 
 
 def open_run(config: Config, resume: str | Path | None) -> Start:
-    """What `config` and `resume` (a checkpoint, or a run: its newest) mean. Makes the new folder.
+    """The start that `config` and `resume` (a checkpoint, or a run: its newest) describe.
 
-    Raises UserError where there is nothing to begin with, or where `config` would not go on.
+    Makes the new folder. Raises UserError with nothing to start from, or if `config` cannot go on.
     """
     if resume is not None:
         checkpoint, run, payload, damaged = find_checkpoint(resume)
@@ -281,11 +281,11 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
 def as_parent(config: Config, parent: Config) -> Config:
     """`config` with the parent's tokenizer, and with its model where train.init_model asks for it.
 
-    What training alone knows stays: how segmentations are drawn, and what is dropped. Raises
+    Settings of training alone stay: how segmentations are drawn, and what is dropped. Raises
     ConfigError where the parent's tokenizer would draw in another way, or not at all.
     """
     tokenizer, own, model = parent.tokenizer, config.tokenizer, config.model
-    # Of a saved one the algorithm is seen when it is loaded.
+    # The algorithm of a saved one is known once it is loaded.
     sampling, way = getattr(own, "sampling", 0.0), getattr(own, "algorithm", None)
     same = not isinstance(tokenizer, Marian) and way in (None, getattr(tokenizer, "algorithm", ""))
     if sampling and not same:
@@ -308,9 +308,9 @@ def as_parent(config: Config, parent: Config) -> Config:
 
 
 def run_to_resume(config: Config) -> Path | None:
-    """What --resume auto goes on with: the newest run of `config` that has a checkpoint.
+    """The run that --resume auto resumes: the newest run of `config` that has a checkpoint.
 
-    Text at another place may be other text, which is seen only when it is read: not such a run.
+    A run with its text at another place is left out: it may be other text, as only reading shows.
     """
     for run in newest_first(config.train.runs_dir):
         try:
@@ -318,7 +318,7 @@ def run_to_resume(config: Config) -> Path | None:
         except ConfigError as error:
             logger.warning("left out: %s", error)
             continue
-        with contextlib.suppress(ConfigError):  # what that run found does not fit this config
+        with contextlib.suppress(ConfigError):  # that run's findings do not fit this config
             begun = as_begun(config, saved)
             if fixed_differences(saved, begun):
                 continue
@@ -330,7 +330,7 @@ def run_to_resume(config: Config) -> Path | None:
 
 
 def as_begun(config: Config, saved: Config) -> Config:
-    """`config` with what its run, which saved the other, found for it when it began."""
+    """`config` with what its run found when it started, taken from the run's `saved` config."""
     if config.train.precision == "auto":
         config = apply_overrides(config, [f"train.precision={saved.train.precision}"])
     return config if config.train.init_from is None else as_parent(config, saved)
@@ -347,7 +347,7 @@ def _new_run(config: Config) -> Run:
 def find_checkpoint(path: str | Path) -> tuple[Path, Run, dict[str, Any], tuple[Path, ...]]:
     """The checkpoint that --resume means, its run, its content, and newer ones that are damaged.
 
-    Of a run: the newest, or where that is damaged the one before.
+    For a run, the newest that is not damaged.
     Raises UserError where there is none, and DamagedError for a damaged one that is named itself.
     """
     checkpoint, run = resolve_checkpoint(path, prefer="newest")
@@ -368,12 +368,12 @@ def find_checkpoint(path: str | Path) -> tuple[Path, Run, dict[str, Any], tuple[
 
 @contextlib.contextmanager
 def misfits_reported(checkpoint: Path) -> Iterator[None]:
-    """A UserError for parts of a checkpoint that are missing or not what training writes."""
+    """Raises UserError for parts of a checkpoint that are missing or not what training writes."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # of torch, or of a dict that lacks something
+    except Exception as error:  # from torch, or from a dict that lacks a key
         raise UserError(
             f"{checkpoint}: the state of the training in it does not fit ({one_line(error)}); go "
             "on from another checkpoint, or begin a new run with its weights (--init_from)"
@@ -381,9 +381,9 @@ def misfits_reported(checkpoint: Path) -> Iterator[None]:
 
 
 def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -> None:
-    """Raises UserError where `config` would not continue the run; FinishedError: it is over."""
+    """Raises UserError where `config` does not continue the run, FinishedError where it is over."""
     found = fixed_differences(checkpoint_config(payload), config)
-    found.sort(key=lambda each: each[0] == "name")  # which --position changes too
+    found.sort(key=lambda each: each[0] == "name")  # last: --position changes the name too
     for name, old, new in found:
         raise UserError(
             f"{name} = {new!r}, but {checkpoint} was trained with {old!r}: a run goes on as it "
@@ -406,7 +406,7 @@ def check_resume(config: Config, payload: Mapping[str, Any], checkpoint: Path) -
 def is_whole(run: Run, checkpoint: Path, payload: Mapping[str, Any], *, validated: bool) -> bool:
     """Whether a run that is over after `checkpoint` has nothing left to do.
 
-    A kill may have come before its last validation, or between two writes or removals.
+    A kill may have come before the last validation, or between two writes or removals.
     """
     train = checkpoint_config(payload).train
     kept = {BEST: train.keep_best, REGULAR: train.keep_regular, STEP: KEEP_STEP}
@@ -417,14 +417,14 @@ def is_whole(run: Run, checkpoint: Path, payload: Mapping[str, Any], *, validate
         and all(len(run.files(pattern)) <= most for pattern, most in kept.items())
     ):
         return True
-    newest = run.newest()  # it may be over after another one
+    newest = run.newest()  # the run may be over after another checkpoint
     return newest is None or newest.name != checkpoint.name
 
 
 def count_steps(config: TrainConfig, epoch_length: int, n_tokens: int) -> int:
-    """The updates of the whole run: `epoch_length`, and `n_tokens` of the target, are an epoch's.
+    """The updates of the whole run, where an epoch has `epoch_length` updates and `n_tokens`.
 
-    train.max_tokens is in updates of the mean size.
+    train.max_tokens is converted by the mean size of an update, in target tokens.
     """
     steps = config.max_epochs * epoch_length
     if config.max_tokens is not None:
@@ -433,7 +433,7 @@ def count_steps(config: TrainConfig, epoch_length: int, n_tokens: int) -> int:
 
 
 def require_steps_left(run: Run, progress: Progress, total_steps: int, n_tokens: int) -> None:
-    """Raises FinishedError; what follows from the checkpoint alone, check_resume has found."""
+    """Raises FinishedError where none are left; check_resume has checked the checkpoint alone."""
     if progress.step >= total_steps:
         twice = -(-2 * progress.step * n_tokens // progress.epoch_length)
         raise FinishedError(

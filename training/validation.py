@@ -1,4 +1,4 @@
-"""The validation split: loss of all pairs, BLEU of greedy translations, attention maps of one."""
+"""Validation: the loss of all pairs, BLEU of greedy translations, attention maps of one pair."""
 
 import logging
 import math
@@ -23,7 +23,7 @@ SHOWN = 8  # translations in TensorBoard
 
 @dataclass(slots=True)
 class Validation:
-    """Evaluates and translates the validation split, and writes down what it found."""
+    """Evaluates and translates the validation split, and logs the results."""
 
     config: Config
     data: TrainingData
@@ -31,11 +31,11 @@ class Validation:
     translator: Translator
     log: RunLog
     step: int | None = None  # the last update that was followed by a validation
-    # Source, reference, translation of the pairs of this validation; none where they are not due.
+    # (source, reference, translation) of the pairs of this validation; empty where not due.
     rows: list[tuple[str, str, str]] = field(default_factory=list)
 
     def loss(self) -> float:
-        """Of all pairs. Raises NonFiniteError where it is no number."""
+        """The loss of all pairs. Raises NonFiniteError where it is no number."""
         loss = self.evaluator.run(self.data.validation).metrics["loss"]
         if not math.isfinite(loss):
             raise NonFiniteError(
@@ -47,7 +47,7 @@ class Validation:
     def translate(self, epoch: int, *, last: bool) -> None:
         """Make the translations that are due, and put their BLEU among the evaluator's figures.
 
-        After the `last` update they always are, unless none are wanted.
+        They are always due after the `last` update, unless none are wanted.
         """
         every = self.config.evaluate.bleu_every_epochs
         due = every and (epoch % every == 0 or last)
@@ -58,7 +58,7 @@ class Validation:
             self.evaluator.state.metrics["bleu"] = sacrebleu_score(texts, references, language)
 
     def report(self, trainer: Engine) -> None:
-        """Write down what was found."""
+        """Log the results."""
         step, epoch = trainer.state.iteration, trainer.state.epoch
         metrics = self.evaluator.state.metrics
         figures = {name: metrics[name] for name in ("loss", "accuracy", "perplexity")}

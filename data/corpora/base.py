@@ -1,4 +1,4 @@
-"""What a corpus is to the rest of the project."""
+"""The interface of a corpus."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ class ParallelText:
         return len(self.src)
 
     def both_ways(self) -> "ParallelText":
-        """All pairs in both directions: the forward ones, then the same pairs turned round."""
+        """All pairs in both directions: the forward ones, then the same pairs swapped."""
         return ParallelText([*self.src, *self.tgt], [*self.tgt, *self.src], self.skipped)
 
     def fingerprint(self) -> str:
@@ -45,4 +45,4 @@ class CorpusReader(ABC):
 
     @abstractmethod
     def load(self, split: str) -> ParallelText:
-        """One split in the direction of the config; UserError where it cannot be had."""
+        """One split in the direction of the config. Raises UserError where it is not available."""

@@ -16,7 +16,7 @@ CONVERT = "convert the file (iconv -f ITS_ENCODING -t UTF-8)"
 
 
 class ParallelFilesCorpus(CorpusReader):
-    """`{root}/{split}.{lang}`, plain or .gz: line n of a language translates that of the other."""
+    """`{root}/{split}.{lang}`, plain or .gz: line n of each file translates line n of the other."""
 
     def __init__(self, config: ParallelFiles, src_lang: str, tgt_lang: str) -> None:
         self.config = config
@@ -25,7 +25,7 @@ class ParallelFilesCorpus(CorpusReader):
         self.train, self.validation, self.test = config.train, config.validation, config.test
 
     def load(self, split: str) -> ParallelText:
-        """One split. UserError: missing, damaged or uneven files, or a line that config forbids."""
+        """One split. UserError: missing, damaged or unequal files, or a line the config forbids."""
         paths = [self._find(split, lang) for lang in self.langs]
         sides = [_lines(path) for path in paths]
         if len(sides[0]) != len(sides[1]):
@@ -80,12 +80,12 @@ class ParallelFilesCorpus(CorpusReader):
 def _lines(path: Path) -> list[str | None]:
     r"""The lines, with white space in one form; None where one is not UTF-8.
 
-    Cut at "\n" alone. `str.splitlines` also cuts at U+2028, U+0085, "\v" and "\f", which stand
+    Cut at "\n" alone. `str.splitlines` also cuts at U+2028, U+0085, "\v" and "\f", which occur
     inside sentences of real corpora; one such cut shifts the two sides against each other.
     """
     raw = read_packed(path) if path.suffix == ".gz" else path.read_bytes()
     marked = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if marked or b"\0" in raw[:2]:  # its "\n" are none of ours
+    if marked or b"\0" in raw[:2]:  # UTF-16, whose "\n" are other bytes
         raise UserError(f"{path}: UTF-16; {CONVERT}")
     lines: list[str | None] = []
     for line in io.BytesIO(raw.removeprefix(codecs.BOM_UTF8)):

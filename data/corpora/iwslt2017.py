@@ -22,7 +22,7 @@ from utils.lines import read_lines
 logger = logging.getLogger(__name__)
 
 REPO = "IWSLT/iwslt2017"
-REVISION = "refs/convert/parquet"  # the loading script of the main one runs no more
+REVISION = "refs/convert/parquet"  # the main one has a loading script, which no longer runs
 CONFIG = "iwslt2017-fr-en"
 SIZES = {"train": 232_825, "validation": 890, "test": 8_597}
 OFFICIAL = {
@@ -39,7 +39,7 @@ REMEDY = (
 
 OTHER_TEXT = "write text from another source to plain files (docs/usage.md, Data)"
 
-# A character by a number of more digits than any has: beyond 4,300 Python refuses to read it.
+# A character reference with more digits than any has: beyond 4,300 Python refuses to read it.
 ENDLESS = re.compile(r"&#(?:[0-9]{20,}|[xX][0-9a-fA-F]{20,});?")
 TAG = re.compile(r"<(/?(?:doc|seg)\b[^<>]*)>")
 DOC_ID = re.compile(r"""\bdocid\s*=\s*["']?([^"'\s>]+)""")
@@ -61,7 +61,7 @@ class Iwslt2017Corpus(CorpusReader):
     def load(self, split: str) -> ParallelText:
         """The pairs of one split: entities unescaped, white space normalised, empty sides counted.
 
-        UserError: the files cannot be had or are damaged, or the split has not its official size.
+        UserError: files are unavailable or damaged, or the split does not have its official size.
         """
         if split not in SIZES:
             raise UserError(f"IWSLT2017 has no split {split!r}: its splits are {', '.join(SIZES)}")
@@ -116,7 +116,7 @@ def _read_split(path: Path, split: str, *, strict: bool) -> Pairs:
 
 
 def _list_files(path: Path) -> Files:
-    """Every file of a folder or an archive; those of an archive are never written to the disk."""
+    """Every file of a folder or an archive; files of an archive are never written to disk."""
     opened: dict[str, Callable[[], Any]]
     if path.is_dir():
         paths = (file for file in sorted(path.rglob("*")) if file.is_file())
@@ -147,7 +147,7 @@ def _read(name: str, open_it: Callable[[], Any]) -> bytes:
 
 
 def _official_pairs(files: Files, split: str, path: Path, *, strict: bool) -> Pairs | None:
-    """The split from `train.tags.*` or `IWSLT17.TED.*.xml`; None where there is none of its files.
+    """The split from `train.tags.*` or `IWSLT17.TED.*.xml`; None where it has no such file.
 
     The archive comes once for each direction, under fr-en and en-fr names; the text is the same.
     Unless strict, a year that is missing on both sides is left out with a warning.
@@ -201,10 +201,10 @@ def _xml_pairs(names: list[str], lines: list[list[str]]) -> Pairs:
 
 
 def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
-    """Text by (document, segment number; the numbers start anew in each document).
+    """Text by (document, segment number); the numbers start anew in each document.
 
-    Only their tags are looked for: the official files hold a bare `&` or `<` here and there, which
-    an XML parser refuses; and no entity but HTML's own is expanded, no other file opened.
+    Only the tags of segments and documents are looked for: the official files have some bare `&`
+    and `<`, which an XML parser refuses. Only HTML's own entities are expanded; no file is opened.
     """
     found: dict[tuple[str, int], str] = {}
     document = None
@@ -227,7 +227,7 @@ def _segments(name: str, text: str) -> dict[tuple[str, int], str]:
 def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
     """The split from {split}/*.parquet or {split}-*.parquet, by name; None where there is none.
 
-    Folders of other pairs of languages, as the hub has them, are left out.
+    Folders of other language pairs, as on the hub, are left out.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -243,7 +243,7 @@ def _parquet_pairs(files: Files, split: str, path: Path) -> Pairs | None:
             table = pq.ParquetFile(pa.BufferReader(files[name]())).read(columns).flatten()
             table = table.select(columns).cast(pa.schema([(each, pa.string()) for each in columns]))
             rows = Dataset(table)  # in memory: nothing is copied into a cache
-            fr, en = (rows[each][:] for each in columns)  # one by one they take ten times as long
+            fr, en = (rows[each][:] for each in columns)  # row by row it takes ten times as long
         except (pa.ArrowException, KeyError, OSError, ValueError) as error:
             raise UserError(
                 f"{path / name}: not a parquet file with translation.fr and translation.en "

@@ -28,10 +28,10 @@ class MixtureCorpus(CorpusReader):
             *(f"{name}.{split}" for name, part in others for split in part.test),
         )
         if self.train in (self.validation, *main.test):
-            self.train = "the mixture"  # a name that no file has
+            self.train = "the mixture"  # not the name of any file
 
     def load(self, split: str) -> ParallelText:
-        """The mixture for `train`; else a split of the part to evaluate, or NAME.SPLIT."""
+        """The mixture for `train`; else a split of the evaluated part, or NAME.SPLIT."""
         if split == self.train:
             return self._mixed()
         name, _, rest = split.partition(".")
@@ -41,7 +41,7 @@ class MixtureCorpus(CorpusReader):
         return self._load(self.config.evaluated, split)
 
     def _load(self, name: str, split: str) -> ParallelText:
-        """A part's split. UserError: with the part's name, and with keys as they are for a part."""
+        """A part's split. Raises UserError with the part's name and with the keys of a part."""
         try:
             return self.parts[name].load(split)
         except UserError as error:
@@ -75,7 +75,7 @@ class MixtureCorpus(CorpusReader):
 
 
 def epoch_counts(config: Mixture, sizes: Sequence[int]) -> list[int]:
-    """Pairs of each part in an epoch: weight * size, or shares of all by weight * size^(1/T)."""
+    """The pairs of each part in an epoch: weight * size, or a share by weight * size^(1/T)."""
     weights = [part.weight for part in config.parts]
     if config.temperature is None:
         return [round(weight * size) for weight, size in zip(weights, sizes)]
@@ -85,7 +85,7 @@ def epoch_counts(config: Mixture, sizes: Sequence[int]) -> list[int]:
 
 
 def _rows(size: int, count: int, *, seed: list[int]) -> list[int]:
-    """`count` rows of `size`, in their order: all as often as possible, the rest drawn."""
+    """`count` of `size` rows, in their order: all equally often, and the remainder drawn."""
     repeats, rest = divmod(count, size) if size else (0, 0)
     times = np.full(size, repeats)
     times[np.random.default_rng(seed).permutation(size)[:rest]] += 1

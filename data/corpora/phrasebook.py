@@ -1,7 +1,7 @@
-"""The embedded corpus: French-English sentence pairs of the project's own making.
+"""The embedded corpus: French-English sentence pairs made by a grammar of this project.
 
-`data/phrasebook.tsv.gz` holds the first 30,000 distinct pairs that its grammar made from seed 0, in
-their order. Commit 60e90db wrote them, and is the last to hold the grammar.
+`data/phrasebook.tsv.gz` has the first 30,000 distinct pairs that the grammar made from seed 0, in
+their order. Commit 60e90db wrote them, and is the last that has the grammar.
 """
 
 import math
@@ -26,7 +26,7 @@ class PhrasebookCorpus(CorpusReader):
         self.src_lang = src_lang
 
     def load(self, split: str) -> ParallelText:
-        """One split; UserError for an unknown one, or where it has fewer sentences than asked."""
+        """One split. UserError for an unknown one, or where it has fewer sentences than asked."""
         splits = _splits(self.config)
         if split not in splits:
             raise UserError(f"the phrasebook has no split {split!r}: train, validation or test")

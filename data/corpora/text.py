@@ -1,4 +1,4 @@
-"""What corpora share: what white space is, and how text comes out of .gz."""
+"""Shared by the corpora: normal white space, and text from .gz files."""
 
 import gzip
 import zlib
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from utils.errors import UserError
 
-# What a .gz may unpack to: so many times its size, or so much where that is less. Text packs to a
-# fifth or so; a file of zeros to a thousandth.
+# A .gz may unpack to MAX_RATIO times its size, or to ALWAYS_ALLOWED bytes if that is more. Text
+# packs to a fifth or so; a file of zeros to a thousandth.
 MAX_RATIO = 100
 ALWAYS_ALLOWED = 1 << 26
 CHUNK = 1 << 20
@@ -16,13 +16,13 @@ CHUNK = 1 << 20
 def normalize_whitespace(text: str) -> str:
     """Runs of white space become one plain space, none at the ends.
 
-    No-break spaces and line separators count as such: a sentence is one line, spelled one way.
+    No-break spaces and line separators count as white space: a sentence is one line, in one form.
     """
     return " ".join(text.split())
 
 
 def read_packed(path: Path) -> bytes:
-    """The content of a .gz file. UserError: it is damaged, or unpacks without end."""
+    """The content of a .gz file. UserError: it is damaged, or unpacks to too much."""
     try:
         most = max(ALWAYS_ALLOWED, MAX_RATIO * path.stat().st_size)
         raw = bytearray()
