@@ -41,11 +41,11 @@ def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     """The content of a checkpoint whose weights are the mean of those of `paths`.
 
-    It is computed in float64 and rounded once, to the weights' own type; shared weights stay
-    shared. All else is the newest's, and a run is newer than its parent; `averaged` names the
+    The mean is computed in float64 and rounded once, to the weights' own type; shared weights stay
+    shared. All else is taken from the newest; a run is newer than its parent. `averaged` names the
     sources. There is no optimizer: training cannot go on from it. Raises UserError for fewer than
-    two checkpoints and for one that is given twice, and where they are not of one model and
-    tokenizer, and of one run, of a run and its parent, or of runs with the same parent.
+    two checkpoints or one given twice. It also raises it unless they are of one model and tokenizer
+    and of one run, of a run and its parent, or of runs with the same parent.
     """
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
         given = ", ".join(map(str, paths))
@@ -81,7 +81,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
-    """`averaged_checkpoint_<how>_step<newest>.pt` among the checkpoints of the run; the path.
+    """Write `averaged_checkpoint_<how>_step<newest>.pt` among the run's checkpoints; its path.
 
     Raises UserError where the run has no folder of checkpoints, or it cannot be written.
     """
@@ -93,7 +93,7 @@ def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
 
 
 def _is_newer(first: dict[str, Any], first_path: Path, other: dict[str, Any], path: Path) -> bool:
-    """Whether `other` came after `first`. Raises UserError where the two have no mean."""
+    """Whether `other` came after `first`. Raises UserError where they cannot be averaged."""
     configs = checkpoint_config(first), checkpoint_config(other)
     different = [
         f"{key} is {a!r} and {b!r}"
@@ -122,7 +122,7 @@ def _is_newer(first: dict[str, Any], first_path: Path, other: dict[str, Any], pa
 
 
 def _home(path: Path, config: Config, step: int) -> Path:
-    """What names a checkpoint's run: its folder, or what a Marian model was taken by."""
+    """What identifies a checkpoint's run: its folder, or the name of its Marian model."""
     if step == 0 and isinstance(config.tokenizer, Marian):
         return _run(config.tokenizer.name_or_path)
     return _run(path)

@@ -1,8 +1,8 @@
-"""What a checkpoint holds, and its two forms: a `.pt` file of a run, and an exported folder.
+"""The content of a checkpoint, and its two forms: a run's `.pt` file, and an exported folder.
 
 A checkpoint is a dict of tensors and plain values: nothing in it is ever executed. An exported
-folder has `model.safetensors`, `config.json` and `tokenizer/`. There a tensor of several names is
-stored once; the other names are in the file's metadata.
+folder has `model.safetensors`, `config.json` and `tokenizer/`. It stores a tensor of several names
+once; the other names are in the file's metadata.
 """
 
 import json
@@ -27,7 +27,7 @@ from utils.errors import ConfigError, UserError, one_line
 from utils.files import atomic_path, write_errors
 
 CONFIG, TOKENIZER = "config.json", "tokenizer"
-# What a run that goes on may change: nothing that shapes the model, the data or the updates.
+# What a resumed run may change: nothing that shapes the model, the data or the updates.
 MAY_CHANGE = (
     "train.",
     "evaluate.",
@@ -42,7 +42,7 @@ MAY_NOT_CHANGE = (
     *(f"train.{name}" for name in ("seed", "precision", "ema_decay", "init_from", "init_model")),
     "evaluate.choose_by",
 )
-# A part of a mixture: its places may change as others do.
+# A part of a mixture: its folders may change, as those of a corpus alone.
 _PART = re.compile(r"(?<=^data\.corpus\.)parts\.\d+\.corpus\.")
 
 
@@ -52,7 +52,7 @@ def checkpoint_config(payload: Mapping[str, Any]) -> Config:
 
 
 def fixed_differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
-    """As `diff`, of what a run that goes on may not change."""
+    """As `diff`, for the fields that a resumed run may not change."""
     fixed = MAY_NOT_CHANGE + OF_BLEU * (now.evaluate.choose_by == "bleu")
     return [
         found
@@ -62,13 +62,13 @@ def fixed_differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]
 
 
 def write_checkpoint(path: Path, payload: Any) -> None:
-    """Write a whole file or none, in a folder that is made where it has gone without its run."""
+    """Write a whole file or none; make its folder if that has gone and its run has not."""
     with write_errors(path):
         path.parent.mkdir(exist_ok=True)
         with atomic_path(path) as aside, aside.open("wb") as file:
             try:
                 torch.save(payload, file)
-            except RuntimeError as error:  # of a full disk
+            except RuntimeError as error:  # a full disk
                 why = str(error).splitlines()[0][:200]
                 raise OSError(f"not all of it could be written ({why})") from error
 
@@ -107,7 +107,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def tied_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Each name with the first name of the same tensor, which is its own where it is not shared."""
+    """Each name with the first name of the same tensor, or its own if the tensor is not shared."""
     first: dict[tuple[int, torch.Size], str] = {}  # by place in memory
     return {
         name: first.setdefault((tensor.data_ptr(), tensor.shape), name)
@@ -121,7 +121,7 @@ def tied_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 def _read_torch(path: Path) -> Any:
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
-        # torch writes checksums, and does not look at them.
+        # torch writes checksums, and does not check them.
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
@@ -130,7 +130,7 @@ def _read_torch(path: Path) -> Any:
         raise UserError(f"{path}: no such checkpoint") from None
     except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
         reason = one_line(error)
-        if "Weights only load failed" in reason:  # with long advice for another reader
+        if "Weights only load failed" in reason:  # followed by long advice for developers
             reason = "it is another kind of file, or holds more than tensors and plain values"
         beside = Run(path.parent.parent).by_age()
         others = [str(each) for each in beside if each.name != path.name and read_progress(each)]
@@ -168,13 +168,13 @@ def write_safetensors(
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, **metadata: str) -> None:
-    """As safetensors. Raises OSError where the file cannot be written."""
-    # Not by save_file, whose files none but their owner may read.
+    """Write as safetensors. Raises OSError where the file cannot be written."""
+    # Not by save_file, whose files only their owner may read.
     path.write_bytes(save(tensors, metadata={"format": "pt", **metadata}))
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
-    """What `write_safetensors` wrote, as the content of a checkpoint."""
+    """Read what `write_safetensors` wrote, as the content of a checkpoint."""
     again = f"export it again, or remove {path.parent} if it was made from a Marian model"
     try:
         with safe_open(path, framework="pt") as file:

@@ -1,7 +1,7 @@
-"""A Marian model of transformers becomes an exported run of this project, once.
+"""Converts a Marian model of transformers, once, to an exported run of this project.
 
-What it has as `save_pretrained` writes it: config.json, model.safetensors or pytorch_model.bin, and
-the tokenizer's files. The run is kept beside the hub's cache, in HF_HOME/fr2en/NAME-CHECKSUM.
+The model's folder is as `save_pretrained` writes it: config.json, model.safetensors or
+pytorch_model.bin, and the tokenizer's files. The run is kept in HF_HOME/fr2en/NAME-CHECKSUM.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from utils.errors import ConfigError, UserError, one_line
 from utils.files import made_once
 from utils.hub import fetch
 
-CONVERTER = 1  # raised when the same model would become another run
+CONVERTER = 1  # raise it when the same model would become another run
 OURS = "fr2en"  # in config.json of a model that this project exported: its whole configuration
 ZERO_START = "fr2en_zero_start"  # in config.json
 PICKLED = "pytorch_model.bin"
@@ -41,7 +41,7 @@ GENERATION = "generation_config.json"
 REMEDY = "give a local folder with its files, or copy a filled Hugging Face cache (HF_HOME)"
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-# What config.json has to say, and what it means where it says nothing.
+# The values that config.json must have, and its defaults.
 NEEDED: dict[str, tuple[Any, Any]] = {
     "model_type": ("marian", None),
     "scale_embedding": (True, False),
@@ -50,7 +50,7 @@ NEEDED: dict[str, tuple[Any, Any]] = {
     "normalize_embedding": (False, False),
     "add_final_layer_norm": (False, False),
 }
-# Settings of its search that are not taken over, with the values that leave it as it is.
+# Settings of its search that are not taken over, with the values that have no effect.
 WITHOUT_EQUAL: dict[str, tuple[Any, ...]] = {
     "do_sample": (None, False),
     "num_beam_groups": (None, 1),
@@ -70,9 +70,9 @@ POSITIONS = re.compile(r"model\.(encoder|decoder)\.embed_positions\.weight")
 
 
 def is_of_transformers(folder: Path) -> bool:
-    """Whether a folder holds a model of transformers, of whatever architecture.
+    """Whether a folder holds a model of transformers, of any architecture.
 
-    Where config.json cannot be read, Marian's vocabulary beside it says so.
+    Where config.json cannot be read, Marian's vocabulary beside it is the sign.
     """
     try:
         said = _read_json(folder / CONFIG)
@@ -82,23 +82,23 @@ def is_of_transformers(folder: Path) -> bool:
 
 
 def fetch_marian(name: str) -> Path:
-    """The folder of a model of the hub, from its cache or fetched into it. Raises UserError."""
+    """The folder of a model on the hub, from the cache or fetched into it. Raises UserError."""
     required = "config.json", f"{WEIGHTS}|{PICKLED}", f"{TOKENIZER}/*|{REQUIRED_FILES[-1]}"
     optional = GENERATION, *REQUIRED_FILES, *OPTIONAL_FILES
     return fetch(name, required, optional, what=f"the model {name}", remedy=REMEDY)
 
 
 def marian_run(folder: Path, source: str) -> Path:
-    """The exported run that a model's folder stands for; made where there is none yet.
+    """The exported run of a model's folder, made if there is none yet.
 
-    `source` is what the user named: the folder, or a name on the hub. The run's decode settings are
-    the model's where they have an equal. Several processes at once make one. Raises UserError
-    naming what the model has that a run cannot; then nothing is written.
+    `source` is what the user named: the folder, or a name on the hub. The run takes the model's
+    decode settings that have an equal here. Several processes at once make one run. Raises
+    UserError naming what the model has that a run cannot have; then nothing is written.
     """
     from huggingface_hub import constants
 
     name = re.sub(r"[^\w.-]", "_", Path(source).name).strip("._") or "marian"
-    name = name.encode()[:100].decode(errors="ignore")  # a file's name has 255 bytes
+    name = name.encode()[:100].decode(errors="ignore")  # a file's name has at most 255 bytes
     home = Path(constants.HF_HOME) / OURS
     run = home / f"{name}-{_checksum(folder)[:16]}"
     if run.is_dir():
@@ -121,7 +121,7 @@ def marian_run(folder: Path, source: str) -> Path:
         tokenizer.require_none_added(str(folder))
         config = _config(raw, tokenizer, folder, name, source)
     weights = _read_weights(folder)
-    with torch.device("meta"):  # config.json may ask for more than the memory has
+    with torch.device("meta"):  # config.json may ask for more than fits into memory
         shapes = to_theirs(build_model(config.model, tokenizer).state_dict(), config.model)
     _check_weights(weights, shapes, config.model, folder)
     model = build_model(config.model, tokenizer)
@@ -165,7 +165,7 @@ def _config(
 
     try:
         theirs = MarianConfig.from_dict(dict(raw))
-    except Exception as error:  # of its own kinds, for a value of another type
+    except Exception as error:  # its own kinds, for a value of another type
         raise UserError(f"{folder / CONFIG}: {one_line(error)}") from None
     path = folder / GENERATION
     generation = ChainMap(_read_json(path) if path.is_file() else {}, dict(raw))
@@ -192,7 +192,7 @@ def _config(
     languages = [re.sub(r"[^\w-]", "_", language) for language in said]  # such as "cat+oci"
     src_lang, tgt_lang = languages if languages[0] != languages[1] else ("source", "target")
     try:
-        # theirs counts the start token
+        # their length counts the start token
         most = generation.get("max_new_tokens") or (generation.get("max_length") or 257) - 1
         beam_size = generation.get("num_beams") or 1
         return Config(
@@ -238,7 +238,7 @@ def _origin(key: str, generation: ChainMap[str, Any]) -> str:
 def _check_ids(
     theirs: Any, generation: ChainMap[str, Any], tokenizer: FrEnTokenizer, folder: Path
 ) -> None:
-    """That a search begins, ends and pads as one of ours does."""
+    """Check that a search begins, ends and pads as ours does."""
     pad, eos = tokenizer.pad_id, tokenizer.eos_id
     sizes = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
     shared = theirs.share_encoder_decoder_embeddings
@@ -275,7 +275,7 @@ def _weights_file(folder: Path) -> Path:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """In float32. A pickled file is read as tensors and plain values; nothing is executed."""
+    """The weights in float32. A pickled file is read as plain values; nothing is executed."""
     path = _weights_file(folder)
     try:
         if path.name == WEIGHTS:
@@ -295,7 +295,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 def _check_weights(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], config: ModelConfig, folder: Path
 ) -> None:
-    """Names and shapes. Positions may be there as a table, and have to be the sinusoids."""
+    """Check names and shapes. A table of positions is allowed if it has the sinusoids."""
     path = _weights_file(folder)
     for name, tensor in weights.items():
         if POSITIONS.fullmatch(name):
@@ -317,7 +317,7 @@ def _check_weights(
 def _check_ties(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], folder: Path
 ) -> None:
-    """That weights which config.json ties are equal, and those that it leaves out are 0."""
+    """Check that weights which config.json ties are equal, and those that it leaves out are 0."""
     for name, tensor in weights.items():
         if name in expected and not torch.equal(tensor, expected[name]):
             raise UserError(

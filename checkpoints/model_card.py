@@ -49,7 +49,7 @@ print(*tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
 `config.json` has the whole configuration under `fr2en`, `tokenizer/` the tokenizer of the run.
 """
 
-READING = ("corpus", "max_len", "eval_long")  # of data: which text, and what of it
+READING = ("corpus", "max_len", "eval_long")  # of data: which text, and which part of it
 _NO_SCORES = "There are none by `test.py` of these weights on the run's own corpus.\n"
 
 
@@ -62,10 +62,10 @@ def model_card(
     results: Path,
     checksum: str,
 ) -> str:
-    """Markdown; `progress` has the run's epoch and step, which is 0 where no training is known.
+    """Markdown; `progress` has the run's epoch and step, which is 0 if no training is known.
 
-    Of the files in `results` those count that test.py wrote of this checkpoint, of SHA-256
-    `checksum`, with the corpus that the card names, read as for the training.
+    Of the files in `results`, those count that test.py wrote for this checkpoint (SHA-256
+    `checksum`), with the corpus that the card names, read as for training.
     """
     data, model = config.data, config.model
     needs = "transformers 5 or newer: older ones have one embedding for both sides.\n"
@@ -88,7 +88,7 @@ def model_card(
         if config.train.init_from is not None:
             shape["began with"] = config.train.init_from
         text = f"`{corpus}`{both}"
-    else:  # of a model from elsewhere the config has the default
+    else:  # a model from elsewhere: its config has the default
         text = "Not known: no training is on record."
         text += f" The scores are of `{corpus}`." * bool(rows)
     return _CARD.format(
@@ -105,7 +105,7 @@ def model_card(
 
 
 def _scores(results: Path, own: Mapping[str, Any]) -> Iterator[list[str]]:
-    """A row for each of test.py's files that has the given checkpoint and data settings."""
+    """A row for each of test.py's files with the given checkpoint and data settings."""
     for path in sorted(results.glob("*_scores.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             record = json.loads(path.read_text("utf-8"))

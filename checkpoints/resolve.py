@@ -1,4 +1,4 @@
-"""Which checkpoint a user means: of a run, of an exported one, or of a Marian model."""
+"""Which checkpoint a user means: of a run, of an export, or of a Marian model."""
 
 import os
 from pathlib import Path
@@ -14,12 +14,12 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
     """The checkpoint file meant by a user, and its run.
 
     `path` is a checkpoint, a run folder, or a Marian model (its folder, or its name on the hub:
-    OWNER/NAME). Of a run "best" is that of the best validation, or the newest where there is none;
-    "newest" the one to go on from. Raises UserError where there is none, or no such path.
+    OWNER/NAME). "best" is a run's checkpoint with the best validation, or the newest if it has
+    none; "newest" is the one to resume from. Raises UserError if there is none, or no such path.
     """
     given, behind = Path(path), Path(os.path.realpath(path))
     if behind.name in (WEIGHTS, PICKLED) and not (given.parent / CONFIG).is_file():
-        given = behind  # a link to weights, which need what lies beside them
+        given = behind  # a link to weights, which need the files beside them
     if given.name in (WEIGHTS, PICKLED) and is_of_transformers(given.parent):
         given = given.parent
     if given.is_file():
@@ -44,9 +44,9 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
 
 
 def run_of(path: Path) -> Run:
-    """The run of a checkpoint, of a folder of them, or of its own folder; it need not be there.
+    """The run of a checkpoint, of a folder of them, or of its own folder; it need not exist.
 
-    Of a link it is the run that the link lies in, or else the one behind it.
+    For a link it is the run that the link lies in, or else the run of the target.
     """
     a_file = path.is_file() or path.suffix in (".pt", Path(WEIGHTS).suffix)
     runs = []
@@ -58,7 +58,7 @@ def run_of(path: Path) -> Run:
 
 
 def _of_the_hub(name: str) -> Path:
-    """The run of a model on the hub, which may be one that export.py wrote as safetensors."""
+    """The run of a model on the hub, which may be a safetensors export of export.py."""
     try:
         folder = fetch_marian(name)
     except UserError as error:

@@ -2,9 +2,9 @@
 
     runs/<name>_<YYYYMMDD_HHMMSS>/config.json, tokenizer/, checkpoints/, logs/, results/
 
-A run stands for its best checkpoint, or for its newest where it goes on; what average.py wrote is
-used only where it is named itself. A folder that export.py wrote is a run without checkpoints/,
-with its weights in model.safetensors. Imports torch where a checkpoint is read.
+A run stands for its best checkpoint, or for its newest when it is resumed. A file of average.py is
+used only where it is named itself. A folder of export.py is a run without checkpoints/, with its
+weights in model.safetensors. Imports torch only to read a checkpoint.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from utils.hub import is_hub_name
 logger = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"  # of an exported run
-FORMAT = 1  # of a checkpoint's keys; raised when an older program could not read it
-# In a checkpoint whose `model` is a moving average: the weights that training goes on from.
+FORMAT = 1  # of a checkpoint's keys; raise it when an older program could not read it
+# In a checkpoint whose `model` is a moving average: the weights that training continues from.
 LAST_WEIGHTS = "last_weights"
-LEFT = "left_after_update_"  # begins the name of a folder of checkpoints that are out of the way
+LEFT = "left_after_update_"  # begins the name of a folder of checkpoints that were set aside
 # The higher the score, the better: minus the loss, or BLEU (evaluate.choose_by).
 BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_(?:loss|bleu)=(?P<score>-?\d+(?:\.\d+)?)\.pt")
 REGULAR = re.compile(r"regular_checkpoint_(?P<epoch>\d+)\.pt")
@@ -39,7 +39,7 @@ class DamagedError(UserError):
 
 
 class FinishedError(UserError):
-    """A run that has nothing left to do."""
+    """A run with nothing left to do."""
 
 
 class Run:
@@ -54,13 +54,13 @@ class Run:
         self.name = path.resolve().name
 
     def files(self, *patterns: re.Pattern[str]) -> list[Path]:
-        """Checkpoints whose name fits a pattern; of each pattern the oldest epoch or step first."""
+        """Checkpoints whose name fits a pattern; for each pattern, the oldest first."""
         there = sorted(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else []
         fitting = ([path for path in there if each.fullmatch(path.name)] for each in patterns)
         return [path for paths in fitting for path in sorted(paths, key=_number)]
 
     def best_first(self) -> list[Path]:
-        """The best checkpoints, best first, by their names; of equals the newer first."""
+        """The best checkpoints, best first, by their names; the newer of equals first."""
 
         def rank(path: Path) -> tuple[float, int]:
             return float(path.stem.partition("=")[2]), _number(path)
@@ -68,11 +68,11 @@ class Run:
         return sorted(self.files(BEST), key=rank, reverse=True)
 
     def best(self) -> Path | None:
-        """The checkpoint of the lowest validation loss, or of the highest BLEU."""
+        """The checkpoint with the lowest validation loss, or the highest BLEU."""
         return next(iter(self.best_first()), None)
 
     def saved_at(self, step: int, epoch_length: int) -> Path:
-        """The place of the checkpoint to go on from after this update."""
+        """The path of the checkpoint to resume from after this update."""
         epoch, within = divmod(step, epoch_length)
         name = f"step_checkpoint_{step}.pt" if within else f"regular_checkpoint_{epoch}.pt"
         return self.checkpoints / name
@@ -80,8 +80,8 @@ class Run:
     def by_age(self) -> list[Path]:
         """All checkpoints by the update they were written after, the newest at the end.
 
-        It needs no time stamps, which copying changes, and bears damaged files. Of one update the
-        best comes first.
+        It needs no time stamps, which copying changes, and tolerates damaged files. After the same
+        update the best one comes first.
         """
         progress = {path: read_progress(path) for path in self.files(BEST, REGULAR, STEP)}
         epoch_length = next((saved["epoch_length"] for saved in progress.values() if saved), 1)
@@ -94,7 +94,7 @@ class Run:
         return sorted(progress, key=step)
 
     def newest(self) -> Path | None:
-        """The checkpoint to go on from, whole or not."""
+        """The checkpoint to resume from, whole or not."""
         return next(reversed(self.by_age()), None)
 
 
@@ -117,8 +117,8 @@ def read_progress(path: Path) -> Mapping[str, int] | None:
 def create_run(runs_dir: str | Path, name: str) -> Run:
     """A new folder `<runs_dir>/<name>_<YYYYMMDD_HHMMSS>` with subfolders. Raises UserError.
 
-    It is the newest there, by its name, wherever the clock may have gone: of the stamp of the
-    newest one before it, where that is as late, it takes the next number, as in `..._2`.
+    Its name makes it the newest there, whatever the clock says: if an older run has as late a
+    stamp, it takes that stamp and the next number, as in `..._2`.
     """
     folder = Path(os.path.expanduser(runs_dir))
     with write_errors(folder):
@@ -140,14 +140,14 @@ def create_run(runs_dir: str | Path, name: str) -> Run:
 
 
 def begun(run: Path) -> tuple[str, int, str]:
-    """Stamp, number and name, by which runs are ranked: a copy must not be newer."""
+    """Stamp, number and name, which rank runs: a copy must not be newer."""
     stamps = re.findall(r"(?<!\d)(\d{8}_\d{6})(?!\d)(?:_(\d{1,9})$)?", run.name)
     stamp, number = stamps[-1] if stamps else ("", "")
     return stamp, int(number or run.name.endswith(stamp)), run.name
 
 
 def newest_first(runs_dir: str | Path) -> list[Run]:
-    """The runs under runs_dir that have a checkpoint; the one that was begun last comes first."""
+    """The runs under runs_dir that have a checkpoint; the one started last comes first."""
     folder = Path(os.path.expanduser(runs_dir))
     runs = [run for run in map(Run, folder.glob("*")) if run.files(BEST, REGULAR, STEP)]
     return sorted(runs, key=lambda run: begun(run.path), reverse=True)
@@ -165,9 +165,9 @@ def newest_run(runs_dir: str | Path) -> Run:
 
 
 def hub_name(path: Path) -> str | None:
-    """OWNER/NAME, where a path that is not there can be a name on the hub; else None.
+    """OWNER/NAME, if a path that does not exist can be a name on the hub; else None.
 
-    No path into a folder that exists is one, nor one into runs/, nor a .json, .pt or .py file's.
+    Paths into an existing folder or into runs/, and .json, .pt or .py files, cannot.
     """
     local = path.exists() or path.parent.is_dir() or str(path.parent) == "runs"
     local, name = local or path.suffix in (".json", ".pt", ".py"), path.as_posix()
@@ -175,6 +175,6 @@ def hub_name(path: Path) -> str | None:
 
 
 def require_there(path: Path) -> None:
-    """Raises UserError where there is neither a file nor a folder, nor can be a name on the hub."""
+    """Raises UserError for a path that neither exists nor can be a name on the hub."""
     if not path.exists() and hub_name(path) is None:
         raise UserError(f"{path}: no such checkpoint or run folder")

@@ -1,8 +1,8 @@
-"""A trained model as a folder of the transformers library, whose classes run it as it is.
+"""Exports a trained model as a folder of the transformers library, whose classes run it.
 
 A post-norm model becomes Marian's, a pre-norm one Pegasus': the same Transformer, with sinusoids of
-the layout "half". Both start decoding from the padding token, and so does the export: padding there
-is our start token, which no sentence holds, so that no id and no embedding changes.
+the layout "half". Both start decoding from the padding token. In the export that is our start
+token, which no sentence holds, so that no id and no embedding changes.
 """
 
 import json
@@ -29,10 +29,10 @@ from tokenizer.subword import CONFIG_FILE, FILE, SubwordTokenizer
 from utils.errors import UserError
 from utils.files import write_bytes, write_text
 
-# Tokens of a sentence that the table of positions reaches, where nothing asks for more.
+# The length in tokens of the table of positions, where nothing asks for more.
 MAX_POSITIONS = 1024
 
-# What a model may have that is to be one of theirs.
+# The settings that a model may have to be exported.
 REPRESENTED: dict[str, tuple[Any, ...]] = {
     "backend": ("scratch",),
     "norm": ("pre", "post"),
@@ -41,11 +41,11 @@ REPRESENTED: dict[str, tuple[Any, ...]] = {
     "position.base": (10000.0,),
 }
 
-# Embeddings and output, and which of their names stand for one tensor that has another name too.
+# Embeddings and output, and which of these names are tied to a tensor of another name.
 _EMBEDDINGS = tuple(f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
 _TIED = {"none": (), "target": ("lm_head.weight",), "all": (*_EMBEDDINGS, "lm_head.weight")}
 
-# What str.split() takes for white space.
+# The white space of str.split().
 _SPACE = "[\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
 
 
@@ -59,7 +59,7 @@ def write_transformers(
 ) -> None:
     """Write weights, configuration and tokenizer into `folder`, our own tokenizer/ beside theirs.
 
-    zero_start: a post-norm model is written as CTranslate2's converter takes it, see
+    zero_start: write a post-norm model as CTranslate2's converter takes it, see
     checkpoints/zero_start.py; such a folder cannot be read as a run.
 
     Raises UserError, before it writes, where transformers has no equal of the model.
@@ -98,7 +98,7 @@ def write_transformers(
 
 
 def _require_equal(config: ModelConfig, tokenizer: BaseTokenizer) -> None:
-    """Raises UserError naming what the library has no equal of."""
+    """Raises UserError naming what the library lacks."""
     for field, values in REPRESENTED.items():
         value = operator.attrgetter(field)(config)
         if value not in values:
@@ -115,7 +115,7 @@ def _require_equal(config: ModelConfig, tokenizer: BaseTokenizer) -> None:
 
 
 def their_shape(config: ModelConfig, tokenizer: BaseTokenizer) -> dict[str, Any]:
-    """Of their config.json what is neither an id nor a length."""
+    """Their config.json without ids and lengths."""
     tied = config.tie_embeddings
     shape = {
         "architectures": ["PegasusForConditionalGeneration"],
@@ -152,14 +152,14 @@ def their_shape(config: ModelConfig, tokenizer: BaseTokenizer) -> dict[str, Any]
 def _weights(
     model: TranslationTransformer, config: ModelConfig, n_positions: int
 ) -> dict[str, Tensor]:
-    """Their state_dict with a tied tensor once, and with tables of positions."""
+    """Their state_dict, with tied tensors once, and with tables of positions."""
     weights = to_theirs(model.state_dict(), config)
     table = sinusoid_table(
         torch.arange(n_positions), config.d_model, layout="half", dtype=model.output.weight.dtype
     )
     for stack in ("encoder", "decoder"):
         weights[f"model.{stack}.embed_positions.weight"] = table.clone()
-    if config.norm == "pre":  # Pegasus has this one in any case, and does not use it untied
+    if config.norm == "pre":  # Pegasus always has this one, and does not use it untied
         weights.setdefault(SHARED, weights[_EMBEDDINGS[0]].clone())
     for name in _TIED[config.tie_embeddings]:
         # Pegasus ties all or nothing.
@@ -171,7 +171,7 @@ def _weights(
 def _search(decode: DecodeConfig) -> dict[str, Any]:
     """The search in their terms; max_length counts the start token.
 
-    They divide by length^alpha where we divide by ((5 + length) / 6)^alpha: the same for alpha = 0.
+    They divide by length^alpha, we by ((5 + length) / 6)^alpha: the same for alpha = 0.
     """
     length = {"max_length": decode.max_len + 1}
     if isinstance(decode.search, Sampling):
@@ -186,7 +186,7 @@ def _search(decode: DecodeConfig) -> dict[str, Any]:
 
 
 def _tokenizer_files(tokenizer: BaseTokenizer, n_positions: int) -> dict[str, bytes]:
-    """What AutoTokenizer reads: Marian's files as they are; ours, with white space levelled."""
+    """What AutoTokenizer reads: Marian's files as they are; ours, with white space normalised."""
     files = dict(tokenizer.files())
     about = json.loads(files.get(CONFIG_FILE, b"{}"))
     if isinstance(tokenizer, SubwordTokenizer):
@@ -200,7 +200,7 @@ def _tokenizer_files(tokenizer: BaseTokenizer, n_positions: int) -> dict[str, by
         about["pad_token"] = start
         about["model_input_names"] = ["input_ids", "attention_mask"]
     else:
-        about["tokenizer_class"] = "MarianTokenizer"  # a Pegasus would look for its own
+        about["tokenizer_class"] = "MarianTokenizer"  # Pegasus would look for its own
     about["model_max_length"] = n_positions
     files[CONFIG_FILE] = (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
     return files

@@ -1,9 +1,9 @@
 """Weights under transformers' names and under ours: Marian for post-norm, Pegasus for pre-norm.
 
 Both are this project's Transformer with sinusoids of the layout "half"; Pegasus has a norm after
-each stack. The layout decides the order of the model dimension and nothing else: a model of the
-interleaved layout is one of "half" when every weight that touches that dimension is permuted.
-"t2t" has the order of "half", and frequencies of its own, which the caller answers for.
+each stack. The layout decides only the order of the model dimension: permuting every weight that
+touches that dimension turns a model of the interleaved layout into one of "half". "t2t" has the
+order of "half" and frequencies of its own, which are left to the caller.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,14 +19,14 @@ SHARED = "model.shared.weight"  # the one embedding where all are tied
 
 
 class _Module(NamedTuple):
-    """A module of ours, and those of theirs whose weights stand below each other in it."""
+    """A module of ours, and those of theirs whose weights are stacked in it."""
 
     ours: str
     theirs: tuple[str, ...]
-    d_model: Literal["rows", "columns"]  # what of a weight the model dimension is; of a norm: rows
+    d_model: Literal["rows", "columns"]  # where a weight has the model dimension; norms: rows
 
 
-# Of a layer; those of cross-attention are the decoder's alone.
+# The modules of a layer; only the decoder has those of cross-attention.
 _LAYER = (
     _Module(
         "self_attention.qkv_proj", tuple(f"self_attn.{x}_proj" for x in "qkv"), d_model="columns"
@@ -44,7 +44,7 @@ _NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
-# Each with the names under which theirs may be had, where tied weights are given once.
+# Each with the names that theirs may have, since tied weights are given once.
 _TABLES = {
     "src_embedding.weight": ("model.encoder.embed_tokens.weight", SHARED),
     "tgt_embedding.weight": ("model.decoder.embed_tokens.weight", SHARED),
@@ -53,9 +53,9 @@ _TABLES = {
 
 
 def to_ours(theirs: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """The state_dict of our model of `config` from theirs, where tied weights may be given once.
+    """The state_dict of our model of `config` from theirs, which may give tied weights once.
 
-    Where theirs has no output bias it is 0. Raises KeyError for a weight that is missing.
+    An output bias that theirs does not have is 0. Raises KeyError for a missing weight.
     """
     place = _order(config).argsort()
     state = {}
@@ -75,7 +75,7 @@ def to_ours(theirs: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tens
 def to_theirs(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     """The state_dict of their model from that of our model of `config`; all are copies.
 
-    Every name is there, of tied weights too. A bias that ours does not have is 0.
+    It has every name, also of tied weights. A bias that ours does not have is 0.
     """
     order = _order(config)
     state = {names[0]: ours[name][:, order] for name, names in _TABLES.items()}
@@ -93,7 +93,7 @@ def to_theirs(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tens
 
 
 def _order(config: ModelConfig) -> Tensor:
-    """[D]: the place in our model dimension of each place in theirs."""
+    """[D]: for each place in their model dimension, the place in ours."""
     position, places = config.position, torch.arange(config.d_model)
     if isinstance(position, Sinusoidal) and position.layout == "interleaved":
         return torch.cat((places[0::2], places[1::2]))  # all sines, then all cosines
@@ -101,14 +101,14 @@ def _order(config: ModelConfig) -> Tensor:
 
 
 def _permuted(tensor: Tensor, module: _Module, order: Tensor) -> Tensor:
-    """A weight or a bias with its model dimension, where it has one, in another order."""
+    """A weight or a bias with its model dimension, if it has one, in another order."""
     if module.d_model == "rows":
         return tensor[order]
     return tensor[:, order] if tensor.dim() == 2 else tensor
 
 
 def _modules(config: ModelConfig) -> Iterator[_Module]:
-    """All but embeddings and output."""
+    """All modules but embeddings and output."""
     depths = {"encoder": config.n_encoder_layers, "decoder": config.n_decoder_layers}
     for stack, n_layers in depths.items():
         norms = [_Module(f"norm{i}", (n,), "rows") for i, n in enumerate(_NORMS[stack], start=1)]

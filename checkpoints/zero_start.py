@@ -1,8 +1,8 @@
-"""A Marian folder that starts decoding from zeros, as CTranslate2's converter has it start.
+"""A Marian folder that starts decoding from zeros, as CTranslate2's converter expects.
 
-That converter knows Marian's own models alone: decoding starts from an embedding of zeros, and the
-last piece is padding, which it leaves out. Here both become true of any model. What the start token
-adds goes into the first place of the decoder's table of positions, where no other token stands.
+The converter supports only Marian's own models: decoding starts from an embedding of zeros, and the
+last piece is padding, which it leaves out. Here both become true of any model. The embedding of the
+start token moves to the first place of the decoder's table of positions, which no other token has.
 """
 
 import json
@@ -31,8 +31,8 @@ def start_from_zeros(
     """Change what is about to be written: their weights, config.json, generation_config.json and
     the tokenizer's files.
 
-    Where the start token is not the last piece already, a last piece is added for it. Raises
-    UserError for a vocabulary of Marian's that the converter does not know.
+    Unless the start token is the last piece already, a last piece is added for it. Raises UserError
+    for a Marian vocabulary that the converter does not know.
     """
     about[ZERO_START] = True
     n_pieces, start = about["decoder_vocab_size"], about["decoder_start_token_id"]

@@ -1,1 +1,1 @@
-"""From text to text with a trained model, and how good it is."""
+"""Translation of text with a trained model, and its evaluation."""

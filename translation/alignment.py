@@ -1,4 +1,4 @@
-"""Which source word a target word comes from: links between words, read off cross-attention."""
+"""Word alignment: links between source and target words, read off cross-attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from utils.errors import UserError
 
 Link = tuple[int, int]  # numbers of a source and a target word, from 0
 
-# Weight beside which a source word that hardly anything looks at does not win by a large share.
+# Keeps a source word that gets hardly any attention from winning by a large share of it.
 SMOOTHING = 0.1
 
 
@@ -21,8 +21,8 @@ SMOOTHING = 0.1
 class HeadChoice:
     """The attention that links are read off: the mean of some heads of one decoder layer.
 
-    A target piece is looked for in the row of attention that produces it; with shift in the next
-    row, which has read it (Chen et al. 2020, "shift-att").
+    A target piece has the row of attention that produces it, or with shift the next row, which has
+    read it (Chen et al. 2020, "shift-att").
     """
 
     layer: int | None = None  # from 1, or from -1 for the last; None: see `WordAttention.aligned`
@@ -40,7 +40,7 @@ class HeadChoice:
 
     @classmethod
     def parse(cls, text: str) -> HeadChoice:
-        """Of "[shift:]LAYER[:HEAD,HEAD,...]". Raises UserError."""
+        """From "[shift:]LAYER[:HEAD,HEAD,...]". Raises UserError."""
         shift, rest = text.startswith("shift:"), text.removeprefix("shift:")
         layer, colon, heads = rest.partition(":")
         try:
@@ -59,11 +59,11 @@ ALL_HEADS = HeadChoice()
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The words of a sentence pair, and which of them belong together."""
+    """The words of a sentence pair, and the links between them."""
 
     src: list[str]
     tgt: list[str]
-    links: list[Link]  # source and target word, from 0, in the order of the latter
+    links: list[Link]  # source and target word, from 0, in the order of target words
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -77,7 +77,7 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Words and what a tokenizer makes of them: P ids and EOS, and the word of each id."""
+    """Words and their tokens: P ids and EOS, and the word of each id."""
 
     words: list[str]
     ids: list[int]  # [P+1]
@@ -87,10 +87,10 @@ class Pieces:
     def of(
         cls, text: str, encode: Callable[[Sequence[str]], list[list[int]]], most: int | None = None
     ) -> Pieces:
-        """The words of a text are what white space divides; those past `most` ids have none.
+        """The words of a text, split at white space; those past `most` ids have no ids.
 
-        Each is encoded by itself: no tokenizer here makes a piece of two words, so that the ids are
-        those of the text, and every id has its word, be it a byte or unknown.
+        Each word is encoded by itself. No tokenizer here makes a piece of two words, so the ids are
+        those of the text. Every id has its word, even a byte or an unknown.
         """
         words = text.split()
         *encoded, [eos_id] = encode([*words, ""])
@@ -117,7 +117,7 @@ class WordAttention:
 
     @classmethod
     def of(cls, cross: np.ndarray, src: Pieces, tgt: Pieces) -> WordAttention:
-        """Of cross-attention [L,H,T,S]: the sum over a source word's pieces, EOS left out, and the
+        """From cross-attention [L,H,T,S]: the sum over a source word's pieces, without EOS, and the
         mean over a target word's."""
         n, of_src = len(tgt.word_of), src.by_word(cross[..., :-1]).swapaxes(2, 3)
         counts = np.maximum(tgt.by_word(np.ones(n)), 1)
@@ -126,12 +126,12 @@ class WordAttention:
         return cls(src.words, tgt.words, produced, read)
 
     def aligned(self, choice: HeadChoice) -> Alignment:
-        """Each target word with one source word, unless it looks at none.
+        """Link each target word to one source word, unless it looks at none.
 
-        It is the one of whose attention it takes the largest share: some words, as commas, are
-        looked at from everywhere, and that links nothing. Without a layer in the choice: the last
-        but one (Garg et al. 2019), of two the last. Raises UserError for a layer or head that is
-        not there.
+        It is linked to the source word of whose total attention it takes the largest share: some
+        words, such as commas, get attention from everywhere, which links nothing. The default layer
+        is the last but one (Garg et al. 2019), or of two the last. Raises UserError for a layer or
+        head that does not exist.
         """
         weights = self.read if choice.shift else self.produced
         n_layers, n_heads = weights.shape[:2]

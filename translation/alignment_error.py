@@ -1,4 +1,4 @@
-"""Alignments against links that people drew: precision, recall, and the alignment error rate."""
+"""Alignments against manual ones: precision, recall, and the alignment error rate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AlignmentScores:
     """For links A, sure links S and possible links P (Och and Ney 2003, section 5).
 
     precision |A and P| / |A|, recall |A and S| / |S|, AER 1 - (|A and S| + |A and P|) / (|A| +
-    |S|), each of the counts over all pairs.
+    |S|), each from the counts over all pairs.
     """
 
     precision: float
@@ -42,7 +42,7 @@ class AlignmentScores:
 
 
 def alignment_scores(pairs: Iterable[tuple[Iterable[Link], Gold]]) -> AlignmentScores:
-    """Of the links found for some sentence pairs, each with its gold links."""
+    """The scores of links found for sentence pairs, each with its gold links."""
     n_found = n_sure = found_sure = found_possible = 0
     for links, gold in pairs:
         found = set(links)
@@ -59,8 +59,8 @@ def alignment_scores(pairs: Iterable[tuple[Iterable[Link], Gold]]) -> AlignmentS
 def read_gold(path: Path, src: Sequence[str], tgt: Sequence[str]) -> list[Gold]:
     """A line of links for each pair: `1-2` sure, `1p2` possible, words counted from 1.
 
-    Which number is the source's is told by the sentences: one order alone has every link inside
-    them. Raises UserError where it is neither or both, and for a line that is no such.
+    The sentences show which number is the source's: only in one order do all links lie inside them.
+    Raises UserError if that holds for neither order or both, and for a line of another form.
     """
     lines = list(read_lines(*open_source(path)))
     if len(lines) != len(src):
@@ -114,7 +114,7 @@ def read_gold_pairs(
 
 @dataclass(frozen=True, slots=True)
 class GoldPairs:
-    """Sentence pairs, all that a model's attention says of their words, and their gold links."""
+    """Sentence pairs, the attention of a model between their words, and their gold links."""
 
     attention: Sequence[WordAttention]
     gold: Sequence[Gold]
@@ -127,7 +127,7 @@ class GoldPairs:
         return alignment_scores((each.aligned(choice).links, gold) for each, gold in pairs)
 
     def by_layer(self) -> str:
-        """A table of the mean of all heads."""
+        """A table by layer, for the mean of all heads."""
         columns = ("precision", "recall", "AER")
         header = ["layer", *(f"{name} {when}" for when in WHEN for name in columns)]
         rows = []
@@ -138,9 +138,9 @@ class GoldPairs:
         return markdown_table(header, rows)
 
     def best(self) -> HeadChoice:
-        """The choice of the lowest AER: of each layer, with and without shift, the n best heads.
+        """The choice of the lowest AER among each layer's n best heads, with and without shift.
 
-        Heads are ranked by their own AER, and n is 1 to all.
+        Heads are ranked by their own AER; n runs from 1 to all.
         """
 
         def error(choice: HeadChoice) -> float:

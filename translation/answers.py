@@ -1,4 +1,4 @@
-"""What a Translator answers: plain values, in text and NumPy arrays."""
+"""The results of a Translator: plain values, as text and NumPy arrays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ class Candidate:
     """One translation as text.
 
     `score` is its log-probability over the length penalty, or its expected utility where decode.mbr
-    chose among them. finished=False: cut off at the length limit. Behind a prefix that was given,
-    log-probabilities are of what follows it.
+    chose among candidates. finished=False: cut off at the length limit. With a given prefix,
+    log-probabilities count what follows it.
     """
 
     text: str
@@ -23,35 +23,35 @@ class Candidate:
     finished: bool
 
 
-NOTHING = Candidate("", score=0.0, log_prob=0.0, finished=True)  # of a text without a word
+NOTHING = Candidate("", score=0.0, log_prob=0.0, finished=True)  # for a text without words
 
 
 @dataclass(frozen=True)
 class Hypothesis(Candidate):
-    """A translation with its tokens, of which the last is EOS where it is finished."""
+    """A translation with its tokens; a finished one ends in EOS."""
 
     tokens: list[str]
 
     def scored_by(self, scored: Callable[[], list[float]]) -> Self:
-        vars(self)["_scored"] = scored  # no field: `asdict` gives plain values
+        vars(self)["_scored"] = scored  # not a field, so that `asdict` gives plain values
         return self
 
     @cached_property
     def token_log_probs(self) -> list[float]:
         """The natural logarithm of each token's probability after those before it.
 
-        But for rounding, `log_prob` is their sum, without those of a given prefix. The model
-        computes them when they are first asked for, for all hypotheses of a text at once. Raises
-        ValueError for a hypothesis that no Translator has answered.
+        Up to rounding, `log_prob` is their sum without a given prefix. The model computes them when
+        they are first asked for, for all hypotheses of a text at once. Raises ValueError for a
+        hypothesis that no Translator has made.
         """
         if "_scored" not in vars(self):
             raise ValueError("only the answers of a Translator have log-probabilities by token")
         return vars(self)["_scored"]()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, where there is no model: with the log-probabilities."""
+        """Includes the log-probabilities, for another process, which has no model."""
         values = dict(vars(self))
-        if values.pop("_scored", None):  # one from another process has none
+        if values.pop("_scored", None):  # missing if it came from another process
             values["token_log_probs"] = self.token_log_probs
         return values
 
@@ -66,15 +66,15 @@ class Translation(Hypothesis):
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A line of a stream with what greedy search and decode.search found, or what was given."""
+    """A line of a stream with its greedy and decode.search translations, or a given one."""
 
     src: str
     greedy: Candidate | None  # None: not asked for
-    beam: list[Candidate]  # best first, or the one given; empty: not asked for
+    beam: list[Candidate]  # best first, or the given one; empty: not asked for
 
     @property
     def best(self) -> Candidate:
-        """The beam's best where there was a beam."""
+        """The beam's best if there was a beam, else the greedy one."""
         return self.greedy if self.greedy is not None and not self.beam else self.beam[0]
 
 
@@ -90,16 +90,16 @@ class TokenScores:
 
     @property
     def log_prob(self) -> float:
-        """Of the whole translation."""
+        """The log-probability of the whole translation."""
         return float(np.sum(self.log_probs))
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What a model looks at in one sentence pair, with S source and T target tokens.
+    """A model's attention in one sentence pair, with S source and T target tokens.
 
-    Weights are [layer, head, query, key], float32; a row sums to 1. `decoder`, over the tokens that
-    are read, sees none that comes later. Row t of `cross` is where the model looked when it
+    Weights are [layer, head, query, key], float32; a row sums to 1. `decoder` is over the tokens
+    that are read, and sees no later ones. Row t of `cross` is the attention with which the model
     predicted target[t], having read read[t].
     """
 

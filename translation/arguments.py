@@ -1,4 +1,4 @@
-"""Options that the scripts which use a trained model share. Imports torch when they are read."""
+"""Options shared by the scripts that use a trained model. Imports torch when they are used."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DECODE_FLAGS = (
 def add_run_arguments(parser: ArgumentParser, *, several: str = "", newest: bool = True) -> None:
     """Add --model_path (a list of paths where `several` says what they do) and --runs_dir.
 
-    newest=False: it must be given.
+    newest=False: --model_path is required.
     """
     what = "a run's folder, a checkpoint or a Marian model"
     what += newest * " (default: newest run)" + (several and f"; {several}")
@@ -67,7 +67,7 @@ def add_model_arguments(parser: ArgumentParser, *, several: str = "", newest: bo
 
 
 def add_engine_arguments(parser: ArgumentParser) -> None:
-    """Add what decides how `load_from_arguments` has searched: not what is found, in float32."""
+    """Add options for how `load_from_arguments` searches; in float32 they do not change results."""
     add = parser.add_argument
     what = "what searches: torch (default), ctranslate2 (with an export made once), or auto:"
     what += " ctranslate2 where it can find the same, else torch"
@@ -83,7 +83,7 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
 def add_search_arguments(parser: ArgumentParser, *, several: str) -> None:
     """Add --set and its short forms for decode.*, all into `overrides` in the order given.
 
-    Behind them `add_model_arguments` and `add_engine_arguments`.
+    `add_model_arguments` and `add_engine_arguments` follow.
     """
     add_set_argument(parser, "decode.FIELD=VALUE", "decode setting")
     for field, metavar, what in DECODE_FLAGS:
@@ -100,9 +100,9 @@ def add_search_arguments(parser: ArgumentParser, *, several: str) -> None:
 
 
 def require_runs(args: Namespace, *others: Path) -> None:
-    """Raises UserError where a run that `add_run_arguments` describe, or another, is not there.
+    """Raises UserError where a run of `add_run_arguments`, or one of `others`, does not exist.
 
-    Where none is named the newest is taken, and named on standard error. Imports no torch.
+    If none is named, the newest is taken and named on standard error. Imports no torch.
     """
     if args.model_path is None:
         args.model_path = newest_run(args.runs_dir).path
@@ -112,7 +112,7 @@ def require_runs(args: Namespace, *others: Path) -> None:
 
 
 def run_paths(args: Namespace) -> list[Path]:
-    """Those that --model_path names, which takes one or several, as the script has it."""
+    """The paths of --model_path, which takes one or several, depending on the script."""
     return args.model_path if isinstance(args.model_path, list) else [args.model_path]
 
 
@@ -123,7 +123,7 @@ def refuse_beside(
     flags: Iterable[str],
     settings: Iterable[str],
 ) -> None:
-    """Raises UserError for one of `flags` and for a decode setting, unless in `settings`."""
+    """Raises UserError for any of `flags`, and for a decode setting that is not in `settings`."""
     for flag in flags:
         if (value := getattr(args, flag)) != parser.get_default(flag):
             given = value[0] if isinstance(value, list) else value
@@ -153,10 +153,10 @@ def load_from_arguments(
     *,
     path: Path | None = None,
 ) -> tuple[LoadedRun, Translator]:
-    """The model that `add_model_arguments` describe, on its device; `change` as in `load_run`.
+    """The model of `add_model_arguments`, on its device; `change` as in `load_run`.
 
-    With `path` it is that one, whatever --model_path names. It searches as `add_engine_arguments`
-    say, where the script has them. Raises UserError.
+    `path` takes precedence over --model_path. The model searches as `add_engine_arguments` say, if
+    the script has them. Raises UserError.
     """
     if args.compute_type is not None and args.engine != "ctranslate2":
         why = f"is for --engine ctranslate2, not {args.engine}; torch has --precision"
@@ -166,7 +166,7 @@ def load_from_arguments(
         raise UserError(f"--precision {args.precision} {why}")
     workers: Workers | None = None
     if args.workers > 1 and args.engine == "torch":
-        workers = Processes(args.workers, args.threads)  # they begin while this one imports torch
+        workers = Processes(args.workers, args.threads)  # they start while this one imports torch
     import torch
 
     from translation.loading import load_run

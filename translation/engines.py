@@ -1,4 +1,4 @@
-"""Search by CTranslate2 with an export of the run, made once: the hypotheses of our own search."""
+"""Search by CTranslate2 with an export of the run, made once; it finds what our search finds."""
 
 import hashlib
 import json
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 CHECKSUMS = "crc32.json"  # of the other files of an export
 
-# Tells CTranslate2 not to end with the first hypothesis that nothing can overtake without a length
-# penalty, and leaves every score as it is: length ** 1e-30 is 1.
+# A length penalty that keeps CTranslate2 from ending with the first hypothesis that nothing can
+# overtake, as it does without one. It leaves every score as it is: length ** 1e-30 is 1.
 NO_EARLY_EXIT = 1e-30
 
 # Steps of a first search beyond the tokens of the source.
 MORE_STEPS = 4
 
-# What ids that no translation holds (padding, start) may take of a hypothesis' log-probability.
+# The most that ids which no translation holds (padding, start) may take of a log-probability.
 UNSURE = 0.02
 
 
@@ -48,9 +48,9 @@ def export_once(
 ) -> Path:
     """The folder of the checkpoint's CTranslate2 model, in float32: RUN/ctranslate2/STEM-HASH.
 
-    It is made where there is no whole one of this checkpoint by this converter, and the
-    checkpoint's earlier ones are removed. Two processes at once make one. UserError: see `convert`;
-    the package is not installed; or the run's folder cannot be written.
+    It is made unless there is a whole one of this checkpoint by this converter; earlier ones of the
+    checkpoint are removed. Two processes at once make one. UserError: see `convert`; the package is
+    not installed; or the run's folder cannot be written.
     """
     ctranslate2.require_ctranslate2()
     converter = Path(ctranslate2.__file__).read_bytes()
@@ -83,7 +83,7 @@ def _checksums(folder: Path) -> dict[str, int]:
 class CTranslate2:
     """An exported model that searches in `compute_type` on a device, for several threads at once.
 
-    Raises UserError where the package cannot use it or does not compute so on the device.
+    Raises UserError where the package cannot use it, or not in this type on the device.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class CTranslate2:
                 compute_type=compute_type,
                 **threads,
             )
-            # The first search loads libraries, as cuBLAS, which may be missing.
+            # The first search loads libraries such as cuBLAS, which may be missing.
             empty = [[self._pieces[tokenizer.eos_id]]]
             self._translator.translate_batch(empty, beam_size=1, max_decoding_length=1)
         except (RuntimeError, ValueError) as error:
@@ -136,17 +136,17 @@ class CTranslate2:
         beam_size: int,
         n_best: int,
     ) -> list[list[Hypothesis]]:
-        """Ids of B sources -> what `beam_search` finds, where beam_size is 1 `greedy_search`.
+        """Ids of B sources -> what `beam_search` finds, or `greedy_search` where beam_size is 1.
 
-        max_lengths are the tokens (EOS included) that a translation of each source may have.
-        Nothing for a sentence where that is not sure: CTranslate2 ranks by probabilities without
-        those of ids that no translation holds, and they are above UNSURE, as in a model hardly
-        trained. Scores have them.
+        max_lengths: the most tokens (EOS included) of each source's translation. A sentence gets
+        nothing where the result is not sure. CTranslate2 ranks without the probabilities of ids
+        that no translation holds; the result is unsure where these are above UNSURE, as in a model
+        hardly trained. Scores count them.
 
-        CTranslate2 extends the same beams but ends with the first hypothesis that leads, or with so
-        many finished ones. Hence it is made to go on for a number of steps, whose last one shows
-        the live hypotheses: where one of them can still come among the n best, the sentence is
-        searched anew for twice as many, up to its limit.
+        CTranslate2 extends the same beams, but ends with the first hypothesis that leads, or with a
+        number of finished ones. So it is made to go on for a fixed number of steps, the last of
+        which shows the live hypotheses. If one of these can still be among the n best, the sentence
+        is searched again for twice as many steps, up to its limit.
         """
         lengths = torch.arange(max(max_lengths) + 1, dtype=torch.float64)
         penalties = length_penalty(lengths, limits.alpha).tolist()
@@ -167,7 +167,7 @@ class CTranslate2:
                     found[row], ends = self._ends(result, n_best, penalties, longest)
                     if not ends and n_steps < longest:
                         rows.append(row)
-                    elif not ends and alone:  # it is cut off; one that ended ranks before it
+                    elif not ends and alone:  # cut off; one that ended ranks before it
                         [result] = self._translate([texts[row]], n_steps, beam_size, alone=False)
                         found[row], _ = self._ends(result, n_best, penalties, longest)
         unsure = UNSURE if beam_size > 1 else math.inf
@@ -176,7 +176,7 @@ class CTranslate2:
     def _translate(
         self, texts: list[list[str]], n_steps: int, beam_size: int, *, alone: bool
     ) -> Any:
-        """All that CTranslate2 finds in n_steps, or the most probable hypothesis alone."""
+        """All that CTranslate2 finds in n_steps; with `alone` the most probable hypothesis."""
         options: dict[str, Any] = {"length_penalty": 0}
         if beam_size > 1 and not alone:
             options = {"length_penalty": NO_EARLY_EXIT, "patience": n_steps + 1}
@@ -196,14 +196,14 @@ class CTranslate2:
     def _ends(
         self, result: Any, n_best: int, penalties: Sequence[float], longest: int
     ) -> tuple[list[tuple[list[str], float]], bool]:
-        """The n best with their log-probabilities, and whether they will stay that."""
-        ranked, ahead = [], -math.inf  # of the live ones, the best
+        """The n best with their log-probabilities, and whether they will stay the n best."""
+        ranked, ahead = [], -math.inf  # the best live one
         for pieces, log_prob in zip(result.hypotheses, result.scores):
             ended = pieces[-1] == self._eos
             ranked.append((ended, log_prob / penalties[len(pieces)], pieces, log_prob))
             ahead = ahead if ended else max(ahead, log_prob)
         if len(ranked) > 1 and ahead == -math.inf:
-            ahead = 0.0  # all of the last step have ended, and nothing shows those behind them
+            ahead = 0.0  # all of the last step have ended, which hides any live ones behind them
         ranked.sort(key=lambda each: each[:2], reverse=True)
         ended, score, *_ = ranked[min(n_best, len(ranked)) - 1]
         best = [(pieces, log_prob) for *_, pieces, log_prob in ranked[:n_best]]
@@ -216,7 +216,7 @@ class CTranslate2:
         penalties: Sequence[float],
         unsure: float,
     ) -> list[list[Hypothesis]]:
-        """With the model's log-probabilities, best first; nothing where the search's are others."""
+        """With the model's log-probabilities, best first; nothing where the search's differ."""
         pairs = [(row, *each) for row, of_row in enumerate(found) for each in of_row]
         results = self._translator.score_batch(
             [texts[row] for row, *_ in pairs],

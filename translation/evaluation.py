@@ -1,4 +1,4 @@
-"""A trained model against a split of a corpus: loss, translations, scores, and their files."""
+"""Evaluation of a trained model on a split of a corpus: loss, translations, scores, files."""
 
 import json
 import os
@@ -38,7 +38,7 @@ from utils.progress import progress_bar
 
 
 def choose_splits(corpus: CorpusReader, wanted: str | None) -> tuple[str, ...]:
-    """The test splits, or the one asked for. Raises UserError for one that the corpus has not."""
+    """The test splits, or the wanted one. Raises UserError if the corpus does not have it."""
     if wanted is None:
         return corpus.test
     known = dict.fromkeys((*corpus.test, corpus.validation, corpus.train))
@@ -68,8 +68,8 @@ class EvaluationSet:
     def name(self) -> str:
         """Begins the names of the result's files.
 
-        A part of a split, an ensemble and what was searched in another type than float32 have their
-        own: they never pass for the whole, the first model or the exact.
+        A part of a split, an ensemble and a search in another type than float32 have names of their
+        own, so that they never pass for the whole, the first model or the exact result.
         """
         decode = self.loaded.config.decode
         part = "" if self.limit is None else f"_first{self.limit}"
@@ -91,21 +91,21 @@ class EvaluationSet:
         }
 
     def loss_and_accuracy(self) -> tuple[float, float]:
-        """Loss (nats a target token) and accuracy after the reference's tokens, in float32."""
+        """Loss (nats a target token) and accuracy, given the reference's tokens, in float32."""
         pad_id, bos_id = self.loaded.tokenizer.pad_id, self.loaded.tokenizer.bos_id
         device = self.translator.searcher.device
         size = self.loaded.config.evaluate.batch_on(device.type)
         loader = make_eval_loader(self.ids, batch_size=size, pad_id=pad_id, bos_id=bos_id)
         network = self.loaded.network(device)
-        model = cast(TranslationTransformer, network)  # an ensemble has what is used
+        model = cast(TranslationTransformer, network)  # an ensemble has all that is used
         evaluator = create_evaluator(model, pad_id=pad_id, device=device, dtype=torch.float32)
         metrics = evaluator.run(loader).metrics
         return metrics["loss"], metrics["accuracy"]
 
     def translate(self, decode: DecodeConfig | None = None) -> tuple[list[str], float]:
-        """The best hypothesis of every source as one line, and the seconds that it took.
+        """The best hypothesis of every source as one line, and the seconds of the search.
 
-        They are searched as `decode` says (None: as the run's configuration does).
+        The search is as in `decode` (None: as in the run's configuration).
         """
         began = time.perf_counter()
         sources = [self.ids.src(i).tolist() for i in range(len(self.ids))]
@@ -118,7 +118,7 @@ class EvaluationSet:
         return list(map(normalize_whitespace, texts)), seconds
 
     def stored_hypotheses(self) -> list[str] | None:
-        """What test.py found before with the same checkpoint, text and search, if it is whole."""
+        """What test.py found before with the same checkpoint, text and search, if undamaged."""
         results, identity = self.loaded.run.results, self.identity()
         try:
             record = json.loads((results / f"{self.name}_scores.json").read_text("utf-8"))
@@ -144,9 +144,9 @@ class Result:
 
     @property
     def character_loss(self) -> float | None:
-        """Nats a character of the references, which other tokenizers can be compared by.
+        """Nats a character of the references, which can be compared between tokenizers.
 
-        None where one may have been cut: the loss is then that of a part of the references.
+        None where a reference may have been cut: the loss is then of a part of them.
         """
         ids, data = self.pairs.ids, self.pairs.loaded.config.data
         if data.eval_long == "truncate" and ids.tgt_lengths.max() >= data.max_len:
@@ -167,9 +167,9 @@ class Result:
         )
 
     def write(self) -> Path:
-        """Source, reference, hypotheses and scores beside the run; the path of the scores.
+        """Write source, reference, hypotheses and scores beside the run; returns the scores' path.
 
-        Those of another checkpoint that stood there are kept, under its name.
+        Earlier files of another checkpoint are kept, under its name.
         """
         pairs, loaded, searcher = self.pairs, self.pairs.loaded, self.pairs.translator.searcher
         record = {
@@ -194,15 +194,15 @@ class Result:
             file = Path(f"{start}.{suffix}.txt")
             write_text(file, "".join(f"{line}\n" for line in lines))
             record[f"{suffix}_crc32"] = crc32(file)
-        # Last: where it stands, the rest is whole.
+        # Last: where this file exists, the rest is whole.
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
         return write_text(Path(f"{start}_scores.json"), text)
 
     def compared_with(self, other: EvaluationSet) -> str:
         """Paired bootstrap against another run's translations of the same pairs, in one line.
 
-        Those that test.py wrote before are taken, if nothing has changed since. Raises UserError
-        where the other run leaves out other pairs of the split.
+        Translations that test.py wrote before are used, if nothing has changed since. Raises
+        UserError where the other run leaves out other pairs of the split.
         """
         pairs = self.pairs
         if other.references != pairs.references:
@@ -232,8 +232,8 @@ class Result:
 
 
 def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
-    """Name the results that begin so by their checkpoint; tell where others of this one end."""
-    with suppress(OSError, ValueError, KeyError, TypeError):  # none that are whole
+    """Rename another checkpoint's results after it; say so where this one's are replaced."""
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no whole ones
         record = json.loads(Path(f"{start}_scores.json").read_text("utf-8"))
         other, checkpoint = record["checkpoint"], identity["checkpoint"]
         if other == checkpoint and any(record[key] != identity[key] for key in identity):
@@ -276,7 +276,7 @@ def search_identity(loaded: LoadedRun, translator: Translator, *, greedy: bool) 
 
 
 def _search_settings(decode: DecodeConfig, greedy: bool) -> dict[str, Any]:
-    """The search with the settings that decide what it finds first."""
+    """The search with the settings that decide its best result."""
     by_risk, sampled = decode.mbr is not None, isinstance(decode.search, Sampling)
     used = ["max_len", "max_len_ratio", "length_penalty"]
     if not greedy:

@@ -1,4 +1,4 @@
-"""The evaluation engine: loss and accuracy over batches with the reference at hand."""
+"""The evaluation engine: loss and accuracy over batches, given the reference."""
 
 import logging
 import math
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class TokenMetrics(Metric):
-    """Loss (nats a target token, not smoothed) and accuracy over the tokens of all processes."""
+    """Loss (nats a target token, not smoothed) and accuracy, over the tokens of all processes."""
 
     @reinit__is_reduced
     def reset(self) -> None:
@@ -46,7 +46,7 @@ def create_evaluator(
 ) -> Engine:
     """An engine over batches whose metrics are loss, accuracy and perplexity (see TokenMetrics).
 
-    A batch that does not fit into the memory is cut in two. UserError: nor does a single pair.
+    A batch that does not fit into memory is cut in two. UserError: not even one pair fits.
     """
     warned = False
 

@@ -1,4 +1,4 @@
-"""What a model says of given translations: the log-probability of each token, and attention."""
+"""Given translations under a model: the log-probability of each token, and attention."""
 
 from collections.abc import Sequence
 from typing import get_args
@@ -22,7 +22,7 @@ ROWS = 512  # tokens whose logits over the vocabulary are held at once
 
 
 def _inputs(searcher: BatchSearch, sources: Ids, targets: Ids) -> tuple[Tensor, Tensor]:
-    """src [B,S] and tgt_in [B,T]: what the decoder reads, the start id and all but the last."""
+    """src [B,S] and tgt_in [B,T], which the decoder reads: the start id and all but the last."""
     bos_id, pad_id = searcher.tokenizer.bos_id, searcher.tokenizer.pad_id
     read = [[bos_id, *target[:-1]] for target in targets]
     src, tgt_in = (pad_sources(ids, pad_id).to(searcher.device) for ids in (sources, read))
@@ -35,7 +35,7 @@ def _inputs(searcher: BatchSearch, sources: Ids, targets: Ids) -> tuple[Tensor, 
 def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[list[float]]:
     """B pairs of ids -> the log-probability of each target token after those before it.
 
-    In float32, or the model's type where it is more exact. Targets of no token have none.
+    In float32, or the model's type if that is more exact. Targets without tokens have none.
     """
     model, device = searcher.model.eval(), searcher.device
     src, tgt_in = _inputs(searcher, sources, targets)
@@ -59,7 +59,7 @@ def attention_weights(
 ) -> list[dict[Kind, np.ndarray]]:
     """B pairs of ids -> for each its attention weights [L,H,Tq,Tk] by kind, float32.
 
-    Raises UserError for models that do not show them: ensembles, and torch.nn.Transformer.
+    Raises UserError for models that do not show theirs: ensembles, and torch.nn.Transformer.
     """
     model = searcher.model
     if isinstance(model, Ensemble):

@@ -1,4 +1,4 @@
-"""A trained run from its folder: model, tokenizer and configuration, checked to fit each other."""
+"""Loads a trained run: model, tokenizer and configuration, checked to fit each other."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from utils.errors import ConfigError, UserError
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """What a checkpoint and its run make together."""
+    """The model, tokenizer and configuration of a checkpoint and its run."""
 
     checkpoint: Path
     run: Run
@@ -34,7 +34,7 @@ class LoadedRun:
     model: TranslationTransformer
     epoch: int
     step: int
-    trained: Mapping[str, Any]  # on what, where and how: versions, device, hardware, precision
+    trained: Mapping[str, Any]  # where and how: versions, device, hardware, precision
     partners: tuple["LoadedRun", ...] = ()  # the runs that translate with it, as an ensemble
 
     @property
@@ -50,8 +50,8 @@ class LoadedRun:
     def ctranslate2(self, device: torch.device, *, greedy: bool, **how: Any) -> CTranslate2:
         """The engine that searches as this run's translator does. `how`: see CTranslate2.
 
-        Raises UserError where it cannot: for a model without an equal, an ensemble, a search other
-        than a beam (unless it is greedy).
+        Raises UserError where it cannot: for a model that CTranslate2 lacks, an ensemble, or a
+        search that is neither a beam nor greedy.
         """
         decode = self.config.decode
         if self.partners:
@@ -77,7 +77,7 @@ class LoadedRun:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def about(self) -> str:
-        """What was loaded, a line for each checkpoint."""
+        """The loaded models, a line for each checkpoint."""
         return "\n".join(f"{m.checkpoint}: epoch {m.epoch}, update {m.step}" for m in self.members)
 
 
@@ -89,8 +89,8 @@ def load_run(
     """The model of a checkpoint or of a run (its best), on the CPU.
 
     `change` may replace parts of the configuration that do not shape the model. The runs of
-    `partner_paths` become its partners, which search as its configuration says. Raises UserError
-    where a checkpoint, a tokenizer or their fit is at fault.
+    `partner_paths` become its partners and search by its configuration. Raises UserError where a
+    checkpoint, a tokenizer or their fit is at fault.
     """
     checkpoint, run = resolve_checkpoint(model_path, prefer="best")
     payload = read_checkpoint(checkpoint)
@@ -106,7 +106,7 @@ def load_run(
     trained = {**payload["format"], "precision": config.train.precision}
     if (text := payload.get("data", {}).get("fingerprint")) is not None:
         trained["training_text"] = text
-    del payload  # which may hold an optimizer, before partners are loaded
+    del payload  # before partners are loaded: it may hold an optimizer
     alike = partial(replace, decode=config.decode)
     partners = [load_run(path, change=alike) for path in partner_paths]
     for partner in partners:
@@ -137,7 +137,7 @@ def run_tokenizer(run: Run, payload: Mapping[str, Any]) -> BaseTokenizer:
 def load_weights(
     model: TranslationTransformer, payload: Mapping[str, Any], checkpoint: Path
 ) -> None:
-    """Raises UserError where the weights do not fit the model."""
+    """Load the weights. Raises UserError where they do not fit the model."""
     try:
         model.load_state_dict(payload["model"])
     except RuntimeError as error:

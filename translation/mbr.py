@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: of several candidates, the one that is most like the others."""
+"""Minimum Bayes risk: the candidate that is most like the others."""
 
 import math
 from collections import defaultdict
@@ -14,13 +14,13 @@ from translation.metrics import bleu_tokenizer
 def least_risk_first(
     hypotheses: Sequence[Hypothesis], texts: Sequence[str], decode: DecodeConfig, language: str = ""
 ) -> list[Hypothesis]:
-    """The candidates of one sentence by expected utility, which becomes their score.
+    """The candidates of one sentence, ranked by expected utility, which becomes their score.
 
-    The utility of a candidate h is expected over all candidates r, itself among them, as
-    references: sum_r p(r) metric(h, r), with sacreBLEU's sentence score, 0..100: chrF2, or BLEU of
-    effective order. Samples come as often as they are probable, so each counts alike (Eikema and
-    Aziz 2020); what a beam finds has the model's probabilities, normalised over the list (Kumar and
-    Byrne 2004), and what was cut off comes last, as there.
+    The expected utility of a candidate h takes all candidates r, h included, as references:
+    sum_r p(r) metric(h, r). The metric is sacreBLEU's sentence score, 0..100: chrF2, or BLEU of
+    effective order. Samples occur as often as they are probable, so each counts alike (Eikema and
+    Aziz 2020). A beam's candidates have the model's probabilities, normalised over the list (Kumar
+    and Byrne 2004); those that were cut off come last, as in beam search.
     """
     from sacrebleu.metrics import BLEU, CHRF
 

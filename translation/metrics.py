@@ -13,7 +13,7 @@ from utils.languages import language_code
 
 logger = logging.getLogger(__name__)
 
-TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # as `sacrebleu -l` takes them
+TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # as `sacrebleu -l` chooses
 ORDER = 4  # the 4 of BLEU-4
 _RESAMPLED_PER_CHUNK = 4_000_000  # drawn sentences held at once: bounds memory at about 100 MB
 
@@ -41,7 +41,7 @@ class CorpusScores:
     length_ratio: float  # tokens of `signature`, hypotheses / references
     interval: tuple[float, float]  # 2.5% and 97.5% quantiles of resampled sacreBLEU
     buckets: tuple[LengthBucket, ...]
-    char_bleu: float | None  # nltk's corpus_bleu of plain strings, so of characters, 0..1
+    char_bleu: float | None  # nltk's corpus_bleu of plain strings, hence of characters, 0..1
     multi30k_bleu: float | None  # 0..100, see `multi30k_bleu`
     n: int  # sentences
 
@@ -72,8 +72,8 @@ def score_corpus(
     """Score detokenised translations against one reference each.
 
     `length_buckets` are increasing upper ends, in source words (split at white space); a last, open
-    bucket follows. `language` is the target's; `multi30k` that of `multi30k_bleu`. Raises UserError
-    where the numbers of sentences differ or are 0.
+    bucket follows. `language` is the target's; `multi30k` is the one for `multi30k_bleu`. Raises
+    UserError where the numbers of sentences differ or are 0.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -128,7 +128,7 @@ def paired_bootstrap(
 
 
 def compare_statistics(a: np.ndarray, b: np.ndarray, *, samples: int, seed: int) -> PairedResult:
-    """As paired_bootstrap, of the `sentence_statistics` of two systems."""
+    """As paired_bootstrap, from the `sentence_statistics` of two systems."""
     bleu_a, bleu_b = (float(summed_bleu(statistics.sum(0))) for statistics in (a, b))
     resampled_a, resampled_b = resampled_bleu([a, b], samples, seed)
     differences = resampled_b - resampled_a
@@ -146,8 +146,8 @@ def compare_statistics(a: np.ndarray, b: np.ndarray, *, samples: int, seed: int)
 def human_agreement(difference: float) -> float:
     """In how many of 100 pairs of systems so far apart in sacreBLEU people prefer the better one.
 
-    A curve fitted to human judgements (Kocmi et al. 2024, "Navigating the metrics maze"), which for
-    the smallest differences says less than chance: 50 then.
+    From a curve fitted to human judgements (Kocmi et al. 2024, "Navigating the metrics maze"). It
+    falls below chance for the smallest differences; the result is then 50.
     """
     import mt_thresholds
 
@@ -157,8 +157,8 @@ def human_agreement(difference: float) -> float:
 def multi30k_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> float:
     """BLEU (0..100) as papers on Multi30k report it, not comparable with sacreBLEU.
 
-    Both sides with punctuation normalised and tokenised as by Moses, and lower-cased; no further
-    tokenisation, no smoothing. `language` is the target's.
+    Both sides are normalised in punctuation and tokenised as by Moses, and lower-cased; there is no
+    further tokenisation and no smoothing. `language` is the target's.
     """
     from sacrebleu.metrics import BLEU
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
@@ -180,7 +180,7 @@ def sacrebleu_score(
     from sacrebleu.metrics import BLEU
 
     _check_aligned(hypotheses=hypotheses, references=references)
-    # force: no advice about tokenised text on every validation; the final scoring still gives it.
+    # force: no warning about tokenised text at every validation; the final scoring still gives it.
     bleu = BLEU(force=True, tokenize=bleu_tokenizer(language))
     return bleu.corpus_score(hypotheses, [references]).score
 
@@ -215,7 +215,7 @@ def format_scores(scores: CorpusScores) -> str:
 
 
 def _check_aligned(**columns: Sequence[str]) -> None:
-    """Raises UserError unless each column has a line for each sentence, and there is one."""
+    """Raises UserError unless all columns have the same number of lines, at least one."""
     if len({0, *map(len, columns.values())}) != 2:
         counts = ", ".join(f"{len(lines)} {name}" for name, lines in columns.items())
         raise UserError(f"nothing to score: {counts}; give one line of each for every sentence")
@@ -240,13 +240,13 @@ def bleu_tokenizer(language: str) -> str:
 def sentence_statistics(
     hypotheses: Sequence[str], references: Sequence[str], language: str = ""
 ) -> np.ndarray:
-    """What BLEU needs of each sentence, [n, 10]: both lengths, 4 matches, 4 totals.
+    """The statistics of BLEU for each sentence, [n, 10]: both lengths, 4 matches, 4 totals.
 
     Their sum over any set of sentences gives the corpus BLEU of that set.
     """
     from sacrebleu.metrics import BLEU
 
-    # effective_order changes a sentence's score, which is not used, and no count: it keeps quiet.
+    # effective_order avoids a warning; it changes sentence scores, which are unused, and no count.
     bleu = BLEU(force=True, effective_order=True, tokenize=bleu_tokenizer(language))
     rows = np.empty((len(hypotheses), 2 + 2 * ORDER))
     for row, hypothesis, reference in zip(rows, hypotheses, references, strict=True):
@@ -258,8 +258,8 @@ def sentence_statistics(
 def summed_bleu(statistics: np.ndarray) -> np.ndarray:
     """sacreBLEU, 0..100, of summed statistics [..., 10] -> [...].
 
-    Papineni et al. 2002, section 2.3, with NIST's smoothing, which is sacreBLEU's default: the k-th
-    order without a match counts as 2^-k matches. No match, or no n-gram of some order, gives 0.
+    Papineni et al. 2002, section 2.3, with NIST's smoothing, sacreBLEU's default: the k-th order
+    without a match counts as 2^-k matches. No match at all, or no n-gram of some order, gives 0.
     """
     hypothesis_length, reference_length = statistics[..., 0], statistics[..., 1]
     matches, totals = statistics[..., 2 : 2 + ORDER], statistics[..., 2 + ORDER :]
@@ -312,9 +312,9 @@ def _bucket_scores(
 def _nltk_corpus_bleu(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> float:
-    """nltk's corpus BLEU-4 (0..1) of lists of tokens, not smoothed; of strings, that of characters.
+    """nltk's corpus BLEU-4 (0..1) of lists of tokens, not smoothed; of characters, for strings.
 
-    An order without any match gives a value near 0 (below 1e-70): nltk's warning is not repeated.
+    An order without any match gives a value near 0 (below 1e-70); nltk's warning is suppressed.
     """
     from nltk.translate.bleu_score import corpus_bleu
 

@@ -1,8 +1,8 @@
-"""The n best translations of a line ranked anew by what a model of the other direction says.
+"""Reranks the n best translations of a line with a model of the other direction.
 
 Noisy-channel reranking (Yee et al. 2019, "Simple and effective noisy channel modeling for neural
 machine translation"), without a language model: score(y|x) + weight * score(x|y). Both are
-log-probabilities over the GNMT length penalty, which does for the length of y what theirs does.
+log-probabilities over the GNMT length penalty, which takes the place of theirs for the length of y.
 """
 
 import json
@@ -24,7 +24,7 @@ SAMPLES = 1000  # of the paired bootstrap
 
 @dataclass(frozen=True)
 class Reranked(Candidate):
-    """With the score of the source as its translation; `score` is the sum."""
+    """A candidate with the score of the source as its translation; `score` is the sum."""
 
     reverse: float
 
@@ -37,7 +37,7 @@ class Scored:
     reverse: list[float]
 
     def ranked(self, weight: float) -> Translated:
-        """Best first, by the sums; what was cut off has not paid for its end, and comes last."""
+        """Best first, by the sums; cut-off ones come last: they have not paid for their end."""
         beam: list[Candidate] = []
         for each, other in zip(self.found.beam, self.reverse):
             fields = {**vars(each), "score": each.score + weight * other}
@@ -48,7 +48,7 @@ class Scored:
 
 
 def read_nbest(lines: Iterable[str], name: str) -> Iterator[Translated]:
-    """What `inference.py --json` writes. Raises UserError naming a line that is something else."""
+    """Read the output of `inference.py --json`. Raises UserError naming a line of another kind."""
     for number, line in enumerate(lines, start=1):
         try:
             found = _translated(json.loads(line))
@@ -62,7 +62,7 @@ def read_nbest(lines: Iterable[str], name: str) -> Iterator[Translated]:
 
 
 def _translated(read: dict[str, Any]) -> Translated:
-    """Raises what `read_nbest` catches for what is no line of translations."""
+    """Raises, for anything but a line of translations, errors that `read_nbest` catches."""
     beam = [Candidate(**each) for each in read["beam"]]
     greedy = read.get("greedy") and Candidate(**read["greedy"])
     texts = [read["src"], *(each.text for each in beam)]
@@ -74,9 +74,9 @@ def _translated(read: dict[str, Any]) -> Translated:
 
 
 def score_reverse(reverse: Translator, items: Iterable[Translated]) -> Iterator[list[Scored]]:
-    """A list for each CHUNK lines; equal candidates are scored once.
+    """Yields a list for each CHUNK lines; equal candidates are scored once.
 
-    Raises UserError naming the line of one that is too long for `reverse`.
+    Raises UserError naming the line of a candidate that is too long for `reverse`.
     """
     rest, done, most = iter(items), 0, reverse.most_tokens("source", "target")
     while chunk := list(islice(rest, CHUNK)):
@@ -103,7 +103,7 @@ def weights_table(
     weights: Sequence[float],
     language: str = "",
 ) -> str:
-    """sacreBLEU by weight, the best bold; each beside the first by paired bootstrap."""
+    """sacreBLEU by weight, the best bold; each compared with the first by paired bootstrap."""
     best = [[each.ranked(weight).best.text for each in scored] for weight in weights]
     first, *_ = statistics = [sentence_statistics(x, references, language) for x in best]
     compared = [compare_statistics(first, each, samples=SAMPLES, seed=0) for each in statistics]

@@ -1,4 +1,4 @@
-"""Search of many sentences: batches of like length, smaller ones where the memory runs out."""
+"""Search for many sentences: in batches of like length, smaller ones if memory runs out."""
 
 import logging
 import math
@@ -55,10 +55,10 @@ def in_batches(
     compute: Callable[[Sequence[int]], Sequence[T]],
     progress: Callable[[int], object] = lambda n: None,
 ) -> list[T]:
-    """compute(rows) of all rows, in their order, `most` at once and less where memory runs out.
+    """compute(rows) of all rows, in their order, `most` at once, or fewer if memory runs out.
 
-    Rows of like length are computed together, the longest first; `progress` is told the size of
-    each finished batch. UserError: the memory does not suffice for one.
+    Rows of like length are computed together, the longest first; `progress` gets the size of each
+    finished batch. UserError: not even one row fits into memory.
     """
     found: dict[int, T] = {}
     order, start = sorted(range(len(lengths)), key=lambda i: -lengths[i]), 0
@@ -84,8 +84,8 @@ def in_batches(
 class BatchSearch:
     """A model, or an ensemble of them, that searches for the translations of token ids.
 
-    What it finds for a sentence does not depend, in float32, on the sentences beside it. An engine
-    searches in the model's place; with workers batches are searched at once.
+    In float32 the result for a sentence does not depend on the rest of the batch. An engine
+    searches in the model's place. With workers, several batches are searched at once.
     """
 
     model: TranslationTransformer | Ensemble
@@ -97,13 +97,13 @@ class BatchSearch:
 
     @property
     def precision(self) -> str:
-        """The type in which is searched; an engine's own, where it is not exact."""
+        """The type of the search; the engine's own, if that is not exact."""
         if self.engine is not None and self.engine.compute_type != "float32":
             return f"ctranslate2_{self.engine.compute_type}"
         return str(self.model.output.weight.dtype).removeprefix("torch.")
 
     def longest(self, side: Side) -> int | None:
-        """How many tokens the models have positions for; None: any number."""
+        """The most tokens that the models have positions for; None: any number."""
         models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
         return least(*(model.scheme.max_length(side) for model in models))
 
@@ -121,8 +121,8 @@ class BatchSearch:
     ) -> list[list[Hypothesis]]:
         """Source ids (each with EOS) -> hypotheses in the order of the input, best first.
 
-        They are found as `decode` says, or by greedy search, and begin with the sentences'
-        `prefixes` (ids without EOS). Sampling draws from their `numbers` (default: places).
+        The search is as in `decode`, or greedy. Hypotheses begin with their sentence's prefix (ids
+        without EOS). Sampling is seeded by the sentences' `numbers` (default: their places).
         `progress` and UserError: see `in_batches`.
         """
         self.model.eval()

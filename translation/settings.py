@@ -1,4 +1,4 @@
-"""What may be changed in the configuration of a trained model. Imports no torch."""
+"""Which settings of a trained model may be changed. Imports no torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from utils.errors import UserError
 
 SEARCHES = tuple(kinds(Search))  # of decode.search
 
-# By which one translation may be left for minimum Bayes risk to choose among.
+# Settings that may leave minimum Bayes risk with one translation to choose among.
 AMONG = {"decode.mbr", "decode.n_best", "decode.beam_size"}
 SHAPING = ("model.", "tokenizer", "data.src_lang", "data.tgt_lang")
 
@@ -24,18 +24,18 @@ def config_change(
     scoring: bool = False,
     best_alone: bool = False,
 ) -> Callable[[Config], Config]:
-    """What a script does to a checkpoint's configuration, for `load_run`.
+    """A script's change to a checkpoint's configuration, for `load_run`.
 
-    Raises UserError at once for a file that is missing and an override of what training fixed; the
-    change raises it where the file is not of the model.
+    Raises UserError at once for a missing file, and for an override of what training fixed. The
+    change itself raises it if the file is for another model.
 
     Args:
-        file: a config of the same model, from which the sections are taken that may change.
+        file: a config of the same model; the sections that may change are taken from it.
         search: the kind of decode.search; other words (greedy, both) leave it.
         overrides: SECTION.FIELD=VALUE texts, which come last.
-        scoring: data and evaluate may change too, not decode alone.
-        best_alone: one translation is used, and no more are searched for or sampled, unless minimum
-            Bayes risk or `overrides` need them. So it is where scores are asked for.
+        scoring: data and evaluate may change too, not only decode.
+        best_alone: one translation is used, as for scores, and no more are searched for or sampled
+            unless minimum Bayes risk or `overrides` need them.
     """
     sections = ("data", "evaluate", "decode") if scoring else ("decode",)
     changes, alone = dict(map(parse_override, overrides)), best_alone or scoring
@@ -43,7 +43,7 @@ def config_change(
         key, _ = parse_override(text)
         if key.startswith(SHAPING) or key.partition(".")[0] not in sections:
             if key.partition(".")[0] not in vars(Config()):
-                apply_overrides(Config(), [text])  # tells what there is
+                apply_overrides(Config(), [text])  # its error lists the fields
             allowed = "data.* but the languages, evaluate.*, decode.*" if scoring else "decode.*"
             idle = key.startswith(("data.", "evaluate.")) and not key.startswith(SHAPING)
             why = "is of no use" if idle else "was fixed by training"
@@ -83,7 +83,7 @@ def config_change(
         if alone and changed.decode.mbr is None:
             return changed
         n_best = config.decode.n_best
-        if not isinstance(changed.decode.search, Sampling):  # a smaller beam takes it down
+        if not isinstance(changed.decode.search, Sampling):  # a smaller beam lowers n_best
             n_best = min(n_best, changed.decode.beam_size)
         return choosing(replace(changed, decode=replace(changed.decode, n_best=n_best)))
 
@@ -91,7 +91,7 @@ def config_change(
 
 
 def search_name(search: str, decode: DecodeConfig) -> str:
-    """What the files of a search are named by: its kind, and the metric where that ranks."""
+    """The name of a search in file names: its kind, and the metric if that ranks."""
     return search if search == "greedy" or decode.mbr is None else f"{search}_mbr_{decode.mbr}"
 
 
@@ -103,7 +103,7 @@ def require_same_languages(ours: DataConfig, theirs: DataConfig, other: Path) ->
 
 
 def _require_room(decode: DecodeConfig, *, greedy: bool, best_alone: bool) -> None:
-    """Raises UserError where several translations are asked for, and one alone is found or used."""
+    """Raises UserError where several translations are asked for but only one is found or used."""
     asked = f"decode.n_best = {decode.n_best}"
     if greedy:
         raise UserError(f"{asked}: greedy search finds one translation; use another search")
@@ -117,7 +117,7 @@ def _require_room(decode: DecodeConfig, *, greedy: bool, best_alone: bool) -> No
 def _require_same_model(trained: Config, given: Config, where: str) -> None:
     """Model, tokenizer and languages count; training, evaluation and the corpus do not."""
     differing = diff(trained, given)
-    # Where the kind of a section differs, its fields say nothing more.
+    # Where the kind of a section differs, its fields add nothing.
     inside = tuple(f"{key}." for key, _, _ in differing)
     different = [
         f"{key} is {a!r} in the checkpoint and {b!r} in the file"

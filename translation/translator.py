@@ -1,4 +1,4 @@
-"""Text to text with a trained model: what the scripts and Python users translate with."""
+"""The Translator: translates text with a trained model, for the scripts and from Python."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ T = TypeVar("T")
 
 TYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
-MOST_TOKENS = 8192  # of a line of a file: attention takes memory and time by their square
+MOST_TOKENS = 8192  # of a line of a file: attention takes their square in memory and time
 
 
 class Settings(TypedDict, total=False):
-    """What `Translator.translate` may be told; see there."""
+    """The settings of `Translator.translate`; see there."""
 
     search: str | Search | None
     beam_size: int | None
@@ -56,10 +56,10 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Translator:
-    """A model, or an ensemble of them, with its tokenizer and its settings of the search.
+    """A model, or an ensemble of them, with its tokenizer and its search settings.
 
-    Nothing in it changes: threads may share one. In float32 the translation of a sentence does not
-    depend on what is translated beside it; a sample is drawn by its text's place in the list.
+    It is immutable, so that threads may share it. In float32 the translation of a sentence does not
+    depend on the rest of the batch; a sample is drawn by its text's place in the list.
     """
 
     searcher: BatchSearch
@@ -79,11 +79,11 @@ class Translator:
         Args:
             path: a run (its best checkpoint), a checkpoint, an exported folder, or a Marian model:
                 a folder or its name on the hub.
-            partners: more of them, which translate with it as an ensemble.
+            partners: further models, which translate with it as an ensemble.
             device: "auto" (CUDA where there is a device), "cpu", "cuda", "cuda:N".
-            dtype: float32, float64, bfloat16 or float16: of the weights and what is computed.
+            dtype: float32, float64, bfloat16 or float16: of weights and computation.
 
-        Raises UserError for what is missing, damaged, or does not fit together.
+        Raises UserError for models that are missing, damaged, or do not fit together.
         """
         for each in (path, *partners):
             if not isinstance(each, str | Path):
@@ -104,7 +104,7 @@ class Translator:
         engine: CTranslate2 | None = None,
         workers: Workers | None = None,
     ) -> Translator:
-        """The translator of a loaded run; with a copy of the weights where dtype is another.
+        """The translator of a loaded run; it copies the weights for another dtype.
 
         engine and workers: see BatchSearch.
         """
@@ -121,7 +121,7 @@ class Translator:
         return self.searcher.tokenizer
 
     def most_tokens(self, *sides: Side) -> int:
-        """How many a line may have on each of these sides: MOST_TOKENS, or fewer."""
+        """The most tokens of a line on each of these sides: MOST_TOKENS, or fewer."""
         return min([MOST_TOKENS, *filter(None, map(self.searcher.longest, sides))])
 
     # -------------------------------------------------------------------------------- translating
@@ -143,9 +143,9 @@ class Translator:
         batch_size: int | None = None,
         prefix: str | list[str] | None = None,
     ) -> Translation | list[Translation]:
-        """A text, or a list of them in its order; a blank one has a blank translation.
+        """Translate a text, or a list of texts in order; a blank text has a blank translation.
 
-        What is None is as in the model's configuration (`decode`).
+        Arguments that are None are as in the model's configuration (`decode`).
 
         Args:
             search: "greedy", "beam", "diverse", "sample", or a section of configs.schema such as
@@ -155,8 +155,8 @@ class Translator:
                 search finds one.
             length_penalty: alpha of the GNMT length penalty; 0: none.
             batch_size: texts translated at once.
-            prefix: how the translation begins ("": anyhow), a list for a list. Its last word may
-                go on. Scores and log_prob are then of what follows it.
+            prefix: the beginning of the translation ("": any), a list for a list. Its last word may
+                be continued. Scores and log_prob then count what follows it.
 
         Raises UserError for a setting that is not allowed, text that is not Unicode, a text longer
         than the scheme allows, and a prefix as long as the translation may be.
@@ -190,9 +190,9 @@ class Translator:
     ) -> Iterator[list[Translated]]:
         """Any number of lines in bounded memory and in their order, a list for each `chunk` lines.
 
-        The first `skip` lines are left out, but counted. `watch` is told of each line its number
-        (from 1) and its tokens, before any of the chunk is translated. prefixes: see `translate`;
-        raises UserError where there are not as many, in place of the last chunk.
+        The first `skip` lines are left out, but counted. `watch` gets each line's number (from 1)
+        and tokens before any line of the chunk is translated. prefixes: see `translate`; if there
+        are not as many as lines, UserError is raised in place of the last chunk.
         """
         pairs: Iterator[tuple[str, str]] = ((line, "") for line in lines)
         if prefixes is not None:
@@ -215,7 +215,7 @@ class Translator:
             yield list(map(Translated, texts, best, beams))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Source ids, each with EOS, of texts whose white space is levelled as in training.
+        """Source ids, each with EOS, of texts whose white space is normalised as in training.
 
         Raises UserError for text that is not Unicode.
         """
@@ -224,7 +224,7 @@ class Translator:
     def _settings(
         self, search: str | Search | None, **given: float | None
     ) -> tuple[DecodeConfig, bool]:
-        """`decode` with what is given, and whether it is greedy search that is asked for."""
+        """`decode` with what is given, and whether greedy search is asked for."""
         changes: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
         if isinstance(search, str):
             known = "greedy", *kinds(Search)
@@ -250,7 +250,7 @@ class Translator:
         greedy: bool,
         first: int = 0,
     ) -> list[list[FoundIds]]:
-        """The hypotheses of each text, none of a blank one; `first` is the first one's number."""
+        """The hypotheses of each text, none for a blank one; `first` is the first text's number."""
         spoken = [i for i, text in enumerate(texts) if text.strip()]
         sources, numbers = [sources[i] for i in spoken], [first + i for i in spoken]
         begun = self.prefix_ids([prefixes[i] for i in spoken], sources, decode, numbers)
@@ -268,7 +268,7 @@ class Translator:
         decode: DecodeConfig,
         numbers: Sequence[int],
     ) -> list[list[int]]:
-        """Without EOS. Raises UserError, with its number (here from 0), for one without room."""
+        """Ids without EOS. Raises UserError, with its number from 0, for a prefix without room."""
         if not any(prefixes):
             return [[] for _ in prefixes]
         ids, pad_id = [self._target(prefix)[:-1] for prefix in prefixes], self.tokenizer.pad_id
@@ -316,7 +316,7 @@ class Translator:
     def score(self, src: list[str], tgt: list[str]) -> list[TokenScores]: ...
 
     def score(self, src: str | list[str], tgt: str | list[str]) -> TokenScores | list[TokenScores]:
-        """How probable the model finds a given translation, by token; or a list for lists.
+        """How probable a given translation is under the model, by token; a list for lists.
 
         Raises UserError for lists of different lengths, and as `translate` does.
         """
@@ -334,10 +334,10 @@ class Translator:
         chunk: int,
         watch: Callable[[int, int], None] = lambda number, n_tokens: None,
     ) -> Iterator[list[Translated]]:
-        """As `translate_stream`, with a given translation of each line in place of those found.
+        """As `translate_stream`, with a given translation of each line instead of a search.
 
-        `watch` is told the tokens of the longer one of a pair. Raises UserError where there are not
-        as many translations as lines, in place of the last chunk.
+        `watch` gets the tokens of the longer side of a pair. If there are not as many translations
+        as lines, UserError is raised in place of the last chunk.
         """
         rest, done = _side_by_side(lines, given), 0
         while pairs := list(itertools.islice(rest, chunk)):
@@ -355,9 +355,9 @@ class Translator:
             yield items
 
     def attention(self, src: str | list[int], tgt: str | list[int] | None = None) -> Attention:
-        """What the model looks at in a sentence and a translation of it (text, or ids with EOS).
+        """The model's attention in a sentence and a translation of it (text, or ids with EOS).
 
-        tgt=None: what greedy search finds. Raises UserError for an ensemble, and for a model of
+        tgt=None: the greedy translation. Raises UserError for an ensemble, and for a model of
         backend "torch", which does not show its attention.
         """
         sizes = self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size
@@ -372,7 +372,7 @@ class Translator:
         [weights] = attention_weights(self.searcher, [source], [target])
         tokenizer = self.tokenizer
         pieces = tokenizer.tgt_pieces(target)
-        # Marian starts from its padding token, and a label "<pad>" would look like an error.
+        # Marian starts from its padding token; the label "<pad>" would look like an error.
         marian = tokenizer.bos_id == tokenizer.pad_id
         start = "<start>" if marian else tokenizer.tgt_pieces([tokenizer.bos_id])[0]
         return Attention(
@@ -401,8 +401,8 @@ class Translator:
     ) -> Alignment | list[Alignment]:
         """Which source word each target word comes from, by cross-attention; a list for lists.
 
-        Words are what white space divides. tgt=None: what greedy search finds. Raises UserError as
-        `attention` does, and for a layer or head that is not there.
+        Words are split at white space. tgt=None: the greedy translation. Raises UserError as
+        `attention` does, and for a layer or head that does not exist.
         """
         if not isinstance(heads, HeadChoice):
             raise UserError(f"heads = {heads!r}: give a fr2en.HeadChoice")
@@ -417,14 +417,14 @@ class Translator:
     def word_attention(self, src: Sequence[str], tgt: Sequence[str]) -> list[WordAttention]:
         """The cross-attention between the words of each pair, of all layers and heads.
 
-        Words of a target that are past what the scheme allows look at nothing.
+        Target words past the length that the scheme allows look at nothing.
         """
         return self._of_words(src, tgt, lambda attention: attention)
 
     def _of_words(
         self, src: Sequence[str], tgt: Sequence[str], use: Callable[[WordAttention], T]
     ) -> list[T]:
-        """What `use` makes of each pair's `word_attention`, which is not kept."""
+        """The result of `use` on each pair's `word_attention`, which is not kept."""
         sources = [Pieces.of(text, self.tokenizer.encode_src_batch) for text in src]
         most = self.searcher.longest("target")
         targets = [Pieces.of(text, self.tokenizer.encode_tgt_batch, most) for text in tgt]
@@ -450,7 +450,7 @@ class Translator:
     def _log_probs(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """Of the target tokens of each pair of ids."""
+        """The log-probabilities of the target tokens of each pair of ids."""
 
         def compute(rows: Sequence[int]) -> list[list[float]]:
             pairs = [sources[i] for i in rows], [targets[i] for i in rows]
@@ -461,7 +461,7 @@ class Translator:
 
 
 def _texts(given: str | Iterable[str]) -> list[str]:
-    """A text, or several, as a list. Raises UserError for what is no text."""
+    """A text, or several, as a list. Raises UserError for anything else."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
     texts: list[Any] = list(given) if several else [given]
     for text in texts:
@@ -473,7 +473,7 @@ def _texts(given: str | Iterable[str]) -> list[str]:
 def _pairs(
     src: str | Iterable[str], tgt: str | Iterable[str], what: str = "translations"
 ) -> tuple[list[str], list[str]]:
-    """As many sources as translations: a text and a text, or lists. Raises UserError."""
+    """Two texts, or two lists, as lists. Raises UserError where their lengths differ."""
     sources, targets = _texts(src), _texts(tgt)
     if isinstance(src, str) != isinstance(tgt, str) or len(sources) != len(targets):
         counts = f"sources: {len(sources)}, {what}: {len(targets)}"
@@ -484,7 +484,7 @@ def _pairs(
 def _side_by_side(
     lines: Iterable[str], given: Iterable[str], what: str = "translations"
 ) -> Iterator[tuple[str, str]]:
-    """The pairs as they come. Raises UserError behind the last where there are not as many."""
+    """The pairs as they come. Raises UserError after the last if the numbers differ."""
     sources, targets = iter(lines), iter(given)
     for n, (src, tgt) in enumerate(itertools.zip_longest(sources, targets)):
         if src is None or tgt is None:

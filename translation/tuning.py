@@ -1,4 +1,4 @@
-"""Beam sizes against length penalties: BLEU of every pair on one split, and the best of them."""
+"""Tunes beam size and length penalty: BLEU of every pair on one split, and the best pair."""
 
 import shlex
 import sys
@@ -21,7 +21,7 @@ class Grid:
     bleu: dict[tuple[int, float], float]
 
     def best(self) -> tuple[int, float]:
-        """Beam size and penalty of the highest BLEU; of equals the smaller beam, then penalty."""
+        """Beam size and penalty of the highest BLEU; if equal, the smaller beam, then penalty."""
         return min(self.bleu, key=lambda cell: (-self.bleu[cell], *cell))
 
     def markdown(self) -> str:
@@ -34,10 +34,10 @@ class Grid:
         return markdown_table(header, rows)
 
     def flags(self, models: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> str:
-        """How the best setting is used: by inference.py, by test.py, and in a config file.
+        """How to use the best setting: in inference.py, in test.py, and in a config file.
 
-        models, overrides: what --model_path and --set were given. Where these set more of decode,
-        the line of a config file would lack it, and is left out.
+        models, overrides: the values of --model_path and --set. If these set more of decode, the
+        config file's line is left out, since it would lack that.
         """
         beam, penalty = self.best()
         named = ["--model_path", *map(str, models)] if models else []
@@ -61,11 +61,11 @@ class Grid:
 
 
 def tune(pairs: EvaluationSet, *, beams: Sequence[int], penalties: Sequence[float]) -> Grid:
-    """Search and score every pair of beam size and length penalty; each is told on standard error.
+    """Search and score every pair of beam size and length penalty; reports to standard error.
 
-    A beam of 1 is greedy search: it ends with its first hypothesis whatever the penalty is, and is
-    searched once. Larger beams are searched for each penalty, since it decides when a search ends
-    and which hypotheses are kept.
+    A beam of 1 is greedy search, which ends with its first hypothesis whatever the penalty, and is
+    run once. Larger beams are run for each penalty, since it decides when a search ends and which
+    hypotheses are kept.
     """
     language = pairs.loaded.config.data.tgt_lang
     plain = replace(pairs.translator.decode, search=Beam(), mbr=None, n_best=1)

@@ -1,6 +1,6 @@
 """Several batches at once: in processes that share one model's weights, or in threads.
 
-Imports torch where it is needed, so that other processes import it while this one does.
+Imports torch late, so that other processes import it while this one does.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ Searcher = Any  # a BatchSearch
 
 
 class Threads:
-    """n threads, for an engine that computes outside of Python."""
+    """n threads, for an engine that computes outside Python."""
 
     def __init__(self, n: int) -> None:
         self.n = n
 
     def map(self, searcher: Searcher, jobs: Sequence[Job]) -> Iterator[tuple[int, Found]]:
-        """The number of each job with what `search_ids` finds, as it is found."""
+        """Yields each job's number and the result of `search_ids`, as they finish."""
         with ThreadPoolExecutor(self.n) as pool:
             yield from enumerate(pool.map(lambda job: searcher.search_ids(**job), jobs))
 
 
 class Processes:
-    """n processes of `threads` (None: `threads_of_each`): this one, and others that begin at once.
+    """n processes of `threads` (None: `threads_of_each`): this one, and others that start at once.
 
-    They share the weights of the first searcher, and end with this process, whatever ends it.
+    They share the weights of the first searcher, and end with this process, however it ends.
     """
 
     def __init__(self, n: int, threads: int | None) -> None:
@@ -70,14 +70,14 @@ class Processes:
                     else:
                         yield busy[connection].popleft(), found
                 for connection in self._ready:
-                    while waiting and len(busy[connection]) < 2:  # one to begin with at once
+                    while waiting and len(busy[connection]) < 2:  # one more, to start at once
                         number, job = waiting.popleft()
                         self._send(connection, job)
                         busy[connection].append(number)
                 if waiting:
                     number, job = waiting.popleft()
                     yield number, searcher.search_ids(**job)
-        except BaseException:  # answers on their way would be taken for those of the next jobs
+        except BaseException:  # late answers would be taken for those of the next jobs
             for process in self._others.values():
                 process.kill()
             self._others.clear()
@@ -90,8 +90,8 @@ class Processes:
             return
         self._ready: set[Connection] = set()  # which have the searcher
         context = multiprocessing.get_context("spawn")
-        resource_tracker.ensure_running()  # beginning it lets SIGINT through again
-        # They inherit that Ctrl-C is none of theirs: this process ends them.
+        resource_tracker.ensure_running()  # starting it later would unblock SIGINT
+        # The processes inherit the blocked Ctrl-C: this process ends them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for _ in range(self.n - 1):
@@ -109,7 +109,7 @@ class Processes:
         try:
             connection.send(what)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # what is received from a process that ended tells why
+            pass  # the process has ended; receiving from it tells why
         except (OSError, RuntimeError) as error:
             raise UserError(
                 f"--workers {self.n} cannot share the model ({one_line(error)}): give fewer, or "
@@ -141,7 +141,7 @@ def threads_of_each(n: int) -> int:
 
 
 def _work(connection: Connection, n: int, threads: int | None) -> None:
-    """Search what comes, after the searcher, until the other side has gone."""
+    """Receive the searcher, then search each job, until the other side has gone."""
     import torch
     import torch.multiprocessing
 
@@ -149,7 +149,7 @@ def _work(connection: Connection, n: int, threads: int | None) -> None:
 
     torch.set_num_threads(threads or threads_of_each(n))
     gone = contextlib.suppress(BrokenPipeError, ConnectionResetError)
-    # Its reader empties the pipe during a send: otherwise both sides might wait in theirs.
+    # The reader empties the pipe during a send: otherwise both sides might wait in a send.
     with gone, weights_fixed(), ThreadPoolExecutor(1) as reader:
         connection.send(None)
         try:
