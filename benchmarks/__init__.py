@@ -1,1 +1,1 @@
-"""Speed and memory, measured: scripts that are run from the root of the repository."""
+"""Measurements of speed and memory: scripts to run from the root of the repository."""

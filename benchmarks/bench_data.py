@@ -4,8 +4,8 @@ Written into --output_dir as bench_data.md and bench_data.json, three tables:
 
 data: making the tokenizer, tokenising, the token cache, batches; a sentence is one side of a pair
 padding: the share of padding in our batches and in those of simpler recipes with the same budget
-start-up: seconds of each script to its first useful output, on a run of one update, with the files
-    of Python and of the run in the system's cache, as at a second start
+start-up: seconds of each script to its first useful output, on a run of one update; Python's and
+    the run's files are in the system's cache, as at a second start
 """
 
 import re
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.config = config.name
     args.output_dir = args.output_dir.resolve()
     args.output_dir.mkdir(parents=True, exist_ok=True)
-    # Beside the results, and not in memory: the token cache is brought to a disk.
+    # Beside the results, and not in memory: the token cache is synced to disk.
     with tempfile.TemporaryDirectory(prefix=".work_", dir=args.output_dir) as work:
         report = Report("bench_data", "Data and start-up", args, device)
         if args.only != "start":
@@ -110,7 +110,7 @@ def report_data(report: Report, config: Config, args: Namespace, work: Path) -> 
 def data_parts(
     config: Config, text: ParallelText, work: Path
 ) -> tuple[dict[str, Callable[[int], object]], TokenizedSplit]:
-    """What is run in each round, by name, and the ids of the text."""
+    """The functions to run in each round, by name, and the ids of the text."""
     languages = {"src_lang": config.data.src_lang, "tgt_lang": config.data.tgt_lang}
     texts = [*text.src, *text.tgt]
     make = partial(build_tokenizer, config.tokenizer, lambda: texts, **languages)
@@ -118,7 +118,7 @@ def data_parts(
     seen.save(work / "tokenizer")
 
     def tokenize(number: int) -> None:
-        tokenizer = load_tokenizer(work / "tokenizer")  # which remembers no word
+        tokenizer = load_tokenizer(work / "tokenizer")  # it remembers no words yet
         for start in range(0, len(text), CHUNK):
             tokenizer.encode_src_batch(text.src[start : start + CHUNK])
             tokenizer.encode_tgt_batch(text.tgt[start : start + CHUNK])
@@ -128,7 +128,7 @@ def data_parts(
         return tokenize_split(text, tokenizer, max_len=max_len, too_long="drop", cache_dir=folder)
 
     split = cache("opened")
-    trained = isinstance(config.tokenizer, Subword)  # a pretrained one is but fetched
+    trained = isinstance(config.tokenizer, Subword)  # a pretrained one is only fetched
     return {
         **({"making the tokenizer": lambda number: make()} if trained else {}),
         "tokenising": tokenize,
@@ -145,7 +145,7 @@ def our_batches(split: TokenizedSplit, config: Config) -> list[np.ndarray]:
 
 
 def orders(split: TokenizedSplit, config: Config) -> dict[str, list[np.ndarray]]:
-    """Our batches, and those of orders of the rows that are cut into like budgets."""
+    """Our batches, and those of other orders of the rows, cut by the same budget."""
     src, tgt = split.src_lengths, split.tgt_lengths
     longest, by, size = np.maximum(src, tgt), config.data.batch_by, config.data.batch_size
     drawn = np.random.default_rng(config.train.seed).permutation(len(src))
@@ -159,7 +159,7 @@ def orders(split: TokenizedSplit, config: Config) -> dict[str, list[np.ndarray]]
 
 
 def compare_padding(split: TokenizedSplit, config: Config) -> list[dict[str, Any]]:
-    """A row for each order; padding: the share of positions, of both sides, that hold no token."""
+    """A row for each order; padding: the share of positions of both sides without a token."""
     n_tokens = len(split.src_ids) + len(split.tgt_ids)
     rows: list[dict[str, Any]] = []
     for name, batches in orders(split, config).items():
@@ -182,7 +182,7 @@ TINY = {  # a run of one update
 
 
 class Script(NamedTuple):
-    """Arguments of Python, the first useful output, and a pattern of its line."""
+    """Arguments for Python, the first useful output, and a pattern of its line."""
 
     args: tuple[str, ...]
     until: str
@@ -190,7 +190,7 @@ class Script(NamedTuple):
 
 
 def scripts(work: Path, device: str, threads: int | None) -> dict[str, Script]:
-    """The scripts as a user starts them, after what none that uses torch can go below.
+    """The scripts as a user starts them, after the lower bound for any that uses torch.
 
     Those after train.py use the run that it has made.
     """
@@ -213,9 +213,9 @@ def scripts(work: Path, device: str, threads: int | None) -> dict[str, Script]:
 
 
 def first_output(script: Script) -> float:
-    """Seconds from the start of a process to its first useful line; it is ended then.
+    """Seconds from the start of a process to its first useful line, when it is ended.
 
-    Raises UserError where it ends before.
+    Raises UserError if it ends earlier.
     """
     start, line = time.perf_counter(), ""
     with subprocess.Popen(

@@ -1,10 +1,10 @@
 """Decoding speed beside other libraries, same weights: `python benchmarks/bench_decode.py`.
 
 Our search, MarianMTModel.generate and CTranslate2 (one translation at a time) translate the same
-batches of ids in turn, round by round, each in a process of its own: random sources, with random
-weights that give --tokens of output for every sentence; with --model_path also sentences of that
-run's corpus. No length penalty anywhere, so that all search for the same thing: the most probable
-translation. 16 bits have their weights cast; int8 is CTranslate2's alone. Written into
+batches of ids in turn, round by round, each in a process of its own. Sources are random, with
+random weights that give --tokens of output for every sentence; with --model_path also sentences of
+that run's corpus. There is no length penalty, so that all search for the same thing: the most
+probable translation. For 16 bits the weights are cast; only CTranslate2 has int8. Written into
 --output_dir: bench_decode.md and .json.
 """
 
@@ -48,9 +48,9 @@ from utils.cli import Parser, positive, run_main
 from utils.errors import UserError, one_line
 from utils.machine import computes_bf16
 
-AT_LEAST = 8  # sentences of a round, so that batches of one are not measured by a single sentence
+AT_LEAST = 8  # sentences in a round, so that batches of one are not measured by a single sentence
 SOURCE_TOKENS = (20, 40)  # of a random source, from and to
-NO_RATIO = 999.0  # the length of a source sets no limit
+NO_RATIO = 999.0  # the source length sets no limit
 MARIAN = "post-norm, sinusoids in halves of base 10000, biases, one tied vocabulary"
 PEERS = ("transformers", "ctranslate2")
 PRECISIONS = (*DTYPES, "int8")
@@ -62,9 +62,9 @@ Translate = Callable[[Sentences, int], list[list[int]]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A model in float32 on the CPU, what it is to translate, and what both are in words.
+    """A model in float32 on the CPU, the sentences to translate, and a description of both.
 
-    exactly: every output must have max_tokens tokens, or the speeds would be of different work.
+    exactly: every output must have max_tokens tokens, so that all speeds are for the same work.
     """
 
     model: TranslationTransformer
@@ -79,13 +79,13 @@ class Work:
 def ours(work: Work, precision: str, device: torch.device) -> Translate:
     common.use_precision(precision)
     scope = ExitStack()
-    scope.enter_context(weights_fixed())  # as for all searches of a command
+    scope.enter_context(weights_fixed())  # as in all searches of a command
     tokenizer = work.tokenizer
     model = copy.deepcopy(work.model).to(device, DTYPES[precision]).eval()
     decode = DecodeConfig(max_len=work.max_tokens, max_len_ratio=NO_RATIO, length_penalty=0.0)
     limits = limits_of(decode, tokenizer)
 
-    # `held`: the scope is open for as long as there is this function.
+    # `held`: the scope stays open as long as this function exists.
     def translate(batch: Sentences, beam_size: int, held: Any = scope) -> list[list[int]]:
         src = pad_sources(batch, tokenizer.pad_id).to(device)
         if beam_size == 1:
@@ -110,7 +110,7 @@ def hugging_face(work: Work, precision: str, device: torch.device) -> Translate:
             num_beams=beam_size,
             do_sample=False,
             max_new_tokens=work.max_tokens,
-            # generate warns of options for beams where there is one
+            # generate warns of beam options with one beam
             **({"length_penalty": 0.0} if beam_size > 1 else {}),
         )
         rows = [row[1:] for row in out.tolist()]  # without the start id
@@ -122,7 +122,7 @@ def hugging_face(work: Work, precision: str, device: torch.device) -> Translate:
 def to_marian(work: Work) -> Any:
     """A MarianMTModel with the same weights.
 
-    Raises UserError for a model that it is not, ImportError without the package.
+    Raises UserError for a model that is not Marian's, ImportError without the package.
     """
     config, tokenizer = work.config, work.tokenizer
     alike = (config.norm, config.position, config.bias, config.tie_embeddings, config.backend)
@@ -138,7 +138,7 @@ def to_marian(work: Work) -> Any:
         forced_eos_token_id=None,
         decoder_start_token_id=tokenizer.bos_id,
     )
-    # The table of sinusoids, made by both, is not among them.
+    # The weights lack the table of sinusoids, which both compute.
     marian.load_state_dict(to_theirs(work.model.state_dict(), config), strict=False)
     return marian
 
@@ -183,7 +183,7 @@ def ctranslate2_search(folder: str, computing: dict[str, Any]) -> Callable[..., 
     return translate
 
 
-# Both are made in the process that they work in. CTranslate2's model is converted before.
+# Both are made in the process in which they work. CTranslate2's model is converted before.
 MAKERS = {"ours": ours, "transformers": hugging_face}
 
 
@@ -194,9 +194,9 @@ def systems_of(
     device: torch.device,
     stack: ExitStack,
 ) -> tuple[dict[tuple[str, str], Translate], dict[str, str]]:
-    """What takes part, by name and precision, and why the others do not.
+    """The systems that take part, by name and precision, and why the others do not.
 
-    Ours in float32 always does, and comes first. Until `stack` ends.
+    Ours in float32 always takes part, and comes first. They last until `stack` ends.
     """
     made: dict[tuple[str, str], Translate] = {}
     left_out: dict[str, str] = {}
@@ -209,9 +209,9 @@ def systems_of(
                 translate = ctranslate2(work, precision, device, stack)
             else:
                 translate = common.apart(stack, device, MAKERS[name], work, precision, device)
-            translate(work.sources[:1], 1)  # CTranslate2 looks for CUDA's libraries only now
+            translate(work.sources[:1], 1)  # only now CTranslate2 loads CUDA's libraries
             made[name, precision] = translate
-        except Exception as error:  # of another library
+        except Exception as error:  # from another library
             if name == "ours":
                 raise
             left_out[f"{name}, {precision}"] = one_line(error)
@@ -219,10 +219,10 @@ def systems_of(
 
 
 def random_work(size: str, n_sentences: int, max_tokens: int, seed: int) -> Work:
-    """Weights that never choose a special id, and with which the source decides what comes out.
+    """Random weights that never choose a special id, and whose output depends on the source.
 
     The embeddings of the special ids, tied with the output, are zero: their logit is 0, never the
-    best of a vocabulary. The shape is one that a MarianMTModel has too.
+    best of a vocabulary. The shape is one that a MarianMTModel can have.
     """
     config = ModelConfig(**SIZES[size].shape(), position=Sinusoidal(layout="half"), norm="post")
     vocab_size = SIZES[size].vocab_size
@@ -269,8 +269,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """A row for each system: its speed, and its outputs against those of ours in float32.
 
-    `timing` is for common.in_turn. Raises UserError where an output has another length than the
-    work asks for exactly.
+    `timing` is for common.in_turn. Raises UserError for an output of another length, if the work
+    asks for it exactly.
     """
     outputs: dict[tuple[str, str], list[list[int]]] = {}
     search = "greedy" if beam_size == 1 else f"beam {beam_size}"

@@ -1,9 +1,9 @@
 """How the cost of training and of greedy decoding grows: `python benchmarks/bench_scaling.py`.
 
-Along each axis a table and the growth: the exponent b of cost = a x^b, by least squares on the
+Each axis has a table and the growth: the exponent b of cost = a x^b, by least squares on the
 logarithms, over all points and over the upper half of the range (on a logarithmic scale), where
-what does not grow matters least. "train" is one update of training/engine.py on random ids without
-padding, source and target of equal length; "decode" is greedy search in float32 over such sources,
+constant costs matter least. "train" is one update of training/engine.py on random ids without
+padding, source and target of equal length. "decode" is greedy search in float32 over such sources,
 made to give as many tokens as the source has. Written into --output_dir: bench_scaling.md, .json
 and .png.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 KINDS = {"train": "training step", "decode": "greedy decoding"}
 DOUBLED = [2**i for i in range(17)]
-AXES = {  # what is varied: in words, the flag that sets its values, and those without it
+AXES = {  # by axis: its name in words, the flag for its values, and their defaults
     "length": ("tokens in a sentence", "lengths", DOUBLED[5:11]),
     "sentences": ("sentences", "sentences", DOUBLED[:8]),
     "threads": ("threads", "thread_counts", [n for n in DOUBLED if n < cores()] + [cores()]),
@@ -51,12 +51,12 @@ AXES = {  # what is varied: in words, the flag that sets its values, and those w
 }
 SENTENCES_BY_LENGTH = 8  # of a batch whose sentences may have 1,024 tokens
 READING = "1 is growth in proportion; by threads, -1 is as fast as so many threads can be."
-Costs = Mapping[str, Mapping[str, Any]]  # by kind: what `costs` gives
+Costs = Mapping[str, Mapping[str, Any]]  # by kind: the result of `costs`
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a cost is measured at."""
+    """The sizes at which a cost is measured."""
 
     length: int = 32
     sentences: int = 32
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def chosen_points(args: Namespace, setup: Setup) -> dict[str, list[Point]]:
-    """The points of each axis. A GPU does not care for CPU threads: there this axis is left out."""
+    """The points of each axis. On a GPU, CPU threads do not matter, and this axis is left out."""
     base = Point(threads=setup.threads, vocabulary=setup.size.vocab_size)
     points = {}
     for axis, (_, flag, _) in AXES.items():
@@ -126,7 +126,7 @@ def chosen_points(args: Namespace, setup: Setup) -> dict[str, list[Point]]:
 def runs(
     kind: str, at: Sequence[Point], setup: Setup, position: str
 ) -> dict[str, Callable[[int], None]]:
-    """What to time at each point, by a name. Points of one vocabulary share a model."""
+    """The functions to time at each point, by name. Points of one vocabulary share a model."""
 
     @cache
     def model(vocabulary: int) -> Ours:
@@ -148,7 +148,7 @@ def training(ours: Ours, point: Point) -> Callable[[], None]:
 def decoding(ours: Ours, point: Point) -> Callable[[], None]:
     model = ours.model.eval()
     with torch.no_grad():
-        # The end then has the logit 0, and among thousands of others it never is the highest.
+        # EOS then has the logit 0, which among thousands of others is never the highest.
         model.output.weight[EOS] = 0
     src = random_batch(point).src.to(model.output.weight.device)
     limits = Limits(bos_id=BOS, eos_id=EOS, max_len=point.length, max_len_ratio=1.0)
@@ -161,7 +161,7 @@ def decoding(ours: Ours, point: Point) -> Callable[[], None]:
 
 
 def random_batch(point: Point) -> Batch:
-    """Pairs of random ids, all of the point's length with the end: nothing is padded."""
+    """Pairs of random ids, all of the point's length with EOS: nothing is padded."""
     shape = (2, point.sentences, point.length)
     src, tgt = torch.from_numpy(np.random.default_rng(0).integers(EOS + 1, point.vocabulary, shape))
     src[:, -1] = tgt[:, -1] = EOS
@@ -187,7 +187,7 @@ def costs(
 
 
 def fit(xs: np.ndarray, ys: np.ndarray) -> dict[str, float] | None:
-    """y = factor * x ** exponent, by least squares on the logarithms; None for less than two x."""
+    """y = factor * x ** exponent, by least squares on the logarithms; None for fewer than two x."""
     if len(set(xs)) < 2:
         return None
     exponent, offset = np.polyfit(np.log(xs), np.log(ys), 1)
@@ -195,18 +195,18 @@ def fit(xs: np.ndarray, ys: np.ndarray) -> dict[str, float] | None:
 
 
 def upper_half(xs: np.ndarray) -> np.ndarray:
-    """Which points stand at or above the geometric middle of the range."""
+    """Which points are at or above the geometric middle of the range."""
     return xs >= (xs.min() * xs.max()) ** 0.5 * (1 - 1e-9)
 
 
 def exponents(found: Mapping[str, Any]) -> str:
-    """Over all points, and in brackets over the upper half."""
+    """The exponent over all points, and in brackets over the upper half."""
     both = (found["growth"], found["upper_half"])
     return "{} ({})".format(*("–" if fit is None else f"{fit['exponent']:.2f}" for fit in both))
 
 
 def axis_markdown(axis: str, base: Point, measured: Costs) -> str:
-    """The table of one axis, with what was held fixed above it."""
+    """The table of one axis, with the fixed sizes above it."""
     columns = {AXES[axis][0]: f"{{train[at].{axis}:,}}"}
     for kind in measured:
         columns[f"{kind}, ms"] = f"{{{kind}[ms]}}"

@@ -1,7 +1,7 @@
-"""`python benchmarks/bench_serve.py`: the server under load, clients at once, with batches or not.
+"""The server under load, with and without batches: `python benchmarks/bench_serve.py`.
 
-Every client asks for one sentence after the other over a connection that it keeps. Each answer is
-compared with what the model gives by itself, as in inference.py.
+Several clients at once ask for one sentence after the other, each over one connection. Each answer
+is compared with the model's own, as in inference.py.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @contextlib.contextmanager
 def serving(run: Path, max_batch: int, args: Namespace) -> Iterator[tuple[int, int]]:
-    """The process id and the port of a serve.py that runs."""
+    """The process id and the port of a running serve.py."""
     command = [sys.executable, str(ROOT / "serve.py"), "--model_path", str(run), "--port", "0"]
     command += ["--max_batch", str(max_batch), "--timeout", "600", "--device", args.device]
     command += [] if args.threads is None else ["--threads", str(args.threads)]
@@ -52,7 +52,7 @@ def serving(run: Path, max_batch: int, args: Namespace) -> Iterator[tuple[int, i
 
 
 async def ask(port: int, texts: Iterator[tuple[int, str]], answers: dict[int, str]) -> list[float]:
-    """Seconds of each request of one client, which takes texts until there are none."""
+    """Seconds of each request of one client, which takes texts until none are left."""
     seconds = []
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for number, text in texts:
@@ -70,7 +70,7 @@ async def ask(port: int, texts: Iterator[tuple[int, str]], answers: dict[int, st
 
 
 async def load(port: int, texts: Sequence[str], n_clients: int) -> tuple[list[float], float, dict]:
-    """Latencies, seconds of all together, and the answer to each text by its number."""
+    """Latencies, total seconds, and the answer to each text by its number."""
     answers: dict[int, str] = {}
     shared = iter(enumerate(texts))
     begun = time.perf_counter()
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for n_clients in args.clients:
         for max_batch in args.max_batch:
             with serving(args.model_path, max_batch, args) as (pid, port):
-                asyncio.run(load(port, texts[:64], min(n_clients, 8)))  # warms it up
+                asyncio.run(load(port, texts[:64], min(n_clients, 8)))  # warm-up
                 before = common.status_mb("VmRSS", pid)
                 latencies, taken, answers = asyncio.run(load(port, texts, n_clients))
                 after = common.status_mb("VmRSS", pid)

@@ -4,9 +4,9 @@ Every model trains on the same batches, each in a process of its own: ours and t
 round by round, then ours and the next three. "ours" is the update of training/engine.py on what
 training/prepare.py builds. The peers share one plain loop: forward, cross_entropy over all
 positions (padding ignored), backward, clipping, AdamW. All have fp32 weights, autocast for 16 bits,
-embeddings tied with the output, dropout 0.1 (where, is said below the table) and label smoothing
-0.1. Utilisation is the share of the machine's matrix rate, by the FLOPs of `model_flops`. Written
-into --output_dir: bench_train.md and bench_train.json.
+embeddings tied with the output, dropout 0.1 (its places are listed below the table) and label
+smoothing 0.1. Utilisation is the share of the machine's matrix rate, by the FLOPs of `model_flops`.
+Written into --output_dir: bench_train.md and bench_train.json.
 """
 
 import dataclasses
@@ -44,8 +44,8 @@ from utils.errors import UserError
 from utils.machine import computes_bf16
 from utils.tables import markdown_table
 
-AT_ONCE = 4  # models in turn, ours (or "none") among them: each holds gradients and moments
-POOL = 20_000  # pairs at least: few would have far more padding than a corpus has
+AT_ONCE = 4  # models in turn, with ours (or "none"): each holds gradients and moments
+POOL = 20_000  # at least so many pairs: few would have far more padding than a corpus
 FIGURES = {
     "parameters": "{parameters:,}",
     "target tokens/s": "{tokens_per_second}",
@@ -71,8 +71,8 @@ def made_up_split(n: int, vocab_size: int, seed: int) -> TokenizedSplit:
 def model_flops(size: Size, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:
     """FLOPs of an update (forward, and twice that backward) on sentences without padding.
 
-    Those of all matrices that a token meets, and of both products of attention (a causal one
-    counted whole, as is usual).
+    They are of all matrices that a token meets, and of both products of attention (a causal one
+    counts whole, as is usual).
     """
     d, f = size.d_model, size.d_ff
     s, t = (np.asarray(lengths, dtype=np.float64) for lengths in (src_lengths, tgt_lengths))
@@ -83,7 +83,7 @@ def model_flops(size: Size, src_lengths: np.ndarray, tgt_lengths: np.ndarray) ->
 
 
 class Comparison:
-    """One size and precision: the batches of each round, formed as in training, none of them twice.
+    """One size and precision: the batches of each round, formed as in training and never repeated.
 
     The rounds -warmup to -1 are the warm-up. `rates` are the machine's GFLOP/s by matrix size.
     """
@@ -97,7 +97,7 @@ class Comparison:
         formed = form_batches(*sides, batch_by="tokens", batch_size=budget, seed=seed)
         self.rows = [formed[i] for i in np.random.default_rng(seed).permutation(len(formed))[:n]]
         real = sum(int(lengths[np.concatenate(self.rows)].sum()) for lengths in sides)
-        self.padding = 1 - real / padded_tokens(self.rows, *sides)  # its share of both sides
+        self.padding = 1 - real / padded_tokens(self.rows, *sides)  # share of both sides
         self.batches: dict[int, list[Batch]] = {}  # by round
         self.tokens: list[int] = []  # target tokens of the rounds that count, without padding
         self.flops: list[float] = []
@@ -113,7 +113,7 @@ class Comparison:
         return collate(self.split, rows.tolist(), pad_id=PAD, bos_id=BOS)
 
     def training(self, model: Model) -> Callable[[int], int]:
-        """What trains the model on the batches of a round, and gives its number of parameters."""
+        """A function that trains on a round's batches and returns the number of parameters."""
         if isinstance(model, Ours) and model.graphs:  # two epochs: the second captures
             for batches in [*self.batches.values()] * 2:
                 model.train(batches)
@@ -151,7 +151,7 @@ class Comparison:
         ]
 
     def conditions(self) -> dict[str, Any]:
-        """What was trained on what: for the JSON, and in `words` to stand above a table."""
+        """The model and its data: for the JSON, and in `words` for the text above a table."""
         setup, size, tokens = self.setup, self.setup.size, sum(self.tokens)
         per_step, flops = tokens / (setup.rounds * setup.steps), sum(self.flops) / tokens
         rates = ", ".join(f"{n}: {figure(rate)}" for n, rate in self.rates.items())
@@ -189,8 +189,8 @@ def matrix_rate(dtype: torch.dtype, device: torch.device, most_s: float = 1.0) -
 def peak_memory_mb(name: str, setup: Setup) -> float:
     """The most memory that training one model takes above what its process held before, in MB.
 
-    To be called in a process of its own, since a peak does not fall. A tiny model goes first, so
-    that libraries are loaded; then a round, and the batch with the most target positions of all.
+    Call it in a process of its own, since a peak does not fall. A tiny model goes first, so that
+    libraries are loaded; then a round, and the batch with the most target positions of all.
     """
     device, (make, _) = setup.device, MODELS[name]
     common.use_precision(setup.precision)
@@ -215,13 +215,13 @@ def in_fresh_process(name: str, setup: Setup) -> float:
 
 
 def training_of(name: str, setup: Setup) -> Callable[[int], int]:
-    """Comparison.training of the named model. Raises ImportError or UserError without it."""
+    """Comparison.training for the named model. Raises ImportError or UserError without it."""
     common.use_precision(setup.precision)
     return Comparison(setup).training(MODELS[name][0](setup))
 
 
 def parts_of(setup: Setup) -> dict[str, list[float]]:
-    """split_step of our model."""
+    """split_step for our model."""
     common.use_precision(setup.precision)
     return split_step(Ours(setup), Comparison(setup))
 
@@ -229,8 +229,8 @@ def parts_of(setup: Setup) -> dict[str, list[float]]:
 def split_step(ours: Ours, comparison: Comparison) -> dict[str, list[float]]:
     """Seconds of the parts of each step of all rounds.
 
-    The update calls its scaler where the forward pass (with the loss) and the backward pass end;
-    the rest is clipping, the optimizer and reading the figures.
+    The update calls its scaler at the end of the forward pass (with the loss) and of the backward
+    pass; the rest is clipping, the optimizer and reading the figures.
     """
     parts: dict[str, list[float]] = {}
     since = 0.0
@@ -260,7 +260,7 @@ def split_step(ours: Ours, comparison: Comparison) -> dict[str, list[float]]:
 def compare_models(
     report: Report, comparison: Comparison, names: Sequence[str], heading: str
 ) -> list[str]:
-    """One section: ours and its peers. Those that are in it."""
+    """One section: ours and its peers. Returns the names in it."""
     setup, left_out = comparison.setup, dict[str, str]()
     ours, *peers = names
     rows: list[dict[str, Any]] = []
@@ -306,7 +306,7 @@ def compare_models(
 
 
 def compare_memory(report: Report, setup: Setup, names: Sequence[str], heading: str) -> None:
-    """One section, each model in a process of its own; after the speed, which is written then.
+    """One section, each model in a process of its own; after the speed, which is written by then.
 
     Without graphs, whose memory torch does not count as allocated.
     """
@@ -319,7 +319,7 @@ def compare_memory(report: Report, setup: Setup, names: Sequence[str], heading: 
 def compare_schemes(
     report: Report, comparison: Comparison, names: Sequence[str], heading: str
 ) -> None:
-    """One section: our model under the named position schemes, each measured in turn with none."""
+    """One section: our model with the named position schemes, each measured in turn with none."""
     others = [name for name in names if name != "none"]
     rows: list[dict[str, Any]] = []
     for first in range(0, len(others), AT_ONCE - 1) or [0]:
@@ -341,7 +341,7 @@ def compare_schemes(
 
 
 def compare_precisions(report: Report, setup: Setup, widths: Sequence[int]) -> None:
-    """One section: our model in bfloat16 beside float32, in turn: by which "auto" decides."""
+    """One section: our model in bfloat16 and float32, in turn, which is the basis of "auto"."""
     rows: list[dict[str, Any]] = []
     precisions = ("float32", "bfloat16")
     common.use_precision("float32")

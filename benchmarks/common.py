@@ -1,4 +1,4 @@
-"""What the benchmarks share: arguments, sizes of models, timing in turn, reports."""
+"""Shared by the benchmarks: arguments, sizes of models, timing in turn, reports."""
 
 import dataclasses
 import datetime
@@ -28,7 +28,7 @@ from utils.machine import CPU, computes_bf16, cpu_name, provenance, resolve_devi
 from utils.tables import markdown_table
 
 REST_S = 0.3  # before each run: threads of another library's runtime spin for a while
-LEAST_S = {"cuda": 1.0}  # of a run: a GPU's would be over in some milliseconds
+LEAST_S = {"cuda": 1.0}  # of a run: on a GPU it would be over in some milliseconds
 DTYPES = {"float32": torch.float32, "tf32": torch.float32}
 DTYPES |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -56,7 +56,7 @@ def add_arguments(
 def status_mb(field: str, process: int | str = "self") -> float:
     """VmRSS (memory held now) or VmHWM (the most ever) of a process in MB; Linux has them.
 
-    Unlike getrusage's ru_maxrss, VmHWM does not begin at what the parent process held.
+    Unlike getrusage's ru_maxrss, VmHWM does not start at what the parent process held.
     """
     lines = Path(f"/proc/{process}/status").read_text("utf-8").splitlines()
     [kilobytes] = [int(line.split()[1]) for line in lines if line.startswith(f"{field}:")]
@@ -64,14 +64,14 @@ def status_mb(field: str, process: int | str = "self") -> float:
 
 
 def use_machine(args: Namespace) -> torch.device:
-    """The device of --device, with as many CPU threads as --threads says. Raises UserError."""
+    """The device of --device, with the CPU threads of --threads. Raises UserError."""
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     return resolve_device(args.device)
 
 
 def use_precision(name: str) -> None:
-    """From now on a GPU makes float32 products in TensorFloat-32 where `name` is tf32 alone."""
+    """From now on a GPU makes float32 products in TensorFloat-32 only if `name` is tf32."""
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
 
 
@@ -80,7 +80,7 @@ UNK, PAD, BOS, EOS = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a model; batch_tokens bounds the longer side of a batch, padding included."""
+    """The size of a model; batch_tokens bounds the longer side of a batch, padding included."""
 
     d_model: int
     n_heads: int
@@ -97,7 +97,7 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(64, 2, 128, 2, 500, 256),  # for trying the script out
+    "tiny": Size(64, 2, 128, 2, 500, 256),  # to try out the script
     "small": Size(256, 4, 1024, 3, 8_000, 4096),
     "base": Size(512, 8, 2048, 6, 32_000, 2048),
     "iwslt": Size(512, 8, 2048, 6, 59_514, 25_000),  # the Marian tokenizer's pieces
@@ -106,7 +106,7 @@ SIZES = {
 
 
 class Vocabulary:
-    """A joint vocabulary whose pieces are numbers: what ours, joeynmt and fairseq ask of theirs."""
+    """A joint vocabulary of numbers, with the interface that ours, joeynmt and fairseq need."""
 
     shared_vocab = True
     unk_id, pad_id, bos_id, eos_id = UNK, PAD, BOS, EOS
@@ -157,7 +157,7 @@ def figure(value: float) -> str:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was given; a CPU always has."""
+    """Wait until the device has finished its work; a CPU always has."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
@@ -168,10 +168,10 @@ _made: Callable[..., Any]  # in a process of `apart`
 def apart(
     stack: ExitStack, device: torch.device, make: Callable[..., Callable[..., Any]], *args: Any
 ) -> Any:
-    """The function that make(*args) gives, made and called in a process that ends with `stack`.
+    """The function from make(*args), made and called in a process that ends with `stack`.
 
-    Within one, what a library does to memory and threads slows the others. Raises what `make` and
-    the function do, UserError when the process is killed.
+    In one process, a library's effect on memory and threads would slow the others. Raises what
+    `make` and the function raise, and UserError when the process is killed.
     """
     context = multiprocessing.get_context("spawn")
     pool = stack.enter_context(ProcessPoolExecutor(1, context))
@@ -183,7 +183,7 @@ def apart(
             what = "a system's process was killed: has this size enough memory here?"
             raise UserError(what) from error
         except RuntimeError as error:
-            if "shared memory(shm)" not in str(error):  # no GPU's: tensors go there by it
+            if "shared memory(shm)" not in str(error):  # not the GPU's: it carries tensors
                 raise
             raise UserError(f"{one_line(error)}; allow more (docker run --shm-size)") from error
 
@@ -197,12 +197,12 @@ def _keep(
     global _made
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(n_threads)
-    resolve_device(device)  # sets it up too
+    resolve_device(device)  # also sets it up
     _made = make(*args)
 
 
 def _end_with_parent() -> None:
-    """Where the parent is killed, `stack` never ends."""
+    """End this process with its parent: if that is killed, `stack` never ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -223,9 +223,9 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Seconds of every run in every round: all of them in round 0, then in round 1, and so on.
 
-    A run is called with the number of the round, after a rest; on a GPU again and again until a
-    second has passed, and the mean counts. The rounds -warmup to -1 are not reported. What disturbs
-    the machine for a while disturbs all alike; ratios are taken within a round (`ratio`).
+    A run is called with the number of the round, after a rest; on a GPU repeatedly until a second
+    has passed, and the mean counts. The rounds -warmup to -1 are not reported. A temporary
+    disturbance of the machine affects all alike; ratios are taken within a round (`ratio`).
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(-warmup, rounds):
@@ -244,26 +244,26 @@ def in_turn(
 
 
 def say(line: str) -> None:
-    """A passing line for whoever waits at a terminal; nothing in a log."""
+    """Show a transient line at a terminal; nothing in a log."""
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-    """Markdown from rows of figures: each column's head -> the format of its cell by row's keys."""
+    """Markdown from rows of figures; columns: head -> the format of a cell from the row's keys."""
     cells = [[form.format_map(row) for form in columns.values()] for row in rows]
     return markdown_table(list(columns), cells)
 
 
 def _as_json(value: Any) -> Any:
-    """Spreads and other records as dicts; a path without the places of this machine."""
+    """Spreads and other records as dicts; paths without this machine's folders."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return value.name if isinstance(value, Path) else str(value)
 
 
 def gpu_facts(device: torch.device) -> dict[str, str]:
-    """The GPU, the libraries of its products, and the kernels that attention may choose among."""
+    """The GPU, its product libraries, and the kernels available for attention."""
     kernels = ("flash", "mem_efficient", "cudnn", "math")
     may = [name for name in kernels if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()]
     return {
@@ -275,11 +275,10 @@ def gpu_facts(device: torch.device) -> dict[str, str]:
 
 
 class Report:
-    """A title, the machine, and sections of Markdown; beside it the same figures as JSON.
+    """A title, the machine, and sections of Markdown; and the same figures as JSON.
 
-    `add` prints a section as soon as it is there and rewrites `{name}.md` and `{name}.json` in
-    --output_dir, so that a run that is cut short leaves what it had measured. To be made when the
-    threads are set.
+    `add` prints a section at once and rewrites `{name}.md` and `{name}.json` in --output_dir, so
+    that a run that is cut short leaves its measurements. Make it once the threads are set.
     """
 
     def __init__(self, name: str, title: str, args: Namespace, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""The models of a training benchmark: ours with its update, other libraries' in a plain loop."""
+"""The models of the training benchmark: ours with its update, others in a plain loop."""
 
 import dataclasses
 import importlib
@@ -43,7 +43,7 @@ OPTIM = OptimConfig(
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What all models of one comparison share."""
+    """The settings that all models of one comparison share."""
 
     size: Size
     device: torch.device = CPU
@@ -61,7 +61,7 @@ class Setup:
 
 
 class Ours:
-    """Our model under one position scheme with the update of training/engine.py."""
+    """Our model with one position scheme and the update of training/engine.py."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class Ours:
         self.graphs = graphs_wanted(config, setup.device)
         options: dict[str, Any] = {"seed": setup.seed, "graphs": self.graphs}
         self.trainer = create_trainer(learner, OPTIM, **computing, **options)
-        self.trainer.logger.setLevel(logging.CRITICAL)  # some peers switch on all messages
+        self.trainer.logger.setLevel(logging.CRITICAL)  # some peers enable all messages
 
     def train(self, batches: Sequence[Batch]) -> None:
         self.trainer.run([[batch] for batch in batches], max_epochs=1)
 
 
 class Peer:
-    """Another library's model, ids to logits [B,T,V], in the loop that people usually write."""
+    """Another library's model, ids to logits [B,T,V], in the usual training loop."""
 
     def __init__(self, setup: Setup, build: Callable[[Size], nn.Module]) -> None:
         self.device, self.dtype = setup.device, setup.dtype
@@ -120,7 +120,7 @@ class Peer:
             nn.utils.clip_grad_norm_(self.model.parameters(), GRAD_CLIP)
             self.scaler.step(self.optimizer)
             self.scaler.update()
-            # Read at every step, as ours and every loop that shows its loss.
+            # Read at every step, as in ours and in every loop that shows its loss.
             if not math.isfinite(loss.item()):
                 raise UserError("a peer's loss is no longer a number: its figures mean nothing")
 
@@ -263,7 +263,7 @@ class FairseqPeer(nn.Module):
         task = Namespace(source_dictionary=vocabulary, target_dictionary=vocabulary)
         self.inner = library.TransformerModelBase.build_model(config, task)
         for name, parameter in self.inner.named_parameters():
-            if name.endswith(("_weight", "_bias")):  # copies for inference, without a gradient
+            if name.endswith(("_weight", "_bias")):  # copies for inference, without gradients
                 parameter.requires_grad_(False)
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
@@ -272,7 +272,7 @@ class FairseqPeer(nn.Module):
 
 
 def hashable(cls: type | None = None, /, real: Any = dataclasses.dataclass, **options: Any) -> Any:
-    """fairseq 0.12's configs are each other's defaults, which Python 3.11 takes if hashable."""
+    """fairseq 0.12's configs are each other's defaults, which Python 3.11 wants hashable."""
     if cls is None:
         return partial(hashable, **options)
     if cls.__module__.startswith(("fairseq", "hydra")) and "__hash__" not in vars(cls):
@@ -290,9 +290,9 @@ def ours_graphs(setup: Setup) -> Ours:
 Model = Ours | Peer
 RESIDUAL = "dropout: embeddings and residual branches"
 EVERYWHERE = f"{RESIDUAL}, attention weights and activations"
-# How each is made, and what a reader has to know to compare it. An ImportError leaves it out.
+# How to make each, and what a reader has to know to compare it. An ImportError leaves it out.
 PEERS: dict[str, tuple[type[nn.Module], str]] = {
-    # First those with the dropout of ours_dropout, to be in one group with it.
+    # First those with the dropout of ours_dropout, so that they are in its group.
     "torch": (TorchPeer, f"nn.Transformer: post-norm; output tied, without bias; {EVERYWHERE}"),
     "joeynmt": (JoeyPeer, f"pre-norm; {EVERYWHERE}"),
     "marian": (MarianPeer, f"MarianMTModel: post-norm, no norm at a stack's end; {RESIDUAL}"),

@@ -1,23 +1,23 @@
 """What a position scheme does to attention: `python experiments/attention_study.py`.
 
-Measured of every trained model on a split:
+Measured for every trained model on a split:
 
     entropy, distance, diagonal   of each head, in bits, keys and as a share (explorer/heads.py):
                                   the mean over the pairs, with the reference as the target
     aer                           of links read off the mean of all heads of each decoder layer,
-                                  on the gold links of --gold (translation/alignment_error.py)
+                                  against the gold links of --gold (translation/alignment_error.py)
     agreement                     of such links on the split with those of the model of the same
-                                  scheme and seed that translates back (--reversed): 1 less the
-                                  rate by which they err against these
-    accuracy                      of the likeliest token after the reference's, by its place
+                                  scheme and seed that translates back (--reversed): 1 minus their
+                                  error rate against these
+    accuracy                      of the likeliest token given the reference so far, by its place
     sacrebleu, unchanged          with all positions of both sides later by N (0: as trained), and
-                                  the share of translations that are then what they were
+                                  the share of translations that then stay the same
 
 Written into --output_dir: attention.csv, a row for each figure of each model; attention.md, means
 over the seeds; attention_layers.png, attention_accuracy.png, attention_shifts.png. --store keeps
-the rows of all models elsewhere too: what is in it is not measured again, and tables and figures
-are made of it alone where the models are gone (--report_only). Queries, keys and places are tokens:
-compare models of one tokenizer. Late places are those of long sentences.
+the rows of all models elsewhere too: models in it are not measured again, and --report_only makes
+tables and figures from it alone, even without the models. Queries, keys and places are tokens:
+compare models of one tokenizer. Late places occur in long sentences only.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ PLACES = (5, 10, 15, 20, 25)  # upper ends of buckets of target tokens, counted 
 
 
 class Shifted(base.SchemeAround):
-    """A scheme with every token where the one `shift` places later would stand, on both sides."""
+    """A scheme with every token `shift` places later, on both sides."""
 
     def __init__(self, inner: base.PositionScheme, shift: int) -> None:
         super().__init__(inner)
@@ -119,7 +119,7 @@ def compared_runs(folder: Path) -> list[Path]:
 
 
 def scheme_name(config: Config) -> str:
-    """As --position has it, whatever the size of a table; else the name of the config."""
+    """The scheme's name for --position, table sizes aside; else the name of the config."""
     return position_name(config.model.position) or config.name
 
 
@@ -171,7 +171,7 @@ def gold_checksum(folder: Path) -> str:
 def agreement_rows(pairs: EvaluationSet, back: Translator) -> Rows:
     """By decoder layer, how far links agree with those of a model that translates back.
 
-    The share of both models' links that both have, 2 |A and B| / (|A| + |B|).
+    The share of links that both models have, 2 |A and B| / (|A| + |B|).
     """
     src, tgt = pairs.sources, pairs.references
     links, other = pairs.translator.word_attention(src, tgt), back.word_attention(tgt, src)
@@ -185,7 +185,7 @@ def agreement_rows(pairs: EvaluationSet, back: Translator) -> Rows:
 
 
 def turned_runs(paths: Sequence[Path]) -> dict[tuple[str, int], LoadedRun]:
-    """The models of --reversed by scheme and seed. Raises UserError for two of one."""
+    """The models of --reversed by scheme and seed. Raises UserError for two of the same."""
     found: dict[tuple[str, int], LoadedRun] = {}
     for each in map(load_run, paths):
         scheme, seed = key = scheme_name(each.config), each.config.train.seed
@@ -198,7 +198,7 @@ def turned_runs(paths: Sequence[Path]) -> dict[tuple[str, int], LoadedRun]:
 
 @torch.inference_mode()
 def accuracy_rows(pairs: EvaluationSet) -> Rows:
-    """How often the likeliest token is the reference's, after the reference's, by its place."""
+    """How often the likeliest token is the reference's, given those before it, by its place."""
     loaded, device = pairs.loaded, pairs.translator.searcher.device
     tokenizer, size = loaded.tokenizer, loaded.config.evaluate.batch_on(device.type)
     special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
@@ -216,7 +216,7 @@ def accuracy_rows(pairs: EvaluationSet) -> Rows:
 
 
 def shift_rows(pairs: EvaluationSet, shifts: Sequence[int]) -> Rows:
-    """sacreBLEU with shifted positions; a reason where the scheme has no such positions."""
+    """sacreBLEU with shifted positions; or the reason why the scheme has no such positions."""
     model, n, rows = pairs.loaded.model, len(pairs.sources), Rows()
     scheme, plain = model.scheme, pairs.translate()[0]
     for shift in (0, *shifts):
@@ -239,7 +239,7 @@ def shift_rows(pairs: EvaluationSet, shifts: Sequence[int]) -> Rows:
 
 
 def read_rows(path: Path) -> dict[str, Rows]:
-    """What a store holds, by checkpoint; nothing where there is no file. Raises UserError."""
+    """The rows of a store, by checkpoint; none if there is no file. Raises UserError."""
     kinds = {"seed": int, "sentences": int, "layer": int, "head": int, "n": int, "value": float}
     found: dict[str, Rows] = {}
     try:
@@ -256,7 +256,7 @@ def read_rows(path: Path) -> dict[str, Rows]:
 
 
 def wanted_split(args: Namespace, loaded: LoadedRun) -> str:
-    """Raises UserError where the corpus does not have it."""
+    """The split to measure on. Raises UserError where the corpus does not have it."""
     return choose_splits(build_corpus(loaded.config.data), args.split)[0]
 
 
@@ -273,7 +273,7 @@ def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], Load
     if back is not None and back.config.data.src_lang != config.data.tgt_lang:
         why = f"{loaded.run.path} too translates from {config.data.src_lang}"
         raise UserError(f"--reversed {back.run.path}: {why}; give a model that translates back")
-    # First, as DIR may be wrong.
+    # First, since DIR may be wrong.
     aligned = Rows()
     if args.gold is not None:
         against = {"against": gold_checksum(args.gold)}
@@ -290,13 +290,13 @@ def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], Load
 
 
 def training_of(loaded: LoadedRun) -> dict[str, Any]:
-    """What tells the trainings of a store apart."""
+    """The columns that tell the trainings of a store apart."""
     config = loaded.config
     return {"scheme": scheme_name(config), "seed": config.train.seed, "run": loaded.run.name}
 
 
 def mean_by(rows: Rows, key: str, **where: str) -> dict[Any, float]:
-    """The mean of the values of each kind of row, by a column; of those alone as `where` says."""
+    """The mean value of the rows, by the column `key`; of those rows alone that `where` fits."""
     found: dict[Any, list[float]] = {}
     for row in rows:
         if row["value"] is not None and all(row[name] == value for name, value in where.items()):
@@ -307,11 +307,11 @@ def mean_by(rows: Rows, key: str, **where: str) -> dict[Any, float]:
 def require_same_flags(
     args: Namespace, rows: Rows, loaded: LoadedRun, turned: Mapping[tuple[str, int], LoadedRun]
 ) -> None:
-    """Raises UserError where rows of a store were measured otherwise than `loaded` is to be."""
+    """Raises UserError where rows of a store were measured with other flags than `loaded` now."""
     first = rows[0]
 
     def other(measure: str, checksum: str) -> bool:
-        """Whether it is missing, or was measured against something else; older rows tell not."""
+        """Whether it is missing or was measured against something else; older rows do not say."""
         against = {row.get("against") or checksum for row in rows if row["measure"] == measure}
         return against != {checksum}
 
@@ -331,7 +331,7 @@ def require_same_flags(
 
 
 def require_one_of_each(of_runs: Sequence[Rows]) -> None:
-    """Raises UserError for two runs of one scheme and seed: they are no two seeds."""
+    """Raises UserError for two runs of one scheme and seed: they would count as two seeds."""
     runs: dict[tuple[str, int], str] = {}
     for first, *_ in of_runs:
         other = runs.setdefault((first["scheme"], first["seed"]), first["run"])
@@ -350,7 +350,7 @@ def by_scheme(of_runs: Sequence[Rows]) -> dict[str, list[Rows]]:
 
 
 def report(of_runs: Sequence[Rows]) -> str:
-    """Markdown: means over the seeds, of heads also over the layers and heads."""
+    """Markdown: means over the seeds; figures of heads also over layers and heads."""
     groups, every = by_scheme(of_runs), [row for rows in of_runs for row in rows]
 
     def table(form: str, *names: str) -> str:
@@ -423,10 +423,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     turned = turned_runs(args.reversed)
-    # Whatever search a run's own config has.
+    # Whatever the search in a run's own config.
     change = config_change(None, args.search, ["decode.mbr=none"], best_alone=True)
     wanted = list(known.values())
-    for path in paths:  # all of them before the first is measured
+    for path in paths:  # check all of them before measuring the first
         loaded = load_run(path, change=change)
         for kept in known.values():
             require_same_flags(args, kept, loaded, turned)
@@ -437,7 +437,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         checkpoint = loaded.checksum()
         how = ", measured before" if checkpoint in known else ""
         rows = known.pop(checkpoint, None) or study(args, loaded, turned)
-        # Another checkpoint of a run is no other seed: the last one stays.
+        # Another checkpoint of a run is not another seed: the last one stays.
         own = training_of(loaded).items()
         known = {sha: of for sha, of in known.items() if not own <= of[0].items()}
         known[checkpoint] = rows

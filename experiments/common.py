@@ -1,4 +1,4 @@
-"""What experiments share: command line, tables, plots, and the frame of those over trials."""
+"""Shared by the experiments: command line, tables, plots, and the frame for trials."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ T = TypeVar("T")
 Rows = list[dict[str, Any]]
 NOTHING = "–"  # in a table
 SPREAD = "± is the standard deviation over the seeds"
-SSMAX = "_ssmax"  # ends the name of a scheme that has it besides
-# Of this machine: not for a report.
+SSMAX = "_ssmax"  # ends the name of a scheme with SSMax
+# Places on this machine: not for a report.
 PATHS = ("corpus.root", "corpus.path", "data.cache_dir")
 
 
 def between_commas(text: str) -> list[str]:
-    """What stands between the commas, each once."""
+    """The parts of a text between commas, each once."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def chosen(text: str, known: Collection[str], what: str) -> list[str]:
-    """The names in `text`, between commas. Raises UserError for an unknown one, and for none."""
+    """The names in `text`, between commas. Raises UserError for an unknown name or no name."""
     names = between_commas(text)
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -60,7 +60,7 @@ def chosen(text: str, known: Collection[str], what: str) -> list[str]:
 
 
 def with_ssmax(position: Position) -> Position:
-    """The scheme with SSMax inside what draws its positions. Raises ConfigError: it has it."""
+    """The scheme with SSMax, put inside any Randomized. Raises ConfigError if it has SSMax."""
     if isinstance(position, Ssmax):
         raise ConfigError("--ssmax: this scheme has SSMax already; leave it out")
     if isinstance(position, Randomized):
@@ -69,9 +69,9 @@ def with_ssmax(position: Position) -> Position:
 
 
 def chosen_positions(text: str) -> list[str]:
-    """What `--position` takes, between commas. Raises UserError for an unknown name, and for none.
+    """Texts for `--position`, between commas. Raises UserError for an unknown name or no name.
 
-    What follows a colon (`rope:base=500`) is checked with the config.
+    Fields after a colon (`rope:base=500`) are checked with the config.
     """
     names = (part.partition(":")[0] for part in between_commas(text))
     chosen(",".join(names), POSITIONS | KINDS, "position scheme")
@@ -81,7 +81,7 @@ def chosen_positions(text: str) -> list[str]:
 def chosen_numbers(text: str, flag: str, least: int) -> list[int]:
     """The integers in `text`, between commas, each once.
 
-    Raises UserError for what is none or has more than 18 digits, and for none.
+    Raises UserError for anything else, for more than 18 digits, and for no integer.
     """
     parts = between_commas(text)
     if any(re.fullmatch("[0-9]{19,}", p) for p in parts):
@@ -102,9 +102,9 @@ def add_trial_arguments(
     positions: str = "",
     seeds: str = "each variant is trained once with each",
 ) -> None:
-    """The options of every experiment over trials, --positions if it has a default.
+    """The options of every experiment over trials; --positions only if it has a default.
 
-    Defaults that are None follow the corpus. seeds: what they are for.
+    Defaults that are None depend on the corpus. seeds: what they are for.
     """
     add = parser.add_argument
     if positions:
@@ -133,7 +133,7 @@ def add_trial_arguments(
 def refuse_overrides(
     overrides: Iterable[str], instead: Mapping[str, str], flag: str = "--set"
 ) -> None:
-    """Raises UserError for an override of what the experiment sets: field by field the option."""
+    """Raises UserError for an override of a field that the experiment sets; names its option."""
     for key, _ in map(parse_override, overrides):
         for field_name, option in {"train.runs_dir": "--output_dir", **instead}.items():
             if f"{key}.".startswith(f"{field_name}."):
@@ -150,7 +150,7 @@ def make_trials(
 ) -> list[Trial]:
     """A trial of each variant and seed, seeds outermost. Raises ConfigError naming the variant.
 
-    load: the config of a variant with more `--set` texts. validation: that split is scored too.
+    load: makes the config of a variant, with more `--set` texts. validation: score that split too.
     instead: see `refuse_overrides`.
     """
     refuse_overrides(args.overrides, {"train.seed": "--seeds", **instead})
@@ -167,7 +167,7 @@ def make_trials(
 
 
 def mean_plus_minus(values: Iterable[float | None], form: str = "z.3f", spread: bool = True) -> str:
-    """Mean ± sample standard deviation, `0.950 ± 0.012`; `0.950` of one value, a dash of none."""
+    """Mean ± sample standard deviation, `0.950 ± 0.012`; `0.950` for one value, a dash for none."""
     known = [value for value in values if value is not None]
     if not known:
         return NOTHING
@@ -176,12 +176,12 @@ def mean_plus_minus(values: Iterable[float | None], form: str = "z.3f", spread: 
 
 
 def means(key: Any, form: str, *, spread: bool = True) -> Callable[[Sequence[Any]], str]:
-    """What a table says of `key` of several seeds."""
+    """A table's cell for `key` of several seeds."""
     return lambda seeds: mean_plus_minus((seed[key] for seed in seeds), form, spread)
 
 
 def ranked(of_seeds: Iterable[tuple[str, T]], score: Callable[[T], float]) -> dict[str, list[T]]:
-    """What there is of single seeds, by the name of the variant, the best mean score first."""
+    """Results of single seeds, grouped by the name of the variant, the best mean score first."""
     groups: dict[str, list[T]] = {}
     for name, each in of_seeds:
         groups.setdefault(name, []).append(each)
@@ -194,7 +194,7 @@ def seeds_table(
     columns: Mapping[str, Callable[[T], object]],
     failures: Mapping[str, str],
 ) -> str:
-    """Markdown: a line for each group of seeds, a cell by each function; then what failed."""
+    """Markdown: a line for each group of seeds, a cell for each function; then the failures."""
     lines = [[name, *(cell(seeds) for cell in columns.values())] for name, seeds in groups.items()]
     dashes = [NOTHING] * (len(columns) - 1)
     lines += [[name, f"failed: {reason}", *dashes] for name, reason in failures.items()]
@@ -202,24 +202,24 @@ def seeds_table(
 
 
 def not_run(rows: Rows, noun: str) -> str:
-    """What is left to do, of the rows of a CSV file; "" where there is nothing."""
+    """The rows of a CSV file that are left to do, in words; "" if there are none."""
     names = [f"{row[noun]}, seed {row['seed']}" for row in rows if row["status"] == "not run"]
     return f"\nNot run yet: {'; '.join(names)}.\n" if names else ""
 
 
 def provenance_line(provenances: Sequence[Mapping[str, str]]) -> str:
-    """Which commits, versions, precision and hardware figures come from, as far as is known."""
+    """The commits, versions, precision and hardware of the figures, as far as is known."""
     words = {"commit": "commit ", "torch": "torch ", "precision": "trained in ", "hardware": ""}
     found = {
         key: ", ".join(dict.fromkeys(each[key] for each in provenances if key in each))
         for key in words
     }
     line = ", ".join(f"{words[key]}{values}" for key, values in found.items() if values)
-    return re.sub(r"\b1 threads\b", "1 thread", line)  # stored so
+    return re.sub(r"\b1 threads\b", "1 thread", line)  # stores have the plural
 
 
 def buckets(edges: Sequence[int], words: Iterable[int] = ()) -> dict[str, list[int]]:
-    """The rows of the sentences in each bucket by their source words, by the name of the bucket.
+    """The rows of the sentences in each bucket of source words, by the bucket's name.
 
     `edges` are increasing upper ends, in words; an open bucket follows the last.
     """
@@ -296,9 +296,9 @@ def score_figure(
 
 @dataclass
 class Experiment(ABC):
-    """Trials, what became of them, and the files in --output_dir that tell it.
+    """Trials, their results, and the files in --output_dir that report them.
 
-    All that is told comes from the store: what is in it is not run again, though the run be gone.
+    All reports come from the store: a trial in it is not run again, even if its run is gone.
     """
 
     args: Namespace
@@ -310,19 +310,19 @@ class Experiment(ABC):
 
     @abstractmethod
     def rows(self, trial: Trial) -> Rows:
-        """What the CSV file says of a trial that is done, after the first columns."""
+        """The rows of the CSV file for a trial that is done, after the first columns."""
 
     @abstractmethod
     def report(self, rows: Rows) -> str:
-        """Markdown for a reader, from the rows of the CSV file; some trial is done."""
+        """Markdown for a reader, from the rows of the CSV file; at least one trial is done."""
 
     def draw(self, rows: Rows) -> None:
-        """Write the pictures, if there are any; some trial is done."""
+        """Write the pictures, if there are any; at least one trial is done."""
         return
 
     @cached_property
     def records(self) -> dict[str, Record]:
-        """What the store has, by the digests of trials."""
+        """The records of the store, by the digests of trials."""
         return read_store(self.store)
 
     @property
@@ -330,17 +330,17 @@ class Experiment(ABC):
         return self.args.store or self.args.output_dir / f"{self.stem}.jsonl"
 
     def record(self, trial: Trial) -> Record:
-        """Of a trial that is done."""
+        """The record of a trial that is done."""
         return self.records[trial.digest]
 
     def require_one_text(self, trial: Trial) -> None:
         """Raises UserError where a split has other sentences than in the first trial that has it.
 
-        So too where a trial was trained on other text than the first with such data.
+        Likewise where a trial was trained on other text than the first with the same data section.
         """
 
         def training_text(each: Trial) -> str | None:
-            return self.record(each).provenance.get("training_text")  # older records tell not
+            return self.record(each).provenance.get("training_text")  # older records lack it
 
         data = trial.config.data
         alike = (each for each in self.done if each.config.data == data and training_text(each))
@@ -360,7 +360,7 @@ class Experiment(ABC):
                 )
 
     def is_done(self, trial: Trial) -> bool:
-        """Whether the store has it; what is scored and not in it is added."""
+        """Whether the store has the trial; a scored trial that is missing there is added."""
         if trial.digest not in self.records and trial.is_scored():
             self.records.update(read_store(self.store))  # another process may have added it since
             if trial.digest not in self.records:
@@ -369,14 +369,14 @@ class Experiment(ABC):
         return trial.digest in self.records
 
     def run(self, runner: Runner) -> None:
-        """Run what is not done."""
+        """Run the trials that are not done."""
         runner.run([trial for trial in self.trials if not self.is_done(trial)])
 
     def main(self) -> int:
-        """Run what is not done (nothing with --report_only), write and print.
+        """Run the trials that are not done (none with --report_only), then write and print.
 
-        The exit code: 0, 1 where a trial failed, 128 + the signal that ended the trials. Raises
-        UserError where there is no text to train on.
+        The exit code: 0, 1 if a trial failed, 128 + the signal that ended the trials. Raises
+        UserError if there is no text to train on.
         """
         from utils.machine import cores  # imports torch
 
@@ -386,11 +386,11 @@ class Experiment(ABC):
         if not args.report_only:
             for trial in [trial for trial in self.trials if not self.is_done(trial)][:1]:
                 corpus = build_corpus(trial.config.data)
-                corpus.load(corpus.validation)  # no text: said once, before the first process
+                corpus.load(corpus.validation)  # missing text is reported once, before any process
             self.run(runner)
         self.done = [trial for trial in self.trials if self.is_done(trial)]
         missing = {trial.title for trial in self.trials if not self.is_done(trial)}
-        for title in self.failures.keys() - missing:  # another process has done it meanwhile
+        for title in self.failures.keys() - missing:  # another process has done these meanwhile
             del self.failures[title]
         if args.report_only and not self.done:
             what = f"nothing of this is done yet{self.nearest()}; leave --report_only out"
@@ -407,7 +407,7 @@ class Experiment(ABC):
         return 128 + runner.signals[-1] if runner.signals else int(bool(self.failures))
 
     def nearest(self) -> str:
-        """Of the training in the store that is most like the first trial, what it has instead."""
+        """How the training in the store that is most like the first trial differs from it."""
         neutral = [f"{part}.{field}" for part in ("data", "train") for field in NEUTRAL[part]]
         found: list[list[str]] = []
         for each in self.records.values():
@@ -419,7 +419,7 @@ class Experiment(ABC):
         return f" (the nearest training in it has {has})" * bool(found)
 
     def all_rows(self) -> Rows:
-        """Trial by trial, what is done, failed or not run. Raises UserError for different text."""
+        """All trials, done, failed or not run. Raises UserError for different text."""
         rows: Rows = []
         for trial in self.trials:
             first = {self.noun: trial.variant, "seed": trial.seed}
@@ -434,7 +434,7 @@ class Experiment(ABC):
 
     def about(self) -> tuple[str, str, str]:
         """Config with its changes, seeds, provenance: for a reader."""
-        changes = dict(map(parse_override, self.args.overrides))  # of each key the last
+        changes = dict(map(parse_override, self.args.overrides))  # the last of each key
         stated = [f"{key}={value}" for key, value in changes.items() if not key.endswith(PATHS)]
         config = f"Config {Path(self.args.config).name}"
         config += f" with {', '.join(stated)}" if stated else ""

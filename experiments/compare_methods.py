@@ -1,12 +1,12 @@
 """One translation config with each method for small data: `python experiments/compare_methods.py`.
 
 A method is a few changes of the config (METHODS). `--methods plain,r_drop,r_drop+bpe_dropout` names
-those that are run; names joined by + are put together. What is written and how it is to be read:
+those to run; names joined by + are combined. Output files and how to read them:
 experiments/comparison.py.
 
-All are trained for as many epochs. R-Drop and SimCut work twice as long at each update:
-`plain_twice` is the baseline with that much work. Another tokenizer and cleaning change the number
-of updates; and a loss by token says nothing between tokenizers.
+All are trained for the same number of epochs. An update of R-Drop or SimCut takes twice the work:
+`plain_twice` is the baseline with as much work. Another tokenizer or cleaning changes the number of
+updates, and losses by token cannot be compared between tokenizers.
 """
 
 import sys
@@ -32,7 +32,7 @@ INVERSE_SQRT = "inverse_sqrt"
 
 METHODS: dict[str, tuple[str, ...]] = {
     BASELINE: (),
-    TWICE: (),  # every limit of its length doubled
+    TWICE: (),  # doubles every limit of the training's length
     "r_drop": ("optim.objective=r_drop", "optim.objective.alpha=5"),
     "sim_cut": ("optim.objective=sim_cut", "optim.objective.alpha=3"),
     "bpe_dropout": ("tokenizer.algorithm=bpe", "tokenizer.sampling=0.1"),
@@ -83,7 +83,7 @@ def chosen_methods(text: str) -> list[str]:
 
 
 def parts_of(names: Sequence[str]) -> list[str]:
-    """What the + in the names put together. Raises UserError where there is nothing beside one."""
+    """The parts joined by + in the names. Raises UserError where there is nothing beside a +."""
     for name in names:
         if "" in name.split("+"):
             raise UserError(f"{name!r}: name something on both sides of +")
@@ -91,7 +91,7 @@ def parts_of(names: Sequence[str]) -> list[str]:
 
 
 def together(parts: Mapping[str, Sequence[str]]) -> list[str]:
-    """The changes of all parts of a name. Raises ConfigError where two set one field otherwise."""
+    """The changes of all parts of a name. Raises ConfigError where two set a field differently."""
     said: dict[str, tuple[str, str]] = {}
     for part, changes in parts.items():
         for key, value in map(parse_override, changes):
@@ -109,7 +109,7 @@ def method_config(args: Namespace, name: str, more: list[str]) -> Config:
     parts = name.split("+")
     changes = [*args.overrides, *together({part: METHODS[part] for part in parts}), *more]
     if INVERSE_SQRT in parts:
-        # Its defaults are for long trainings: a short one would end within their warm-up.
+        # Its defaults are for long trainings: a short one would end within its warm-up.
         schedule = load_config(args.config, args.overrides).optim.schedule
         shared = [field for field in ("lr", "warmup_steps") if hasattr(schedule, field)]
         changes += [f"optim.schedule.{field}={getattr(schedule, field)}" for field in shared]

@@ -1,6 +1,6 @@
 """One translation config under every position scheme: `python experiments/compare_positions.py`.
 
-What is written and how it is to be read: experiments/comparison.py.
+Output files and how to read them: experiments/comparison.py.
 """
 
 import sys

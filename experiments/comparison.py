@@ -7,14 +7,14 @@ Each variant is trained with each seed and scored, see experiments/trials.py. Wr
     comparison.csv            a row for each variant, seed and test split
     comparison_bleu.png       sacreBLEU with 95% intervals, by variant
     comparison_lengths.png    sacreBLEU by source length, all test splits together, for chosen ones
-    comparison.jsonl          every training that was scored, unless --store names another file
+    comparison.jsonl          the store: every scored training, unless --store names another file
 
-All others are made from the store alone: a training that is in it is not run again, also where its
-run is gone.
+The other files are made from the store alone: a training in it is not run again, even if its run is
+gone.
 
 The paired bootstrap compares a variant with the baseline of the same seed, sentence by sentence. It
-tells whether other test sentences would give another winner, not whether another seed would: that
-is asked of several seeds by the ranking, see experiments/ranking.py. With --jobs above 1 the runs
+tells whether other test sentences would give another winner, not whether another seed would. For
+that the ranking takes several seeds, see experiments/ranking.py. With --jobs above 1 the runs
 disturb each other: compare tokens/s and minutes from --jobs 1 alone.
 """
 
@@ -52,7 +52,7 @@ from utils.tables import markdown_table
 Columns = dict[str, Callable[[Rows], object]]
 LEARNED = {"training_loss": ".3f", "validation_loss": ".3f", "validation_accuracy": ".4f"}
 AGAINST = ("baseline", "difference", "difference_low", "difference_high", "p_value")
-N_CURVES = 6  # variants in the plot by length, where none are named
+N_CURVES = 6  # variants in the plot by length, if none are named
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Comparison(Experiment):
         return rows
 
     def _against_baseline(self, trial: Trial, split: str) -> dict[str, Any]:
-        """The paired bootstrap, of the same seed; nothing for itself and where that is not done."""
+        """The paired bootstrap with the same seed's baseline; nothing for itself or if undone."""
         wanted = (self.baseline, trial.seed)
         base = next((each for each in self.done if (each.variant, each.seed) == wanted), trial)
         if base == trial:
@@ -109,13 +109,13 @@ class Comparison(Experiment):
         return dict(zip(AGAINST, figures))
 
     def _scored(self, name: str) -> list[list[Sentences]]:
-        """By seed and test split."""
+        """The scored sentences of a variant, by seed and test split."""
         of_name = (trial for trial in self.done if trial.variant == name)
         return [list(self.record(trial).sentences.values()) for trial in of_name]
 
     @cached_property
     def standings(self) -> dict[str, ranking.Standing]:
-        """Variants with all seeds, best first; none of one seed or variant, or without baseline."""
+        """Variants with all seeds, best first; none with one seed or variant, or no baseline."""
         scored = {name: self._scored(name) for name in dict.fromkeys(t.variant for t in self.done)}
         n_seeds = len(self.args.seeds)
         statistics = {
@@ -132,7 +132,7 @@ class Comparison(Experiment):
         return ranked(of_split, lambda row: row["sacrebleu"])
 
     def report(self, rows: Rows) -> str:
-        """Training, then each test split, best variant first; what failed and what is missing."""
+        """Training, then each test split, best variant first; then failed and missing trials."""
         training: Columns = {
             "seeds": len,
             "parameters": means("parameters", ",.0f", spread=False),
@@ -188,7 +188,7 @@ class Comparison(Experiment):
         return f"{text}."
 
     def _ranking(self) -> str:
-        """The variants over all test splits and seeds."""
+        """The ranking of the variants over all test splits and seeds."""
         names = buckets(self.edges, self._words())
         header = [self.noun, "seeds", "sacreBLEU", "95% interval"]
         header += ["difference", "95% interval", "best with probability"]
@@ -204,11 +204,11 @@ class Comparison(Experiment):
         return markdown_table(header, table)
 
     def _by_length(self, name: str) -> list[list[float | None]]:
-        """By seed and bucket, of all test splits together."""
+        """sacreBLEU by seed and bucket, of all test splits together."""
         return [bleu_by_length(splits, self.edges) for splits in self._scored(name)]
 
     def _words(self) -> np.ndarray:
-        """Of the sources of all test splits."""
+        """The words of each source of all test splits."""
         splits = self.record(self.done[0]).sentences.values()
         return np.concatenate([split.words for split in splits])
 

@@ -1,9 +1,9 @@
 """The copy task: its rows, the small encoder that learns them, and the variants of its positions.
 
-What stands before a mark is to be repeated after it: `7 2 4 <copy> _ _ _ _ _ _` -> `7 2 4 <copy> 7
-2 4 _ _ _`. An encoder reads a row of fixed length and names all its tokens at once. The number n of
-symbols varies, and each blank must find the token n + 1 places before it, which takes positions. A
-decoder would not do: a causal model must name each symbol before the mark from those before it, and
+The symbols before a mark are to be repeated after it: `7 2 4 <copy> _ _ _ _ _ _` -> `7 2 4 <copy> 7
+2 4 _ _ _`. An encoder reads a row of fixed length and predicts all its tokens at once. The number n
+of symbols varies, and each blank must find the token n + 1 places before it, which takes positions.
+A decoder would not do: it would have to predict the symbols before the mark from earlier ones, and
 they are drawn at random.
 """
 
@@ -45,7 +45,7 @@ class Task:
     d_ff: int = 64
     steps: int = 2000
     batch_size: int = 64
-    lr: float = 3e-3  # after a tenth of the steps; from there half a cosine down to 0
+    lr: float = 3e-3  # reached after a tenth of the steps; then half a cosine down to 0
 
 
 def make_rows(n: int, length: int, task: Task, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -65,9 +65,9 @@ def make_rows(n: int, length: int, task: Task, generator: torch.Generator) -> tu
 
 
 def accuracies(predicted: Tensor, rows: Tensor, targets: Tensor, task: Task) -> tuple[float, float]:
-    """(exact, token): the share of rows that are right in every place, and of repeated symbols.
+    """(exact, token): the share of rows that are right everywhere, and of right repeated symbols.
 
-    What is there to be read off (symbols, mark) and what stays blank counts for the first alone.
+    Tokens that can be read off (symbols, mark) or stay blank count only for the first.
     """
     right, blank = predicted == targets, task.n_symbols + 1
     repeated = (rows == blank) & (targets != blank)
@@ -79,8 +79,8 @@ class Variant:
     """A position scheme in a model of n_heads. causal: the encoder sees no later token.
 
     slopes: a bias -slope |i - j| for each head instead of the scheme, ALiBi's with other slopes.
-    concatenated: what the scheme adds to embeddings stands beside them instead, and a linear map
-    brings both back to d_model.
+    concatenated: the scheme's vectors are concatenated with the embeddings, not added, and a linear
+    map brings both back to d_model.
     """
 
     position: config.Position
@@ -90,7 +90,7 @@ class Variant:
     concatenated: bool = False
 
 
-# xPos, CoPE and FoX serve causal attention alone: an encoder has their partner instead.
+# xPos, CoPE and FoX are for causal attention alone: an encoder has their partner instead.
 SCHEMES = {
     name: Variant(position=position)
     for name, position in POSITIONS.items()
@@ -118,7 +118,7 @@ PLAIN = {**SCHEMES, **CONCATENATED, **ALIBI_VARIANTS}
 WITH_SSMAX = {
     name + SSMAX: Variant(position=with_ssmax(variant.position))
     for name, variant in SCHEMES.items()
-    if isinstance(variant.position, config.Scheme | config.Randomized)  # not a kind of your own
+    if isinstance(variant.position, config.Scheme | config.Randomized)  # no kind of your own
 }
 VARIANTS = PLAIN | WITH_SSMAX
 
@@ -216,7 +216,7 @@ class Copier(nn.Module):
 
 
 def train(variant: Variant, seed: int, task: Task) -> Copier:
-    """A trained model. The seed decides its first weights and its training rows."""
+    """A trained model. The seed decides its initial weights and its training rows."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = Copier(variant, task)
@@ -237,8 +237,7 @@ def train(variant: Variant, seed: int, task: Task) -> Copier:
 def train_and_test(variant: Variant, seed: int, task: Task) -> dict[str, Any]:
     """Accuracies by test length, and the seconds of CPU time taken.
 
-    The test rows are the same for all seeds. A test length that the scheme cannot place is
-    absent.
+    The test rows are the same for all seeds. Test lengths that the scheme cannot place are absent.
     """
     start = time.process_time()
     model = train(variant, seed, task)

@@ -1,8 +1,8 @@
 """Position schemes on the copy task: `python experiments/copy_task.py`.
 
-Every scheme is trained with several seeds and tested on rows drawn anew, of the trained length
-(short ones may have been seen) and longer. --steps and --layers take several values; --attention
-draws where the models look. The task and its models: experiments/copier.py.
+Every scheme is trained with several seeds and tested on newly drawn rows, of the trained length
+(rows with few symbols may have been seen) and longer. --steps and --layers take several values;
+--attention draws the models' attention. The task and its models: experiments/copier.py.
 """
 
 from __future__ import annotations
@@ -63,12 +63,11 @@ from utils.tables import markdown_table, write_csv
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Raise it when copier.py computes something else from the same settings: stored results are then
-# stale.
+# Raise it when copier.py computes other results from the same settings: stored ones are then stale.
 VERSION = 1
 
-Result = Mapping[str, Any]  # of one scheme and seed, see train_and_test
-Results = Mapping[str, Sequence[Result]]  # of each scheme, one for each seed
+Result = Mapping[str, Any]  # for one scheme and seed, see train_and_test
+Results = Mapping[str, Sequence[Result]]  # for each scheme, one for each seed
 
 BIASES = (config.Alibi, config.T5, config.Kerple, config.Fire, config.Sandwich, config.Tupe)
 FAMILIES = {
@@ -112,14 +111,14 @@ def settings_of(name: str, seed: int, task: Task) -> dict[str, Any]:
 
 
 def read_results(store: Path) -> dict[str, Result]:
-    """Those of runs that are done, by their settings. Raises UserError naming a broken line.
+    """The results of finished runs, by their settings. Raises UserError naming a broken line.
 
-    A scheme that has got a new field is still the one with its default.
+    A stored scheme without a field that is new counts as one with the field's default.
     """
 
     def result(record: dict[str, Any]) -> tuple[str, Result]:
         settings = record["settings"]
-        with suppress(ConfigError):  # a scheme that is not here: nobody asks for it
+        with suppress(ConfigError):  # a scheme that no longer exists: nobody asks for it
             settings["position"] = to_dict(position_from_dict(settings["position"]))
         return json.dumps(settings, sort_keys=True), record["result"]
 
@@ -154,13 +153,13 @@ def run_all(
     store: Path,
     report_only: bool = False,
 ) -> dict[Task, Results]:
-    """The results of every scheme; of runs in the store those there. Says what it does.
+    """The results of every scheme, from the store or from new runs. Prints its progress.
 
-    report_only: of these alone.
+    report_only: from the store alone.
     """
     known = read_results(store)
     found: dict[Task, dict[str, list[Result]]] = {task: {n: [] for n in names} for task in tasks}
-    # Seed by seed, so that an interrupted experiment has all schemes.
+    # Seed by seed, so that an interrupted experiment covers all schemes.
     runs = list(itertools.product(seeds, tasks, names))
     for number, (seed, task, name) in enumerate(runs, start=1):
         settings, how = settings_of(name, seed, task), "done before"
@@ -181,12 +180,12 @@ def run_all(
 
 
 def values(runs: Sequence[Result], measure: str, length: int) -> list[float]:
-    """A measure at a length, one value a seed; none where the scheme cannot place that length."""
+    """A measure at a length, a value for each seed; none if the scheme cannot place that length."""
     return [run[measure][str(length)] for run in runs if str(length) in run[measure]]
 
 
 def mean_and_range(seeds: Sequence[float]) -> tuple[float, float, float]:
-    """The mean, and the mean - and + the standard deviation, as far as those are shares."""
+    """The mean, and the mean minus and plus the standard deviation, kept within 0 and 1."""
     mean, spread = fmean(seeds), stdev(seeds) if len(seeds) > 1 else 0.0
     return mean, max(0.0, mean - spread), min(1.0, mean + spread)
 
@@ -208,9 +207,9 @@ def table(names: Sequence[str], results: Results, task: Task) -> str:
 
 
 def ssmax_gains(results: Results, task: Task) -> dict[str, list[list[float]]]:
-    """What SSMax adds to the share of rows that are right: by scheme, test length and seed.
+    """The gain by SSMax in the share of rows that are right: by scheme, test length and seed.
 
-    Of the seeds that both have; none at a length that the scheme cannot place.
+    For the seeds that both have; none at a length that the scheme cannot place.
     """
     gains = {}
     for name in results:
@@ -387,7 +386,7 @@ def budget_figure(found: Mapping[Task, Results]) -> Figure:
 
 @torch.inference_mode()
 def attention_weights(model: Copier, rows: Tensor) -> Tensor:
-    """Of rows [B,T]: [L,B,H,T,T]."""
+    """rows [B,T] -> [L,B,H,T,T]."""
     tap = AttentionTap()
     model(rows, tap=tap)
     return tap.maps("encoder")
@@ -407,11 +406,11 @@ def attention_figure(name: str, model: Copier, task: Task) -> Figure:
 
 @torch.inference_mode()
 def what_blanks_know(model: Copier, task: Task) -> list[float]:
-    """What is named in the blanks, as KNOWN has it, and where they look, as LOOKS.
+    """What the blanks are predicted to be (KNOWN), and where they look (LOOKS).
 
-    Of all rows, the share in which the right blanks are filled; of all blanks to be filled, the
-    share with some symbol of the row. Layer by layer the attention weight from these, the mean over
-    test rows in the head where it is largest.
+    KNOWN: the share of all rows in which the right blanks are filled, and the share of all blanks
+    to be filled that get some symbol of the row. LOOKS, layer by layer: the attention weight from
+    the blanks to be filled, the mean over test rows in the head where it is largest.
     """
     generator = torch.Generator().manual_seed(task.length)
     rows, targets = make_rows(task.n_test, task.length, task, generator)
@@ -473,12 +472,12 @@ def main(argv: list[str] | None = None) -> None:
     tasks = [replace(task, n_layers=layers, steps=steps) for layers, steps in sizes]
     folder = args.output_dir or Path("runs/copy_task_fast" if args.fast else "runs/copy_task")
     names = fitting(names, tasks, wanted=args.schemes or ())
-    # A model this small has nothing to share out, and the last bits stay the same.
+    # A model this small gains nothing from threads, and with one the last bits stay the same.
     torch.set_num_threads(1)
     store = args.store or folder / "results.jsonl"
     found = run_all(names, seeds, tasks, store, args.report_only)
     done = {task: [name for name in names if found[task][name]] for task in tasks}
-    task = max(reversed(tasks), key=lambda each: len(done[each]))  # of equals the last
+    task = max(reversed(tasks), key=lambda each: len(done[each]))  # the last of equals
     if not done[task]:
         raise UserError(f"{store}: nothing of this is done yet; leave --report_only out")
     if missing := [name for name in names if name not in done[task]]:

@@ -1,28 +1,27 @@
 """The best of many recipes for a config by successive halving: `python experiments/find_recipe.py`.
 
-A recipe is one alternative of each choice (CHOICES, or --choice). A sample of all there are, drawn
+A recipe is one alternative of each choice (CHOICES, or --choice). A sample of all recipes, drawn
 with a fixed seed, is trained on a small budget of target tokens. The best third by the validation
 split goes on to the next budget, until the last one has a winner (Jamieson and Talwalkar 2016, with
 thirds for halves). Only then are the tests read, for the winner alone, trained with each of
---seeds; the rounds have the first of these. --variants draws more of the same sample.
+--seeds; the rounds use the first of these. --variants draws more of the same sample.
 
-Each round trains anew from nothing. What a learning rate does depends on the budget that its
-schedule was made for: the first tokens of a long schedule are not what a short one reaches, nor is
-a short run that was prolonged what a long one is. For the same reason all that counts updates is
-said for the last round and shrinks with the budget: the warm-up, what a moving average of the
-weights remembers, and how many checkpoints, of whole epochs, are averaged. A schedule that counts
-epochs stays as it is.
+Each round trains from scratch. The effect of a learning rate depends on the budget of its schedule:
+a short schedule reaches another result than the first tokens of a long one, and a prolonged short
+run another than a long one. For the same reason, settings in updates are given for the last round
+and shrink with the budget: the warm-up, the memory of a moving average of the weights, and the
+number of checkpoints, one an epoch, that are averaged. A schedule in epochs stays as it is.
 
-Recipes may differ in their tokenizers, so the loss that is compared is not by token: it is the
-negative log-likelihood of the validation references in nats a character. It counts one segmentation
-of each reference, which is hard on a model that was trained on many (unigram sampling,
-BPE-dropout); --choose_by bleu compares translations instead.
+Recipes may differ in their tokenizers, so the loss is not compared by token: it is the negative
+log-likelihood of the validation references in nats a character. It counts one segmentation of each
+reference, which is hard on a model trained on many (unigram sampling, BPE-dropout);
+--choose_by bleu compares translations instead.
 
 Written into --output_dir:
 
     recipe.md        a table for each round, best first; the winner on the tests
     recipe.csv       a row for each training
-    recipe.jsonl     every training that was scored, unless --store names another file
+    recipe.jsonl     every scored training, unless --store names another file
 """
 
 import itertools
@@ -112,7 +111,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         ]
         refuse_overrides(itertools.chain(*texts), INSTEAD, "--choice")
         keys = [{key for key, _ in map(parse_override, each)} for each in texts]
-        # Of no use beside alternatives that all set it, and a scheme would not be taken at all.
+        # An override has no effect if all alternatives set its field; for the scheme, if one does.
         decided = set.intersection(*keys) | set.union(*keys) & {"model.position"}
         refuse_overrides(args.overrides, dict.fromkeys(decided, "--choice"))
     return args
@@ -141,7 +140,7 @@ def chosen_rounds(text: str) -> list[float]:
 
 
 def sample(choices: Sequence[Sequence[str]]) -> list[str]:
-    """Every recipe, in an order that is drawn with a fixed seed."""
+    """Every recipe, in an order drawn with a fixed seed."""
     names: dict[str, None] = {}
     for alternatives in itertools.product(*choices):
         parts = [part for each in alternatives for part in each.split("+") if part != BASELINE]
@@ -158,7 +157,7 @@ def part_changes(part: str) -> tuple[str, ...]:
 def recipe_changes(args: Namespace, recipe: str) -> tuple[list[str], str | None]:
     """`--set` texts and the name of the position scheme.
 
-    Raises ConfigError where two alternatives set one field otherwise, or both are schemes.
+    Raises ConfigError where two alternatives set a field differently, or both are schemes.
     """
     changes = {part: part_changes(part) for part in recipe.split("+")}
     together(changes)
@@ -168,17 +167,17 @@ def recipe_changes(args: Namespace, recipe: str) -> tuple[list[str], str | None]
 
 
 def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> Config:
-    """Of a round with so many million tokens. Raises ConfigError naming the recipe."""
+    """The config for a round of `millions` tokens. Raises ConfigError naming the recipe."""
     fixed = [f"train.max_tokens={round(1e6 * millions)}", f"train.max_epochs={EPOCHS}"]
     fixed += ["train.max_steps=none"]
     fixed += [f"train.keep_regular={max(2, args.average)}", f"train.seed={seed}"]
-    fixed += ["train.checkpoint_every_epochs=1"]  # which decides what is averaged
+    fixed += ["train.checkpoint_every_epochs=1"]  # it decides what is averaged
     share, shrunk = millions / args.rounds[-1], []
     try:
         changes, position = recipe_changes(args, recipe)
         changes = [*changes, *fixed]
         config = load_config(args.config, changes, position)
-        if config.evaluate.choose_by == "loss":  # BLEU in training chooses nothing
+        if config.evaluate.choose_by == "loss":  # BLEU in training would choose nothing
             changes = ["evaluate.bleu_every_epochs=0", *changes]
             config = load_config(args.config, changes, position)
         if config.data.eval_long == "truncate":
@@ -196,7 +195,7 @@ def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> C
 
 @dataclass
 class Halving(Experiment):
-    """Rounds of trials, and those of the winner. A stage is known when the one before is done."""
+    """Rounds of trials, then the winner's. A stage is known once the one before is done."""
 
     stem = "recipe"
     stages: list[list[Trial]] = field(init=False)
@@ -221,7 +220,7 @@ class Halving(Experiment):
         yield [self._trial(names[0], millions, seed, tests=True) for seed in self.args.seeds]
 
     def _skipped(self, trial: Trial) -> bool:
-        """Whether a trial that is not done is waited for no longer."""
+        """Whether to stop waiting for a trial that is not done."""
         failed = trial.title in self.failures or self.args.report_only
         return self.args.skip_failed and failed
 
@@ -236,7 +235,7 @@ class Halving(Experiment):
         return Trial(name, seed, config, folder, read, splits, search, average)
 
     def _figure(self, trial: Trial) -> float:
-        """Lower is better."""
+        """The figure of a trial; lower is better."""
         found = self.record(trial).scores[trial.splits[-1]]
         by_loss = self.args.choose_by == "loss"
         return found["character_loss"] if by_loss else -found["scores"]["sacrebleu"]
@@ -249,7 +248,7 @@ class Halving(Experiment):
             self._reach()
 
     def rows(self, trial: Trial) -> Rows:
-        """One; that of the winner has the tests' scores too."""
+        """One row; the winner's has the tests' scores too."""
         done = self.record(trial)
         validation = done.scores[trial.splits[-1]]
         learned = {key: done.training[key] for key in ("parameters", "training_loss")}
@@ -274,7 +273,7 @@ class Halving(Experiment):
         return [first | row for first, row in zip(firsts, super().all_rows(), strict=True)]
 
     def report(self, rows: Rows) -> str:
-        """Each round, best recipe first; the winner's seeds; how the figures are to be read."""
+        """Each round, best recipe first; the winner's seeds; how to read the figures."""
         config, _, provenance = self.about()
         by = "loss a character" if self.args.choose_by == "loss" else "sacreBLEU"
         of_all = f"{len(self.recipes)} of {len(sample(self.args.choice))}"

@@ -3,18 +3,18 @@
 Every scheme is trained on sentences of at most --max_words source words and scored by source
 length, below that limit and beyond it. Two corpora:
 
-    phrasebook    its own split by length: longer sentences alone in the test split; figures up to
+    phrasebook    its own split by length: the test split has longer sentences alone; figures up to
                   the limit are those of the validation split (which also chose the checkpoint)
-    files         real text (configs/multi30k_small_rope.py; a mixture, too): training and
-                  validation pairs with more words on either side are left out, in copies under
-                  --output_dir; the test files are scored whole. data.clean=rules cleans these
-                  copies as one text: a pair that the weights of a mixture repeat is there once
+    files         real text (configs/multi30k_small_rope.py, or a mixture): training and validation
+                  pairs with more words on either side are left out, in copies under --output_dir;
+                  the test files are scored whole. data.clean=rules cleans these copies as one
+                  text, so that a pair repeated by the weights of a mixture occurs once
 
-Written into --output_dir: extrapolation.md, .csv, .png and, of every training, .jsonl (see
+Written into --output_dir: extrapolation.md, .csv, .png, and .jsonl with every training (see
 experiments/store.py). How to read it: a learned table has rows for the longest test sentence, but
 those beyond the trained length keep their random initial values. --ssmax trains NAME_ssmax beside
 every scheme NAME. The scalings of RoPE named by --scaled_at_test stretch the trained rope run for
-the test alone. Their trained length is put at two tokens a word: in both corpora fewer than one
+the test alone. Their trained length is taken as two tokens a word: in both corpora fewer than one
 sentence in a hundred of N words has more. A scaling named under --positions is trained, for
 data.max_len tokens.
 """
@@ -77,7 +77,7 @@ SCALINGS = [
     if isinstance(scheme, Rope) and not isinstance(scheme.scaling, NoScaling)
 ]
 FEWEST = 25  # sentences beyond the last edge: BLEU of fewer says little
-MOST_LINES = 10  # in a figure: beyond, colours are alike
+MOST_LINES = 10  # in a figure: colours of more look alike
 AT_TEST = "_at_test"
 
 
@@ -114,7 +114,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 
 
 def short_pairs(text: ParallelText, max_words: int) -> ParallelText:
-    """The pairs with at most so many words (split at white space) on either side."""
+    """The pairs with at most max_words words (split at white space) on either side."""
     pairs = zip(text.src, text.tgt)
     short = [pair for pair in pairs if max(len(side.split()) for side in pair) <= max_words]
     return ParallelText([src for src, _ in short], [tgt for _, tgt in short])
@@ -123,8 +123,8 @@ def short_pairs(text: ParallelText, max_words: int) -> ParallelText:
 def write_short_corpus(config: Config, max_words: int, folder: Path) -> ParallelFiles:
     """Line-parallel files under `folder`: short training and validation pairs, whole test splits.
 
-    The name of their own folder holds a hash of the text, so that other text never passes for it.
-    Raises UserError where no short pair is left.
+    The name of their folder has a hash of the text, so that other text never passes for it. Raises
+    UserError where no short pair is left.
     """
     corpus = build_corpus(config.data)
     texts = {}
@@ -153,7 +153,7 @@ def limited_corpus(args: Namespace) -> Phrasebook | ParallelFiles:
             f"--config, or --set data.corpus={args.corpus}"
         )
     if isinstance(corpus, Phrasebook):
-        if config.data.src_lang != "fr":  # whose words its limit counts
+        if config.data.src_lang != "fr":  # the phrasebook's limit counts French words
             raise UserError(
                 "--corpus phrasebook: its limit counts French words; leave data.src_lang=fr"
             )
@@ -171,8 +171,8 @@ def length_edges(words: Sequence[int], max_words: int) -> tuple[int, ...]:
 
 
 def scaled_trial(source: Trial, name: str, max_words: int) -> Trial:
-    """The trial of `source` with its rotation scaled as in the scheme `name`, which is told how
-    long the training sentences were.
+    """The trial of `source` with its rotation scaled as in the scheme `name`, for sentences of
+    max_words in training.
     """
     scheme, trained = POSITIONS[name], source.config.model.position
     assert isinstance(scheme, Rope)
@@ -190,7 +190,7 @@ def scaled_trial(source: Trial, name: str, max_words: int) -> Trial:
 def copy_run(source: Trial, trial: Trial) -> None:
     """Make the trial's run from the finished run of `source`: the same weights, the trial's config.
 
-    Raises UserError where that run is not there or cannot be read.
+    Raises UserError where that run does not exist or cannot be read.
     """
     run, old = source.run, trial.finished_run()
     if old is not None and old.name == run.name:
@@ -211,13 +211,13 @@ def copy_run(source: Trial, trial: Trial) -> None:
     write_config_json(trial.config, copy.config_file)
     write_checkpoint(copy.checkpoints / best.name, payload)
     shutil.copy(source.folder / "train.log", trial.folder)
-    # Last: where it stands, the rest is whole.
+    # Last: where this file exists, the rest is whole.
     write_text(trial.folder / "train.out", f"{copy.path}\n")
 
 
 @dataclass
 class Extrapolation(Experiment):
-    """words: of the sources that are scored. pairs: of a trial and of its copy that is scaled."""
+    """words: of the scored sources. pairs: each of a trial and its scaled copy."""
 
     stem = "extrapolation"
     words: list[int]
@@ -226,7 +226,7 @@ class Extrapolation(Experiment):
 
     @cached_property
     def bleu(self) -> dict[str, list[float | None]]:
-        """Of what is done, by title: up to the limit, beyond it, then by bucket."""
+        """sacreBLEU of finished trials, by title: up to the limit, beyond it, then by bucket."""
         scored = {trial.title: self.record(trial).sentences.values() for trial in self.done}
         limit = [self.args.max_words]
         return {
@@ -240,9 +240,9 @@ class Extrapolation(Experiment):
         return ranked(of_seeds, lambda bleu: bleu[1] or 0.0)
 
     def gains(self) -> dict[str, list[tuple[float, float, float]]]:
-        """By scheme what SSMax adds to sacreBLEU up to the limit and beyond it, with 95% intervals.
+        """SSMax's gain in sacreBLEU by scheme, up to the limit and beyond it, with 95% intervals.
 
-        Of the seeds that both have, by the bootstrap and Student's t of `ranking.py`.
+        For the seeds that both have, by the bootstrap and Student's t of `ranking.py`.
         """
         scored = {(trial.variant, trial.seed): self.sides(trial) for trial in self.done}
         samples = self.trials[0].config.evaluate.bootstrap_samples
@@ -258,7 +258,7 @@ class Extrapolation(Experiment):
         return dict(sorted(found.items(), key=lambda gain: -gain[1][1][0]))
 
     def sides(self, trial: Trial) -> list[np.ndarray]:
-        """What makes the BLEU of sentences up to the limit, and of those beyond, [n,10] each."""
+        """The BLEU statistics of sentences up to the limit, and of those beyond, [n,10] each."""
         splits = self.record(trial).sentences.values()
         beyond = np.concatenate([each.words for each in splits]) > self.args.max_words
         statistics = np.concatenate([each.statistics for each in splits])
@@ -310,7 +310,7 @@ class Extrapolation(Experiment):
         )
 
     def gains_table(self, *sides: str) -> str:
-        """Markdown: what SSMax adds to each scheme, and to their mean; "" where none has it."""
+        """Markdown: SSMax's gain for each scheme and their mean; "" where none has it."""
         if not (gains := self.gains()):
             return ""
         lines = [
@@ -322,7 +322,7 @@ class Extrapolation(Experiment):
         return f"\nsacreBLEU with SSMax less that without it, and 95% intervals:\n\n{table}"
 
     def draw(self, rows: Rows) -> None:
-        """A line for each scheme over the buckets, with the limit marked; of many schemes dots."""
+        """A line for each scheme over the buckets, with the limit marked; dots for many schemes."""
         from pictures.panels import dot_panels, save_figure
 
         limit = self.args.max_words

@@ -7,14 +7,14 @@ import numpy as np
 
 from translation.metrics import quantile_interval, resampled_bleu, summed_bleu
 
-OVER_SEEDS = 100  # draws over seeds for each of sentences: the tails of Student's t are long
+OVER_SEEDS = 100  # draws of seeds for each draw of sentences: Student's t has long tails
 
 
 @dataclass(frozen=True)
 class Standing:
     """sacreBLEU of a variant, the mean over its seeds and the test splits; intervals are 95%."""
 
-    seeds: Sequence[float]  # the mean over the splits, of each seed
+    seeds: Sequence[float]  # the mean over the splits, for each seed
     interval: tuple[float, float]
     difference: tuple[float, float, float]  # from the baseline, with its interval
     best: float  # the share of resamples in which no other variant is better
@@ -30,9 +30,9 @@ def standings(
     """The variants, best mean first. statistics: [n,10] by variant, seed and split.
 
     All have the same seeds, in one order. Each resample draws sentences of every split with
-    replacement, the same for all, and the mean over all seeds that there could be: from that of
-    the n there are it lies s/sqrt(n) times a draw of Student's t with n-1 degrees, again the same
-    for all, so that a difference is paired by both. Of one seed nothing is known of others.
+    replacement, the same for all variants. It also draws the mean over all possible seeds: this
+    differs from the mean of the n seeds by s/sqrt(n) times a draw of Student's t with n-1 degrees,
+    again the same for all. So a difference is paired by both. One seed says nothing about others.
     """
     n_splits = len(next(iter(statistics.values()))[0])
     runs = [run for seeds in statistics.values() for run in seeds]
@@ -43,7 +43,7 @@ def standings(
     draw, n = np.random.default_rng(0), len(next(iter(statistics.values())))
     size = samples * (OVER_SEEDS if n > 1 else 1)
     squares = n * draw.chisquare(max(n - 1, 1), size)
-    weights = draw.standard_normal((n, size)) / np.sqrt(squares)  # of the seeds, in each draw
+    weights = draw.standard_normal((n, size)) / np.sqrt(squares)  # for the seeds, in each draw
     resampled, scores = {}, {}
     for name, seeds in statistics.items():
         of_seeds = np.tile(np.stack([next(rows) for _ in seeds]), size // samples)

@@ -5,8 +5,8 @@ without tokenizer and token cache, and scored on the validation split by greedy 
 runs from the start of train.py to its end. What counts as a record: docs/speedrun.md.
 
 Written into --output_dir: speedrun.md, .csv and .jsonl (see experiments/store.py), and `runs/` as
-in experiments/trials.py. A seed that is done is not run again; one that was interrupted is begun
-anew, since a clock cannot be resumed. Another measurement of the same config wants another
+in experiments/trials.py. A seed that is done is not run again. One that was interrupted is started
+anew, since a clock cannot be resumed. Another measurement of the same config needs another
 --output_dir.
 """
 
@@ -44,7 +44,7 @@ from utils.tables import markdown_table
 
 MARK = 50.0  # sacreBLEU
 N_SEEDS, N_CORES, P_VALUE = 5, 2, 0.01  # at least, at most, below
-ONE_KIND = ("commit", "torch", "device", "hardware", "precision")  # for all seeds
+ONE_KIND = ("commit", "torch", "device", "hardware", "precision")  # the same for all seeds
 RECORDS = Path("docs/results/speedrun.jsonl")
 
 
@@ -69,7 +69,7 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
 
 
 def require_rules(config: Config) -> None:
-    """Raises UserError where another text is read, or weights that are trained already."""
+    """Raises UserError for a config that reads another text, or starts from trained weights."""
     corpus = config.data.corpus
     if isinstance(corpus, ParallelFiles):
         corpus = replace(corpus, root=MULTI30K.root)
@@ -87,7 +87,7 @@ def require_rules(config: Config) -> None:
 
 
 class TimedTrial(Trial):
-    """A training from an empty folder, and without a break."""
+    """A training from an empty folder, without a break."""
 
     def write_config(self) -> None:
         if self.finished_run() is None:
@@ -98,7 +98,7 @@ class TimedTrial(Trial):
         Trial.write_config(replace(self, config=replace(self.config, data=data)))
 
     def finished_run(self) -> Path | None:
-        """None too where nobody saw the end: its time is not known."""
+        """Also None where nobody saw the end, so that its time is not known."""
         timed = [attempt["seconds"] for attempt in self.attempts()]
         return None if None in timed else super().finished_run()
 
@@ -111,7 +111,7 @@ class Speedrun(Experiment):
     stem = "speedrun"
 
     def rows(self, trial: Trial) -> Rows:
-        """One: a seed."""
+        """One row for each seed."""
         record, done = self.record(trial), {"status": "done", "reason": ""}
         [scored] = record.scores.values()
         row = {"seconds": 60 * record.training["train_minutes"]}
@@ -121,7 +121,7 @@ class Speedrun(Experiment):
         ]
 
     def entry(self) -> dict[str, Any]:
-        """All that a table of records says; some trial is done."""
+        """All that a table of records shows; at least one trial is done."""
         rows = [row for trial in self.done for row in self.rows(trial)]
         first = self.done[0].config
         same = replace(first, train=replace(first.train, seed=0))
@@ -159,7 +159,7 @@ class Speedrun(Experiment):
         )
 
     def validations(self, trial: Trial) -> list[tuple[int, float]]:
-        """Update and validation loss, of each time that the training looked; none of a lost run."""
+        """Update and loss of each validation in training; none for a lost run."""
         log = self.args.output_dir / self.record(trial).run / "logs" / "metrics.jsonl"
         lines = json_lines(log, dict, "no line of a log")
         found = [line for line in lines if line["kind"] == "validation"]
@@ -175,10 +175,7 @@ class Speedrun(Experiment):
 
 
 def p_value(bleu: Sequence[float]) -> float | None:
-    """How probable such scores are where the mean is the mark or less: one-sided t-test of them.
-
-    None of one score.
-    """
+    """The one-sided t-test of the scores against a mean of the mark or less; None for one score."""
     from scipy.stats import ttest_1samp
 
     return float(ttest_1samp(bleu, MARK, alternative="greater").pvalue) if bleu[1:] else None
@@ -201,7 +198,7 @@ def lacks(entry: Mapping[str, Any]) -> list[str]:
 
 
 def add_record(path: Path, entry: Mapping[str, Any]) -> None:
-    """A line of JSON more, unless it is there; and the table beside it, of all records.
+    """Add a line of JSON, unless it is there, and rewrite the table of all records beside it.
 
     Raises UserError naming a broken line.
     """
@@ -213,7 +210,7 @@ def add_record(path: Path, entry: Mapping[str, Any]) -> None:
         return line | {key: line[key] for key in needed}
 
     records = json_lines(path, record, "no record")
-    same = ("digest", "commit", "seconds")  # of one race, though its logs be gone
+    same = ("digest", "commit", "seconds")  # of one race, even if its logs are gone
     if not any(all(each.get(key) == entry[key] for key in same) for each in records):
         records.append(dict(entry))
     write_text(path, "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in records))

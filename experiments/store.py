@@ -1,7 +1,7 @@
-"""Finished trainings in one file, a JSON line each: figures, config and what made their BLEU.
+"""Finished trainings in one file, a JSON line each: figures, config and statistics of BLEU.
 
-Of each test sentence it keeps what corpus BLEU is a sum of, so that every table, bootstrap and
-figure can be made again where run and corpus are gone. Texts and weights are not in it.
+It keeps the statistics of each test sentence that corpus BLEU sums up, so that every table,
+bootstrap and figure can be made again without run and corpus. It has no texts and no weights.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from utils.files import write_errors
 
 T = TypeVar("T")
 say_once = cache(say)
-ORDERS = np.arange(4)  # of n-grams, less one
-BROKEN = (ValueError, TypeError, KeyError, AttributeError, zlib.error, ConfigError)  # of a line
-# What tables are made of, of a split and of its scores.
+ORDERS = np.arange(4)  # of n-grams, minus one
+BROKEN = (ValueError, TypeError, KeyError, AttributeError, zlib.error, ConfigError)  # for a line
+# The figures that tables need: of a split, and of its scores.
 OF_SPLIT = itemgetter("data_fingerprint", "loss", "accuracy", "scores", "provenance")
 OF_SCORES = itemgetter("bleu4", "sacrebleu", "interval", "chrf", "n", "signature", "buckets")
 
@@ -44,7 +44,7 @@ class Sentences:
 
     @classmethod
     def of(cls, trial: Trial, split: str) -> Sentences:
-        """Those of a trial that is scored."""
+        """The sentences of a scored trial."""
         from translation.metrics import sentence_statistics
 
         source, reference, found = (trial.lines(split, what) for what in ("src", "ref", "hyp"))
@@ -69,7 +69,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Record:
-    """What a trial measured. scores and sentences: of each split that was scored."""
+    """The measurements of a trial. scores and sentences: by split that was scored."""
 
     run: str
     training: dict[str, Any]  # see Trial.training
@@ -78,14 +78,14 @@ class Record:
     config: Config
 
     def __post_init__(self) -> None:
-        """Raises KeyError where the scores lack something."""
+        """Raises KeyError where the scores lack a figure."""
         for of_split in self.scores.values():
             OF_SPLIT(of_split)
             OF_SCORES(of_split["scores"])
 
     @classmethod
     def of(cls, trial: Trial) -> Record:
-        """Raises Failed where the trial is not done, and where a file of it is damaged."""
+        """The record of a trial. Raises Failed where it is not done, or a file is damaged."""
         run = trial.run
         try:
             scores = {split: trial.scores(split) for split in trial.splits}
@@ -105,16 +105,16 @@ class Record:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Of the scores, and of the training where it was another."""
+        """The provenance of the scores, and of the training where that differs."""
         first = next(iter(self.scores.values()))
         return {**first["provenance"], **first.get("trained", {})}
 
 
 def read_store(path: Path) -> dict[str, Record]:
-    """The records by the digests of their trials; none where there is no file.
+    """The records by the digests of their trials; none if there is no file.
 
-    Those with a config that this code cannot have are left out, and named. Raises UserError naming
-    a line that cannot be read.
+    Records with a config that this code does not allow are left out, and named. Raises UserError
+    naming a line that cannot be read.
     """
 
     def record(data: dict[str, Any]) -> tuple[str, Record] | None:
@@ -135,7 +135,7 @@ def read_store(path: Path) -> dict[str, Record]:
 
 
 def add_record(path: Path, trial: Trial, record: Record) -> None:
-    """Append a line to the file, which is made where it is not there."""
+    """Append a line to the file, which is made if it does not exist."""
     data = {
         "run": record.run,
         "training": record.training,
@@ -151,9 +151,9 @@ def add_record(path: Path, trial: Trial, record: Record) -> None:
 
 
 def json_lines(path: Path, read: Callable[[Any], T], wrong: str) -> list[T]:
-    """What `read` makes of each line of JSON; nothing where there is no file.
+    """The result of `read` for each line of JSON; none if there is no file.
 
-    Raises UserError naming a line of which it can make nothing, which is then said to be `wrong`.
+    Raises UserError naming a line on which `read` fails; `wrong` says what is wrong with it.
     """
     found = []
     for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):
@@ -166,9 +166,9 @@ def json_lines(path: Path, read: Callable[[Any], T], wrong: str) -> list[T]:
 
 
 def append_line(path: Path, data: Mapping[str, Any]) -> None:
-    """Append data as a line of JSON to the file, which is made where it is not there.
+    """Append data as a line of JSON to the file, which is made if it does not exist.
 
-    The whole line or nothing: raises UserError where the disk has no room for it.
+    The whole line or nothing: raises UserError if the disk has no room for it.
     """
     line = json.dumps(data, separators=(",", ":"), ensure_ascii=False) + "\n"
     with write_errors(path):
@@ -177,7 +177,7 @@ def append_line(path: Path, data: Mapping[str, Any]) -> None:
             fcntl.flock(file, fcntl.LOCK_EX)  # several experiments may share a store
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - 1))
-            left = file.read(1).replace(b"\n", b"")  # the last line, of an editor, may be open
+            left = file.read(1).replace(b"\n", b"")  # an editor may leave the last line open
             content = b"\n" * len(left) + line.encode()
             try:
                 while content:

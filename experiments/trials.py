@@ -6,12 +6,12 @@ config. In a folder:
     <output_dir>/runs/<variant>_seed<seed>_<digest of the config>/
         config.json, config.py      the resolved config, and a config file that reads it
         <name>_<date>_<time>/       the run itself, as train.py makes it
-        train.log, train.out        what train.py said
+        train.log, train.out        the output of train.py
         attempts.json               its processes: seconds, peak memory, how many ran at once
-        test.log, scored.json       what test.py said, and with which settings
+        test.log, scored.json       the output of test.py, and its settings
 
-A trial that is done is not run again, one that was cut short goes on from its last checkpoint, and
-a changed search alone scores again.
+A trial that is done is not run again. One that was cut short is resumed from its last checkpoint. A
+change of the search alone only scores again.
 """
 
 import contextlib
@@ -47,11 +47,11 @@ from utils.files import write_text
 ROOT = Path(__file__).resolve().parents[1]
 POLL_S = 0.2
 CHECKPOINTS = "checkpoints/*_checkpoint_*.pt"  # of a run
-# Linux alone has it: a signal to this process when the one that began it is killed.
+# Only on Linux: a signal to this process when the one that started it is killed.
 PRCTL, PR_SET_PDEATHSIG = getattr(ctypes.CDLL(None), "prctl", None), 1
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
 
-# These fields, `name` and `decode` change nothing of what a training learns.
+# These fields, `name` and `decode` do not change what a training learns.
 NEUTRAL = {
     "data": ("cache_dir", "num_workers"),
     "evaluate": ("batch_size", "bleu_*", "bootstrap_samples", "length_buckets"),
@@ -83,7 +83,7 @@ def training_digest(config: Config) -> str:
 
 
 def as_before(config: Config) -> dict[str, Any]:
-    """As `to_dict`, but where the loss chooses as when nothing else could: what it hashes to."""
+    """As `to_dict`, without choose_by where the loss chooses, so that older digests still hold."""
     data = to_dict(config)
     if config.evaluate.choose_by == "loss":
         del data["evaluate"]["choose_by"]
@@ -103,10 +103,10 @@ class Trial:
     config: Config
     output_dir: Path
     tests: tuple[str, ...]  # the corpus's test splits; none: they are not read
-    splits: tuple[str, ...]  # they, and others that are scored as well
+    splits: tuple[str, ...]  # these, and others that are scored as well
     search: str = "beam"
-    average: int = 0  # last regular checkpoints whose mean is scored; 0: the best one is
-    weights_of: str = ""  # training_digest of another trial, where it is not trained itself
+    average: int = 0  # score the mean of so many last regular checkpoints; 0: the best one
+    weights_of: str = ""  # training_digest of another trial, if this one is not trained itself
 
     @property
     def title(self) -> str:
@@ -114,9 +114,9 @@ class Trial:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of a trial with this config, or where it will be.
+        """The folder of a trial with this config, existing or to be made.
 
-        Known by the config inside: a trial is found again when the schema has got a new field.
+        The config inside identifies it: a trial is found again after the schema gains a field.
         """
         wanted = training_digest(self.config)
         label = f"{self.variant.replace(os.sep, '_')[:200]}_seed{self.seed}_"
@@ -132,7 +132,7 @@ class Trial:
         """Write the config into the folder, which is made."""
         train = replace(self.config.train, runs_dir=str(self.folder))
         config, file = replace(self.config, train=train), self.folder / "config.json"
-        with contextlib.suppress(ConfigError):  # a run goes on under the name that it began with
+        with contextlib.suppress(ConfigError):  # a resumed run keeps its name
             config = replace(config, name=read_config_json(file).name)
         write_config_json(config, file)
         write_text(self.folder / "config.py", CONFIG_FILE)
@@ -142,7 +142,7 @@ class Trial:
 
     @property
     def run(self) -> Path:
-        """As finished_run. Raises Failed where there is none."""
+        """The finished run. Raises Failed where there is none."""
         run = self.finished_run()
         if run is None:
             raise Failed(f"{self.title} is not trained")
@@ -175,7 +175,7 @@ class Trial:
         return all(self.result_file(split, "_scores.json").is_file() for split in self.splits)
 
     def result_file(self, split: str, suffix: str) -> Path:
-        """What test.py writes: _scores.json, .src.txt, .ref.txt or .hyp.txt."""
+        """A file that test.py writes: _scores.json, .src.txt, .ref.txt or .hyp.txt."""
         search = search_name(self.search, self.config.decode)
         return self.run / "results" / f"{split.replace(os.sep, '_')}_{search}{suffix}"
 
@@ -186,16 +186,16 @@ class Trial:
         return json.loads(self.result_file(split, "_scores.json").read_text("utf-8"))
 
     def attempts(self) -> list[dict[str, Any]]:
-        """The processes that trained; None for what is not known, as nobody saw the end."""
+        """The processes that trained; None for figures not known, as nobody saw the end."""
         return _read_json(self.folder / "attempts.json") or [UNSEEN]
 
     def training(self) -> dict[str, Any]:
-        """What the finished training took and reached; None for what is not known."""
+        """The cost and the results of the finished training; None for figures not known."""
         log = [json.loads(x) for x in _read(self.run / "logs" / "metrics.jsonl").splitlines()]
         updates = [line for line in log if line["kind"] == "train" and line["step"] > 1]
         speeds = [line["tokens_per_second"] for line in updates]  # target tokens
         validated = [line for line in reversed(log) if line["kind"] == "validation"]
-        # Of the best checkpoint (by its name, of equals the newer), though others be averaged;
+        # Of the best checkpoint (by its name, the newer of equals), even if others are averaged;
         # none where validation was off.
         best: dict[str, Any] = min(validated, key=lambda line: round(line["loss"], 4), default={})
         if self.config.evaluate.choose_by == "bleu":
@@ -212,13 +212,13 @@ class Trial:
             "tokens_per_second": median(speeds) if speeds else None,
             "peak_memory_mb": max(filter(None, peaks), default=None),  # MiB, not of a GPU
             "train_minutes": None if None in seconds else sum(seconds) / 60,
-            "jobs": max(each["jobs"] for each in attempts),  # side by side
+            "jobs": max(each["jobs"] for each in attempts),  # at once
             "cores": max(each.get("cores", 0) for each in attempts),  # 0: not known
         }
 
 
 def finished_run(folder: Path) -> Path | None:
-    """A trial's run, if the training came to its end: train.py then prints the run's folder."""
+    """A trial's run, if the training has finished: train.py then prints the run's folder."""
     printed = _read(folder / "train.out").split("\n")[:-1]
     run = folder / Path(printed[-1]).name if printed else None
     return run if run is not None and any(run.glob(CHECKPOINTS)) else None
@@ -232,7 +232,7 @@ def _read(path: Path) -> str:
 
 
 def _read_json(path: Path) -> Any:
-    """None where the file is not there, or damaged."""
+    """The content of a JSON file; None if it is missing or damaged."""
     with contextlib.suppress(ValueError):
         return json.loads(_read(path))
     return None
@@ -242,20 +242,20 @@ def _read_json(path: Path) -> Any:
 class Runner:
     """Runs trials, each in a thread that waits for its processes.
 
-    SIGINT, SIGTERM and SIGHUP are passed on to the processes, which save and end; so they do where
-    this one is killed.
+    SIGINT, SIGTERM and SIGHUP are passed on to the processes, which save and end. They also do so
+    if this process is killed.
     """
 
     jobs: int  # trials at once
     threads: int  # of each process
     failures: dict[str, str]  # by the titles of trials that failed; the others go on
-    ended: Callable[[Trial], object]  # called with each trial that ran, well or not
-    signals: list[int] = field(default_factory=list)  # that ended the trials
+    ended: Callable[[Trial], object]  # called with each trial that ran, successfully or not
+    signals: list[int] = field(default_factory=list)  # those that ended the trials
     _began: float = field(default_factory=time.monotonic)
     _places: dict[str, str] = field(default_factory=dict)  # by titles: "3/7"
 
     def run(self, trials: Sequence[Trial]) -> None:
-        """Run what is not done yet."""
+        """Run the trials that are not done yet."""
         self._places = {trial.title: f"{i}/{len(trials)}" for i, trial in enumerate(trials, 1)}
         waiting = [trial for trial in trials if not trial.is_scored()]
         if len(waiting) < len(trials):
@@ -292,7 +292,7 @@ class Runner:
             if not self.signals:
                 self.failures[trial.title] = failure
             self._say(trial, "stopped" if self.signals else f"failed: {failure}")
-        except BaseException:  # of this program or of the disk: before this thread takes another
+        except BaseException:  # from this program or the disk: stop before the next trial
             if not self.signals:
                 self._stop(signal.SIGTERM)
             raise
@@ -305,7 +305,7 @@ class Runner:
         source = ["--config", str(trial.folder / "config.py")]
         self._say(trial, f"training ({trial.folder / 'train.log'})")
         if begun:
-            source += ["--resume", "auto"]  # not an error where only its last word was cut off
+            source += ["--resume", "auto"]  # no error if only the end of its output was cut off
             self._say(trial, f"goes on with {begun}: delete it to begin again")
         from utils.machine import cores  # imports torch
 
@@ -325,7 +325,7 @@ class Runner:
                 what = f"the mean of {last} checkpoints" if last else "its best checkpoint"
                 what = f"{trial.run} was scored by {what}, and other checkpoints are gone"
                 raise Failed(f"{what}: delete it to train it again")
-            write_text(scored_file, json.dumps({"average": last}) + "\n")  # until it is done
+            write_text(scored_file, json.dumps({"average": last}) + "\n")  # until scoring is done
         arguments = ["--search", trial.search, "--device", trial.config.train.device]
         arguments += ["--config", str(trial.folder / "config.py"), "--model_path"]
         (trial.folder / "test.log").unlink(missing_ok=True)
@@ -340,7 +340,7 @@ class Runner:
             again = f"; delete {trial.run} to train it again"
             raise Failed(f"{error}{again * damaged}") from None
         write_text(scored_file, json.dumps(trial.scoring()) + "\n")
-        # All other checkpoints go: with optimizer state they are the bulk of a run.
+        # Remove all other checkpoints: with optimizer state they are the bulk of a run.
         scored = trial.scores(trial.splits[0])["checkpoint"]
         for path in trial.run.glob(CHECKPOINTS):
             if path.name != scored:
@@ -349,7 +349,7 @@ class Runner:
     def _run(
         self, trial: Trial, lock: int, script: str, *arguments: str, measured: dict[str, Any]
     ) -> None:
-        """Wait for a script, whose words go to files in the trial's folder. May raise Failed."""
+        """Wait for a script; its output goes to files in the trial's folder. May raise Failed."""
         threads = str(self.threads)
         log_file = trial.folder / f"{script}.log"
         began = time.monotonic()
@@ -361,13 +361,13 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
-                process_group=0,  # Ctrl-C reaches us, and from here each process once
+                process_group=0,  # Ctrl-C reaches this process, which passes it on once to each
                 pass_fds=(lock,),
                 preexec_fn=PRCTL and partial(PRCTL, PR_SET_PDEATHSIG, signal.SIGTERM),
             )
         n_sent, peak_mb = 0, None
         while process.poll() is None:
-            # Not ru_maxrss, which begins at what this process holds. Linux alone has it.
+            # Not ru_maxrss, which starts at what this process holds. Only Linux has VmHWM.
             if found := re.search(r"VmHWM:\s+(\d+)", _read(Path(f"/proc/{process.pid}/status"))):
                 peak_mb = int(found[1]) / 2**10
             time.sleep(POLL_S)
@@ -390,9 +390,9 @@ class Runner:
 
 
 def averaged(run: Run, last: int) -> Path:
-    """A checkpoint with the mean of the `last` regular ones' weights; the run where last is 0.
+    """A checkpoint with the mean of the `last` regular ones' weights; the run if last is 0.
 
-    The mean is of fewer where there are fewer, and the run itself is taken where there is one.
+    If there are fewer, the mean is of those; if there is one, it is the run itself.
     """
     there = next(run.checkpoints.glob(f"averaged_checkpoint_last{last}_*.pt"), None)
     regular = run.files(REGULAR)[-last:]
@@ -404,7 +404,7 @@ def averaged(run: Run, last: int) -> Path:
 
 
 def is_damaged(model: Path) -> bool:
-    """Whether the checkpoint that a run stands for, or this one, is damaged."""
+    """Whether a checkpoint, or the one that a run stands for, is damaged."""
     from checkpoints.content import read_checkpoint  # imports torch
     from checkpoints.resolve import resolve_checkpoint
 
@@ -416,7 +416,7 @@ def is_damaged(model: Path) -> bool:
 
 
 def reason(code: int, said: str) -> str:
-    """Why a process failed, in one line: its own last word, or the signal that ended it."""
+    """Why a process failed, in one line: its own last line, or the signal that ended it."""
     if code < 0:
         name = signal.Signals(-code).name
         return f"ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
@@ -426,5 +426,5 @@ def reason(code: int, said: str) -> str:
 
 
 def say(line: str) -> None:
-    """Print a line of progress, in one piece: several threads may speak."""
+    """Print a line of progress in one piece: several threads may print."""
     print(f"{line}\n", end="", file=sys.stderr, flush=True)
