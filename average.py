@@ -42,9 +42,9 @@ def main(argv: list[str] | None = None) -> None:
     if args.files:
         found = [resolve_checkpoint(path, prefer="best") for path in args.files]
         paths, runs = map(list, zip(*found))
-        run = max(runs, key=lambda run: run.checkpoints.is_dir())  # the first that can take it
+        run = max(runs, key=lambda run: run.checkpoints.is_dir())  # the first that can hold it
         which = crc32("\n".join(sorted(str(path.resolve()) for path in paths)).encode())
-        how = f"files{len(paths)}_{which:08x}"  # others of this run do not take its place
+        how = f"files{len(paths)}_{which:08x}"  # other averages of this run do not overwrite it
     else:
         _, run = resolve_checkpoint(args.model_path, prefer="best")
         paths = choose_checkpoints(run, best=args.best, last=args.last)

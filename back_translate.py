@@ -5,12 +5,12 @@
 
 A model of the reverse direction translates English into French; the pairs of synthetic French and
 real English then help to train French to English (Sennrich et al. 2016). Teachers of the same
-direction translate the French of their own training pairs again: a small model learns from their
-English more easily than from people's (sequence-level knowledge distillation, Kim and Rush 2016).
+direction translate the French of their own training pairs again: a small model learns more easily
+from their English than from people's (sequence-level knowledge distillation, Kim and Rush 2016).
 
-The pairs are written as `OUTPUT.fr` and `OUTPUT.en`, for ParallelFiles to read as a part of a
-mixture, and what they were made of to `OUTPUT.json`. A call that was cut short goes on where it
-was, one that has made the same pairs before makes nothing.
+The pairs are written to `OUTPUT.fr` and `OUTPUT.en`, for ParallelFiles as a part of a mixture, and
+their origin to `OUTPUT.json`. An interrupted call continues where it was. One whose pairs exist
+makes nothing.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from utils.errors import UserError
 from utils.files import crc32, write_text
 from utils.lines import open_source, output_path, read_lines, writer
 
-if TYPE_CHECKING:  # torch is imported when the command line is known to be right
+if TYPE_CHECKING:  # torch is imported once the command line is known to be valid
     from translation.translator import Translator
 
 CHUNK = 512  # lines sorted by length, translated and kept at a time
 # A symbol that no text has: the tokenizer cuts it off as a word, and training on tagged text makes
-# it one piece. A tag such as <BT> would be cut into three.
+# it one piece. A tag such as <BT> would become three.
 TAG = "⟲"
 
 
@@ -85,7 +85,7 @@ def prefix(text: str) -> Path:
 
 
 def languages(data: DataConfig, checkpoint: Path, *, reverse: bool) -> tuple[str, str]:
-    """Those of the file and of the translations. Raises UserError where they cannot be reversed."""
+    """The languages of the file and of the translations. UserError: they cannot be reversed."""
     src, tgt = data.src_lang, data.tgt_lang
     if reverse and data.directions != "both":
         raise UserError(
@@ -98,7 +98,7 @@ def languages(data: DataConfig, checkpoint: Path, *, reverse: bool) -> tuple[str
 def usable(
     lines: Iterable[str], translator: Translator, max_len: int, dropped: Counter[str]
 ) -> Iterator[str]:
-    """Sentences as a corpus has them: white space levelled, none blank, none of over max_len."""
+    """Sentences as in a corpus: white space normalised, none blank, none over max_len tokens."""
     for line in lines:
         text = normalize_whitespace(line)
         if not text:
@@ -112,13 +112,13 @@ def usable(
 def translations(
     translator: Translator, texts: list[str], folder: Path, *, chunk: int, greedy: bool
 ) -> Iterator[list[str]]:
-    """Of the texts in their order, some at a time; "" for one that is empty or was cut off.
+    """The translations of the texts in order, some at a time; "" for empty or cut-off ones.
 
-    Each file in `folder` has those from the text on whose number is its name: what an earlier call
-    left there is not translated again.
+    Each file in `folder` is named by the number of its first text. Texts that an earlier call left
+    there are not translated again.
     """
     done = 0
-    with suppress(OSError, ValueError, LookupError, TypeError):  # no more of them, or a damaged one
+    with suppress(OSError, ValueError, LookupError, TypeError):  # no more files, or a damaged one
         while record := json.loads((folder / f"{done}.json").read_text("utf-8")):
             known = record["found"]
             if record["sha256"] != digest(known):
@@ -143,7 +143,7 @@ def digest(content: Any) -> str:
 
 
 def read_record(path: Path, pairs: list[Path]) -> dict[str, Any]:
-    """What is known of the pairs that are there. Raises UserError for files of another making."""
+    """The record of existing pairs. Raises UserError for files of another origin."""
     record: dict[str, Any] = {"of": {}}
     made, known = {None}, False
     with suppress(OSError, ValueError, AttributeError, TypeError):
@@ -201,7 +201,7 @@ def main(argv: list[str] | None = None) -> None:
 
     part = Path(f"{args.output}.{digest(identity)[:10]}.part")
     if record["of"] == identity and record.get("crc32") == checksums(paths):
-        shutil.rmtree(part, ignore_errors=True)  # of one that was killed at its very end
+        shutil.rmtree(part, ignore_errors=True)  # of a call killed at its very end
         print(f"{summary(record, paths)}: made before")
         return
     if other := [key for key, was in record["of"].items() if identity.get(key) != was]:
@@ -231,7 +231,7 @@ def main(argv: list[str] | None = None) -> None:
     def write_record(**more: Any) -> None:
         write_text(file, json.dumps(record | more, indent=2, ensure_ascii=False) + "\n")
 
-    write_record(replaced=checksums(paths))  # what a kill leaves from here on has a record
+    write_record(replaced=checksums(paths))  # from here on, what a kill leaves has a record
     with writer(paths[0]) as write_real, writer(paths[1]) as write_synthetic:
         write_real(sides[0])
         write_synthetic(sides[1])

@@ -26,7 +26,7 @@ from utils.cli import Parser, report, run_main
 from utils.errors import UserError
 from utils.lines import as_line, at_terminal, count_lines, open_source, prompted, read_lines, writer
 
-if TYPE_CHECKING:  # torch is imported when the command line is known to be right
+if TYPE_CHECKING:  # torch is imported once the command line is known to be valid
     from translation.alignment import Alignment
     from translation.answers import Translated
 
@@ -87,7 +87,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 
 
 def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, bool]:
-    """The sentences, what is given with them, what their place is called, whether one is typed."""
+    """The sentences, the texts given with them, their source in words, whether they are typed."""
     given, file = args.tgt_text or args.prefix, args.tgt_file or args.prefix_file
     if file is not None:
         given = read_lines(*open_source(file))
@@ -98,9 +98,9 @@ def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, b
 
 
 def at_once(args: Namespace, typed: bool, decode: DecodeConfig) -> int:
-    """How many sentences are read before the first is answered."""
+    """How many sentences to read before the first is answered."""
     if args.src_text is not None:
-        return len(args.src_text) + 1  # their end is seen
+        return len(args.src_text) + 1  # one more, so that their end is seen
     single = (typed or decode.batch_size == 1) and args.workers == 1
     return 1 if single else CHUNK * args.workers
 
@@ -111,9 +111,9 @@ def shown(
     args: Namespace,
     decode: DecodeConfig,
 ) -> list[str]:
-    """What is written of some sentences: JSON, translations or scores a line, or blocks to read.
+    """The output for some sentences: lines of JSON, translations or scores, or blocks to read.
 
-    Alignments, where there are any, are those of the best translations.
+    Alignments, if there are any, are those of the best translations.
     """
     found = []
     for item, alignment in zip(items, alignments or repeat(None)):
@@ -165,7 +165,7 @@ def main(argv: list[str] | None = None) -> None:
 
         heads = args.align_with or ALL_HEADS
         if args.align:
-            translator.align("", "", heads)  # what cannot be is refused before the search
+            translator.align("", "", heads)  # refuses impossible heads before the search
         most = translator.most_tokens("source", "target" if args.scores else "source")
         max_len = loaded.config.data.max_len
         beyond: list[int] = []

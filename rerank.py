@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> None:
 
         items = read_nbest(read_lines(file, name), name)
         if references is not None:
-            known = list(items)  # what is wrong with them is told before they are scored
+            known = list(items)  # errors in them are reported before scoring
             if not 0 < len(known) == len(references):
                 counts = f"{len(references):,} references for {len(known):,} lines of {name}"
                 raise UserError(f"{counts}: give one for each")

@@ -47,7 +47,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises UserError for a port that is taken, a host that is another."""
+    """A listening socket. Raises UserError for a port in use, and for another machine's host."""
     try:
         [(family, *_, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return socket.create_server(address, family=family, backlog=1024)
@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> None:
         )
         where = f"[{args.host}]" if ":" in args.host else args.host
         address, port, *_ = listening.getsockname()
-        # Beyond this machine it may have any name.
+        # Reached from other machines, it may have any name.
         local = ipaddress.ip_address(address).is_loopback
         hosts = ["127.0.0.1", "localhost", "[::1]", where] if local else ["*"]
         app = build_app(models, limits, hosts=hosts, origins=args.cors)
@@ -104,21 +104,21 @@ def main(argv: list[str] | None = None) -> None:
             log_level="warning",
             lifespan="on",
             server_header=False,
-            use_colors=False,  # else it asks standard output, which may be closed
-            timeout_graceful_shutdown=2 * args.timeout,  # of a body, and then of its answer
+            use_colors=False,  # else it checks standard output, which may be closed
+            timeout_graceful_shutdown=2 * args.timeout,  # for a body, and then for its answer
         )
         print(f"{', '.join(models)}: http://{where}:{port}/  (Ctrl-C ends it)", flush=True)
         Server(config).run(sockets=[listening])
 
 
 def name_of(given: Path, run: Path) -> str:
-    """The run's, where `given` is it or in it; the run that a Marian model became is in a cache."""
+    """The run's name if `given` is or lies in it; else `given`'s, as for a Marian model."""
     name = (run if given.is_relative_to(run) else given).name
-    return name.encode("utf-8", "backslashreplace").decode()  # it need not be valid UTF-8
+    return name.encode("utf-8", "backslashreplace").decode()  # it may not be valid UTF-8
 
 
 def unused(name: str, names: Mapping[str, object]) -> str:
-    """The name, or with a number where it is another's."""
+    """The name, with a number if it is in use."""
     number, free = 1, name
     while free in names:
         number += 1

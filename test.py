@@ -83,7 +83,7 @@ def report_alignment(args: Namespace, loaded: LoadedRun, translator: Translator)
     if (args.align_dev or 0) >= len(src):
         raise UserError(f"--align_dev {args.align_dev}: give fewer than the {len(src):,} pairs")
     choice = args.align_with or ALL_HEADS
-    translator.align("", "", choice)  # what cannot be is refused at once
+    translator.align("", "", choice)  # refuses impossible heads at once
     pairs = GoldPairs(translator.word_attention(src, tgt), gold)
     print(f"{loaded.about()}\n\n{args.align}, {len(src):,} pairs, mean of all heads:")
     print(pairs.by_layer())
@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> None:
     from translation.evaluation import EvaluationSet, choose_splits, evaluate
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("ignite").setLevel(logging.CRITICAL)  # it would tell an error a second time
+    logging.getLogger("ignite").setLevel(logging.CRITICAL)  # it would report an error again
     loaded, translator = load_from_arguments(args, change)
     if args.align is not None:
         report_alignment(args, loaded, translator)
@@ -130,7 +130,7 @@ def main(argv: list[str] | None = None) -> None:
         pairs = EvaluationSet(loaded, translator, split, **asked)
         multi30k = args.protocol == "multi30k"
         result = evaluate(pairs, char_bleu=args.char_bleu, multi30k=multi30k)
-        print(f"\n{result.block()}", flush=True)  # before a folder may refuse the files
+        print(f"\n{result.block()}", flush=True)  # before writing files, which may fail
         print(f"written: {result.write()}", flush=True)
         for other in others:
             print(result.compared_with(EvaluationSet(*other, split, **asked)), flush=True)

@@ -16,7 +16,7 @@ from configs.serialize import apply_overrides, diff, parse_override
 from utils.cli import Parser, at_most, keep_shapes, run_main, threads
 from utils.errors import UserError
 
-# More would share out the time of the cores and fill the memory, and gain nothing.
+# More would divide the time of the cores and fill the memory, and gain nothing.
 MOST_PROCESSES = 8 * (os.cpu_count() or 1)
 AUTO = Path("auto")  # of --resume
 DEFAULT_CONFIG = Path(__file__).parent / "configs/demo.py"
@@ -55,7 +55,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 
 
 def choose_config(args: Namespace) -> tuple[Config, Path | None]:
-    """The training that is asked for, and the checkpoint or run that it goes on from."""
+    """The config of the wanted training, and the checkpoint or run to resume."""
     file = DEFAULT_CONFIG if args.config is None else args.config
     if args.resume == AUTO:
         from training.start import run_to_resume
@@ -67,7 +67,7 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
         from checkpoints.content import checkpoint_config
         from training.start import find_checkpoint
 
-        # Of what is none, this is told before anything is written beside it.
+        # What is no checkpoint is reported here, before anything is written beside it.
         saved = checkpoint_config(find_checkpoint(args.resume)[2])
         if args.config is None:
             return apply_overrides(saved, args.overrides, position=args.position), args.resume
@@ -75,11 +75,11 @@ def choose_config(args: Namespace) -> tuple[Config, Path | None]:
 
 
 def refuse_inherited(args: Namespace, config: Config) -> None:
-    """Raises UserError where the tokenizer, or the model too, is another's and asked for here."""
+    """Raises UserError for settings of a tokenizer or model that train.init_from gives."""
     if config.train.init_from is None:
         return
     keys = [key for key, _ in map(parse_override, args.overrides) if key not in TRAINING_ONLY]
-    # Where segmentations are drawn, kind and algorithm say in which way: `as_parent` compares it.
+    # With sampling, kind and algorithm say how segmentations are drawn: `as_parent` compares that.
     way = ("tokenizer", "tokenizer.algorithm") * bool(getattr(config.tokenizer, "sampling", 0))
     for key in keys:
         if key.startswith("tokenizer") and key not in way:
@@ -98,7 +98,7 @@ def refuse_inherited(args: Namespace, config: Config) -> None:
 
 
 def show_differences(here: Config, other: Path) -> None:
-    """A line for each field in which the two differ; None for one that a config has not."""
+    """Print each field in which the two configs differ; None for one that a config lacks."""
     there = None if hub_name(other) else config_of(other)
     if there is None:
         from checkpoints.content import checkpoint_config, read_checkpoint
@@ -114,7 +114,7 @@ def show_differences(here: Config, other: Path) -> None:
 
 
 def work(*, args: Namespace, config: Config, resume: Path | None) -> None:
-    """One process of the training. With --resume auto all is well where nothing is left to do."""
+    """One process of the training. With --resume auto, a finished run is no error."""
     import ignite.distributed as idist
 
     from training.run import train
@@ -137,7 +137,7 @@ def work(*, args: Namespace, config: Config, resume: Path | None) -> None:
     if result.signal is not None:
         name, path = signal.Signals(result.signal).name, shlex.quote(str(result.run.path))
         logging.info(f"stopped by {name}; go on with: python train.py --resume {path}")
-        idist.barrier()  # it is said before a process ends, and with it the others
+        idist.barrier()  # the message comes before a process ends, and the others with it
         raise SystemExit(128 + result.signal)
     if not main:
         return
@@ -169,4 +169,4 @@ def main(argv: list[str] | None = None) -> None:
 if __name__ == "__main__":
     run_main(main)
 elif __name__ == "__mp_main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the seconds of its imports
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback during the seconds of its imports

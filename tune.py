@@ -57,13 +57,13 @@ def main(argv: list[str] | None = None) -> None:
     loaded, translator = load_from_arguments(args, change)
     corpus = build_corpus(loaded.config.data)
     [split] = choose_splits(corpus, args.split or corpus.validation)
-    for beam in args.beam:  # what a config refuses is refused before the first search
+    for beam in args.beam:  # refuse what a config refuses before the first search
         decode = replace(loaded.config.decode, search=Beam(), mbr=None, n_best=1, beam_size=beam)
         replace(loaded.config, decode=decode)
     pairs = EvaluationSet(loaded, translator, split, greedy=False, limit=args.limit)
     print(loaded.about(), flush=True)
     grid = tune(pairs, beams=args.beam, penalties=args.length_penalty)
-    decode = loaded.config.decode  # the grid is of beam search alone
+    decode = loaded.config.decode  # the grid is for beam search alone
     more = ["decode.search=beam"] * (not isinstance(decode.search, Beam))
     more += ["decode.mbr=none"] * (decode.mbr is not None)
     flags = grid.flags(run_paths(args), [*args.overrides, *more])

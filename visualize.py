@@ -18,7 +18,7 @@ from utils.cli import Parser, at_most, positive, run_main
 from utils.errors import UserError
 
 DRAWN = (encoding, bias, similarity, decay, projections, rotation, embedding_map)
-MOST_POSITIONS = 2048  # a picture has fewer pixels, and a map of every pair takes their square
+MOST_POSITIONS = 2048  # a picture has fewer pixels, and a map of all pairs takes their square
 PICTURES = {picture.name: picture for picture in (*DRAWN, ideas, permutation)}
 
 
@@ -105,11 +105,11 @@ def explore(args: argparse.Namespace) -> None:
 
 
 def require_sentence(args: argparse.Namespace, *others: Path) -> None:
-    """Raises UserError where there is nothing to look at, or too much. Imports no torch."""
+    """Raises UserError for a missing sentence or run, or too long a text. Imports no torch."""
     for flag, text in (("--src_text", args.src_text), ("--tgt_text", args.tgt_text)):
         if text is not None and not text.strip():
             raise UserError(f"{flag} {text!r}: there is nothing to look at")
-        require_readable(len((text or "").split()), f"{flag}: {{:,}} words")  # of a token or more
+        require_readable(len((text or "").split()), f"{flag}: {{:,}} words")  # each a token or more
     require_runs(args, *others)
 
 

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # A translator in Python
 #
-# Train two small models that differ in their positional encoding alone, translate with them, ask
+# Train two small models that differ only in their positional encoding, translate with them, ask
 # how probable they find a translation, look at their attention, and compare them on sentences
 # longer than any they have seen. Everything is in the repository: nothing is downloaded.
 #
@@ -28,20 +28,20 @@ from pathlib import Path
 
 import numpy as np
 
-# A notebook shows figures by this, which is a comment elsewhere:
+# In a notebook this line shows figures; elsewhere it is a comment:
 # %matplotlib inline
-sys.path.insert(0, str(Path.cwd()))  # where the package is not installed: from the checkout's root
+sys.path.insert(0, str(Path.cwd()))  # if the package is not installed: the root of the checkout
 import fr2en
 from fr2en import Translator
 
-os.chdir(Path(fr2en.__file__).parents[1])  # where the paths of the configs begin
-logging.basicConfig(level=logging.INFO, format="%(message)s")  # how far a training has come
+os.chdir(Path(fr2en.__file__).parents[1])  # the configs' paths start here
+logging.basicConfig(level=logging.INFO, format="%(message)s")  # the progress of a training
 
 # %% [markdown]
 # ## Two models
 #
-# One config, two encodings: sinusoids added to the embeddings, and RoPE, which turns queries and
-# keys. Both are trained on sentences of at most eight words; the test split has longer ones alone.
+# One config, two encodings: sinusoids added to the embeddings, and RoPE, which rotates queries and
+# keys. Both are trained on sentences of at most eight words; the test split has only longer ones.
 # A model takes about two minutes of one CPU core, and is kept for the next time.
 
 # %% tags=["parameters"]
@@ -62,7 +62,7 @@ from training.start import run_to_resume
 def trained(position: str) -> Translator:
     settings = [*SETTINGS, f"train.runs_dir={RUNS}/{position}"]
     config = apply_overrides(demo, settings, position=position)
-    run = run_to_resume(config)  # what was cut off goes on
+    run = run_to_resume(config)  # resumes an interrupted training
     with suppress(FinishedError):
         result = train(config, resume=run)
         assert result.signal is None, "stopped: run the cell again to go on"
@@ -75,8 +75,8 @@ sinusoidal, rope = trained("sinusoidal"), trained("rope")
 # %% [markdown]
 # ## Translating
 #
-# A translation is its best hypothesis, with all others behind it. `score` is the log-probability
-# over the length penalty, by which a beam ranks them.
+# A translation is its best hypothesis, and also has all others. `score` is the log-probability over
+# the length penalty, by which a beam ranks them.
 
 # %%
 SENTENCE = "Il y a un livre sur la table."
@@ -146,6 +146,6 @@ for split in ("validation", "test"):
         print(f"{name:>12}: {per_token:6.3f} a token, BLEU {sacrebleu_score(hypotheses, tgt):5.1f}")
 
 # %% [markdown]
-# What the encodings are, and why they differ beyond the lengths of training, is in
-# [positional_encodings.md](positional_encodings.md). One training of each says little:
+# [positional_encodings.md](positional_encodings.md) explains the encodings, and why they differ
+# beyond the lengths of training. One training of each says little:
 # `experiments/length_extrapolation.py` does this comparison over all schemes and several seeds.

@@ -1,1 +1,1 @@
-"""The explorer: what a model does with one sentence, as one HTML file."""
+"""The explorer: one sentence through a model, as one HTML file."""

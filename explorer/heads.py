@@ -1,4 +1,4 @@
-"""What a head does, in numbers."""
+"""Statistics of attention heads."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ import numpy as np
 def head_statistics(weights: np.ndarray) -> dict[str, np.ndarray]:
     """Attention weights [L,H,Tq,Tk] -> means over the queries, [L,H] each.
 
-    entropy: in bits; 0 where a query looks at one key alone, log2(Tk) where at all alike.
+    entropy: in bits; 0 where a query looks at one key alone, log2(Tk) where at all keys alike.
     distance: the mean of |key - place|, in keys, weighted by attention. The place of a query is its
-    own position; in a rectangle the point on the diagonal, so that a translation in step has 0.
-    diagonal: the share of the attention that is within half a key of that place.
+    own position, or in a rectangle the point on the diagonal, so that a monotone translation has 0.
+    diagonal: the share of the attention within half a key of that place.
     """
     n_queries, n_keys = weights.shape[-2:]
     place = np.arange(n_queries) * ((n_keys - 1) / max(n_queries - 1, 1))

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-LEVELS = 65534  # above 0; one more code is left for what is not a number
+LEVELS = 65534  # above 0; one more code is for values that are not numbers
 
 
 def pack(values: np.ndarray) -> dict[str, Any]:
-    """A number is lo + step * code, at most half a step off; NaN and what is infinite is null."""
+    """A number is lo + step * code, at most half a step off; NaN and infinities are null."""
     finite = np.isfinite(values)
     lo, hi = (float(f(values[finite])) for f in (np.min, np.max)) if finite.any() else (0.0, 0.0)
     step = (hi - lo) / LEVELS or 1.0

@@ -1,4 +1,4 @@
-"""One HTML file that shows traces: no network, no server, any text in it shown as text."""
+"""One HTML file that shows traces: no network, no server, and any text shown as text."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ from typing import Any
 
 PARTS = Path(__file__).parent / "parts"
 SCRIPTS = ("base", "matrix", "tokens", "heads", "search", "positions", "main")  # in this order
-# JSON in HTML: no text of the data can end the element that holds it.
+# JSON in HTML: no text in the data can end its element.
 ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&"})
 
 
@@ -33,5 +33,5 @@ def _part(name: str) -> str:
 
 
 def _hash(content: str) -> str:
-    """How a content security policy names what it allows."""
+    """The name of allowed content in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

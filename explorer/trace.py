@@ -1,4 +1,4 @@
-"""Everything that the explorer shows of one model and one sentence, computed, as plain data."""
+"""Computes all that the explorer shows of one model and one sentence, as plain data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,8 +25,8 @@ def trace(
 ) -> dict[str, Any]:
     """One sentence through one model: text, attention, search and positions, for `page`.
 
-    tgt_text: a translation to show (None: the best that beam search finds). The search is always
-    the model's own.
+    tgt_text: a translation to show (None: the best that beam search finds). The search shown is
+    always the model's own.
 
     Raises UserError for a text that is not Unicode or longer than the model's positions.
     """
@@ -54,7 +54,7 @@ def trace(
         "about": f"epoch {loaded.epoch}, update {loaded.step:,}",
         "source": {
             **words(normalize_whitespace(src_text), attention.source),
-            "lang": loaded.config.data.src_lang.replace("_", "-"),  # as HTML names it
+            "lang": loaded.config.data.src_lang.replace("_", "-"),  # as in HTML
         },
         "target": {
             **words(attention.text, attention.target),
@@ -92,8 +92,8 @@ def trace(
 def words(text: str, pieces: Sequence[str]) -> dict[str, Any]:
     """A text with its pieces, its words, and the word [T] that each piece belongs to.
 
-    A word is what white space sets apart, the last token (EOS) one of its own. Words are shown as
-    they stand in the text, where pieces tell them apart in the same way.
+    Words are separated by white space; the last token (EOS) is one of its own. They are shown as in
+    the text, if the pieces divide it into the same words.
     """
     word_of, parts = [], list[str]()
     for place, piece in enumerate(pieces):
@@ -108,7 +108,7 @@ def words(text: str, pieces: Sequence[str]) -> dict[str, Any]:
 
 
 def _log(weights: np.ndarray) -> np.ndarray:
-    """The logits, less a constant of each row; -inf where a weight is 0."""
+    """The logits, minus a constant of each row; -inf where a weight is 0."""
     return np.log(weights, out=np.full_like(weights, -np.inf), where=weights > 0)
 
 
@@ -116,7 +116,7 @@ def _log(weights: np.ndarray) -> np.ndarray:
 def _probabilities(
     translator: Translator, source: Sequence[int], target: Sequence[int]
 ) -> dict[str, Any]:
-    """The log-probability of each target token after the true ones before it; the likeliest."""
+    """The log-probability of each target token given the true ones before it; the likeliest."""
     tokenizer = translator.tokenizer
     read = [tokenizer.bos_id, *target[:-1]]
     searcher = translator.searcher
@@ -131,10 +131,10 @@ def _probabilities(
 def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
     """What the scheme does to sequences of these lengths, a part for each place where it acts.
 
-    `at` [n] is where the model's tokens stand. table [n,D] is added to the embeddings; rotation
-    [L,H,n,P] are angles in radians of each pair of dimensions, with the factor that it is stretched
-    by where there is one (H is 1 where all heads turn alike); bias [L,H,n,n] is added to the
-    logits. L is 1 where all layers do the same. The note tells of what no part shows.
+    `at` [n] has the positions of the model's tokens. table [n,D] is added to the embeddings.
+    rotation [L,H,n,P] has the angle in radians of each pair of dimensions, and its magnitude if
+    there is one (H is 1 if all heads turn alike). bias [L,H,n,n] is added to the logits. L is 1 if
+    all layers do the same. The note describes what no part shows.
     """
     parts: list[dict[str, Any]] = []
     where = {"encoder": scheme.positions("source", n_source)}

@@ -1,4 +1,4 @@
-"""A beam search of one sentence as a tree: every candidate of every step, and what became of it."""
+"""A beam search of one sentence as a tree: every candidate of every step, and its fate."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -35,9 +35,9 @@ class BeamTree:
         cut_off    at the length limit
         overtaken  it would go on, but the search ended: it could no longer win, or was no
                    hypothesis of a single beam, which ends with its first EOS
-    steps: which nodes were extended (`live`), their likeliest next tokens, which nodes were `made`,
-    the `bound` that a living hypothesis can still reach, and the score of the finished hypothesis
-    (`last`, of n_best) that has to be overtaken.
+    steps: the nodes that were extended (`live`), their likeliest next tokens, the nodes that were
+    `made`, the `bound` that a live hypothesis can still reach, and the score of the finished
+    hypothesis (`last`, of n_best) that has to be overtaken.
     """
 
     limits: Limits
@@ -49,14 +49,14 @@ class BeamTree:
     def __post_init__(self) -> None:
         self.nodes: list[dict[str, Any]] = [{"parent": None, "piece": "", "sum": 0.0}]
         self.steps: list[dict[str, Any]] = []
-        self.ids: list[tuple[int, ...]] = [()]  # of each node
-        self._slots: dict[int, int] = {0: 0}  # of the beam -> the node that lives there
+        self.ids: list[tuple[int, ...]] = [()]  # for each node
+        self._slots: dict[int, int] = {0: 0}  # slot of the beam -> the node that lives there
 
     def _penalty(self, length: int) -> float:
         return float(length_penalty(torch.tensor(length, dtype=torch.float64), self.limits.alpha))
 
     def __call__(self, log_probs: Tensor, step: Extension, settled: Tensor) -> None:
-        """One step: log_probs [1,K,V] of the next tokens, and what was made of them."""
+        """Add one step: log_probs [1,K,V] of the next tokens, and the result of `extend`."""
         if not self._slots:
             return
         length, eos = len(self.steps) + 1, self.limits.eos_id
@@ -125,7 +125,7 @@ def searched(
     n_best: int,
     pieces: Callable[[list[int]], list[str]],
 ) -> tuple[BeamTree, list[dict[str, Any]]]:
-    """The tree of a search for src [1,S], and what it found, best first: ids, scores and node."""
+    """The tree of a search for src [1,S], and its results, best first: ids, scores and node."""
     longest = int(limits.max_lengths(src, model.pad_id))
     tree = BeamTree(limits, longest, beam_size, n_best, pieces)
     [found] = beam_search(model, src, limits, beam_size=beam_size, n_best=n_best, watch=tree)

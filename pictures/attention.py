@@ -1,7 +1,7 @@
-"""Pictures of what the attention of a model looks at: grids of heat-maps, tokens at their edges.
+"""Pictures of a model's attention: grids of heat-maps, with tokens at their edges.
 
-The grids are laid out in inches from measured text and not by matplotlib's layout engine: every
-token has a line of its own, maps have one size, and rows of grids beside each other are level.
+The grids are laid out in inches from measured text, not by matplotlib's layout engine: every token
+has a line of its own, all maps have the same size, and rows of adjacent grids are level.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ _TOKEN_SIZE = 7
 _TOKEN_LINE = 1.25 * _TOKEN_SIZE / 72
 _SMALLEST_MAP, _LARGEST_MAP = 1.0, 12.0
 _LARGEST_GRID = 32.0  # beyond it labels are thinned
-_LABELLED_MAP = 40 * _TOKEN_LINE  # but up to 40 tokens all have theirs
+_LABELLED_MAP = 40 * _TOKEN_LINE  # but up to 40 tokens keep all labels
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionMaps:
-    """Attention weights [L,H,Tq,Tk] of one sentence pair with what is written around them.
+    """Attention weights [L,H,Tq,Tk] of one sentence pair with the text around them.
 
-    layers and heads are the numbers to print, from 1; query_name and key_name say what stands on
-    the axes.
+    layers and heads are the numbers to print, from 1; query_name and key_name label the axes.
     """
 
     maps: np.ndarray
@@ -68,13 +67,13 @@ def attention_maps(
     """The attention of one sentence pair by kind.
 
     The rows of a self-attention are the tokens that it updates. The rows of the cross-attention are
-    the tokens that come out: row t shows where the model looked when it predicted token t.
+    the output tokens: row t shows where the model looked when it predicted token t.
 
     Args:
         layers, heads: numbers from 1, or from -1 for the last (None: all).
         about: ends the titles (which run, which epoch).
 
-    Raises UserError for layers and heads that are not there.
+    Raises UserError for layers and heads that do not exist.
     """
     encoder = attention.source, "source token"
     decoder = attention.read, "target token read"
@@ -104,7 +103,7 @@ def attention_maps(
 
 
 def _choose(wanted: Sequence[int] | None, there_are: int, what: str, about: str) -> list[int]:
-    """The wanted numbers from 1, or all. Raises UserError for one that is not there."""
+    """The wanted numbers from 1, or all. Raises UserError for one that does not exist."""
     for number in wanted or ():
         if not 1 <= abs(number) <= there_are:
             raise UserError(f"there is no {what} {number}{about}: it has {what}s 1 to {there_are}")
@@ -118,9 +117,9 @@ def _choose(wanted: Sequence[int] | None, there_are: int, what: str, about: str)
 def attention_grid(*runs: AttentionMaps) -> Figure:
     """A grid of heat-maps for each run, side by side: a row for each layer, a column for each head.
 
-    All maps share one colour scale from 0 to the largest weight. Tokens stand at the left column
-    and the bottom row. Layers begin level, and a query token is equally high in every grid. The
-    figure grows with maps and tokens; only beyond 40 tokens may labels be thinned.
+    All maps share one colour scale from 0 to the largest weight. Tokens label the left column and
+    the bottom row. Layers start at the same height in all grids, and so do their query tokens. The
+    figure grows with maps and tokens; labels may be thinned only beyond 40 tokens.
     """
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
@@ -139,7 +138,7 @@ def attention_grid(*runs: AttentionMaps) -> Figure:
 
 
 def _map_side(n_tokens: int, n_maps: int) -> tuple[float, int]:
-    """Inches of a map's side where n_maps stand in a line, and k: every k-th token has a label."""
+    """Inches of a map's side with n_maps in a line, and k: every k-th token has a label."""
     wanted = n_tokens * _TOKEN_LINE
     smallest = max(_SMALLEST_MAP, min(3.0 / n_maps, 0.6 * n_tokens))
     largest = max(smallest, _LABELLED_MAP, min(_LARGEST_MAP, _LARGEST_GRID / n_maps - _GAP))
@@ -148,10 +147,10 @@ def _map_side(n_tokens: int, n_maps: int) -> tuple[float, int]:
 
 
 class _Grid:
-    """The maps of one run, and the room that they and the text around them take, in inches.
+    """The maps of one run, and the space in inches for them and the text around them.
 
-    Every row of maps has a band of height `band`: what the longest of the grids beside each other
-    needs. Fewer queries fill a part of it, from the top.
+    Every row of maps has a band of height `band`, which the longest of the adjacent grids needs.
+    Fewer queries fill a part of it, from the top.
     """
 
     def __init__(self, run: AttentionMaps, most_queries: int, most_layers: int) -> None:
@@ -167,7 +166,7 @@ class _Grid:
         self.grid_w = n_columns * (self.map_w + _GAP) - _GAP
         self.grid_h = n_rows * (self.band + _GAP) - _GAP
 
-        # Names and title grow with the picture, which is looked at from further away.
+        # Names and title grow with the picture, since a large one is viewed from further away.
         size = min(9 + 0.3 * max(self.grid_w, self.grid_h), 20.0)
         widest = width_of("layer 12", size)
         self.size = size * min(1.0, 0.95 * min(self.map_w, self.band) / widest)
@@ -185,9 +184,9 @@ class _Grid:
         self.below = self.grid_h + self.key_room + self.line + MARGIN
 
     def draw(self, figure: Figure, left: float, y: float, scale: Any) -> None:
-        """Draw `left` inches from the left edge of the figure; the maps begin y inches from below.
+        """Draw `left` inches from the figure's left edge; the maps start y inches from the bottom.
 
-        The title stands at the upper edge of the figure.
+        The title is at the upper edge of the figure.
         """
         figure_w, figure_h = figure.get_size_inches()
         x, line = left + self.x, self.line
@@ -199,7 +198,7 @@ class _Grid:
 
         title_x, title_y = left + self.width / 2, figure_h - MARGIN
         write(title_x, title_y, "\n".join(self.title), 1.25 * self.size, va="top")
-        # Axis names reach a little beyond a small grid.
+        # Axis names may extend a little beyond a small grid.
         query_name, key_name = self.run.query_name, self.run.key_name
         size = self.size * min(1.0, (self.grid_h + 0.6) / width_of(query_name, self.size))
         query_x = x - self.query_room - 1.5 * line

@@ -1,4 +1,4 @@
-"""Pictures of what distance does to position vectors and to turned queries and keys."""
+"""Pictures of the effect of distance on position vectors and on turned queries and keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     schemes=("sinusoidal",),
 )
 def ideas(scheme: Scheme, n: int) -> Figures:
-    """Values end at 1, of which the entries of embeddings are; distances are on a log scale."""
+    """Values end at 1, the size of an embedding's entries; distances are on a log scale."""
     from matplotlib.colors import LogNorm
     from scipy.spatial.distance import cdist
 
@@ -102,11 +102,11 @@ def similarity(schemes: Sequence[Scheme], n: int) -> Figures:
     together=True,
 )
 def decay(schemes: Sequence[Scheme], n: int) -> Figures:
-    """First panel: how a product falls with the distance k, which is no monotone decay.
+    """First panel: how a product falls with the distance k, though not monotonically.
 
-    For sinusoids PE(t).PE(t+k) over d/2, which is the mean of cos(k w_i), for a learned table the
-    mean cosine over t; for a rotation `Scheme.equal_vector_logits`. Second panel, for pure
-    rotations: `decay_bound`.
+    For sinusoids it is PE(t).PE(t+k) over d/2, the mean of cos(k w_i); for a learned table the mean
+    cosine over t; for a rotation `Scheme.equal_vector_logits`. Second panel, for pure rotations:
+    `decay_bound`.
     """
     products: dict[str, Curve] = {}
     bounds: dict[str, Curve] = {}
@@ -148,7 +148,7 @@ def decay(schemes: Sequence[Scheme], n: int) -> Figures:
     n_positions=64,
 )
 def projections(scheme: Scheme, n: int) -> Figures:
-    """Curves: the sum over heads for three queries t; sinusoids unprojected give the same curve.
+    """Curves: the sum over heads for three queries t; unprojected sinusoids give the same curve.
 
     Matrices: by head, each divided by its largest magnitude. Without projections each head takes
     its slice of the dimensions.
@@ -191,7 +191,7 @@ def projections(scheme: Scheme, n: int) -> Figures:
 
 
 def first_ideas(n: int, width: int) -> dict[str, np.ndarray]:
-    """Naive vectors of the positions 0 .. n-1, [n,width] each, and what is wrong with each idea."""
+    """Naive vectors of the positions 0 .. n-1, [n,width] each, by idea and its fault."""
     t = np.arange(float(n))[:, None]
     ideas = {
         "the number itself: drowns the words": t,
@@ -225,8 +225,8 @@ def decay_bound(turned: np.ndarray) -> np.ndarray:
 
     turned [T,P] holds exp(i k w_0), exp(i k w_1), ...; S_j is the sum of the first j = 1 .. P of
     them. By Abel's summation the product of q and k at distance k is at most
-    P max_i |h_(i+1) - h_i| times this, where h_i is the complex product of their planes i, and the
-    last of all is followed by 0.
+    P max_i |h_(i+1) - h_i| times this, where h_i is the complex product of their planes i, and
+    h_P = 0 follows the last.
     """
     return np.abs(np.cumsum(turned, axis=1)).mean(axis=1)
 
@@ -236,7 +236,7 @@ def projected_products(
 ) -> np.ndarray:
     """(W_q p_t).(W_k p_s) / sqrt(Dh) within each head, of all rows of a table [T,D]: [H,T,T].
 
-    What the positions of query and key alone put into a logit. Biases, norms and embeddings are
+    The part of a logit from the positions of query and key alone. Biases, norms and embeddings are
     left out.
     """
     q, k = (np.stack(np.split(table @ w.T, n_heads, axis=1)) for w in (w_q, w_k))  # [H,T,Dh]

@@ -1,4 +1,4 @@
-"""Maps of position vectors: points in the plane, and how they move while a run is trained."""
+"""Maps of position vectors: points in the plane, and how they move during training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     n_positions=64,
 )
 def embedding_map(scheme: Scheme, n: int) -> Figures:
-    """PCA shows the two directions of the largest variance; MDS keeps distances (stress 0: all).
+    """PCA shows the two directions of largest variance; MDS keeps distances (stress 0: all).
 
     A line joins neighbouring positions.
     """
@@ -50,7 +50,7 @@ def embedding_map(scheme: Scheme, n: int) -> Figures:
 def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
     """The PCA of a run's position vectors at each of its checkpoints, oldest first.
 
-    The figures have one size, common axes, and the directions of the last checkpoint, so that
+    The figures have the same size and axes, and the directions of the last checkpoint, so that
     points can be followed. Raises UserError for a scheme whose vectors are not trained.
     """
     from pictures.schemes import trained_scheme
@@ -80,7 +80,7 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
     return [
         point_panels(
             panels,
-            title=f"{scheme.name} ({run.name})",  # wrapped: alike, for frames of one size
+            title=f"{scheme.name} ({run.name})",  # wrapped the same, for frames of one size
             x_label=f"{when}: first direction of the last checkpoint",
             y_label="second direction",
             columns=len(panels),
@@ -101,8 +101,8 @@ def principal_axes(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
 def scaled_map(table: np.ndarray) -> tuple[np.ndarray, float]:
     """Metric MDS of [T,D]: points [T,2] at distances close to those of the rows, and the stress.
 
-    It begins from classical scaling and has no randomness. The stress is Kruskal's stress-1 (1964),
-    relative to the distances in the map; 0 where all are kept.
+    It starts from classical scaling and has no randomness. The stress is Kruskal's stress-1 (1964),
+    relative to the distances in the map; 0 if all are kept.
     """
     from sklearn.manifold import MDS
     from sklearn.metrics import pairwise_distances

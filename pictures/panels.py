@@ -1,7 +1,7 @@
-"""Figures from arrays: curves, heat-maps, points; and how they are written to files.
+"""Figures from arrays: curves, heat-maps, points; and writing them to files.
 
-Figures are matplotlib objects without pyplot: nothing is kept open, and no display is needed.
-`labels` of a function are the title, x_label and y_label of `panel_figure`.
+Figures are matplotlib objects without pyplot: nothing stays open, and no display is needed.
+A function's `labels` are the title, x_label and y_label of `panel_figure`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DPI = 120
 MARGIN = 0.15  # inches
-# Kinds of lines: colours alone are alike to some, as red and green, and in grey to all.
+# Line styles: some readers confuse colours, such as red and green, and all do in grey.
 LINES = ("-", "--", ":")
 # By suffix: dates and program versions would make equal pictures differ.
 _METADATA: dict[str, dict[str, None]] = {
@@ -54,7 +54,7 @@ def curve_panels(
 ) -> Figure:
     """Panels of lines {panel: {name: curve}}.
 
-    A name has one colour and one kind of line in all panels, and one legend beside them says which.
+    A name has the same colour and line style in all panels, shown in one legend beside them.
     """
     from matplotlib import colormaps
 
@@ -90,7 +90,7 @@ def dot_panels(
 ) -> Figure:
     """Panels of dots {panel: {row: {name: value}}}: the rows below each other, the values across.
 
-    A name has one colour in all panels, and one legend beside them says which. A panel is `width`
+    A name has the same colour in all panels, shown in one legend beside them. A panel is `width`
     inches wide, and as high as its rows need.
     """
     from matplotlib import colormaps
@@ -102,7 +102,7 @@ def dot_panels(
     room = 0.7 + max(width_of(name, 10) for name in names)
     figure, axes = _panels(list(panels), columns, size=size, room=room, sharey=True, **labels)
     colours = colormaps["viridis"](np.linspace(0, 0.9, len(names))).tolist()
-    areas = np.linspace(50, 12, len(names))  # of equal values all are seen, as rings
+    areas = np.linspace(50, 12, len(names))  # equal values are all visible, as rings
     handles: dict[str, Any] = {}
     for place, each in zip(axes, panels.values()):
         for name, colour, area in zip(names, colours, areas):
@@ -132,10 +132,10 @@ def matrix_panels(
     """Matrices [R,C,Tq,Tk] as heat-maps with one colour scale; NaN is grey.
 
     Args:
-        rows, columns: the names of R and C; without rows, R is 1 and four panels stand in a line.
-        size: inches of a panel (None: square, smaller where there are many).
+        rows, columns: the names of R and C; without rows, R is 1 and four panels form a line.
+        size: inches of a panel (None: square, smaller if there are many).
         first_row: y of the first row of a matrix.
-        centre: what is white; red is above it and blue as far below.
+        centre: the white value; red is above it, and blue as far below.
     """
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
@@ -178,8 +178,8 @@ def point_panels(
 
     Args:
         side: inches of a panel, which is square and centred at 0.
-        limit: the length of half an axis (None: what the points of the panel need).
-        circle: draw the unit circle behind the points, and join position 0 alone, to the centre.
+        limit: the length of half an axis (None: as the points of the panel need).
+        circle: draw the unit circle behind the points, and join only position 0, to the centre.
     """
     from matplotlib.colors import Normalize
     from matplotlib.patches import Circle
@@ -220,8 +220,8 @@ def panel_figure(
 ) -> tuple[Figure, Any]:
     """An empty figure and its array [n_rows,n_columns] of axes of about `size` inches.
 
-    The title stands above all, the axis names below and at the left of all; `room` inches are left
-    for a legend or a colour bar at the right. `subplots` is for matplotlib's function of the name.
+    The title is above all axes, the axis names are below and at the left; `room` inches are left
+    for a legend or a colour bar at the right. `subplots` goes to matplotlib's `subplots`.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -244,7 +244,7 @@ def panel_figure(
 def _panels(
     names: Sequence[str], columns: int, *, size: tuple[float, float], **how: Any
 ) -> tuple[Figure, list[Axes]]:
-    """`panel_figure` of panels with names above them, `columns` in a line; no empty axes."""
+    """`panel_figure` with a name above each panel and `columns` in a line; no empty axes."""
     wrapped = [wrap(name, 10, size[0] - 0.5) for name in names]
     size = (size[0], size[1] + 0.2 * max(map(len, wrapped)))
     figure, axes = panel_figure(math.ceil(len(names) / columns), columns, size=size, **how)
@@ -260,7 +260,7 @@ def _panels(
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write the figure as .png, .pdf or .svg, as the suffix says; equal figures give equal bytes.
+    """Write the figure as .png, .pdf or .svg, by its suffix; equal figures give equal bytes.
 
     Raises UserError where the file cannot be written.
     """
@@ -275,8 +275,8 @@ def save_figure(figure: Figure, path: Path) -> Path:
 def save_animation(figures: Sequence[Figure], path: Path) -> Path:
     """Write figures of one size as the frames of an endless GIF; equal figures give equal bytes.
 
-    A frame stays for 0.8 seconds, the last for three times that. Raises UserError where the file
-    cannot be written.
+    A frame lasts 0.8 seconds, the last one three times that. Raises UserError where the file cannot
+    be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
@@ -286,7 +286,7 @@ def save_animation(figures: Sequence[Figure], path: Path) -> Path:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         frames.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
-    # One palette for all: with one for each frame equal colours would flicker.
+    # One palette for all: with one for each frame, equal colours would flicker.
     film = Image.fromarray(np.concatenate(np.stack(frames))).quantize(256, dither=Image.Dither.NONE)
     width, height = film.width, film.height // len(frames)
     first, *others = [film.crop((0, y, width, y + height)) for y in range(0, film.height, height)]

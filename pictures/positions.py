@@ -1,4 +1,4 @@
-"""Pictures of what a position scheme does: adds, turns, biases, and tells of order."""
+"""Pictures of a position scheme: what it adds, how it turns and biases, how it shows order."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def encoding(scheme: Scheme, n: int) -> Figures:
 def bias(scheme: Scheme, n: int) -> Figures:
     """Matrices: red raises a logit and blue lowers it; all share a scale, to compare heads.
 
-    Curves: the bias that one query gives to the keys around it, the middle query of the encoder and
-    the last of the decoder.
+    Curves: the bias of one query for the keys around it, the middle query of the encoder and the
+    last of the decoder.
     """
     biases = need(
         scheme.biases(n),
@@ -166,9 +166,9 @@ def rotation(scheme: Scheme, n: int) -> Figures:
     together=True,
 )
 def permutation(schemes: Sequence[Scheme], n: int) -> Figures:
-    """The ends of the sentence change places; the rows of both outputs are sorted alike."""
+    """The two ends of the sentence are swapped; the rows of both outputs are sorted alike."""
     ids, half = np.arange(n) % len(WORDS), n // 2
-    order = np.r_[n - half : n, half : n - half, :half]  # twice is the first order again
+    order = np.r_[n - half : n, half : n - half, :half]  # its own inverse
     rows, outputs = [], []
     for scheme in schemes:
         first, second = scheme.encoded(ids), scheme.encoded(ids[order])[order]

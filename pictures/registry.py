@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pictures.schemes import Scheme
 
 T = TypeVar("T")
-Figures = Iterable[tuple[str, "Figure"]]  # with what tells them apart in the names of files
+Figures = Iterable[tuple[str, "Figure"]]  # with the part of file names that tells them apart
 NO_TABLE = "adds nothing to embeddings; choose one that does, as in --position sinusoidal"
 NO_PLACE = "adds nothing to embeddings and turns nothing by position alone"
 
@@ -24,8 +24,8 @@ NO_PLACE = "adds nothing to embeddings and turns nothing by position alone"
 class Picture:
     """A subcommand of visualize.py.
 
-    shows ends the sentence "Draws ...". n_positions and schemes are what is drawn where the command
-    line names none; no schemes: that of a run. together: one picture compares all schemes.
+    shows ends the sentence "Draws ...". n_positions and schemes are the defaults of the command
+    line; no schemes: that of a run. together: one picture compares all schemes.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Picture:
     together: bool = False
 
     def draw(self, schemes: Sequence[Scheme], n_positions: int | None = None) -> Figures:
-        """Figures with names for files. Raises UserError where a scheme has no such picture."""
+        """Figures with names for files. Raises UserError if a scheme has no such picture."""
         for group in [schemes] if self.together else [[scheme] for scheme in schemes]:
             names = [self.name, *(scheme.name for scheme in group)]
             n = min(scheme.n_positions(n_positions, self.n_positions) for scheme in group)
@@ -45,22 +45,22 @@ class Picture:
 
 
 def picture(shows: str, **options: Any) -> Callable[[Callable[[Any, int], Figures]], Picture]:
-    """Makes a function of a Scheme (or of several) and n positions the Picture of its name."""
+    """Turns a function of a Scheme (or of several) and n positions into a Picture of its name."""
     return lambda function: Picture(function.__name__, function, shows, **options)
 
 
 def where(place: str, noun: str = "") -> str:
-    """The end of a title for a side or a stack: ", source side"; "" where all have the same."""
+    """The end of a title for a side or a stack: ", source side"; "" if all have the same."""
     return f", {place} {noun}".rstrip() if place else ""
 
 
 def layers_of(values: np.ndarray) -> list[str]:
-    """What to call the layers of values [L,...]; no name where L is 1, which stands for all."""
+    """Names for the layers of values [L,...]; no name if L is 1, which stands for all."""
     return [f"layer {i + 1}" for i in range(len(values))] if len(values) > 1 else []
 
 
 def heads_of(values: np.ndarray) -> list[str]:
-    """What to call the heads of values [L,H,...]."""
+    """Names for the heads of values [L,H,...]."""
     return [f"head {i + 1}" for i in range(values.shape[1])]
 
 
@@ -71,7 +71,7 @@ def one_of(values: np.ndarray, layer: int) -> str:
 
 
 def need(found: T, scheme: Scheme, lacks: str) -> T:
-    """`found`. Raises UserError that says what the scheme lacks where nothing is found."""
+    """`found`. If nothing is found, raises UserError saying what the scheme lacks."""
     if not found:
         what, remedy, _ = lacks.partition("; choose one")
         if remedy and scheme.trained:

@@ -1,7 +1,7 @@
 """What a position scheme does, as arrays to draw: measured through the two contracts of `base.py`.
 
 So every scheme, layout and scaling is drawn as it is used, `at` given positions [T], or at n of
-them, 0 .. n-1; Shaw's tables alone have lines of their own. Arrays are float64.
+them, 0 .. n-1; only Shaw's tables have code of their own. Arrays are float64.
 """
 
 import copy
@@ -43,7 +43,7 @@ def _whole(at: int | Tensor) -> Tensor:
 class Scheme:
     """A position scheme to draw, in a model of this shape; `about` ends titles (run and epoch).
 
-    Arrays come by side or by stack, once under "" where both have the same; none where nothing is.
+    Arrays come by side or by stack, once under "" if both have the same; none if there is nothing.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Scheme:
         return self.name if self.state == "fixed" else f"{self.name}, {self.state}"
 
     def references(self) -> list["Scheme"]:
-        """What trained vectors are compared with: the same before training, and sinusoids."""
+        """References for trained vectors: the same before training, and sinusoids."""
         found = []
         if self.state == "trained":
             found.append(fresh_scheme(self.name, self.model))
@@ -74,14 +74,14 @@ class Scheme:
         return found
 
     def n_positions(self, wanted: int | None, default: int) -> int:
-        """`wanted`, or `default` as far as positions are known. Raises UserError for too many."""
+        """`wanted`, or `default` cut to the known positions. Raises UserError for too many."""
         known = least(*map(self.module.max_length, SIDES))
         if known is not None and wanted is not None and wanted > known:
             raise UserError(f"--positions {wanted}: the {self.name} encoding has {known}")
         return wanted or min(default, known or default)
 
     def positions(self, side: Side, n: int) -> Tensor:
-        """Where n tokens stand outside of training, [n]: `randomized` leaves gaps."""
+        """The positions of n tokens outside training, [n]: `randomized` leaves gaps."""
         return self.module.positions(side, 0, n, torch.device("cpu"))
 
     @torch.inference_mode()
@@ -108,7 +108,7 @@ class Scheme:
         return self.model.n_decoder_layers if stack == "decoder" else self.model.n_encoder_layers
 
     def layers(self, stack: str) -> list[AttentionPosition]:
-        """The module of each layer of a stack; a single one where all layers share it."""
+        """The module of each layer of a stack; a single one if all layers share it."""
         modules = [self.attention(stack, layer) for layer in range(self.depth(stack))]
         return modules[:1] if len(set(modules)) == 1 else modules
 
@@ -149,7 +149,7 @@ class Scheme:
         return found
 
     def decided_by(self, cause: Cause, at: Mapping[str, int | Tensor] | None = None) -> str:
-        """Where the cause acts, `beyond`: "the encoder (layers 2, 3) and the decoder", or ""."""
+        """Where the cause of `beyond` acts: "the encoder (layers 2, 3) and the decoder", or ""."""
         named, few = [], self.n_positions(None, 8)
         for stack in STACKS:
             layers = self.beyond(stack, few if at is None else at[stack])[cause]
@@ -160,7 +160,7 @@ class Scheme:
         return " and ".join(named)
 
     def reservations(self, n: int) -> str:
-        """What else has a say in how n positions turn: the end of a title."""
+        """What else decides how n positions turn: the end of a title."""
         words = self.decided_by("words")
         length = self.decided_by("length", dict.fromkeys(STACKS, n))
         found = [f" (words have a say in {words})"] * bool(words)
@@ -169,7 +169,7 @@ class Scheme:
 
     @property
     def elsewhere(self) -> str:
-        """What it does beside adding to embeddings and turning by position: the end of a line."""
+        """What it does besides adding to embeddings and turning by position: the end of a line."""
         biased, by_words = self.biases(self.n_positions(None, 8)), self.decided_by("words")
         hints = ["; `bias` draws what it adds to the logits"] * bool(biased)
         hints += [f"; what it does in {by_words} depends on the words too"] * bool(by_words)
@@ -201,15 +201,15 @@ class Scheme:
     def _turned(self, module: AttentionPosition, positions: Tensor, role: Role) -> np.ndarray:
         """The planes of one layer that turn, [H,T,P].
 
-        They are found by trying, so that any layout of pairs will do: dimension a turns into
-        dimension b. They are ordered by their first dimension, which is from fast to slow.
+        They are found by trial, so that any layout of pairs works: dimension a turns into dimension
+        b. They are ordered by their first dimension, that is from fast to slow.
         """
         size = self.model.head_dim
-        if module.widening > 1:  # no turn of planes
+        if module.widening > 1:  # not a turn of planes
             return np.empty((self.model.n_heads, len(positions), 0))
         basis = torch.eye(size, dtype=torch.float64)[:, None, None, :]
         basis = basis.expand(-1, self.model.n_heads, 1, -1)
-        # One position on from 0: no frequency of a RoPE makes this a whole or half turn.
+        # Position 1: no frequency of a RoPE makes this a whole or half turn.
         images = module.rotate(basis, torch.tensor([1]), role)[:, :, 0].abs().sum(1)  # [from,to]
         strength, partner = images.fill_diagonal_(0).max(1)
         first = [a for a in range(size) if strength[a] > 0 and a < partner[a]]
@@ -224,8 +224,7 @@ class Scheme:
 
         In the first head of the first layer that turns. For a rotation by frequencies w_i this is
         the mean of cos(k w_i), as for any q = k with equally strong pairs; with the magnitudes of
-        YaRN and xPos. Terms that the scheme adds to the logits because of q and k count too; a bias
-        does not.
+        YaRN and xPos. Terms of the logits that depend on q and k count too; a bias does not.
         """
         module, positions = self.attention(stack, self.turning(stack)), torch.arange(n)
         ones = torch.ones(1, self.model.n_heads, n, self.model.head_dim, dtype=torch.float64)
@@ -273,7 +272,7 @@ class Scheme:
 
     @torch.inference_mode()
     def encoded(self, ids: np.ndarray) -> np.ndarray:
-        """What an encoder with random weights makes of tokens [T], the same each time: [T,D]."""
+        """The output of an encoder with random weights for tokens [T], always the same: [T,D]."""
         scheme, positions = copy.deepcopy(self.module).double(), self.positions("source", len(ids))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -305,7 +304,7 @@ class Scheme:
 
 
 def fresh_scheme(name: str, model: ModelConfig) -> Scheme:
-    """The scheme of model.position as a training begins with it, the same each time.
+    """The scheme of model.position at the start of a training, always the same.
 
     The caller's random state stays as it is.
     """

@@ -1,12 +1,12 @@
-"""Text in figures: any string as it is, measured before it is placed."""
+"""Text in figures: any string, shown literally and measured before it is placed."""
 
 import textwrap
 
-MOST_TOKENS = 512  # of each side of an attention map: more cannot be read
+MOST_TOKENS = 512  # of each side of an attention map: more would be illegible
 
 
 def _fonts() -> list[str]:
-    """Their files, as matplotlib draws: a glyph is of the first of `font.family` that has it."""
+    """Font files in matplotlib's order: a glyph is from the first of `font.family` that has it."""
     from matplotlib import rcParams
     from matplotlib.font_manager import FontProperties, findfont
 
@@ -16,9 +16,9 @@ def _fonts() -> list[str]:
 def visible(text: str, limit: int | None = None) -> str:
     """The text as it can be drawn: on one line, with U+XXXX where no font has a glyph.
 
-    A missing glyph would be a box like any other, and a warning. SentencePiece's ▁ becomes _: in
-    DejaVu Sans it hangs below the line and pushes upright labels out of their column. Spaces
-    alone become visible. limit: the most characters; an ellipsis ends what is longer.
+    A missing glyph would be a box like any other, with a warning. SentencePiece's ▁ becomes _: in
+    DejaVu Sans it hangs below the line and pushes upright labels out of their column. A text of
+    spaces alone becomes visible. limit: the most characters; longer text ends in an ellipsis.
     """
     escapes = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "▁": "_"}
     if text.isspace():
@@ -35,7 +35,7 @@ def visible(text: str, limit: int | None = None) -> str:
 
 
 def width_of(text: str, size: float) -> float:
-    """Inches that a line of (visible) text takes at this font size."""
+    """The width in inches of a line of (visible) text at this font size."""
     from matplotlib.font_manager import get_font
 
     font = get_font(_fonts())
@@ -45,7 +45,7 @@ def width_of(text: str, size: float) -> float:
 
 
 def wrap(text: str, size: float, width: float) -> list[str]:
-    """As few lines of at most `width` inches as will do, evenly filled; a longer word is broken."""
+    """The fewest lines of at most `width` inches, evenly filled; a longer word is broken."""
     text = visible(text)
     lines, n, most = [text], len(text), len(text)
     if n > 1 and width_of(text, size) > width:

@@ -1,1 +1,1 @@
-"""The page and the interface for programs: requests in, translations out, many at a time."""
+"""The server: a page and an interface for programs; translates many requests at a time."""

@@ -1,4 +1,4 @@
-"""The interface for programs, after LibreTranslate's, and the page's files, as one ASGI app."""
+"""One ASGI app: the interface for programs, after LibreTranslate's, and the page's files."""
 
 import asyncio
 import itertools
@@ -25,25 +25,25 @@ from utils.errors import UserError
 
 PAGE = {"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css"}
 LANGUAGES = {"fr": "French", "en": "English", "de": "German", "nl": "Dutch", "es": "Spanish"}
-GONE = 499  # nobody hears it; for the counts
+GONE = 499  # the client has gone; only for the counts
 MOST_ALTERNATIVES = 16
-# Bytes of a body that is too large: a client that is answered while it sends may miss the answer.
+# Bytes to read of a body that is too large: a client answered while it sends may miss the answer.
 MOST_DISCARDED = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may ask for."""
+    """Limits of requests and batches."""
 
     max_batch: int  # sentences searched at once
-    max_wait: float  # seconds that the first of a batch waits for others
+    max_wait: float  # seconds that a batch's first waits for others
     max_waiting: int  # lines; more are refused with 503
     max_chars: int  # of a request's texts together
     timeout: float  # seconds
 
     @property
     def max_body(self) -> int:
-        """Bytes: JSON writes a character as twelve at most."""
+        """Bytes: JSON takes at most twelve for a character."""
         return 12 * self.max_chars + 4096
 
 
@@ -54,11 +54,11 @@ def build_app(
     hosts: Sequence[str] = ("*",),
     origins: Sequence[str] = (),
 ) -> Starlette:
-    """An app that translates with `models`, by name, the first where none is named.
+    """An app that translates with `models`, by name; the first is the default.
 
     Args:
-        hosts: what a request's Host header may be, which keeps other sites' names for this machine
-            out ("DNS rebinding").
+        hosts: the allowed Host headers, against other sites' names for this machine ("DNS
+            rebinding").
         origins: the sites whose scripts may read the answers (CORS).
     """
     service = Service(models, limits)
@@ -91,7 +91,7 @@ def build_app(
 
 
 class Service:
-    """The answers, each a method of a request."""
+    """The answers: a method for each kind of request."""
 
     def __init__(self, models: Mapping[str, Served], limits: Limits) -> None:
         self.models, self.limits = models, limits
@@ -110,7 +110,7 @@ class Service:
     async def translate(self, request: Request) -> Response:
         """q, a text or a list of texts -> translatedText, alternatives; `details`: with scores.
 
-        `prefix`, as many texts, says how the translations begin, line by line.
+        `prefix`, as many texts, gives the beginnings of the translations, line by line.
         """
         asked = await self._asked(request)
         name, several = self._model_for(asked), isinstance(asked.get("q"), list)
@@ -119,7 +119,7 @@ class Service:
             raise HTTPException(400, f"format {asked['format']!r}: only text is known here")
         n_more = as_count(asked, "alternatives", MOST_ALTERNATIVES)
         detailed = as_flag(asked, "details")
-        # As in inference.py a line is a sentence; a blank one gives a blank one.
+        # As in inference.py a line is a sentence; a blank line gives a blank line.
         lines = [text.split("\n") for text in texts]
         begun = [""] * len(texts)
         if asked.get("prefix", "") != "":
@@ -149,7 +149,7 @@ class Service:
         return JSONResponse(answer)
 
     async def detect(self, request: Request) -> Response:
-        """q, a text -> the languages of the models, of which none is detected."""
+        """q, a text -> the languages of the models; nothing is detected."""
         as_texts(await self._asked(request), "q")
         sources = dict.fromkeys(model.src_lang for model in self.models.values())
         return JSONResponse([undetected(code) for code in sources])
@@ -175,12 +175,12 @@ class Service:
         self.models[name].require_short(text, most=MOST_SHOWN)
         task = Task(name, "explore", text=text)
         [found] = await self._in_time(request, task, [text])
-        # What else it may do the page says itself, by the checksums of its script and its style.
+        # The page sets the rest of the policy, by the checksums of its script and its style.
         headers = {"Content-Security-Policy": "frame-ancestors 'none'"}
         return Response(found, media_type="text/html", headers=headers)
 
     async def languages(self, request: Request) -> Response:
-        """The languages of the models, and into which each is translated."""
+        """The languages of the models, and the target languages of each."""
         pairs = {(model.src_lang, model.tgt_lang) for model in self.models.values()}
         codes = sorted({code for pair in pairs for code in pair})
         into = {code: sorted(tgt for src, tgt in pairs if src == code) for code in codes}
@@ -188,7 +188,7 @@ class Service:
         return JSONResponse(named)
 
     async def names(self, request: Request) -> Response:
-        """What the page offers for choice."""
+        """The choices that the page offers."""
         shown = [
             {
                 "name": name,
@@ -210,7 +210,7 @@ class Service:
         return Response(self.measures.text(), media_type="text/plain; version=0.0.4")
 
     async def file(self, request: Request) -> Response:
-        """A file of the page; there are no others."""
+        """A file of the page; no other file is served."""
         path = request.url.path
         name = "page.html" if path == "/" else path.removeprefix("/")
         text = (Path(__file__).parent / name).read_bytes()
@@ -223,7 +223,7 @@ class Service:
     # ------------------------------------------------------------------------------------ limits
 
     async def _asked(self, request: Request) -> Mapping[str, Any]:
-        """The body, JSON or a form as clients send it. Raises HTTPException."""
+        """The body, as JSON or a form. Raises HTTPException."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         most = self.limits.max_body
         body, n_bytes = b"", 0
@@ -254,9 +254,9 @@ class Service:
         return {key: value for key, value in asked.items() if value is not None}
 
     def _model_for(self, asked: Mapping[str, Any]) -> str:
-        """The model that is named, or the first between the languages that are."""
+        """The named model, or the first for the named languages."""
         name, source = asked.get("model"), asked.get("source", "auto")
-        if name is not None and name not in list(self.models):  # it may be anything
+        if name is not None and name not in list(self.models):  # it may be unhashable
             allowed = ", ".join(self.models)
             raise HTTPException(400, f"model {name!r} is not here; there are: {allowed}")
         able = self.models if name is None else {name: self.models[name]}
@@ -270,14 +270,14 @@ class Service:
         raise HTTPException(400, f"{said}: {where}; there is: {', '.join(pairs)}")
 
     def _bound(self, texts: Sequence[str], n_lines: int) -> None:
-        """Raises HTTPException for more than one request may hold."""
+        """Raises HTTPException for more text than one request may have."""
         if (n := sum(map(len, texts))) > (most := self.limits.max_chars):
             raise HTTPException(413, f"{n:,} characters: at most {most:,} in a request")
         if n_lines > (most := self.limits.max_waiting):
             raise HTTPException(413, f"{n_lines:,} lines: at most {most:,} in a request")
 
     async def _in_time(self, request: Request, task: Task, items: Sequence[Any]) -> list[Any]:
-        """A result for each item; cancelled where the client goes away or the time is over."""
+        """A result for each item; cancelled if the client goes away or time runs out."""
         work = asyncio.ensure_future(self.batcher.submit(task, items))
         gone = asyncio.ensure_future(_going(request))
         timeout = self.limits.timeout
@@ -294,7 +294,7 @@ class Service:
 
 
 def undetected(code: str) -> dict[str, Any]:
-    """As LibreTranslate writes a language that it only supposes."""
+    """A language without detection, in LibreTranslate's form."""
     return {"language": code, "confidence": 0}
 
 
@@ -329,11 +329,11 @@ def paired(texts: list[list[str]], prefixes: list[str]) -> list[tuple[str, str]]
     return pairs
 
 
-YES = ("true", "1", "on")  # "on" is what a form's checkbox says
+YES = ("true", "1", "on")  # a form's checkbox sends "on"
 
 
 def as_flag(asked: Mapping[str, Any], key: str) -> bool:
-    """Whether something is asked for: in JSON, or as the word in a form. Raises HTTPException."""
+    """A flag of a request, as JSON or as a word in a form. Raises HTTPException."""
     given = asked.get(key)
     word = "false" if given in (None, "") else str(given).lower()
     if word not in (*YES, "false", "0", "off"):
@@ -342,7 +342,7 @@ def as_flag(asked: Mapping[str, Any], key: str) -> bool:
 
 
 def _joined(lines: Sequence[Sequence[Mapping[str, Any]]], n: int) -> list[dict[str, Any]]:
-    """The n best of a text from those of its lines: the best lines together, the second, ..."""
+    """The n best of a text from those of its lines: all best lines joined, all second, ..."""
     ranks = min((len(line) for line in lines if line), default=1)
     return [
         {
@@ -354,7 +354,7 @@ def _joined(lines: Sequence[Sequence[Mapping[str, Any]]], n: int) -> list[dict[s
 
 
 async def _going(request: Request) -> None:
-    """Waits for the client to go away; to be called when the body, if any, was read."""
+    """Wait for the client to go away; call it after the body, if any, was read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -1,4 +1,4 @@
-"""What is asked for together is computed together: batches of what waits, in its order."""
+"""Batches of waiting requests, in order: those that come together are computed together."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,12 @@ from models.linear import weights_fixed
 
 
 class Full(Exception):
-    """More is waiting than is taken."""
+    """More is waiting than allowed."""
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """An item that waits, with what is to be done with it."""
+    """A waiting item, and what is to be done with it."""
 
     key: Hashable
     item: Any
@@ -31,26 +31,26 @@ class Job:
 class Batcher:
     """Hands items of equal keys to `work`, up to max_batch at once, in one thread.
 
-    A batch begins when it is full or its first item has waited for max_wait seconds; what comes
-    while another batch is at work waits for its end. An item whose request was cancelled, or has
-    failed, is left out. Where a batch fails, each of its items is tried alone, so that none fails
-    for another.
+    A batch starts when it is full or its first item has waited for max_wait seconds. Items that
+    come during a batch wait for its end. An item whose request was cancelled, or has failed, is
+    left out. If a batch fails, each of its items is tried alone, so that none fails because of
+    another.
     """
 
     work: Callable[[Any, list[Any]], Sequence[Any]]  # (key, items) -> a result for each
     max_batch: int
     max_wait: float
     max_waiting: int  # items; `submit` raises Full beyond
-    watch: Callable[[int, float], Any] = lambda size, seconds: None  # told of each batch
+    watch: Callable[[int, float], Any] = lambda size, seconds: None  # called for each batch
     _waiting: deque[Job] = field(default_factory=deque, init=False)
     _came: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __len__(self) -> int:
-        """How many items wait."""
+        """The number of waiting items."""
         return sum(not job.found.done() for job in self._waiting)
 
     async def submit(self, key: Hashable, items: Sequence[Any]) -> list[Any]:
-        """A result for each item. Raises Full at once, and what `work` raises of an item."""
+        """A result for each item. Raises Full at once, and what `work` raises for an item."""
         if len(self) + len(items) > self.max_waiting:
             raise Full
         loop = asyncio.get_running_loop()
@@ -59,16 +59,16 @@ class Batcher:
         self._came.set()
         try:
             return list(await asyncio.gather(*(job.found for job in jobs)))
-        finally:  # where one has failed nobody waits for the others
+        finally:  # if one has failed, nobody waits for the others
             for job in jobs:
                 job.found.cancel()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Within it batches are made; what is under way at its end is finished."""
+        """A scope in which batches are made; a batch under way at its end is finished."""
         fixed = contextlib.ExitStack()
         with ThreadPoolExecutor(1) as thread:
-            # The scope is the thread's, for as long as it lives: the weights do not change.
+            # A scope of the thread, for its whole life: the weights do not change.
             thread.submit(fixed.enter_context, weights_fixed())
             task = asyncio.create_task(self._make_batches(thread))
             try:
@@ -96,17 +96,17 @@ class Batcher:
             self._waiting = deque(job for job in self._waiting if job not in taken)
             begun = time.monotonic()
             await loop.run_in_executor(thread, self._compute, loop, batch)
-            await asyncio.sleep(0)  # a request of which one has failed lets go of the others first
+            await asyncio.sleep(0)  # a request with a failed item first cancels its others
             self.watch(len(batch), time.monotonic() - begun)
 
     def _next(self) -> list[Job]:
-        """The longest waiting item that is still wanted, and those that can go with it."""
+        """The item that has waited longest and is still wanted, and those to go with it."""
         self._waiting = deque(job for job in self._waiting if not job.found.done())
         fitting = (job for job in self._waiting if job.key == self._waiting[0].key)
         return list(itertools.islice(fitting, self.max_batch))
 
     def _compute(self, loop: asyncio.AbstractEventLoop, batch: list[Job]) -> None:
-        """In the thread: compute a batch and give each job what it asked for."""
+        """In the thread: compute a batch and give each job its result."""
         try:
             results = self.work(batch[0].key, [job.item for job in batch])
         except Exception as error:

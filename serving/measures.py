@@ -1,4 +1,4 @@
-"""Around every request: what it counts for, the headers that guard the page, errors untold."""
+"""Around every request: its counts, headers that protect the page, and errors without details."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
-# Nothing of another host, nothing inline.
+# Nothing from another host, nothing inline.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
 POLICY += "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
@@ -40,12 +40,12 @@ class Measures:
         self.busy.inc(seconds)
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format."""
+        """All counts and times in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 class Watched:
-    """Middleware: measures requests, guards answers, and tells an error without its trace."""
+    """Middleware: measures requests, guards answers, and reports an error without its trace."""
 
     def __init__(self, app: ASGIApp, measures: Measures, paths: Sequence[str]) -> None:
         self.app, self.measures, self.paths = app, measures, set(paths)

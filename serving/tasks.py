@@ -1,4 +1,4 @@
-"""What a served model is asked to do: to translate, to align words, to show a sentence."""
+"""The tasks of a served model: to translate, to align words, to explore a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ MOST_SHOWN = 128  # in the explorer, whose page grows with their square
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is done, and how. Items of equal tasks are computed together."""
+    """What to do, and how. Items of equal tasks are computed together."""
 
     model: str
     kind: Literal["translate", "align", "explore"]
     search: str = "beam"
     n_best: int = 1
-    text: str = ""  # to explore: a page takes long, and is made alone
+    text: str = ""  # to explore: a page takes long, so each is a task of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model, as it translates."""
+    """A model that is served."""
 
     loaded: LoadedRun
     translator: Translator
@@ -53,7 +53,7 @@ class Served:
     def require_short(
         self, *texts: str, most: int = MOST_TOKENS, prefix: str = "", number: int = 0
     ) -> None:
-        """Raises UserError for a text of more tokens than one sentence may have, or the prefix.
+        """Raises UserError for a text or a prefix of more tokens than one sentence may have.
 
         number: of the prefix, from 0.
         """
@@ -64,7 +64,7 @@ class Served:
             self.translator.prefix_ids([prefix], [ids], self.translator.decode, [number])
 
     def do(self, task: Task, items: Sequence[Any]) -> list[Any]:
-        """Of a sentence and a prefix hypotheses, of a sentence its page, of a pair linked words."""
+        """Hypotheses for a sentence and prefix, a page for a sentence, linked words for a pair."""
         if task.kind == "explore":
             return [page([trace(self.loaded, self.translator, text)]) for text in items]
         if task.kind == "align":
@@ -73,13 +73,13 @@ class Served:
             return [{"src": each.src, "tgt": each.tgt, "pairs": each.links} for each in linked]
         decode = self.translator.decode
         n_best = task.n_best if task.search == "sample" else min(task.n_best, decode.beam_size)
-        if decode.mbr:  # all are compared to find the best
+        if decode.mbr:  # it compares all to find the best
             n_best = decode.n_best
         texts, prefixes = map(list, zip(*items))
         found = self.translator.translate(texts, search=task.search, n_best=n_best, prefix=prefixes)
         answers = []
         for each in found:
-            scores: dict[str, float] = {}  # of those that spell the same in other pieces the best
+            scores: dict[str, float] = {}  # the best of those with the same text in other pieces
             for h in each.hypotheses[: task.n_best]:
                 scores.setdefault(as_line(h.text), h.score)
             answers.append([{"text": text, "score": score} for text, score in scores.items()])

@@ -1,4 +1,4 @@
-"""The protocol of every tokenizer; nothing else in the project knows how text becomes ids."""
+"""The protocol of every tokenizer; nothing else in the project turns text into ids."""
 
 import json
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ KIND_FILE = "tokenizer_kind.json"
 class BaseTokenizer(ABC):
     """Text to ids and back, for a source and a target language.
 
-    Encoded sequences end in eos_id and have no start id: the model's input is `[bos_id] +
+    Encoded sequences end in eos_id and have no start id: the decoder's input is `[bos_id] +
     tgt[:-1]`. No order of ids is assumed: Marian's pad_id is the last id, its eos_id often 0.
     """
 
@@ -45,14 +45,14 @@ class BaseTokenizer(ABC):
 
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
-        """What a saved folder holds, by name: enough for the ids of every text."""
+        """The files of a saved folder, by name: enough to encode any text."""
 
     @abstractmethod
     def fingerprint(self) -> str:
         """A hash of everything that decides the ids: same fingerprint, same ids for every text."""
 
     def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces behind target ids: those of source ids where the vocabulary is shared."""
+        """The pieces behind target ids; as for source ids where the vocabulary is shared."""
         return self.src_pieces(ids)
 
     def encode_src(self, text: str) -> list[int]:
@@ -80,7 +80,7 @@ class BaseTokenizer(ABC):
 
 
 def require_unicode(texts: Sequence[str]) -> None:
-    """Raises UserError for lone surrogates: what Python makes of input bytes that are not UTF-8."""
+    """Raises UserError for lone surrogates, which Python makes of input that is not UTF-8."""
     for text in texts:
         try:
             text.encode()

@@ -1,4 +1,4 @@
-"""The configured tokenizer: trained, fetched or taken for a new run, loaded from a finished one."""
+"""The configured tokenizer: trained, fetched or copied for a new run, or loaded from a run."""
 
 import json
 import os
@@ -21,9 +21,9 @@ LOADERS: dict[str, Callable[[Path], BaseTokenizer]] = {
 def build_tokenizer(
     config: TokenizerConfig, texts: Callable[[], Iterable[str]], *, src_lang: str, tgt_lang: str
 ) -> BaseTokenizer:
-    """The tokenizer of a new run. Raises UserError where it cannot be trained or had.
+    """The tokenizer of a new run. Raises UserError where it cannot be trained or found.
 
-    `texts` gives the training texts of both languages; called only where it is trained.
+    `texts` gives the training texts of both languages; it is called only for training.
     """
     if isinstance(config, Subword):
         return SubwordTokenizer.train(texts(), config)
@@ -33,7 +33,7 @@ def build_tokenizer(
 
 
 def build_sampler(config: TokenizerConfig, tokenizer: BaseTokenizer) -> Sampler | None:
-    """The random segmentations of training, where the config asks for them.
+    """The random segmentations of training, if the config asks for them.
 
     Raises ConfigError where the tokenizer has none of this strength.
     """
@@ -46,7 +46,7 @@ def build_sampler(config: TokenizerConfig, tokenizer: BaseTokenizer) -> Sampler 
 
 
 def require_fit(tokenizer: BaseTokenizer, config: Config, *, name: str) -> None:
-    """Raises UserError where the tokenizer of another run, `name`, is of no use to this one."""
+    """Raises UserError where the tokenizer of another run, `name`, does not fit this one."""
     data = config.data
     if isinstance(tokenizer, FrEnTokenizer):
         tokenizer.require_direction(data.src_lang, data.tgt_lang, name=name)
@@ -57,7 +57,7 @@ def require_fit(tokenizer: BaseTokenizer, config: Config, *, name: str) -> None:
 
 
 def load_tokenizer(folder: Path) -> BaseTokenizer:
-    """What `save(folder)` wrote. Raises UserError where it is missing, incomplete or changed."""
+    """Load what `save(folder)` wrote. Raises UserError if it is missing, incomplete or changed."""
     where = f"the tokenizer in {str(folder)!r}"
     if not folder.is_dir():
         raise UserError(f"no tokenizer folder {str(folder)!r}: give that of the training run")
@@ -76,7 +76,7 @@ def load_tokenizer(folder: Path) -> BaseTokenizer:
 
 
 def load_saved(path: str) -> BaseTokenizer:
-    """That of a run's folder, or of its tokenizer/. Raises UserError naming tokenizer.path."""
+    """Load it from a run's folder or its tokenizer/. Raises UserError naming tokenizer.path."""
     given = Path(os.path.expanduser(path))
     there = [each for each in (given / "tokenizer", given) if (each / KIND_FILE).is_file()]
     if not there:

@@ -27,9 +27,9 @@ _ENCODING = threading.Lock()
 class FrEnTokenizer(BaseTokenizer):
     """Marian's two SentencePiece models, one for each language, over one vocabulary or two.
 
-    Two vocabularies have the same ids of pad, eos and unk, or are refused.
-    Marian's vocabularies have no start piece: decoding starts from pad, so bos_id == pad_id, and a
-    padding mask over `[bos_id] + tgt[:-1]` must never be made by comparing it with pad_id.
+    Two vocabularies must have the same ids of pad, eos and unk.
+    Marian's vocabularies have no start piece: decoding starts from pad, so bos_id == pad_id. Never
+    make a padding mask over `[bos_id] + tgt[:-1]` by comparing it with pad_id.
 
     Special pieces written in the text ("</s>") are plain text. Characters outside the vocabulary
     become unk_id; SentencePiece's normalisation (NFKC, single spaces) is not undone by decoding.
@@ -39,7 +39,7 @@ class FrEnTokenizer(BaseTokenizer):
 
     def __init__(self, folder: Path) -> None:
         """Read a folder with REQUIRED_FILES. Raises UserError where one is missing or damaged."""
-        # Kept in memory: the run's copy is what was loaded, even if the source goes away.
+        # Kept in memory: the run's copy is what was loaded, even if the source disappears.
         there = (name for name in REQUIRED_FILES + OPTIONAL_FILES if (folder / name).is_file())
         self._files = {name: (folder / name).read_bytes() for name in there}
         missing = [name for name in REQUIRED_FILES if name not in self._files]
@@ -52,7 +52,7 @@ class FrEnTokenizer(BaseTokenizer):
 
         try:
             with warnings.catch_warnings():
-                # Its normaliser is not part of encoding.
+                # sacremoses is its normaliser, which is not part of encoding.
                 warnings.filterwarnings("ignore", message=".*sacremoses")
                 marian = MarianTokenizer.from_pretrained(str(folder), local_files_only=True)
         except Exception as error:  # json, sentencepiece and transformers raise their own kinds
@@ -74,7 +74,7 @@ class FrEnTokenizer(BaseTokenizer):
                     f"in vocab.json it is {source[piece]}; vocabularies that differ there cannot "
                     "be used"
                 )
-        marian.model_max_length = 10**9  # lengths are the data's business: no warnings from here
+        marian.model_max_length = 10**9  # no warnings: the data limits lengths
         self._marian = marian
         said = marian.source_lang, marian.target_lang
         self.src_lang, self.tgt_lang = (each if isinstance(each, str) else None for each in said)
@@ -93,11 +93,10 @@ class FrEnTokenizer(BaseTokenizer):
     def from_pretrained(
         cls, name_or_path: str, *, src_lang: str | None = None, tgt_lang: str | None = None
     ) -> Self:
-        """A local folder, or a name on the hub: from its cache if it is there, else downloaded.
+        """Load a local folder, or a name on the hub from its cache or, failing that, by download.
 
-        Raises UserError where it cannot be had (within seconds where there is no network), or where
-        its files say that it is for another direction than src_lang -> tgt_lang, or tokens were
-        added.
+        Raises UserError where it is not available (within seconds without network), where its files
+        are for another direction than src_lang -> tgt_lang, or where tokens were added.
         """
         folder = Path(name_or_path).expanduser()
         if not folder.is_dir():
@@ -114,13 +113,13 @@ class FrEnTokenizer(BaseTokenizer):
         return tokenizer
 
     def require_none_added(self, name: str) -> None:
-        """Raises UserError for tokens that it has beside SentencePiece's: here they are text."""
+        """Raises UserError for tokens beside SentencePiece's, which would be text here."""
         if self._added:
             told = "tokens were added to this tokenizer, and would be split into pieces here"
             raise UserError(f"{name}: {told} ({', '.join(self._added[:5])}): give it without them")
 
     def require_direction(self, src_lang: str | None, tgt_lang: str | None, *, name: str) -> None:
-        """Raises UserError where its files say that it is for another direction of translation."""
+        """Raises UserError where its files name another direction of translation."""
         wanted, found = (src_lang, tgt_lang), (self.src_lang, self.tgt_lang)
         # Only two-letter codes are compared: some models say "fra", "eng" or a group of languages.
         comparable = all(code is not None and len(code) == 2 for code in wanted + found)
@@ -156,7 +155,7 @@ class FrEnTokenizer(BaseTokenizer):
         return list(self._marian.convert_ids_to_tokens(list(ids)))
 
     def files(self) -> Mapping[str, bytes]:
-        """The files that it was read from, so that the run needs neither hub nor source folder."""
+        """The files it was read from, so that the run needs neither hub nor source folder."""
         return self._files
 
     def fingerprint(self) -> str:
@@ -170,6 +169,6 @@ def _has_two(files: Mapping[str, bytes]) -> bool:
     """Whether the tokenizer's configuration says that there are two vocabularies."""
     try:
         said = json.loads(files.get("tokenizer_config.json", b"{}"))
-    except (ValueError, RecursionError):  # which the reader of the folder tells
+    except (ValueError, RecursionError):  # reported by the reader of the folder
         return False
     return isinstance(said, dict) and bool(said.get("separate_vocabs"))

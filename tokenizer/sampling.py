@@ -1,7 +1,7 @@
 """Segmentations drawn at random: BPE-dropout, and sampling from a unigram model.
 
-Both work on one word at a time, as the pre-tokenizer cuts it off, and take their randomness from
-numbers handed in, so that a draw can be repeated. Where draws lead is remembered for each word.
+Both work on one word at a time, as cut by the pre-tokenizer. Their randomness comes from numbers
+handed in, so that a draw can be repeated. The results of draws are remembered for each word.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 
 REMEMBERED = 300_000  # states of words: some hundred bytes each
 LATTICES = 50_000  # of words: some thousand bytes each
-# An unknown character scores so much below the worst piece, as it does without sampling.
+# An unknown character scores this much below the worst piece, as without sampling.
 UNKNOWN_PENALTY = 10.0
 
 Ids = tuple[int, ...]
@@ -25,7 +25,7 @@ Sampler = Callable[[str, np.random.Generator], list[int]]  # a text to ids that 
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """A word half merged: its ids, the places of possible merges (best first), where they lead."""
+    """A partly merged word: its ids, the places of possible merges (best first), their results."""
 
     ids: Ids
     places: list[int]
@@ -36,9 +36,9 @@ class _State:
 class BpeDropout:
     """BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
-    At each step every possible merge is left out with a probability of its own draw, and the best
-    of the rest is done; the word is finished when none is left. The best that remains is number k
-    (from 0) with probability p^k (1 - p), so that one geometric draw a step stands for all of them.
+    At each step every possible merge is left out independently with probability p, and the best of
+    the rest is done; the word is finished when none is left. The best that remains is number k
+    (from 0) with probability p^k (1 - p), so that one geometric draw replaces all draws of a step.
     """
 
     spell: Spell
@@ -51,7 +51,7 @@ class BpeDropout:
         self._room = REMEMBERED
 
     def draws(self, n: int, rng: np.random.Generator) -> list[int]:
-        """How many merges in turn are left out: k with probability p^k (1 - p)."""
+        """The number of merges to leave out at each step: k with probability p^k (1 - p)."""
         left_out = np.floor(np.log1p(-rng.random(n)) / math.log(self.probability))
         return left_out.astype(np.int64).tolist()
 
@@ -69,13 +69,13 @@ class BpeDropout:
         return state.ids
 
     def _follow(self, state: _State, k: int) -> _State:
-        """The state after merge number k of `state`."""
+        """The state after merge k of `state`."""
         ids, place = state.ids, state.places[k]
         _, merged = self.merges[ids[place], ids[place + 1]]
         return self._state((*ids[:place], merged, *ids[place + 2 :]), state.following, k)
 
     def _state(self, ids: Ids, known: dict[Any, _State], key: str | int) -> _State:
-        """A new state, remembered where there is room: the merge learned first, then the left."""
+        """A new state, remembered if there is room; merges sorted by rank, then from the left."""
         pairs = enumerate(zip(ids, ids[1:]))
         found = [(self.merges[pair][0], i) for i, pair in pairs if pair in self.merges]
         state = _State(ids, [i for _, i in sorted(found)])
@@ -85,15 +85,15 @@ class BpeDropout:
         return state
 
 
-# The pieces that end at one place of a word: cumulative probabilities, where each begins, its ids.
+# The pieces that end at one place of a word: cumulative probabilities, starts and ids.
 _Edges = tuple[list[float], Sequence[int], Sequence[Ids]]
 
 
 @dataclass(eq=False)
 class UnigramSampling:
-    """A segmentation x of a word with probability proportional to P(x)^alpha (Kudo 2018, 3.2).
+    """Draws a segmentation x of a word with probability ~ P(x)^alpha (Kudo 2018, 3.2).
 
-    Drawn exactly: filtered forwards over the lattice of all segmentations, sampled backwards.
+    Exact: forward filtering over the lattice of all segmentations, then backward sampling.
     """
 
     spell: Spell
@@ -127,7 +127,7 @@ class UnigramSampling:
         return _fused([i for part in reversed(parts) for i in part], self.unk_id)
 
     def _lattice(self, word: str) -> list[_Edges]:
-        forward = [0.0]  # log of the summed weights of all segmentations of word[:end]
+        forward = [0.0]  # log of the summed weights of the segmentations of word[:end]
         lattice: list[_Edges] = []
         for end in range(1, len(word) + 1):
             found = [
@@ -139,13 +139,13 @@ class UnigramSampling:
             weights = np.exp([weight - highest for weight, _, _ in found])
             forward.append(highest + math.log(weights.sum()))
             cumulative = (weights.cumsum() / weights.sum()).tolist()
-            cumulative[-1] = 1.0  # whatever was rounded away
+            cumulative[-1] = 1.0  # despite rounding
             _, starts, ids = zip(*found)
             lattice.append((cumulative, starts, ids))
         return lattice
 
     def _edge(self, piece: str) -> list[tuple[float, Ids]]:
-        """Score and ids of a piece or an unknown character; nothing for any other string."""
+        """Score and ids of a piece or an unknown character; empty for any other string."""
         if piece in self.pieces:
             i, score = self.pieces[piece]
             return [(score, (i,))]
@@ -153,7 +153,7 @@ class UnigramSampling:
 
 
 def _fused(ids: list[int], unk_id: int) -> Ids:
-    """A run of unknown ids as one, as the deterministic path has it."""
+    """Fuse each run of unknown ids into one, as the deterministic path does."""
     if unk_id not in ids:
         return tuple(ids)
     return tuple(i for key, run in groupby(ids) for i in ([key] if key == unk_id else run))

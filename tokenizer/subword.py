@@ -34,33 +34,33 @@ logger = logging.getLogger(__name__)
 PAD, BOS, EOS, UNK = SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
-# In a vocabulary of at least this size characters without a piece are spelled in bytes, and nothing
-# is unknown. In a smaller one the 256 byte pieces would cost too many slots: they become <unk>.
+# In a vocabulary of at least this size, characters without a piece are spelled in bytes, and
+# nothing is unknown. In a smaller one they become <unk>: 256 byte pieces would take too many slots.
 MIN_VOCAB_FOR_BYTES = 600
 
-# A character earns a piece of its own by making up at least one part in so many of the text.
+# A character gets a piece of its own if it is at least one in so many of the text's characters.
 RARE_CHARACTER = 1_000_000
 
-# Punctuation, symbols, digits and odd spaces stand alone, with the space before them if there is
-# one, so that "fenêtre." shares "fenêtre". An apostrophe ends a piece instead: l' + homme, qu' +
-# il, don' + t.
+# Punctuation, symbols, digits and odd spaces are words of their own, with the space before them if
+# there is one, so that "fenêtre." shares "fenêtre". An apostrophe ends a word instead: l' + homme,
+# qu' + il, don' + t.
 _ALONE = Regex(r"▁?(?:\p{N}|[\p{Z}\s]|[[\p{P}\p{S}]&&[^'’▁]])")
 _APOSTROPHE = Regex("['’]")
 _NFC = normalizers.NFC()
 
-# Nothing is learned from a longer text: it is no sentence, and a word of its length takes seconds.
+# Longer texts are not learned from: they are no sentences, and a word of this length takes seconds.
 LONGEST_TEXT = 10_000
 
 FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 
 _MARK = "\ue000"  # a private character, for the training of Unigram alone
 
-# How many words are remembered, and how long a word: some hundred bytes each.
+# The most words that are remembered, and the longest such word: some hundred bytes each.
 REMEMBERED, LONGEST_WORD = 2**18, 50
 
 
 class _ByWord(dict[str, list[Any]]):
-    """A function of text that takes each word by itself, and is called once for a word."""
+    """A function of text that works word by word, with its results remembered."""
 
     def __init__(self, function: Callable[[str], list[Any]]) -> None:
         self.function = function
@@ -72,9 +72,9 @@ class _ByWord(dict[str, list[Any]]):
         return found
 
     def of(self, text: str) -> list[Any]:
-        """What the function gives for the text."""
+        """The function's result for the text."""
         words = text.split(" ")
-        if "▁" in text or "" in words:  # where a word begins is not seen from the word alone
+        if "▁" in text or "" in words:  # a word alone does not show where it begins
             return self.function(text)
         return list(chain.from_iterable(map(self.__getitem__, words)))
 
@@ -82,9 +82,9 @@ class _ByWord(dict[str, list[Any]]):
 class SubwordTokenizer(BaseTokenizer):
     """One vocabulary for both sides; "▁" in a piece stands for the space before a word.
 
-    Text is normalised to NFC and no further (NFKC would change "½", "…" and no-break spaces), so
-    decoding gives back the encoded text, but for outer spaces and "▁", which becomes a space. No
-    text can produce a special id. The same training texts give the same vocabulary.
+    Text is normalised only to NFC (NFKC would change "½", "…" and no-break spaces). So decoding
+    gives back the encoded text, except for outer spaces and "▁", which becomes a space. No text can
+    produce a special id. The same training texts give the same vocabulary.
     """
 
     kind = Subword.kind
@@ -103,15 +103,15 @@ class SubwordTokenizer(BaseTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Subword) -> Self:
-        """Train on the texts of both languages, which may give fewer pieces than config.vocab_size.
+        """Train on the texts of both languages; they may give fewer pieces than config.vocab_size.
 
-        Raises UserError where there is no text, and for text that is not Unicode.
+        Raises UserError if there is no text, and for text that is not Unicode.
         """
         texts = [text for text in texts if len(text) <= LONGEST_TEXT]
         require_unicode(texts)
         reserved = [*SPECIALS, *(BYTE_PIECES if config.vocab_size >= MIN_VOCAB_FOR_BYTES else ())]
         room = config.vocab_size - len(reserved)
-        # Python's own NFC takes time by the square of a run of combining marks.
+        # Python's own NFC is quadratic in the length of a run of combining marks.
         corpus = _frequent_characters(
             [text if text.isascii() else _NFC.normalize_str(text) for text in texts], room // 2
         )
@@ -148,7 +148,7 @@ class SubwordTokenizer(BaseTokenizer):
         return self._backend.encode(text, add_special_tokens=False).ids
 
     def cut(self, text: str) -> list[str]:
-        """The words of a text, each segmented by itself; joined they are the normalised text."""
+        """The words of a text, which are segmented one by one; joined they are its normal form."""
         return self._pieces.of(text)
 
     def _cut(self, text: str) -> list[str]:
@@ -156,10 +156,10 @@ class SubwordTokenizer(BaseTokenizer):
         return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(normal)]
 
     def sampler(self, strength: float) -> Sampler:
-        """Segmentations drawn at random, for training; the ids of `encode_*` stay as they are.
+        """Random segmentations for training; `encode_*` is not affected.
 
         strength > 0 is BPE's probability to leave a merge out, or Unigram's alpha. Raises
-        ConfigError for a probability of 1 and more.
+        ConfigError for a probability of 1 or more.
         """
         model = json.loads(self._backend.to_str())["model"]
         if model["type"] == "BPE":
@@ -170,7 +170,7 @@ class SubwordTokenizer(BaseTokenizer):
             table = {(ids[a], ids[b]): (rank, ids[a + b]) for rank, (a, b) in merges}
             bpe = BpeDropout(self._spell, table, unk_id=self.unk_id, probability=strength)
             return partial(self._sample, bpe)
-        # With the reserved ones, which no word spells.
+        # Including the reserved ones, which no word spells.
         pieces = {piece: (i, score) for i, (piece, score) in enumerate(model["vocab"])}
         unigram = UnigramSampling(self._spell, pieces, unk_id=self.unk_id, alpha=strength)
         return partial(self._sample, unigram)
@@ -220,7 +220,7 @@ class SubwordTokenizer(BaseTokenizer):
 
 
 def _frequent_characters(texts: list[str], most: int) -> list[str]:
-    """The texts with spaces for all rare characters, and all but the `most` frequent ones."""
+    """The texts with spaces for all characters that are rare or not among the `most` frequent."""
     counts = Counter(chain.from_iterable(texts))
     total = counts.total()
     ranked = sorted(counts, key=lambda char: (-counts[char], char))
@@ -245,7 +245,7 @@ def _pipeline(model: Any) -> Tokenizer:
         [decoders.ByteFallback(), decoders.Metaspace(replacement="▁", prepend_scheme="always")]
     )
     eos_id = backend.token_to_id(EOS)
-    if eos_id is not None:  # None while a model is still to be trained
+    if eos_id is not None:  # None before the model is trained
         backend.add_special_tokens(
             [AddedToken(piece, special=True, normalized=False) for piece in SPECIALS]
         )
@@ -273,11 +273,11 @@ def _learn_bpe(corpus: list[str], room: int, reserved: list[str]) -> models.BPE:
 def _learn_unigram(corpus: list[str], room: int, reserved: list[str]) -> models.Unigram:
     """A unigram language model (Kudo 2018) for `room` pieces, after the reserved ones.
 
-    Two habits of the library are mended. Its candidates are the strings that occur twice among the
-    different words, which "n'", a word of its own, never does: each word is given once more with a
-    mark behind it. And the order of its hash maps differs between processes. It shows in the last
-    bits of the scores, and in the characters without a score of their own, which get the lowest
-    plus 0.0001 times their rank in that order. Both are levelled: training is repeatable.
+    Two habits of the library are corrected. Its candidates are strings that occur twice among the
+    different words; "n'", a word of its own, never does. So each word is given once more with a
+    mark behind it. And the order of its hash maps differs between processes. This shows in the last
+    bits of the scores, and in characters without a score of their own, which get the lowest plus
+    0.0001 times their rank in that order. Both are evened out, so that training is repeatable.
     """
     backend = _pipeline(models.Unigram())
     cut = backend.pre_tokenizer.pre_tokenize_str
@@ -287,7 +287,7 @@ def _learn_unigram(corpus: list[str], room: int, reserved: list[str]) -> models.
     lines.append("\n".join(word + _MARK for word in words))
     backend.pre_tokenizer = pre_tokenizers.CharDelimiterSplit("\n")  # the texts are cut already
     trainer = trainers.UnigramTrainer(
-        vocab_size=room + 2,  # with <unk> and the mark, which go
+        vocab_size=room + 2,  # with <unk> and the mark, which are removed
         special_tokens=[UNK],
         unk_token=UNK,
         show_progress=False,
@@ -305,7 +305,7 @@ def _learn_unigram(corpus: list[str], room: int, reserved: list[str]) -> models.
         for piece, score in scores.items()
     }
     learned = sorted(level.items(), key=lambda item: (-item[1], item[0]))
-    # A reserved piece never competes: "<" is always cut off, so no stretch of text spells one.
+    # A reserved piece never competes: "<" is always cut off, so that no word spells one.
     vocab = [(piece, 0.0) for piece in reserved] + learned
     return models.Unigram(
         vocab, unk_id=reserved.index(UNK), byte_fallback=len(reserved) > len(SPECIALS)

@@ -1,4 +1,4 @@
-"""How every script ends: one line for a user's mistake, and the exit code that goes with it."""
+"""Command lines, and how scripts end: one line and an exit code for a user's mistake."""
 
 import argparse
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from utils.errors import UserError
 
-MOST_THREADS = 1024  # where a machine has fewer to give, the process is ended without a word
+MOST_THREADS = 1024  # with more than a machine can give, the process ends without a message
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def integer(least: int, most: float = math.inf) -> Callable[[str], int]:
-    """An integer from `least` to `most` from text; argparse reports the rest."""
+    """Reads an integer from `least` to `most`; argparse reports anything else."""
 
     def read(text: str) -> int:
         try:
@@ -42,7 +42,7 @@ def integer(least: int, most: float = math.inf) -> Callable[[str], int]:
 
 
 def number(most: float) -> Callable[[str], float]:
-    """A number from 0 to `most` from text; argparse reports the rest."""
+    """Reads a number from 0 to `most`; argparse reports anything else."""
 
     def read(text: str) -> float:
         try:
@@ -62,33 +62,33 @@ threads = at_most(MOST_THREADS)
 
 
 def keep_shapes(n: int) -> None:
-    """Of n shapes of a product oneDNN and torch keep what they prepare. Before torch is imported.
+    """Make oneDNN and torch keep preparations for n shapes of a product. Call before torch import.
 
-    By default of 1,024: up to a gigabyte, which batches of all sizes would fill.
+    The default is 1,024 shapes: up to a gigabyte, which batches of all sizes would fill.
     """
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, str(n))
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's main and end the process as it ended.
+    """Run a script's main and end the process accordingly.
 
-    UserError and OSError (a folder that may not be entered, a full disk): the message on one line,
-    exit code 2. Ctrl-C: 130. A closed pipe: 0.
+    UserError and OSError (a forbidden folder, a full disk): the message on one line, exit code 2.
+    Ctrl-C: 130. A closed pipe: 0.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        # Threads of a product (GNU OpenMP) else spin for milliseconds where another program keeps
-        # one of them from its core, and all is many times as slow (benchmarks/README.md).
+        # Otherwise the threads of a product (GNU OpenMP) spin for milliseconds when another program
+        # takes the core of one, and everything is many times as slow (benchmarks/README.md).
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        # The name of a folder need not be valid UTF-8.
+        # A folder's name may not be valid UTF-8.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         main()
     except (UserError, KeyboardInterrupt) as error:
         sys.exit(report(error))
     except BrokenPipeError:
-        # The reader has gone (`| head`): nothing more to say, and nothing to flush at exit.
+        # The reader has gone (`| head`): print nothing more, and flush nothing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except UnicodeEncodeError as error:
@@ -96,14 +96,14 @@ def run_main(main: Callable[[], None]) -> None:
         said = f"text that is not valid Unicode: {shown}; give names and text in UTF-8"
         sys.exit(report(UserError(said)))
     except OSError as error:
-        name = error.filename  # bytes from TensorBoard
+        name = error.filename  # TensorBoard gives bytes
         where = f"{os.fsdecode(name)}: " if isinstance(name, (bytes, str)) else ""
         sys.exit(report(UserError(f"{where}{error.strerror or error}")))
 
 
 @contextlib.contextmanager
 def signals_to(handler: Callable[[int, Any], object], *numbers: int) -> Iterator[None]:
-    """These signals go to the handler; in the main thread alone, since Python has no others."""
+    """Send these signals to the handler; in the main thread alone, as Python requires."""
     hears = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number in numbers if hears}
     try:
@@ -114,7 +114,7 @@ def signals_to(handler: Callable[[int, Any], object], *numbers: int) -> Iterator
 
 
 def report(error: UserError | KeyboardInterrupt) -> int:
-    """Say in one line on standard error what ended the script; the exit code."""
+    """Report in one line on standard error what ended the script; returns the exit code."""
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return 130

@@ -1,4 +1,4 @@
-"""The one exception for mistakes that a user can mend, and how other errors are told."""
+"""The exception for mistakes that a user can fix, and the text of other errors."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,17 +9,17 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """A configuration that cannot be built: names the field, the value and the allowed ones."""
+    """A configuration that cannot be built: names the field, its value and the allowed ones."""
 
 
 def one_line(error: Exception, most: int = 160) -> str:
-    """An error of another library within a message: its kind, and what it says on one line."""
+    """Another library's error as part of a message: its kind and its text, on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:most]}{'...' if len(text) > most else ''}"
 
 
 def closest_first(word: str, names: Iterable[str]) -> list[str]:
-    """`names`, those that are most like a mistyped word first."""
+    """`names`, those most like a mistyped word first."""
 
     def likeness(name: str) -> float:
         return difflib.SequenceMatcher(None, word.lower(), name.lower()).ratio()

@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there: written aside, brought to disk, then renamed."""
+"""Files and folders that are whole or absent: written aside, brought to disk, then renamed."""
 
 import contextlib
 import os
@@ -17,9 +17,9 @@ from utils.errors import UserError
 def atomic_path(path: Path) -> Iterator[Path]:
     """A name beside `path` for a file or folder to be written; at the end it becomes `path`.
 
-    A reader finds what was there before or the whole of the new, whatever is killed, and after a
-    power cut too. After an error nothing of the new is left. Raises UserError naming `path` where
-    the end fails, or where it has no name; errors of the block are the caller's.
+    A reader finds the old content or the whole new one, also after a kill or a power cut. After an
+    error nothing of the new is left. Raises UserError naming `path` if the end fails, or if it has
+    no name; errors of the block are the caller's.
     """
     if not path.name:
         raise UserError(f"cannot write {path}: give the name of a new file or folder")
@@ -38,10 +38,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def made_once(
     folder: Path, make: Callable[[Path], object], *, is_whole: Callable[[Path], bool], stale: str
 ) -> Path:
-    """The folder, filled by `make` where it is not whole; several processes at once make one.
+    """The folder, filled by `make` if it is not whole; several processes at once make one.
 
-    What killed ones left is removed, and first of all siblings with names that match `stale`, which
-    the folder itself does if it may be damaged. Raises UserError where it cannot be written.
+    First, leftovers of killed processes and siblings with names that match `stale` are removed, as
+    is the folder itself, if `stale` matches it. Raises UserError if it cannot be written.
     """
     import fcntl
 
@@ -50,7 +50,7 @@ def made_once(
     home = folder.parent
     with write_errors(folder):
         home.mkdir(parents=True, exist_ok=True)
-        with (home / ".lock").open("w") as lock:  # a killed process gives it back
+        with (home / ".lock").open("w") as lock:  # a killed process releases it
             fcntl.flock(lock, fcntl.LOCK_EX)
             if is_whole(folder):
                 return folder
@@ -65,10 +65,10 @@ def made_once(
 
 @contextlib.contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """An OSError becomes a UserError that says that `path` cannot be written, and why."""
+    """Turn an OSError into a UserError: `path` cannot be written, and why."""
     try:
         yield
-    except BrokenPipeError:  # the reader has gone: no mistake
+    except BrokenPipeError:  # the reader has gone: not a mistake
         raise
     except OSError as error:
         remedy = "make sure that it can be written, or free some space"
@@ -79,10 +79,10 @@ def write_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a folder: no other process does meanwhile. One that is gone, or killed, does not hinder.
+    """Hold a folder, which no other process does meanwhile; one that has ended no longer holds it.
 
     The file .lock in it names process and machine. A file system without locks holds nothing.
-    Raises UserError naming who holds the folder.
+    Raises UserError naming the holder of the folder.
     """
     import fcntl
 
@@ -90,7 +90,7 @@ def held(folder: Path) -> Iterator[None]:
         with write_errors(folder):
             file = stack.enter_context((folder / ".lock").open("a+", encoding="utf-8"))
             try:
-                # The process has it, not what it forks: that may outlive it for seconds.
+                # Owned by the process and not by its forks, which may outlive it for seconds.
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):
                 file.seek(0)
@@ -104,7 +104,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
-    """A whole file, or none; its folder is made. Returns the path."""
+    """Write a whole file, or none; its folder is made. Returns the path."""
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as aside:
@@ -136,7 +136,7 @@ def sync(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what processes that were killed while they wrote left in `folder`."""
+    """Remove what processes killed while writing have left in `folder`."""
     for left in folder.glob(".*.tmp"):
         remove(left)
 

@@ -1,4 +1,4 @@
-"""Files of the Hugging Face hub: from its cache on this machine, else fetched into it, once."""
+"""Files of the Hugging Face hub, from the cache on this machine or fetched into it once."""
 
 import contextlib
 import fnmatch
@@ -14,11 +14,11 @@ from utils.errors import UserError, one_line
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S = 5.0  # for the hub's first answer: its own client tries again for far longer
+ANSWER_S = 5.0  # for the hub's first answer: its own client retries for far longer
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text can be a name on the hub, NAME or OWNER/NAME. A relative path may look so."""
+    """Whether a text can be a hub name, NAME or OWNER/NAME. A relative path may look the same."""
     part = r"\w(?:[\w.-]{,94}\w)?"
     return re.fullmatch(rf"(?!_|.*(--|\.\.)){part}(/{part})?", text, re.ASCII) is not None
 
@@ -32,23 +32,23 @@ def fetch(
     remedy: str,
     **place: str,
 ) -> Path:
-    """The folder of the hub's cache that holds the files of `repo`.
+    """The folder of the hub's cache with the files of `repo`.
 
-    Raises UserError where they cannot be had, within seconds where no hub answers.
+    Raises UserError if they are not available, within seconds if no hub answers.
 
     Args:
         repo: its name, OWNER/NAME.
-        required: patterns of which each must have a file; of "a|b" the first that the hub has.
-        optional: patterns of files that come along where the hub has them.
-        what: the files in messages.
+        required: patterns that each need a file; of "a|b" the first that the hub has.
+        optional: patterns of files to take along if the hub has them.
+        what: the name of the files in messages.
         remedy: the end of the error's message: what the user can do instead.
-        place: repo_type and revision, where they are not the hub's defaults.
+        place: repo_type and revision, if not the hub's defaults.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
 
     def snapshot(there: Sequence[str] | None) -> Path:
-        """With the names of the hub's files; None looks into the cache alone."""
+        """there: the names of the hub's files; None looks into the cache alone."""
         chosen = [_first_there(pattern, there) for pattern in required]
         wanted: dict[str, Any] = {"allow_patterns": [*chosen, *optional], **place}
         folder = Path(snapshot_download(repo, local_files_only=there is None, **wanted))
@@ -62,13 +62,13 @@ def fetch(
     try:
         if constants.HF_HUB_OFFLINE:
             raise ConnectionError("HF_HUB_OFFLINE is set")
-        # A warning, so that every script shows it: nothing is fetched by surprise.
+        # A warning, so that every script shows it: a download must not come as a surprise.
         logger.warning("fetching %s from the Hugging Face hub (%s), once", what, constants.ENDPOINT)
         info = _within(ANSWER_S, lambda: HfApi().repo_info(repo, timeout=ANSWER_S, **place))
         return snapshot([file.rfilename for file in info.siblings or ()])
     except Exception as error:  # the hub's client raises many kinds; they all mean the same
         reason = one_line(error)
-        if isinstance(error, RepositoryNotFoundError):  # of the client's text the end is cut off
+        if isinstance(error, RepositoryNotFoundError):  # without the end of the client's text
             reason = f"the hub has no {repo} for you: check the name, or ask for access there and "
             reason += "log in (hf auth login)"
         raise UserError(
@@ -81,13 +81,13 @@ def _fits(choice: str, folder: Path) -> bool:
 
 
 def _first_there(choice: str, names: Sequence[str] | None) -> str:
-    """Of the patterns "a|b" the first that fits one of `names`, else the first."""
+    """The first of the patterns "a|b" that fits one of `names`, else the first."""
     patterns = choice.split("|")
     return next((p for p in patterns if fnmatch.filter(names or (), p)), patterns[0])
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """What a call answers that may hang where no timeout reaches, as name resolution does.
+    """The result of a call that may hang without a timeout, as name resolution does.
 
     Raises TimeoutError.
     """

@@ -16,12 +16,12 @@ from utils.errors import UserError
 from utils.files import atomic_path, write_errors
 
 STANDARD_INPUT = "standard input"
-MAX_LINE = 1 << 20  # bytes: a file that is no text may have one line of any length
+MAX_LINE = 1 << 20  # bytes: a file that is no text may have a line of any length
 CHUNK = 1 << 20
 
 
 def open_source(path: Path | None) -> tuple[IO[bytes], str]:
-    """A file of lines, plain or .gz, or standard input; and its name in messages. UserError."""
+    """A file of lines, plain or .gz, or standard input, and its name for messages. UserError."""
     if path is not None:
         try:
             file: IO[bytes] = path.open("rb")
@@ -38,13 +38,13 @@ def open_source(path: Path | None) -> tuple[IO[bytes], str]:
 
 
 def at_terminal() -> bool:
-    """Whether somebody types and reads."""
+    """Whether a user types the input and reads the output."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
 
 def prompted(prompt: str) -> Iterator[str]:
-    """The lines that are typed, blank ones left out, with editing and their history; to Ctrl-D."""
-    import readline  # noqa: F401  (with it `input` has both)
+    """The typed lines until Ctrl-D, without blank ones, with line editing and history."""
+    import readline  # noqa: F401  (gives `input` both)
 
     while True:
         try:
@@ -62,7 +62,7 @@ def prompted(prompt: str) -> Iterator[str]:
 def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
     r"""The lines as they come, cut at "\n" alone, without a last "\r" or a first byte order mark.
 
-    Raises UserError naming the line that is not UTF-8, that has more than MAX_LINE bytes, or where
+    Raises UserError naming a line that is not UTF-8, that has more than MAX_LINE bytes, or where
     reading breaks off.
     """
     number = 0
@@ -79,15 +79,15 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
     except UnicodeDecodeError:
         reason = "not UTF-8; convert it (iconv -t UTF-8)"
         raise UserError(f"{name}, line {number:,}: {reason}") from None
-    except (OSError, EOFError, zlib.error) as error:  # the last two of a damaged .gz
+    except (OSError, EOFError, zlib.error) as error:  # the last two for a damaged .gz
         why = getattr(error, "strerror", None) or error
         raise UserError(f"{name}, line {number:,}: cannot be read: {why}") from None
 
 
 def count_lines(path: Path) -> int | None:
-    """How many lines a file has; None for a pipe, which can be read only once, and for a .gz.
+    """The number of lines of a file; None for a pipe, which can be read only once, and for a .gz.
 
-    None where it cannot be read: who reads it line by line says so.
+    Also None where it cannot be read: reading it line by line will report that.
     """
     if not path.is_file() or path.suffix == ".gz":
         return None
@@ -103,7 +103,7 @@ def count_lines(path: Path) -> int | None:
 def output_path(path: Path, *, never: Sequence[Path | None] = ()) -> Path:
     """The file that `path` leads to, through links; its folder is made.
 
-    Raises UserError where that fails and where `path` is one of `never`.
+    Raises UserError if that fails, and if `path` is one of `never`.
     """
     if not path.exists() or path.is_file():
         path = Path(os.path.realpath(path))
@@ -122,8 +122,8 @@ def writer(
     r"""A function that writes lines as UTF-8 and "\n", and flushes them; to standard output where
     path is None or /dev/stdout.
 
-    A file is written aside and takes its name when the block ends without an error. Pipes and
-    devices are written directly. Raises UserError where that fails, and as `output_path` does.
+    A file is written aside and renamed when the block ends without an error. Pipes and devices are
+    written directly. Raises UserError if that fails, and as `output_path` does.
     """
     file = None  # to `print`: standard output
 
@@ -147,10 +147,10 @@ def writer(
         try:
             yield write
         finally:
-            with write_errors(path):  # what could not be written fails here again
+            with write_errors(path):  # a failed write fails here again
                 file.close()
 
 
 def as_line(text: str) -> str:
-    """A translation as one line: a model that spells in bytes may spell a line break."""
+    """A translation as one line: a model that spells in bytes may produce a line break."""
     return text.replace("\n", " ").replace("\r", " ")

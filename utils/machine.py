@@ -1,4 +1,4 @@
-"""The machine: its devices, its precisions, how its memory runs out, what it is called."""
+"""The machine: its devices and precisions, running out of memory, its description."""
 
 import contextlib
 import ctypes
@@ -26,39 +26,39 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32}
 DTYPES |= {"bf16": torch.bfloat16, "fp16": torch.float16}
 _within = threading.Lock()  # of `torch_to_itself`
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-# What a processor gains in the matrices it loses around them below this width: measured, see
-# benchmarks/README.md. A GPU gains at every size.
+# Below this width bfloat16 costs a processor more around matrix products than it gains in them, as
+# measured (benchmarks/README.md). A GPU gains at every size.
 BF16_FROM_D_MODEL = 128
-# And with AMX below this many numbers of a layer's output in a batch: oneDNN prepares each product
-# of a new shape for longer there than it computes it.
+# With AMX also below this many numbers of a layer's output in a batch: there oneDNN takes longer to
+# prepare a product of a new shape than to compute it.
 AMX_FROM_NUMBERS = 500_000
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of a name: "auto" is CUDA, else the CPU. UserError: there is none such.
+    """The device of a name: "auto" is CUDA, else the CPU. UserError: there is no such device.
 
-    A GPU becomes the current one, and its attention cuDNN's no more.
+    A GPU becomes the current one, without cuDNN's attention.
     """
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if n_gpus else "cpu"
     device = torch.device("meta")
-    with contextlib.suppress(RuntimeError):  # no kind of device
+    with contextlib.suppress(RuntimeError):  # not a kind of device
         device = torch.device(name)
     if (device.index or 0) >= {"cpu": 1, "cuda": n_gpus}.get(device.type, 0):
         allowed = ", ".join(["auto", "cpu", *(f"cuda:{n}" for n in range(n_gpus))])
         raise UserError(f"device {name!r} is not on this machine; allowed here: {allowed}")
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
-        # It plans each new shape of a batch for a second (modelscope/FunASR#3704), and batches of
-        # sentences have hundreds.
+        # cuDNN plans each new batch shape for a second (modelscope/FunASR#3704), and batches of
+        # sentences have hundreds of shapes.
         torch.backends.cuda.enable_cudnn_sdp(False)
     return device
 
 
 @contextlib.contextmanager
 def computing_with(threads: int | None) -> Iterator[None]:
-    """So many CPU threads, and then as many as before; None: as many as there are."""
+    """A scope with this many CPU threads; None leaves the number as it is."""
     before = torch.get_num_threads()
     try:
         if threads is not None:
@@ -70,9 +70,9 @@ def computing_with(threads: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_modes() -> Iterator[None]:
-    """Without the default device, autocast and inference mode of who calls, in this thread."""
+    """A scope without the caller's default device, autocast and inference mode, in this thread."""
     with contextlib.ExitStack() as stack:
-        if torch.get_default_device() != CPU:  # a mode slows each call of torch
+        if torch.get_default_device() != CPU:  # setting one slows each call of torch
             stack.enter_context(CPU)
         for kind in ("cpu", "cuda"):
             stack.enter_context(torch.autocast(kind, enabled=False))
@@ -82,7 +82,7 @@ def own_modes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_float32() -> Iterator[None]:
-    """`own_modes`, and float32 where no type is named, which is a setting of the whole process."""
+    """`own_modes`, with float32 as the default type, which is a setting of the whole process."""
     dtype = torch.get_default_dtype()
     try:
         with own_modes():
@@ -94,11 +94,11 @@ def in_float32() -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_to_itself(device: torch.device, *, deterministic: bool) -> Iterator[None]:
-    """torch as a process begins with it, whatever the caller set, who then has all as it was.
+    """A scope with torch's initial settings; the caller's are restored at its end.
 
-    deterministic: only algorithms that repeat their results to the last bit; RuntimeError where
-    one is needed that there is not. To be entered before a GPU works. Raises UserError where
-    another thread is within: settings and random numbers are the process's.
+    deterministic: only algorithms that repeat their results to the last bit; RuntimeError if one is
+    needed and missing. Enter it before a GPU works. Raises UserError while another thread is in
+    such a scope: settings and random numbers belong to the process.
     """
     if not _within.acquire(blocking=False):
         why = "another thread of this process is training, and two would share random numbers"
@@ -111,11 +111,11 @@ def torch_to_itself(device: torch.device, *, deterministic: bool) -> Iterator[No
         precision = torch.get_float32_matmul_precision()
     exact = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    other = (exact, warns) != (deterministic, False)  # else the import of a compiler is spared
+    other = (exact, warns) != (deterministic, False)  # if not, no compiler need be imported
     try:
         with in_float32(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.set_float32_matmul_precision("highest")
-            if deterministic:  # read with the first product
+            if deterministic:  # torch reads it at the first product
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             if other:
                 torch.use_deterministic_algorithms(deterministic)
@@ -130,23 +130,23 @@ def torch_to_itself(device: torch.device, *, deterministic: bool) -> Iterator[No
 
 
 def keep_freed_memory() -> None:
-    """What tensors on a CPU leave stays in the process, for the next ones; with glibc alone.
+    """Keep the memory of freed CPU tensors in the process, for later ones; with glibc alone.
 
-    Else it goes back to the kernel, which clears each page before it is used again: up to 28% of
+    Otherwise it goes back to the kernel, which clears each page before its next use: up to 28% of
     an update's time (benchmarks/README.md).
     """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    # Bytes; anything smaller comes from the heap. Older releases take no more than 32 MiB.
+    # Bytes; smaller blocks come from the heap. Older releases take no more than 32 MiB.
     if mallopt and (mallopt(_MMAP_THRESHOLD, 1 << 30) or mallopt(_MMAP_THRESHOLD, 1 << 25)):
         mallopt(_TRIM_THRESHOLD, -1)  # the end of the heap is never given back
 
 
 def computes_bf16(device: torch.device) -> bool:
-    """Whether the hardware computes in bfloat16; else it emulates, hundreds of times slower.
+    """Whether the hardware computes in bfloat16, and does not emulate it hundreds of times slower.
 
-    The environment's COMPUTES_BF16=yes or no decides instead for a CPU: to repeat what another did.
+    For a CPU, COMPUTES_BF16=yes or no in the environment overrides this, to repeat another's work.
     """
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
@@ -165,8 +165,8 @@ def resolve_precision(
 ) -> str:
     """A key of DTYPES: "auto" is bf16 where the hardware trains a model faster in it, else fp32.
 
-    It goes by the width of the model and the tokens of a batch. Raises UserError, which begins with
-    `setting`, for a type in which the hardware does not compute.
+    "auto" depends on the width of the model and the tokens of a batch. Raises UserError, which
+    begins with `setting`, for a type in which the hardware does not compute.
     """
     if name == "auto":
         gains = d_model >= BF16_FROM_D_MODEL
@@ -194,14 +194,14 @@ def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractCon
     return contextlib.nullcontext()
 
 
-# Not every allocator has an exception class of its own; these words are of torch's on CPUs (the
-# third for a size that has no number), of cuBLAS, of CUDA and of NCCL.
+# Not every allocator has an exception class of its own. These words are torch's on CPUs (the third
+# for a size that overflows), cuBLAS', CUDA's and NCCL's.
 _WORDS = (
     "you tried to allocate",
     "allocate memory",
     "calculation overflowed",
     "ALLOC_FAILED",
-    "CUBLAS_STATUS_NOT_INITIALIZED",  # it finds no room for its handle
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # no room for its handle
     "CUDA error: out of memory",
     "'out of memory'",
 )
@@ -214,24 +214,24 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def if_it_fits(compute: Callable[..., T], *args: Any) -> T | None:
-    """compute(*args), or None where the memory does not suffice; it is then free again."""
+    """compute(*args), or None if memory runs out, which is then freed again."""
     try:
         return compute(*args)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-    torch.cuda.empty_cache()  # not before the error, which holds what was computed, has gone
+    torch.cuda.empty_cache()  # after the error is gone, which holds what was computed
     return None
 
 
 @cache
 def commit() -> str:
-    """Of this checkout, when it is first asked for; "-dirty" behind it: with changes."""
+    """The commit of this checkout when first asked for; "-dirty" follows if there are changes."""
     root = Path(__file__).resolve().parents[1]
     how: dict[str, Any] = {"cwd": root, "text": True, "timeout": 10, "stderr": subprocess.DEVNULL}
     try:
         found = subprocess.check_output(["git", "describe", "--always", "--dirty"], **how).strip()
-        # What describe does not see: a config or a module that is in no commit.
+        # What describe misses: a config or a module that is in no commit.
         command = ["git", "ls-files", "--others", "--exclude-standard", "*.py"]
         if "dirty" not in found and subprocess.check_output(command, **how):
             found += "-dirty"
@@ -257,7 +257,7 @@ def cpu_name() -> str:
 
 
 def is_amd_zen_5() -> bool:
-    """Whether the processor is AMD's of that generation, or of a later one."""
+    """Whether the processor is AMD's of the Zen 5 generation, or later."""
     family = _cpuinfo("cpu family") if _cpuinfo("vendor_id") == "AuthenticAMD" else ""
     return family.isdecimal() and int(family) >= 26
 
@@ -268,7 +268,7 @@ def is_intel() -> bool:
 
 @cache
 def _cpuinfo(field: str) -> str:
-    """What Linux says of the first processor, or ""."""
+    """A field of the first processor from Linux, or ""."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             name, _, value = line.partition(":")
@@ -278,5 +278,5 @@ def _cpuinfo(field: str) -> str:
 
 
 def cores() -> int:
-    """The processor cores that this process may use."""
+    """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

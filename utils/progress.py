@@ -1,4 +1,4 @@
-"""Progress bars that leave nothing behind in the system."""
+"""Progress bars that leave nothing behind in the operating system."""
 
 import threading
 from typing import Any
@@ -9,7 +9,7 @@ from tqdm import tqdm
 def progress_bar(**options: Any) -> "tqdm[Any]":
     """`tqdm(**options)`, locked for the threads of this process alone.
 
-    tqdm's own lock is a semaphore of the system, which a killed process leaves behind.
+    tqdm's own lock is a system semaphore, which a killed process leaves behind.
     """
     tqdm.set_lock(threading.RLock())
     return tqdm(**options)

@@ -10,16 +10,16 @@ from utils.files import write_bytes
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table: the first column to the left, the others to the right."""
+    """A Markdown table: the first column is aligned left, the others right."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     cells = [[str(cell).replace("|", "\\|") for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
-    """A CSV file of the rows, packed where its name ends in .gz.
+    """Write a CSV file of the rows, packed if its name ends in .gz.
 
-    Its columns are the keys of the longest row, which has them all.
+    Its columns are the keys of the longest row, which has all keys.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, max(map(list, rows), key=len), lineterminator="\n")
