@@ -81,7 +81,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def write_average(run: Run, payload: dict[str, Any], *, how: str) -> Path:
-    """Write `averaged_checkpoint_<how>_step<newest>.pt` among the run's checkpoints; its path.
+    """Write `averaged_checkpoint_<how>_step<newest>.pt` into the run; returns its path.
 
     Raises UserError where the run has no folder of checkpoints, or it cannot be written.
     """

@@ -1,7 +1,7 @@
 """Converts a Marian model of transformers, once, to an exported run of this project.
 
-The model's folder is as `save_pretrained` writes it: config.json, model.safetensors or
-pytorch_model.bin, and the tokenizer's files. The run is kept in HF_HOME/fr2en/NAME-CHECKSUM.
+Its folder is as `save_pretrained` writes it: config.json, model.safetensors or pytorch_model.bin,
+and the tokenizer's files. The run is kept beside the hub's cache, in HF_HOME/fr2en/NAME-CHECKSUM.
 """
 
 import hashlib
@@ -275,7 +275,7 @@ def _weights_file(folder: Path) -> Path:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights in float32. A pickled file is read as plain values; nothing is executed."""
+    """In float32. A pickled file is read as tensors and plain values; nothing is executed."""
     path = _weights_file(folder)
     try:
         if path.name == WEIGHTS:

@@ -2,7 +2,7 @@
 
 The converter supports only Marian's own models: decoding starts from an embedding of zeros, and the
 last piece is padding, which it leaves out. Here both become true of any model. The embedding of the
-start token moves to the first place of the decoder's table of positions, which no other token has.
+start token is added to the first row of the decoder's table of positions, which is its alone.
 """
 
 import json

@@ -27,7 +27,7 @@ class ModelConfig(Section, section="model"):
     dropout: float = number(0.1, ge=0, lt=1)  # embeddings and residual branches
     embedding_dropout: float | None = number(None, ge=0, lt=1)  # embeddings; None: as dropout
     word_dropout: float = number(0.0, ge=0, lt=1)  # whole tokens of both sides lose their embedding
-    stochastic_depth: float = number(0.0, ge=0, lt=1)  # the last layer's branches; fewer in lower
+    stochastic_depth: float = number(0.0, ge=0, lt=1)  # the last layer's branches; below: fewer
     attention_dropout: float = number(0.0, ge=0, lt=1)  # attention weights
     activation_dropout: float = number(0.0, ge=0, lt=1)  # inside the feed-forward
     activation: Literal["relu", "gelu", "silu"] = "relu"  # silu: also called swish

@@ -8,7 +8,7 @@ def head_statistics(weights: np.ndarray) -> dict[str, np.ndarray]:
 
     entropy: in bits; 0 where a query looks at one key alone, log2(Tk) where at all keys alike.
     distance: the mean of |key - place|, in keys, weighted by attention. The place of a query is its
-    own position, or in a rectangle the point on the diagonal, so that a monotone translation has 0.
+    own position; in a rectangle the point on the diagonal, so that translation in step has 0.
     diagonal: the share of the attention within half a key of that place.
     """
     n_queries, n_keys = weights.shape[-2:]

@@ -88,9 +88,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     A search multiplies few rows by weights that are cold in the cache. On a CPU, torch's product
     then spends most of its time fetching them. oneDNN's, with the weight laid out for it once,
     takes two thirds of the time. So does torch's product of one row with the weight laid out by
-    columns, unless the weight is large and there is AVX-512; on Intel's processors with AVX-512, of
-    any few rows. Both serve float32, and oneDNN also bfloat16 where the processor computes in it,
-    on a CPU without gradients, within `weights_fixed`.
+    columns, unless the weight is large and there is AVX-512. On Intel's processors with AVX-512
+    that holds for any few rows. Both serve float32, and oneDNN also bfloat16 where the processor
+    computes in it, on a CPU without gradients, within `weights_fixed`.
     """
     laid_out = None if x.dtype != weight.dtype else _for_rows(weight, x.shape[:-1].numel())
     return _product(x, weight, laid_out, bias)

@@ -97,7 +97,7 @@ def _rope(p: config.Rope, m: ModelConfig) -> PositionScheme:
 
 
 def _scaling(s: config.Scaling, base: float) -> dict[str, Any]:
-    """The arguments for it of Rotary, or of the module that dynamic_ntk has of its own."""
+    """The scaling's arguments for Rotary, or for the module that dynamic_ntk has of its own."""
     match s:
         case config.LinearScaling():
             return {"stretch": partial(linear_frequencies, **vars(s))}

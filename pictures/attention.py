@@ -118,7 +118,7 @@ def attention_grid(*runs: AttentionMaps) -> Figure:
     """A grid of heat-maps for each run, side by side: a row for each layer, a column for each head.
 
     All maps share one colour scale from 0 to the largest weight. Tokens label the left column and
-    the bottom row. Layers start at the same height in all grids, and so do their query tokens. The
+    the bottom row. In all grids layers start level, and query tokens take the same height. The
     figure grows with maps and tokens; labels may be thinned only beyond 40 tokens.
     """
     from matplotlib.colors import Normalize

@@ -34,7 +34,7 @@ class LoadedRun:
     model: TranslationTransformer
     epoch: int
     step: int
-    trained: Mapping[str, Any]  # where and how: versions, device, hardware, precision
+    trained: Mapping[str, Any]  # on what, where and how: versions, device, hardware, precision
     partners: tuple["LoadedRun", ...] = ()  # the runs that translate with it, as an ensemble
 
     @property

@@ -163,14 +163,14 @@ def beam_search(
     With groups this is diverse beam search (Vijayakumar et al. 2016, algorithm 1 with Hamming
     diversity). Each group is a beam search of K = beam_size / groups. At each step the groups
     choose one after the other, by log-probability minus `strength` for every hypothesis of an
-    earlier group that goes on with the same token. The deduction enters no score.
+    earlier group that goes on with the same token. The deduction steers the choice, not the score.
 
     `watch` gets every step of every group: the log-probabilities [B,K,V] of the next tokens, what
     `extend` made of them, and which sentences are settled by it [B].
 
     n_best is at most beam_size, which is a multiple of groups.
     """
-    if beam_size == 1 and watch is None:  # the same choice of ties, which bfloat16 has many of
+    if beam_size == 1 and watch is None:  # and the same token of ties, frequent in bfloat16
         return greedy_search(model, src, limits)
     device, batch, size, eos_id = src.device, src.shape[0], beam_size // groups, limits.eos_id
     max_lengths = limits.max_lengths(src, model.pad_id)

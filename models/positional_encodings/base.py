@@ -78,7 +78,7 @@ class Places:
         return self.once("distance", lambda: self.q_positions[:, None] - self.k_positions[None, :])
 
     def distances(self, clip: int | None = None) -> tuple[Tensor, Tensor]:
-        """Every distance i - j that occurs, in order [N], and the index of each pair's [Tq,Tk].
+        """Every distance i - j that occurs, in order [N], and each pair's index into them [Tq,Tk].
 
         `clip` limits distances to -clip .. clip.
         """
@@ -286,7 +286,7 @@ class SchemeAround(PositionScheme):
 
 
 class SharedScheme(AttentionScheme):
-    """A module for each layer of both self-attentions, on one that the layers of a stack share.
+    """A module for each layer of both self-attentions, around one that a stack's layers share.
 
     `n_layers` and `shared` are the encoder's and the decoder's. Each of `shared`, which may be
     None, is saved once, as `<stack>_<name>`.

@@ -1,7 +1,7 @@
 """FoX, the forgetting transformer (Lin et al. 2025): heads forget at a rate that the tokens set.
 
 Token l lets a head keep the fraction f_l = sigmoid(w . x_l + b) of what lies before it. A query at
-i sees a key at j through the tokens between them, with its own token and without the key's:
+i sees a key at j through the tokens j+1 .. i, its own included and the key's not:
 
     logits_ij = q_i . k_j / sqrt(Dh) + D_ij      D_ij = sum_{l=j+1..i} ln f_l
 

@@ -1,4 +1,4 @@
-"""RoPE: q and k turn by an angle that grows with position; their product depends on the distance.
+"""RoPE: q and k turn by an angle that grows with position; q.k depends on the distance alone.
 
 Su et al. 2021, "RoFormer", equations 14-16 and 34.
 """

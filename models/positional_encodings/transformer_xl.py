@@ -24,7 +24,7 @@ def relative_sinusoids(
     base: float = 10000.0,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """R_t of every distance i - j that occurs, and the index of each pair's.
+    """R_t of every distance i - j that occurs, and each pair's index into them.
 
     Integers [Tq] and [Tk] -> (R [N,d_model], index [Tq,Tk]) with R[index[i,j]] = R_(i-j).
     """
