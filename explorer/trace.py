@@ -92,8 +92,8 @@ def trace(
 def words(text: str, pieces: Sequence[str]) -> dict[str, Any]:
     """A text with its pieces, its words, and the word [T] that each piece belongs to.
 
-    Words are separated by white space; the last token (EOS) is one of its own. They are shown as in
-    the text, if the pieces divide it into the same words.
+    Words are separated by white space; the last token (EOS) is one of its own. Words are shown as
+    in the text, if the pieces divide it into the same words.
     """
     word_of, parts = [], list[str]()
     for place, piece in enumerate(pieces):

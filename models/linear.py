@@ -126,7 +126,7 @@ def _for_rows(weight: Tensor, n_rows: int, *, by_columns: bool = True) -> Tensor
 def _serves(weight: Tensor) -> bool:
     bf16 = weight.dtype == torch.bfloat16
     return (
-        isinstance(weight, nn.Parameter)  # what is made for one call is not worth keeping
+        isinstance(weight, nn.Parameter)  # a tensor made for one call is not worth keeping
         and weight.device.type == "cpu"
         and (weight.dtype == torch.float32 or (bf16 and computes_bf16(weight.device)))
         and not torch.is_grad_enabled()

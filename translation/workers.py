@@ -50,7 +50,7 @@ class Processes:
         An error of another process is raised in this one.
         """
         import torch
-        import torch.multiprocessing  # which can send tensors
+        import torch.multiprocessing  # it can send tensors
 
         self._begin()
         waiting = deque(enumerate(jobs))
@@ -88,7 +88,7 @@ class Processes:
     def _begin(self) -> None:
         if self._others:
             return
-        self._ready: set[Connection] = set()  # which have the searcher
+        self._ready: set[Connection] = set()  # those that have the searcher
         context = multiprocessing.get_context("spawn")
         resource_tracker.ensure_running()  # starting it later would unblock SIGINT
         # The processes inherit the blocked Ctrl-C: this process ends them.

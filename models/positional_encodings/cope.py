@@ -42,7 +42,7 @@ def cope_logits(q: Tensor, qk_logits: Tensor, table: Tensor, allowed: Tensor) ->
 class Cope(AttentionPosition):
     """The table [n_positions,Dh] of one layer, shared by its heads. For causal attention.
 
-    It starts normal(0, 0.02): close to no positions, which a causal mask can bear.
+    It starts normal(0, 0.02), close to no positions, with which causal attention still works.
     """
 
     def __init__(self, *, head_dim: int, n_positions: int) -> None:

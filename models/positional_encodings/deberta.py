@@ -104,7 +104,7 @@ def deberta_logits(
     """The whole logits, content and position: the formula at the head of this file.
 
     q [B,H,Tq,Dh], k [B,H,Tk,Dh]; key_table K^r (None: no c2p) and query_table Q^r (None: no p2c)
-    [2k,H,Dh]; positions [Tq] and [Tk] -> [B,H,Tq,Tk]. Raises ValueError for a table that has not 2k
+    [2k,H,Dh]; positions [Tq] and [Tk] -> [B,H,Tq,Tk]. Raises ValueError for a table without 2k
     rows.
     """
     rows = table_rows(max_distance, log_buckets)
