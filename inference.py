@@ -200,8 +200,8 @@ def main(argv: list[str] | None = None) -> None:
                 except UserError as error:
                     report(error)  # and the conversation goes on
     if beyond:
-        warning = f"{len(beyond):,} inputs of up to {max(beyond):,} tokens are longer than any "
-        warning += f"sentence in training (data.max_len = {max_len}): the model may do poorly there"
+        warning = f"inputs longer than any sentence in training (data.max_len = {max_len}), where "
+        warning += f"the model may do poorly: {len(beyond):,}, of up to {max(beyond):,} tokens"
         print(f"warning: {warning}", file=sys.stderr)
 
 

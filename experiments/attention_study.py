@@ -94,8 +94,9 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add("--gold", metavar="DIR", type=Path, help=what)
     what = "trained models of the other direction (default: no agreement)"
     add("--reversed", metavar="RUN", type=Path, nargs="+", action="extend", default=[], help=what)
-    add("--shifts", metavar="N,...", default="1,10,100", help="shift positions by so many places")
-    add("--search", choices=("greedy", "beam"), default="greedy", help="search (default: greedy)")
+    add("--shifts", metavar="N,...", default="1,10,100", help="put positions so many places later")
+    what = "the search with positions shifted, and as they are (default: greedy)"
+    add("--search", choices=("greedy", "beam"), default="greedy", help=what)
     add("--threads", metavar="N", type=threads, help="CPU threads (give 1 beside other work)")
     add("--output_dir", metavar="DIR", type=Path, default=Path("runs/attention_study"))
     what = "take the rows of models measured before from this file, and add new ones"

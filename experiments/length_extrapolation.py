@@ -86,8 +86,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     add = parser.add_argument
     add("--corpus", choices=tuple(DEFAULTS), default="phrasebook")
     limit = (
-        "limit in words (default: 10 for phrasebook, 12 for files); the phrasebook has 30,000 "
-        "pairs: for fewer than 9 words lower data.corpus.n_train too"
+        "most words of a training sentence (default: 10 for phrasebook, 12 for files); the "
+        "phrasebook has 30,000 pairs: for fewer than 9 words lower data.corpus.n_train too"
     )
     add("--max_words", metavar="N", type=positive, help=limit)
     add(

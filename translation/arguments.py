@@ -34,7 +34,7 @@ DECODE_FLAGS = (
     ("mbr", "chrf|bleu", "rank the n_best by minimum Bayes risk under this metric"),
     ("batch_size", "N", "sentences translated at once"),
     ("max_len", "N", "most tokens in a translation"),
-    ("search.groups", "N", "for --search diverse: groups in the beam (default: of 1 hypothesis)"),
+    ("search.groups", "N", "for --search diverse: groups in the beam (default: beam_size)"),
     ("search.strength", "X", "for --search diverse: how strongly groups avoid each other's tokens"),
     ("search.temperature", "X", "for --search sample: divides the log-probabilities"),
     ("search.top_k", "N", "for --search sample: only the N most probable tokens of a step"),
