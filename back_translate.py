@@ -154,8 +154,8 @@ def read_record(path: Path, pairs: list[Path]) -> dict[str, Any]:
     others = [each for each, crc in zip(pairs, checksums(pairs)) if crc not in made]
     if others or (path.exists() and not known):
         raise UserError(
-            f"{(others or [path])[0]} would be overwritten, but {path} does not record that it was "
-            "made here: give another --output, or move it away"
+            f"{(others or [path])[0]} would be overwritten, but {path} has no record of it as it "
+            "is now: give another --output, or move it away"
         )
     return record
 

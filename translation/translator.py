@@ -87,7 +87,7 @@ class Translator:
         """
         for each in (path, *partners):
             if not isinstance(each, str | Path):
-                raise UserError(f"{each!r}: give a path; for an ensemble, several")
+                raise UserError(f"{each!r}: give a path; for an ensemble several, not a list")
         wanted = TYPES.get(str(dtype).removeprefix("torch."))
         if wanted is None:
             raise UserError(f"dtype {dtype!r}: one of {', '.join(TYPES)}")

@@ -130,7 +130,7 @@ def test_mistakes_in_loading_in_settings_and_in_pairs_are_named(translator: Tran
         translator.translate("Oui.", length_penalty="high")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="nowhere: no such"):
         Translator.load("nowhere")
-    with pytest.raises(UserError, match=r"\['a', 'b'\]: give a path; for an ensemble, several"):
+    with pytest.raises(UserError, match=r"\['a', 'b'\]: give a path; for an ensemble several, not"):
         Translator.load(["a", "b"])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="dtype 'float8': one of float32, float64, bf"):
         Translator.load("nowhere", dtype="float8")

@@ -210,8 +210,8 @@ def test_files_of_another_making_are_never_overwritten(
         before = path.read_bytes()
         error = made("--model_path", reverse, *args, prefix).error()
         assert error == (
-            f"{path} would be overwritten, but {prefix}.json does not record that it was made "
-            "here: give another --output, or move it away"
+            f"{path} would be overwritten, but {prefix}.json has no record of it as it is "
+            "now: give another --output, or move it away"
         )
         assert path.read_bytes() == before
         path.unlink()
