@@ -55,7 +55,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     what = "align the words: pairs SOURCE-TARGET, counted from 0; in lines they follow a tab"
     add("--align", action="store_true", help=what)
     add_align_argument(parser)
-    what = "both: greedy and the config's (default: the config's; both where --src_text is shown)"
+    what = "both: greedy and the config's (default: the config's; with --src_text both, unless one "
+    what += "a line is written)"
     add("--search", choices=("greedy", *SEARCHES, "both"), help=what)
     what = "use the decode settings of this config, which must fit the model"
     add("--config", metavar="FILE", help=what)
