@@ -116,7 +116,7 @@ def marian_run(folder: Path, source: str) -> Path:
     else:
         for key, (needed, absent) in NEEDED.items():
             if (value := raw.get(key, absent)) != needed:
-                _refuse(folder, key, value, f"of transformers models only {needed!r} is known")
+                _refuse(folder, key, value, f"only {needed!r} is known here")
         tokenizer = FrEnTokenizer(folder)
         tokenizer.require_none_added(str(folder))
         config = _config(raw, tokenizer, folder, name, source)

@@ -371,7 +371,7 @@ class Interleaved(PositionSection, kind="interleaved"):
     def check_shape(self, d_model: int, n_heads: int, n_layers: int) -> None:
         super().check_shape(d_model, n_heads, n_layers)
         if self.every > n_layers:
-            self._fail("every", f"at most {n_layers}, the layers of a stack")
+            self._fail("every", f"must be at most {n_layers}, the layers of a stack")
 
 
 class Combined(PositionSection, kind="combined"):

@@ -467,7 +467,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (config.Interleaved, {"every": 1}, "every = 1"),
     (config.Interleaved, {"nth": config.Learnable()}, "nth = .*allowed: NoPosition, Rope"),
     (config.Interleaved, {"nth": FOX_OF_TABLE}, "nth.encoder = .*embeddings have no layers"),
-    (tiny_config, {"position": config.Interleaved(every=3)}, "every = 3: at most 2, the layers"),
+    (
+        tiny_config,
+        {"position": config.Interleaved(every=3)},
+        "every = 3: must be at most 2, the layers",
+    ),
     (config.Ssmax, {"start": 0.0}, "start = 0.0"),
     (config.Ssmax, {"scheme": config.Ssmax()}, "scheme = .*allowed: .*Combined$"),
     (config.Randomized, {"scheme": config.Ssmax(scheme=config.NoPosition())}, "ssmax does not use"),
