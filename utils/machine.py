@@ -187,11 +187,21 @@ def resolve_precision(
     return name
 
 
-def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:
-    """Mixed precision in dtype; nothing for float32 and float64."""
-    if dtype in (torch.bfloat16, torch.float16):
-        return torch.autocast(device.type, dtype=dtype)
-    return contextlib.nullcontext()
+@contextlib.contextmanager
+def autocast(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Mixed precision in dtype; nothing for float32 and float64.
+
+    Torch keeps cast weights until the outermost autocast ends, be it the caller's. After an update
+    they are the old ones, so they are dropped here at the end.
+    """
+    if dtype not in (torch.bfloat16, torch.float16):
+        yield
+        return
+    try:
+        with torch.autocast(device.type, dtype=dtype):
+            yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 # Not every allocator has an exception class of its own. These words are torch's on CPUs (the third

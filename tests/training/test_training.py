@@ -20,15 +20,28 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ignite.engine import Engine, Events
+from tiny_models import tiny_config
 from torch import Tensor, nn
 from toy_runs import assert_same_logs, at_update, log_of, run_here, toy_config
-from updates import CPU, EOS, PAD, VOCAB, batch_of, difference, sentences, small_model, updated
+from updates import (
+    CPU,
+    EOS,
+    PAD,
+    VOCAB,
+    VOCABULARY,
+    batch_of,
+    difference,
+    sentences,
+    small_model,
+    updated,
+)
 
 import train as script
 from checkpoints.run import FinishedError
-from configs.schema import Config, InverseSqrt
+from configs.schema import Config, InverseSqrt, Sinusoidal, TransformerXl
 from configs.serialize import apply_overrides
 from data.cache import TokenizedSplit
+from models.build import build_model
 from models.loss import TokenSums
 from training import engine, run as run_module, start as start_module
 from training.engine import step_seed
@@ -124,6 +137,24 @@ def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
     moved = math.sqrt(sum(((p - q) ** 2).sum().item() for p, q in pairs))
     assert out["grad_norm"] == pytest.approx(free["grad_norm"], rel=1e-12)
     assert moved == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["scratch", "torch"])
+def test_in_an_autocast_of_the_caller_an_update_takes_the_weights_that_the_last_one_left(
+    backend: Any,
+) -> None:
+    """Torch keeps what autocast made of them as long as any autocast lasts, one that is off too."""
+    position = TransformerXl() if backend == "scratch" else Sinusoidal()  # has maps of its own
+
+    def trained() -> nn.Module:
+        torch.manual_seed(0)
+        model = build_model(tiny_config(position, backend=backend), VOCABULARY)
+        batches = [[batch_of(sentences(4, seed=7), range(4))]] * 3
+        return updated(batches, model=model, dtype=torch.bfloat16)[0]
+
+    plain = trained()
+    with torch.autocast("cpu", enabled=False):
+        assert difference(plain, trained()) == 0
 
 
 def test_every_update_of_every_process_draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:

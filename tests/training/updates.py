@@ -60,10 +60,16 @@ def small_model() -> Any:
 
 
 def updated(
-    groups: list[list[Batch]], *, scaled: bool = False, on_bad: BadUpdate = refuse, **changes: Any
+    groups: list[list[Batch]],
+    *,
+    model: Any = None,
+    dtype: torch.dtype = torch.float64,
+    scaled: bool = False,
+    on_bad: BadUpdate = refuse,
+    **changes: Any,
 ) -> tuple[nn.Module, dict[str, float]]:
     """A small model after plain gradient steps (rate 1) on the groups; the last one's output."""
-    model = small_model()
+    model = model or small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     config = OptimConfig(**{"schedule": Constant(lr=1.0), "grad_clip": None, **changes})
     learner = Learner(
@@ -74,7 +80,7 @@ def updated(
         scaler=torch.amp.GradScaler("cpu", enabled=scaled),
         average=None,
     )
-    how: Any = {"device": CPU, "dtype": torch.float64, "seed": 0, "on_bad_numbers": on_bad}
+    how: Any = {"device": CPU, "dtype": dtype, "seed": 0, "on_bad_numbers": on_bad}
     trainer = create_trainer(learner, config, **how)
     return model, trainer.run(groups, max_epochs=1).output
 
