@@ -91,7 +91,7 @@ def report_data(report: Report, config: Config, args: Namespace, work: Path) -> 
     body = (
         f"{len(text):,} pairs of the {config.data.corpus.kind} corpus, loaded in "
         f"{figure(load_seconds)} s; {len(split):,} of them in batches. Medians (quartiles). "
-        "Building the token cache includes tokenising, opening it the checksums of text and files."
+        "Building the token cache includes tokenising; opening it, checksums of text and files."
         f"\n\n{table(rows, columns)}"
     )
     figures = {"pairs": len(text), "load_seconds": load_seconds, "pairs_in_batches": len(split)}
@@ -100,8 +100,8 @@ def report_data(report: Report, config: Config, args: Namespace, work: Path) -> 
     columns = {"order": "{order}", "batches": "{batches:,}", "padding": "{padding:.1%}"}
     columns["positions / ours"] = "{over_ours:.2f}"
     body = (
-        f"Batches by {config.data.batch_by}, budget {config.data.batch_size:,}: the orders differ, "
-        "the cut is the same. Padding is the share of positions, of both sides, without a token."
+        f"Batches by {config.data.batch_by}, budget {config.data.batch_size:,}; only the order of "
+        "the pairs differs. Padding is the share of positions on both sides without a token."
         f"\n\n{table(rows, columns)}"
     )
     report.add("Padding", body, {"rows": rows})

@@ -337,7 +337,7 @@ def add_sections(
             ]
             body = (
                 f"{work.words}. {args.rounds} rounds: medians (quartiles); ratios of speed within "
-                "a round; same tokens: sentences with the output of ours in float32. "
+                "a round; same tokens: sentences whose output is that of ours in float32. "
                 f"{', '.join(map(' '.join, versions.items()))}\n\n{common.table(rows, columns)}"
             )
             body += "".join(f"- left out: {name} ({why})\n" for name, why in left_out.items())

@@ -50,7 +50,7 @@ AXES = {  # by axis: its name in words, the flag for its values, and their defau
     "vocabulary": ("vocabulary", "vocabularies", [1000 * n for n in DOUBLED[1:7]]),
 }
 SENTENCES_BY_LENGTH = 8  # of a batch whose sentences may have 1,024 tokens
-READING = "1 is growth in proportion; by threads, -1 is as fast as so many threads can be."
+READING = "1 is growth in proportion; by threads, -1 is a speed in proportion to their number."
 Costs = Mapping[str, Mapping[str, Any]]  # by kind: the result of `costs`
 
 

@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "requests/s": "{rate:.1f}",
         "median, ms": "{median:,.0f}",
         "99th percentile, ms": "{late:,.0f}",
-        "as inference.py": "{same} of {requests}",
+        "same as inference.py": "{same} of {requests}",
         "memory before, MB": "{before:,.0f}",
         "after, MB": "{after:,.0f}",
     }

@@ -157,7 +157,7 @@ class Comparison:
         rates = ", ".join(f"{n}: {figure(rate)}" for n, rate in self.rates.items())
         words = (
             f"d_model {size.d_model}, {size.n_layers}+{size.n_layers} layers, vocabulary "
-            f"{size.vocab_size:,}; batches of {size.batch_tokens:,} tokens of the longer side, on "
+            f"{size.vocab_size:,}; batches of {size.batch_tokens:,} tokens on the longer side, on "
             f"average {per_step:,.0f} target tokens, {self.padding:.1%} of both sides padding; "
             f"rounds x steps: {setup.rounds} x {setup.steps}"
             f"{', compiled' if setup.compile else ''}. Medians (quartiles). "
@@ -295,7 +295,7 @@ def compare_models(
             *(f"- left out: {name} ({reason})" for name, reason in left_out.items()),
             "",
             "The parts of our step (data: making the batch, in none of the figures above; forward: "
-            "with the loss, which makes its gradient on the way; optimizer: with clipping):",
+            "with the loss and its gradient; optimizer: with clipping):",
             "",
             markdown_table(("part", "ms", "share"), shares),
         ]

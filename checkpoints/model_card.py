@@ -20,8 +20,8 @@ license: unknown
 
 # {name}
 
-Translates {src} to {tgt}. The licence of the weights is for whoever publishes them to name above,
-within the terms of the data.
+Translates {src} to {tgt}. Whoever publishes the weights names their licence above, within the
+terms of the data.
 
 ## Use
 
@@ -50,7 +50,7 @@ print(*tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
 """
 
 READING = ("corpus", "max_len", "eval_long")  # of data: which text, and which part of it
-_NO_SCORES = "There are none by `test.py` of these weights on the run's own corpus.\n"
+_NO_SCORES = "`test.py` has not scored these weights on the run's own corpus.\n"
 
 
 def model_card(

@@ -379,12 +379,12 @@ def report(of_runs: Sequence[Rows]) -> str:
         f"# What a scheme does to attention\n\n{splits}, {n:,} pairs; seeds {seeds}; {searches} "
         f"search; {common.provenance_line(every)}. {common.SPREAD}; the best sacreBLEU is first."
         "\n\n## Heads\n\nMeans over layers and heads: entropy in bits, distance in keys, diagonal "
-        "as the share of attention. Where aer (the alignment error rate) and agreement are given, "
-        f"they are shares, of the mean of a decoder layer's heads.\n\n{heads}\n"
-        "## Accuracy by place\n\nThe share of target tokens that are the likeliest after the "
+        "as the share of attention. aer (the alignment error rate) and agreement, if measured, are "
+        f"shares, by the mean of a decoder layer's heads.\n\n{heads}\n"
+        "## Accuracy by place\n\nThe share of target tokens that the model ranks first after the "
         f"reference's, by their place. Tokens: {'; '.join(tokens)}.\n\n{table('.3f', 'accuracy')}\n"
-        "## Shifted positions\n\nAll positions of both sides later by so many places (0: as "
-        "trained): sacreBLEU, and the share of translations that are unchanged.\n\n"
+        "## Shifted positions\n\nAll positions of both sides shifted by so many places (0: as "
+        "trained): sacreBLEU, and the share of translations that do not change.\n\n"
         f"{table('.2f', 'sacrebleu')}\n{table('.3f', 'unchanged')}"
         + "".join(["\n", *reasons] if reasons else [])
     )

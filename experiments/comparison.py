@@ -161,18 +161,18 @@ class Comparison(Experiment):
         averaged, each, spread = "", "", ""
         if len(self.args.seeds) > 1:
             averaged, each = ", averaged over the seeds", ", p for each seed"
-            spread = f" {SPREAD}; a line with one seed is "
+            spread = f" {SPREAD}; a line that names a seed is "
             spread += "that of the lowest validation loss."
         if self.standings:
-            spread += " The ranking is by the mean of the test splits, of what has all seeds; its "
-            spread += "intervals and the probability of being the best are by a bootstrap over "
-            spread += "sentences and Student's t over seeds."
+            spread += f" The ranking is of {self.noun}s with all seeds, by the mean of the test "
+            spread += "splits; intervals and the probability of being the best are by a bootstrap "
+            spread += "over sentences and Student's t over seeds."
         parts.append(
             "BLEU-4 is nltk's on sacreBLEU's tokens (0 to 1), the rest is sacreBLEU (0 to 100). "
             f"Intervals are 95%, by bootstrap over the sentences{averaged}. Difference and p: "
-            f"paired bootstrap against {self.baseline} of the same seed{each}. People: of 100 "
-            "pairs of systems so far apart, in how many the better one is preferred (Kocmi et al. "
-            f"2024). Words are source words.{spread}\n"
+            f"paired bootstrap against {self.baseline} of the same seed{each}. People: the "
+            "percentage of pairs of systems so far apart in which people prefer the better one "
+            f"(Kocmi et al. 2024). Words are source words.{spread}\n"
         )
         return "\n".join(parts)
 

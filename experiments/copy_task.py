@@ -239,7 +239,7 @@ def gains_figure(gains: Mapping[str, Sequence[Sequence[float]]], task: Task) -> 
         for scheme, columns in gains.items()
     }
     title = f"Copy task: what SSMax adds to the rows that are right in every place, {size(task)}"
-    return dot_panels({"": dots}, title=title, x_label="share of rows, with SSMax less without")
+    return dot_panels({"": dots}, title=title, x_label="share of rows, with SSMax minus without")
 
 
 def groups(names: Sequence[str]) -> dict[str, list[str]]:
@@ -279,15 +279,15 @@ def markdown(
         f"{task.d_model}, d_ff {task.d_ff}; rows of {task.length} tokens in training, "
         f"{task.n_symbols} symbols; {task.n_test:,} test rows of each length; seeds {said}.\n",
         "Rows: the share that is right in every place. Symbols: the share of repeated symbols that "
-        "is right; that of the scheme none can be had without any position. Each is followed by "
-        "the length of the test rows. Mean ± standard deviation over the seeds; –: not run, or "
-        "the scheme has no position that far.\n",
+        "is right; the scheme none reaches its share without any position. After each stands the "
+        "length of the test rows. Mean ± standard deviation over the seeds; –: not run, or the "
+        "scheme has no position that far.\n",
     ]
     tables = groups(list(results)).items()
     parts += [f"## {title}\n\n{table(names, results, task)}" for title, names in tables]
     if gains := ssmax_gains(results, task):
-        said = "In the last row ± is over the schemes that have the length."
-        parts.append(f"## With SSMax, less without\n\n{gains_table(gains, task)}\n{said}\n")
+        said = "In the last row ± is over the schemes that have positions that far."
+        parts.append(f"## What SSMax adds\n\n{gains_table(gains, task)}\n{said}\n")
     if len(found) > 1:
         parts.append(f"## Rows, {task.length}, by layers and updates\n\n{budget_table(found)}")
     if looks:
@@ -295,10 +295,10 @@ def markdown(
         header = [*KNOWN, *(f"layer {n}, {what}" for n, what in itertools.product(layers, LOOKS))]
         rows = [[name, *(f"{weight:.2f}" for weight in weights)] for name, weights in looks.items()]
         parts.append(
-            f"## What blanks know, and where they look\n\nOf seed {runs[0]['seed']}: the share of "
-            "rows in which just the right blanks are filled; of the blanks to be filled, the share "
-            "with a symbol of the row, and by layer the attention weight in the head where it is "
-            f"largest.\n\n{markdown_table(['scheme', *header], rows)}"
+            f"## What blanks know, and where they look\n\nSeed {runs[0]['seed']}: the share of "
+            "rows in which exactly the right blanks are filled. Then, of the blanks to be filled, "
+            "the share that gets a symbol of the row, and by layer the attention weight in the "
+            f"head where it is largest.\n\n{markdown_table(['scheme', *header], rows)}"
         )
     seconds = sum(result["seconds"] for result in runs)
     made = provenance_line([result["provenance"] for result in runs])

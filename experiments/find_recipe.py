@@ -277,8 +277,8 @@ class Halving(Experiment):
         config, _, provenance = self.about()
         by = "loss a character" if self.args.choose_by == "loss" else "sacreBLEU"
         of_all = f"{len(self.recipes)} of {len(sample(self.args.choice))}"
-        text = f"{config}; recipes: {of_all}, of each round the best third by the validation "
-        text += f"split's {by}; {self.args.search} search; "
+        text = f"{config}; recipes: {of_all}, of each round the best third goes on, by the "
+        text += f"validation split's {by}; {self.args.search} search; "
         parts = [f"# The best recipe by successive halving\n\n{text}{provenance}.\n"]
         going = [{trial.variant for trial in stage} for stage in self.stages[1:]]
         for number, _ in enumerate(self.stages[: len(self.args.rounds)], 1):
@@ -289,10 +289,10 @@ class Halving(Experiment):
         if finals:
             parts.append(self._winner(finals))
         parts.append(
-            "Losses are nats a character and nats a token of the validation references, without "
-            "smoothing, of the checkpoint that was scored; those by token compare within one "
-            "tokenizer alone. sacreBLEU is of the validation split where no test is named. The "
-            "tests chose nothing.\n"
+            "Losses are in nats a character and nats a token of the validation references, without "
+            "smoothing, by the checkpoint that was scored. Losses a token compare within one "
+            "tokenizer only. sacreBLEU is of the validation split unless a test is named. The "
+            "tests decided nothing.\n"
         )
         return "\n".join(parts)
 
@@ -328,7 +328,8 @@ class Halving(Experiment):
         stated |= {f"train.{key}": str(getattr(winner.config.train, key)) for key in fixed}
         settings = [f"--set {k}={text}" for k, text in stated.items() if not k.endswith(PATHS)]
         settings = [f"--position {position}"] * bool(position) + settings
-        scored = f"the last {winner.average} checkpoints averaged" if winner.average else "the best"
+        last = winner.average
+        scored = f"the last {last} checkpoints averaged" if last else "the best checkpoint"
         columns = {"character_loss": "loss a character", "validation_sacrebleu": "validation"}
         columns |= {f"sacrebleu {test}": test for test in winner.tests}
         forms = [".4f", *[".2f"] * (len(columns) - 1)]
@@ -343,7 +344,7 @@ class Halving(Experiment):
         ]
         return (
             f"## The winner: {rows[0]['recipe']}\n\n{table}\n{''.join(failed)}sacreBLEU; "
-            f"{SPREAD}. Seed {rows[0]['seed']} won the rounds. "
+            f"{SPREAD}. Seed {rows[0]['seed']} is that of the rounds. "
             f"The recipe, {scored}: `{' '.join(settings)}`\n"
         )
 

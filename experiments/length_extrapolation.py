@@ -319,7 +319,7 @@ class Extrapolation(Experiment):
         ]
         mean = [f"{fmean(both[i][0] for both in gains.values()):+.2f}" for i in range(2)]
         table = markdown_table(["SSMax added to", *sides], [*lines, ["all, the mean", *mean]])
-        return f"\nsacreBLEU with SSMax less that without it, and 95% intervals:\n\n{table}"
+        return f"\nWhat SSMax adds to sacreBLEU, with 95% intervals:\n\n{table}"
 
     def draw(self, rows: Rows) -> None:
         """A line for each scheme over the buckets, with the limit marked; dots for many schemes."""

@@ -32,7 +32,7 @@ def ideas(scheme: Scheme, n: int) -> Figures:
         raise UserError(f"--positions {n}: distances need 2 or more")
     side, table = next(iter(need(scheme.tables(n), scheme, NO_TABLE).items()))
     tables = first_ideas(n, width) | {f"{scheme.label}{where(side, 'side')}": table}
-    title = f"First ideas for {n} positions, why they fail, and what serves instead{scheme.about}"
+    title = f"First ideas for {n} positions, why they fail, and what works instead{scheme.about}"
     shape, size = (2, len(tables)), (1.9, 2.2)
     figure, axes = panel_figure(*shape, size=size, sharex="row", sharey=True, title=title)
     how: Any = {"aspect": "auto", "interpolation": "nearest"}
@@ -95,8 +95,8 @@ def similarity(schemes: Sequence[Scheme], n: int) -> Figures:
 
 
 @picture(
-    "what distance does to a product: the mean of cos(k w) over the frequencies w of sinusoids and "
-    "of RoPE (q.k of equal vectors), and RoFormer's upper bound",
+    "how a product decays with distance: the mean of cos(k w) over the frequencies w of sinusoids "
+    "and of RoPE (q.k of equal vectors), and RoFormer's upper bound",
     n_positions=256,
     schemes=("sinusoidal", "rope"),
     together=True,
@@ -170,7 +170,7 @@ def projections(scheme: Scheme, n: int) -> Figures:
         },
         title=f"(W_q p_t).(W_k p_s) summed over heads, {of}",
         x_label="offset s - t of the key from the query",
-        y_label="share in the logits",
+        y_label="contribution to the logits",
     )
     yield "curves", curves
     by_head = np.array(list(products.values()))

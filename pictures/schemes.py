@@ -163,7 +163,7 @@ class Scheme:
         """What else decides how n positions turn: the end of a title."""
         words = self.decided_by("words")
         length = self.decided_by("length", dict.fromkeys(STACKS, n))
-        found = [f" (words have a say in {words})"] * bool(words)
+        found = [f" (in {words} words matter too)"] * bool(words)
         found += [f" (in {length} a sentence of this length turns by other angles)"] * bool(length)
         return "".join(found)
 
