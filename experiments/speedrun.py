@@ -186,11 +186,11 @@ def lacks(entry: Mapping[str, Any]) -> list[str]:
     seeds, p = entry["seeds"], entry["p_value"]
     chance = "of one seed" if p is None else f"p = {p:.2g} and not below {P_VALUE}"
     lacking = {
-        f"seeds 0 to {max(N_SEEDS, len(seeds)) - 1} are wanted, all of them": len(seeds) < N_SEEDS
+        f"all seeds from 0 to {max(N_SEEDS, len(seeds)) - 1} are needed": len(seeds) < N_SEEDS
         or sorted(seeds) != list(range(len(seeds))),
         f"{entry['cores']} cores (try `taskset -c 0,1`)": not 0 < entry["cores"] <= N_CORES,
         f"trained on {entry['device']}": entry["device"] != "cpu",
-        f"changes without a commit ({entry['commit']})": "dirty" in entry["commit"],
+        f"uncommitted changes ({entry['commit']})": "dirty" in entry["commit"],
         f"mean {fmean(entry['sacrebleu']):.2f}, {chance}": p is None or not p < P_VALUE,
     }
     lacking |= {f"several kinds of {key}: {entry[key]}": "; " in entry[key] for key in ONE_KIND}

@@ -147,7 +147,7 @@ def rotation(scheme: Scheme, n: int) -> Figures:
         figure = point_panels(
             {f"pair {pair}: period {lengths[pair]}": planes[:, pair] for pair in pairs},
             title=f"{scheme.label}: the vector (1, 0) of a pair of dimensions of a query, turned "
-            f"by position (period: of a whole turn){of}{scheme.reservations(n)}{scheme.about}",
+            f"by position (period: positions a turn){of}{scheme.reservations(n)}{scheme.about}",
             x_label="first dimension of the pair",
             y_label="second dimension of the pair",
             columns=4,
@@ -180,7 +180,7 @@ def permutation(schemes: Sequence[Scheme], n: int) -> Figures:
         columns=[" ".join(WORDS[ids]), " ".join(WORDS[ids[order]]), "difference"],
         size=(3.6, max(1.7, 0.2 * n)),
         title="The same words in two orders through a random encoder: its output, sorted by word",
-        x_label=f"output dimension (at the left the largest difference in all {first.shape[-1]})",
+        x_label=f"output dimension (row labels: largest difference in all {first.shape[-1]})",
     )
     figure.axes[0].set_yticks(range(n), WORDS[ids])
     yield "", figure

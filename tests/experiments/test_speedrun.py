@@ -86,7 +86,7 @@ def test_an_entry_that_is_no_record_says_why(stand_in: StandIn) -> None:
     text = stand_in.text("speedrun.md")
     assert "No record: mean 50.06, p = 0.35 and not below 0.01." in text
     assert run(stand_in, "--seeds", "1,2", "--report_only") == 0
-    assert "No record: seeds 0 to 4 are wanted, all of them; " in stand_in.text("speedrun.md")
+    assert "No record: all seeds from 0 to 4 are needed; " in stand_in.text("speedrun.md")
     assert records(stand_in) == []
 
 

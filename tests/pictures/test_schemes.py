@@ -522,7 +522,7 @@ def test_layers_that_turn_are_told_from_those_that_do_not() -> None:
     np.testing.assert_array_equal(
         points(figure["rotation_interleaved"].axes[0]), points(plain.axes[0])
     )
-    assert "turned by position (period: of a whole turn), layer 2" in suptitle(
+    assert "turned by position (period: positions a turn), layer 2" in suptitle(
         figure["rotation_interleaved"]
     )
     product, bound = curves(draw("decay", made, n=9)["decay_interleaved"]).values()
