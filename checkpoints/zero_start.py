@@ -1,8 +1,8 @@
 """A Marian folder that starts decoding from zeros, as CTranslate2's converter expects.
 
 The converter supports only Marian's own models: decoding starts from an embedding of zeros, and the
-last piece is padding, which it leaves out. Here both become true of any model. The embedding of the
-start token is added to the first row of the decoder's table of positions, which is its alone.
+last piece is padding, which it leaves out. Here both become true of any model. The scaled embedding
+of the start token is added to the decoder's first row of positions, where no other token stands.
 """
 
 import json

@@ -10,7 +10,7 @@ r"""A caption student of three teachers, from a model of captions and everyday s
 What it scores: docs/results/everyday_french.md. Why each choice:
 - it starts where its teachers started: from the weights of a first training.
 - a third of the first training's rate, since the translations of three teachers are new to it: a
-  tenth of that rate was 0.1 points worse on validation.
+  tenth was 0.1 points worse on validation.
 - the dropout of the first training, as in multi30k_finetune.py.
 """
 

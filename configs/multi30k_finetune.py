@@ -7,7 +7,7 @@ Fine-tuning on the text that is to be translated (Luong and Manning 2015). What 
 a higher rate and more dropout did: docs/results/everyday_french.md. Why each choice:
 - a tenth of the rate of the first training, and three epochs: the captions are nothing new, and the
   everyday sentences are soon forgotten.
-- the dropout of the first training: a model that has just learned with it loses by more of it.
+- the dropout of the first training: more of it harms a model that has just learned with it.
 """
 
 from dataclasses import replace

@@ -321,8 +321,7 @@ class Tupe(PositionSection, kind="tupe"):
 
 
 TwoSided = Bias | Shaw | TransformerXl | Deberta | Tupe | Dape
-# What an encoder may have: all that is defined for keys on both sides of a query, but Repo and
-# Shape.
+# For an encoder: all that is defined for keys on both sides of a query, except Repo and Shape.
 EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | SelectiveRope | Pope | TwoSided
 
 

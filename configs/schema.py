@@ -358,7 +358,7 @@ Objective = CrossEntropy | RDrop | SimCut
 
 
 class StopAtBadNumbers(Section, kind="stop", section="optim.bad_numbers"):
-    """An update with a loss or gradient that is no number ends the run; the weights stay."""
+    """An update whose loss or gradient is no number ends the run; the weights are not touched."""
 
 
 class SkipBadNumbers(Section, kind="skip", section="optim.bad_numbers"):

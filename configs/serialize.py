@@ -123,7 +123,7 @@ def _build(hint: Any, data: Any, path: str) -> Any:
         values[key] = _value(hints[key], value, join(path, key))
     try:
         return cls(**values)
-    except ConfigError as error:  # it may name another section of this class
+    except ConfigError as error:  # it names the place of the class, perhaps not this one
         raise ConfigError(f"{path}{str(error).removeprefix(cls.section)}") from None
 
 

@@ -21,7 +21,7 @@ MIN_FOREIGN = 2  # stop words of the other language needed, which must also outn
 
 
 def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: str) -> ParallelText:
-    """The pairs that no rule drops, in their order; `skipped` counts others by the first rule."""
+    """The pairs that no rule drops, in order; `skipped` counts the rest by their first rule."""
     seen: set[tuple[str, str]] = set()
     counts: Counter[str] = Counter(text.skipped)
     kept: list[int] = []

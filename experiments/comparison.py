@@ -96,7 +96,7 @@ class Comparison(Experiment):
         return rows
 
     def _against_baseline(self, trial: Trial, split: str) -> dict[str, Any]:
-        """The paired bootstrap with the same seed's baseline; nothing for itself or if undone."""
+        """The paired bootstrap with the same seed's baseline; nothing for itself or if not run."""
         wanted = (self.baseline, trial.seed)
         base = next((each for each in self.done if (each.variant, each.seed) == wanted), trial)
         if base == trial:

@@ -175,7 +175,7 @@ class Speedrun(Experiment):
 
 
 def p_value(bleu: Sequence[float]) -> float | None:
-    """The one-sided t-test of the scores against a mean of the mark or less; None for one score."""
+    """The p-value of a one-sided t-test for a mean above the mark; None for one score."""
     from scipy.stats import ttest_1samp
 
     return float(ttest_1samp(bleu, MARK, alternative="greater").pvalue) if bleu[1:] else None

@@ -69,7 +69,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Record:
-    """The measurements of a trial. scores and sentences: by split that was scored."""
+    """The measurements of a trial. scores and sentences: one for each scored split."""
 
     run: str
     training: dict[str, Any]  # see Trial.training

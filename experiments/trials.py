@@ -10,8 +10,8 @@ config. In a folder:
         attempts.json               its processes: seconds, peak memory, how many ran at once
         test.log, scored.json       the output of test.py, and its settings
 
-A trial that is done is not run again. One that was cut short is resumed from its last checkpoint. A
-change of the search alone only scores again.
+A trial that is done is not run again. One that was cut short is resumed from its last checkpoint.
+If only the search changes, a trial is scored again, not trained.
 """
 
 import contextlib

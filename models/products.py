@@ -71,7 +71,7 @@ class _Affine(torch.autograd.Function):
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I]. Differentiable; by oneDNN once."""
+    """x [...,I] -> x weight^T + bias [...,O], weight [O,I]. Differentiable; by oneDNN only once."""
     if by_onednn(x, weight.t()):
         return _Affine.apply(x, weight, bias)
     return F.linear(x, weight, bias)

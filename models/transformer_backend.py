@@ -25,7 +25,7 @@ class DeepNorm(NamedTuple):
 
 
 def deepnorm_constants(n_encoder_layers: int, n_decoder_layers: int) -> tuple[DeepNorm, DeepNorm]:
-    """Those of encoder and decoder (Wang et al. 2022, DeepNet, figure 2, "encoder-decoder")."""
+    """Constants of encoder and decoder (Wang et al. 2022, DeepNet, figure 2, "encoder-decoder")."""
     n, m = n_encoder_layers, n_decoder_layers
     depth = (n**4 * m) ** (1 / 16)
     return DeepNorm(0.81 * depth, 0.87 / depth), DeepNorm((3 * m) ** 0.25, (12 * m) ** -0.25)

@@ -36,7 +36,7 @@ class Limits:
     """Limits of requests and batches."""
 
     max_batch: int  # sentences searched at once
-    max_wait: float  # seconds that a batch's first waits for others
+    max_wait: float  # seconds that the first of a batch waits for others
     max_waiting: int  # lines; more are refused with 503
     max_chars: int  # of a request's texts together
     timeout: float  # seconds

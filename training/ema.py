@@ -13,9 +13,9 @@ class WeightAverage:
     """w_s = d_s w_(s-1) + (1 - d_s) weights_s after update s from 1; w_0 = the first weights.
 
     Averages of the iterates (Polyak and Juditsky 1992), with exponentially falling weight. The
-    decay d_s is min(decay, (1 + s) / (10 + s)), so that the random first weights are soon
-    forgotten. There is no hidden state to resume: s and the two sets of weights decide an update.
-    Buffers are not averaged, since training changes none. Shared weights stay shared.
+    decay d_s is min(decay, (1 + s) / (10 + s)), so that the first weights are soon forgotten.
+    There is no hidden state to resume: s and the two sets of weights decide an update. Buffers are
+    not averaged, since training changes none. Shared weights stay shared.
     """
 
     def __init__(self, model: TranslationTransformer, decay: float) -> None:

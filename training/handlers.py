@@ -64,7 +64,7 @@ class StopSignals:
     """SIGTERM and Ctrl-C end the run after an update; a second one ends it at once.
 
     With several processes a signal often comes twice, from the terminal and from the launcher:
-    there the second one counts only after a second.
+    there the second one counts only if it comes more than 1 s later.
     """
 
     def __init__(self) -> None:

@@ -52,10 +52,10 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
     spawn_log.addFilter(lambda record: record.levelno >= logging.ERROR)
     try:
         if spawn:
-            # With a thread for each core in each, they would wait for each other at every product.
+            # With a thread for each core, processes would wait for each other at every product.
             share = max(1, torch.get_num_threads() // nproc_per_node)
             os.environ.setdefault("OMP_NUM_THREADS", str(share))
-            # A signal to the parent alone must reach the workers; they tell the terminal's copy.
+            # A signal to the parent alone must reach the workers; two from a terminal count as one.
             with signals_to(_pass_on, signal.SIGTERM, signal.SIGINT):
                 idist.spawn(backend, _one_of_several, args=(work,), timeout=PATIENCE, **spawn)
         elif backend is not None:

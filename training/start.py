@@ -44,7 +44,7 @@ from utils.machine import resolve_precision
 
 logger = logging.getLogger(__name__)
 
-# Fields that may differ between several machines; of the text, its content is compared.
+# Fields that may differ between several machines; texts are compared by their content.
 OF_A_MACHINE = (
     *("data.corpus.", "data.cache_dir", "data.num_workers", "train.runs_dir", "train.device"),
     *("train.init_from", "tokenizer.path", "tokenizer.name_or_path"),
@@ -212,7 +212,7 @@ class Resumed(Start):
                 load_weights(parts[name], {"model": self.payload[name]}, self.checkpoint)
             for name in ("optimizer", "scheduler", "scaler", "progress"):
                 parts[name].load_state_dict(self.payload[name])
-            scheduler = parts["scheduler"]  # its rates may have another total from here on
+            scheduler = parts["scheduler"]  # its rates may span another total from here on
             for group, base, factor in zip(
                 parts["optimizer"].param_groups, scheduler.base_lrs, scheduler.lr_lambdas
             ):

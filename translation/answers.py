@@ -40,7 +40,7 @@ class Hypothesis(Candidate):
     def token_log_probs(self) -> list[float]:
         """The natural logarithm of each token's probability after those before it.
 
-        Up to rounding, `log_prob` is their sum without a given prefix. The model computes them when
+        Up to rounding, `log_prob` is their sum without a prefix's. The model computes them when
         they are first asked for, for all hypotheses of a text at once. Raises ValueError for a
         hypothesis that no Translator has made.
         """

@@ -48,9 +48,9 @@ def export_once(
 ) -> Path:
     """The folder of the checkpoint's CTranslate2 model, in float32: RUN/ctranslate2/STEM-HASH.
 
-    It is made unless there is a whole one of this checkpoint by this converter; earlier ones of the
-    checkpoint are removed. Two processes at once make one. UserError: see `convert`; the package is
-    not installed; or the run's folder cannot be written.
+    Unless there is a whole one of this checkpoint by this converter, it is made, and earlier ones
+    of the checkpoint are removed. Two processes at once make one. UserError: see `convert`; the
+    package is not installed; or the run's folder cannot be written.
     """
     ctranslate2.require_ctranslate2()
     converter = Path(ctranslate2.__file__).read_bytes()
@@ -140,8 +140,8 @@ class CTranslate2:
 
         max_lengths: the most tokens (EOS included) of each source's translation. A sentence gets
         nothing where the result is not sure. CTranslate2 ranks without the probabilities of ids
-        that no translation holds; the result is unsure where these are above UNSURE, as in a model
-        hardly trained. Scores count them.
+        that no translation holds; the result is unsure where these take more than UNSURE, as in a
+        model hardly trained. Scores count them.
 
         CTranslate2 extends the same beams, but ends with the first hypothesis that leads, or with a
         number of finished ones. So it is made to go on for a fixed number of steps, the last of
@@ -216,7 +216,7 @@ class CTranslate2:
         penalties: Sequence[float],
         unsure: float,
     ) -> list[list[Hypothesis]]:
-        """With the model's log-probabilities, best first; nothing where the search's differ."""
+        """Hypotheses with the model's log-probabilities, best first; none if the search differs."""
         pairs = [(row, *each) for row, of_row in enumerate(found) for each in of_row]
         results = self._translator.score_batch(
             [texts[row] for row, *_ in pairs],

@@ -34,8 +34,8 @@ def config_change(
         search: the kind of decode.search; other words (greedy, both) leave it.
         overrides: SECTION.FIELD=VALUE texts, which come last.
         scoring: data and evaluate may change too, not only decode.
-        best_alone: one translation is used, as for scores, and no more are searched for or sampled
-            unless minimum Bayes risk or `overrides` need them.
+        best_alone: one translation is used, and no more are searched for or sampled unless minimum
+            Bayes risk or `overrides` need them. scoring implies it.
     """
     sections = ("data", "evaluate", "decode") if scoring else ("decode",)
     changes, alone = dict(map(parse_override, overrides)), best_alone or scoring

@@ -40,7 +40,7 @@ def made_once(
 ) -> Path:
     """The folder, filled by `make` if it is not whole; several processes at once make one.
 
-    First, leftovers of killed processes and siblings with names that match `stale` are removed, as
+    Before, leftovers of killed processes and siblings with names that match `stale` are removed, as
     is the folder itself, if `stale` matches it. Raises UserError if it cannot be written.
     """
     import fcntl

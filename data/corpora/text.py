@@ -1,4 +1,4 @@
-"""Shared by the corpora: normal white space, and text from .gz files."""
+"""Shared by the corpora: normalising white space, and reading .gz files."""
 
 import gzip
 import zlib

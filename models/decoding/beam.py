@@ -67,7 +67,7 @@ def _before(eos_id: int, ids: list[int]) -> tuple[int, ...]:
 class Extension:
     """What one step makes of the K hypotheses of each sentence, [B,K] each, best first.
 
-    ended: the log-probabilities of those that end in EOS, -inf elsewhere. live: those of the ones
+    ended: the log-probabilities of those that end in EOS, -inf elsewhere. live: the same for those
     that go on, each from its `origin` with its `token`.
     """
 
@@ -170,7 +170,7 @@ def beam_search(
 
     n_best is at most beam_size, which is a multiple of groups.
     """
-    if beam_size == 1 and watch is None:  # and the same token of ties, frequent in bfloat16
+    if beam_size == 1 and watch is None:  # so that ties, frequent in bfloat16, give the same token
         return greedy_search(model, src, limits)
     device, batch, size, eos_id = src.device, src.shape[0], beam_size // groups, limits.eos_id
     max_lengths = limits.max_lengths(src, model.pad_id)

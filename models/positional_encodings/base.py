@@ -43,7 +43,7 @@ class ExactParameters(nn.Module):
 
 
 def least(*bounds: int | None) -> int | None:
-    """The least of the bounds; None where there is none."""
+    """The tightest of the bounds; None where there is none."""
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
@@ -95,7 +95,7 @@ class Places:
 
     @property
     def plainly_causal(self) -> bool:
-        """Causal over a single unpadded sequence: a kernel needs only a flag for it."""
+        """Causal over the same unpadded tokens as queries and keys: a kernel needs only a flag."""
         return self.causal and self.real_keys is None and self.q_positions is self.k_positions
 
     @property

@@ -13,7 +13,7 @@ at the clip, where clipped distances share the other end of the table.
 
 Logarithmic buckets (DeBERTa v2): with k buckets to a side and m = k/2, distances up to m keep a row
 each; a longer one x, up to max_distance - 1, goes to bucket
-m + ceil((m - 1) ln(x/m) / ln((max_distance - 1)/m)). Longer ones go to bucket k, which the clip in
+m + ceil((m - 1) ln(x/m) / ln((max_distance - 1)/m)). Those beyond go to bucket k, which the clip in
 delta joins to the last on one side. In delta the bucket replaces |i - j|, with the sign of i - j.
 Bounds are computed in integers, so that no logarithm is rounded across one.
 """

@@ -1,4 +1,4 @@
-"""Shared by biases of the distance: one value for each distance."""
+"""For biases that have one value for each distance."""
 
 from collections.abc import Callable
 
