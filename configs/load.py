@@ -75,7 +75,7 @@ def write_config_json(config: Config, path: Path) -> None:
 
 
 def read_config_json(path: Path) -> Config:
-    """Read what `write_config_json` wrote; executes nothing. Raises ConfigError with the file."""
+    """Read what `write_config_json` wrote; executes nothing. Raises ConfigError naming the file."""
     try:
         data = json.loads(path.read_text("utf-8"))
         crc = data.pop(CRC, None) if isinstance(data, dict) else None

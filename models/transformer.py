@@ -128,7 +128,7 @@ class TranslationTransformer(nn.Module):
     def output_weight(self) -> Tensor:
         """[V,D'], which turns the hidden states of `forward` with project=False into logits.
 
-        Without an output bias D' = D. With one D' = D + 8: the bias is a column that meets ones in
+        Without an output bias D' = D. With one, D' = D + 8: the bias is a column that meets ones in
         the hidden states, so that a loss needs one product alone.
         """
         weight, bias = self.output.weight, self.output.bias

@@ -117,7 +117,7 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
 
 
 def require_alike(given: Mapping[str, Any]) -> None:
-    """Raises UserError in every process where one has another value than the first."""
+    """Raises UserError, in every process, if one has another value than the first."""
     [first], *others = idist.all_gather([dict(given)])
     for rank, [other] in enumerate(others, start=1):
         for name in [*first, *other]:

@@ -225,7 +225,7 @@ class Resumed(Start):
 
 
 def require_one_command(config: Config, resume: str | Path | None) -> None:
-    """Raises UserError in every process where one has been told to train something else."""
+    """Raises UserError, in every process, if one has been told to train something else."""
     told = {"--resume": resume and Path(resume).resolve().name, **dict(leaves(to_dict(config), ""))}
     require_alike({k: v for k, v in told.items() if not k.startswith(OF_A_MACHINE)})
 
@@ -233,7 +233,7 @@ def require_one_command(config: Config, resume: str | Path | None) -> None:
 def open_run(config: Config, resume: str | Path | None) -> Start:
     """The start that `config` and `resume` (a checkpoint, or a run: its newest) describe.
 
-    Makes the new folder. Raises UserError with nothing to start from, or if `config` cannot go on.
+    Makes the new folder. UserError: nothing to start from, or `config` does not continue the run.
     """
     if resume is not None:
         checkpoint, run, payload, damaged = find_checkpoint(resume)

@@ -268,7 +268,7 @@ class Translator:
         decode: DecodeConfig,
         numbers: Sequence[int],
     ) -> list[list[int]]:
-        """Ids without EOS. Raises UserError, with its number from 0, for a prefix without room."""
+        """Ids without EOS. UserError: a prefix has no room; `numbers`, from 0, says which it is."""
         if not any(prefixes):
             return [[] for _ in prefixes]
         ids, pad_id = [self._target(prefix)[:-1] for prefix in prefixes], self.tokenizer.pad_id
@@ -473,7 +473,7 @@ def _texts(given: str | Iterable[str]) -> list[str]:
 def _pairs(
     src: str | Iterable[str], tgt: str | Iterable[str], what: str = "translations"
 ) -> tuple[list[str], list[str]]:
-    """Two texts, or two lists, as lists. Raises UserError where their lengths differ."""
+    """Two texts, or two lists of one length, as lists. Raises UserError for anything else."""
     sources, targets = _texts(src), _texts(tgt)
     if isinstance(src, str) != isinstance(tgt, str) or len(sources) != len(targets):
         counts = f"sources: {len(sources)}, {what}: {len(targets)}"

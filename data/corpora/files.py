@@ -25,7 +25,7 @@ class ParallelFilesCorpus(CorpusReader):
         self.train, self.validation, self.test = config.train, config.validation, config.test
 
     def load(self, split: str) -> ParallelText:
-        """One split. UserError: missing, damaged or unequal files, or a line the config forbids."""
+        """One split. UserError: files missing, damaged or unequally long, or a forbidden line."""
         paths = [self._find(split, lang) for lang in self.langs]
         sides = [_lines(path) for path in paths]
         if len(sides[0]) != len(sides[1]):
