@@ -81,7 +81,7 @@ def _search(
     ids = torch.full((batch, n, longest), eos_id, device=device)
     log_prob = torch.zeros(batch, n, dtype=torch.float64, device=device)
     alive = torch.arange(batch, device=device)  # sentence behind each row of the state
-    # of these sentences: the next ids and log_prob, and their length limits
+    # of these sentences: the updated ids and log_prob, and the length limits
     new_ids, total, room = ids.clone(), log_prob.clone(), max_lengths[:, None]
     shortest = int(max_lengths.min())
     ended = torch.zeros(batch, n, dtype=torch.bool, device=device)
