@@ -205,7 +205,9 @@ def test_the_note_is_true_of_every_scheme() -> None:
         model = ModelConfig(position=position, d_model=16, n_heads=2, **layers)
         note = positions(fresh_scheme(name, model), 6, 5)["note"]
         assert ("depends on the words" in note) == (name in by_words), name
-        assert f"What it does in {by_words[name]} dep" in note if name in by_words else True, note
+        assert f"What it does in {by_words[name]} also dep" in note if name in by_words else True, (
+            note
+        )
         assert ("Nothing is added or turned" in note) == (name == "none"), name
         other = "In the encoder a sentence of this length turns by other angles"
         assert (other in note) == (name == "dynamic"), name
