@@ -18,7 +18,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Write a trained model for use elsewhere.")
     add_run_arguments(parser)
     add = parser.add_argument
-    add("--format", choices=("safetensors", "ctranslate2", "transformers"), required=True)
+    what = "for this project, for CTranslate2, or for transformers and the hub"
+    formats = ("safetensors", "ctranslate2", "transformers")
+    add("--format", choices=formats, required=True, help=what)
     what = "a new or an empty folder"
     add("--output_dir", metavar="DIR", type=Path, required=True, help=what)
     what = "type of a CTranslate2 model's weights (default: float32)"

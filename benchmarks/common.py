@@ -44,13 +44,14 @@ def add_arguments(
     if draws:
         what = "uncounted rounds at the start (default: 1)"
         add("--warmup", type=positive, default=1, metavar="N", help=what)
-        add("--seed", type=integer(0, 2**63 - 1), default=0, metavar="N")
+        add("--seed", type=integer(0, 2**63 - 1), default=0, metavar="N", help="default: 0")
     if rounds is not None:
         add("--rounds", type=positive, default=rounds, metavar="N", help=f"default: {rounds}")
     add("--device", default="auto", help="auto (default), cpu, cuda, cuda:N")
     what = "CPU threads (default: torch's choice)"
     add("--threads", type=threads, metavar="N", help=what)
-    add("--output_dir", type=Path, default=Path("runs") / name, metavar="DIR")
+    what = f"where everything is written (default: runs/{name})"
+    add("--output_dir", type=Path, default=Path("runs") / name, metavar="DIR", help=what)
 
 
 def status_mb(field: str, process: int | str = "self") -> float:

@@ -98,7 +98,8 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     what = "the search with positions shifted, and as they are (default: greedy)"
     add("--search", choices=("greedy", "beam"), default="greedy", help=what)
     add("--threads", metavar="N", type=threads, help="CPU threads (give 1 beside other work)")
-    add("--output_dir", metavar="DIR", type=Path, default=Path("runs/attention_study"))
+    what = "where everything is written (default: runs/attention_study)"
+    add("--output_dir", metavar="DIR", type=Path, default=Path("runs/attention_study"), help=what)
     what = "take the rows of models measured before from this file, and add new ones"
     add("--store", metavar="FILE.csv", type=Path, help=what)
     what = "measure nothing: only write tables and plots of what is in --store"

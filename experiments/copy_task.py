@@ -320,7 +320,7 @@ def accuracy_figure(results: Results, task: Task) -> Figure:
     return figure
 
 
-def length_figure(results: Results, task: Task) -> Figure:
+def accuracy_by_length_figure(results: Results, task: Task) -> Figure:
     """Accuracy by length, a column for each family: whole rows above, repeated symbols below."""
     families: dict[str, list[str]] = {}
     for name in results:
@@ -507,7 +507,7 @@ def main(argv: list[str] | None = None) -> None:
         write_text(folder / "copy_task.md", text),
         write_csv(folder / "copy_task.csv", rows),
         save_figure(accuracy_figure(plain, task), folder / "copy_task_accuracy.png"),
-        save_figure(length_figure(plain, task), folder / "copy_task_lengths.png"),
+        save_figure(accuracy_by_length_figure(plain, task), folder / "copy_task_lengths.png"),
     ]
     if gains:
         paths.append(save_figure(gains_figure(gains, task), folder / "copy_task_ssmax.png"))

@@ -84,7 +84,8 @@ AT_TEST = "_at_test"
 def parse_args(argv: Sequence[str] | None = None) -> Namespace:
     parser = Parser(description="Train on sentences up to a length, score position schemes beyond.")
     add = parser.add_argument
-    add("--corpus", choices=tuple(DEFAULTS), default="phrasebook")
+    what = "the demo's phrasebook (default) or data.corpus=files"
+    add("--corpus", choices=tuple(DEFAULTS), default="phrasebook", help=what)
     limit = (
         "most words of a training sentence (default: 10 for phrasebook, 12 for files); the "
         "phrasebook has 30,000 pairs: for fewer than 9 words lower data.corpus.n_train too"

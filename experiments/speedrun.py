@@ -53,11 +53,14 @@ def parse_args(argv: Sequence[str] | None = None) -> Namespace:
         description=f"Time a training to {MARK:g} sacreBLEU on Multi30k's validation split."
     )
     add = parser.add_argument
-    add("--config", metavar="FILE", default=str(ROOT / "configs/multi30k_small_rope.py"))
+    config = "configs/multi30k_small_rope.py"
+    what = f"what is trained (default: {config})"
+    add("--config", metavar="FILE", default=str(ROOT / config), help=what)
     seeds = "one training for each, one after the other (default: 0,1,2,3,4)"
     add("--seeds", metavar="N,...", type=chosen_seeds, default="0,1,2,3,4", help=seeds)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of the config")
-    add("--output_dir", metavar="DIR", type=Path, default=Path("runs/speedrun"))
+    what = "where everything is written (default: runs/speedrun)"
+    add("--output_dir", metavar="DIR", type=Path, default=Path("runs/speedrun"), help=what)
     add("--threads", metavar="N", type=threads, help="CPU threads (default: cores)")
     nothing = "run nothing: only write table and entry of what is done"
     add("--report_only", action="store_true", help=nothing)

@@ -61,7 +61,7 @@ class TorchEncoder(nn.Module):
         return self.stack(x, src_key_padding_mask=padding)
 
 
-class PrefixState:
+class UncachedState:
     """What a decoder without a cache remembers: embedded prefixes [B*K,t,D] and the memory."""
 
     def __init__(self, memory: Memory, beam_size: int) -> None:
@@ -114,11 +114,11 @@ class TorchDecoder(nn.Module):
 
     def init_state(
         self, memory: Memory, *, scheme: PositionScheme, beam_size: int, max_len: int
-    ) -> PrefixState:
-        return PrefixState(memory, beam_size)
+    ) -> UncachedState:
+        return UncachedState(memory, beam_size)
 
     def step(
-        self, y: Tensor, state: PrefixState, *, scheme: PositionScheme, positions: Tensor
+        self, y: Tensor, state: UncachedState, *, scheme: PositionScheme, positions: Tensor
     ) -> Tensor:
         state.prefix = torch.cat((state.prefix, y), dim=1)
         memory = replace(

@@ -25,7 +25,12 @@ from experiments.copier import (
     make_rows,
     train_and_test,
 )
-from experiments.copy_task import accuracy_figure, family, length_figure, what_blanks_know
+from experiments.copy_task import (
+    accuracy_by_length_figure,
+    accuracy_figure,
+    family,
+    what_blanks_know,
+)
 from models.positional_encodings.base import Places
 from utils.errors import UserError
 from utils.files import write_text
@@ -332,7 +337,7 @@ def test_a_plot_shows_mean_spread_and_every_seed() -> None:
 def test_curves_are_told_apart_in_a_panel_of_many() -> None:
     names = [name for name in VARIANTS if family(VARIANTS[name]) == "rotation"]
     seed = {measure: {"10": 0.5} for measure in ("exact", "token")}
-    for axes in length_figure({name: [seed] for name in names}, TASK).axes:
+    for axes in accuracy_by_length_figure({name: [seed] for name in names}, TASK).axes:
         curves = axes.get_legend_handles_labels()[0]
         looks = {(line.get_color(), line.get_linestyle()) for line in curves}
         assert len(looks) == len(names) > 10
