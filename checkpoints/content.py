@@ -129,13 +129,10 @@ def _read_torch(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{path}: no such checkpoint") from None
     except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
-        reason = one_line(error)
-        if "Weights only load failed" in reason:  # followed by long advice for developers
-            reason = "it is another kind of file, or holds more than tensors and plain values"
         beside = Run(path.parent.parent).by_age()
         others = [str(each) for each in beside if each.name != path.name and read_progress(each)]
         raise DamagedError(
-            f"{path}: not a whole checkpoint ({reason[:120]}); another one beside it: "
+            f"{path}: not a whole checkpoint ({one_line(error, 120)}); another one beside it: "
             f"{others[-1] if others else 'none'}"
         ) from error
     return payload

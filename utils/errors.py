@@ -15,6 +15,8 @@ class ConfigError(UserError):
 def one_line(error: Exception, most: int = 160) -> str:
     """Another library's error as part of a message: its kind and its text, on one line."""
     text = " ".join(str(error).split())
+    if text.startswith("Weights only load failed"):  # torch.load: advice for developers follows
+        return "it is another kind of file, or holds more than tensors and plain values"
     return f"{type(error).__name__}: {text[:most]}{'...' if len(text) > most else ''}"
 
 

@@ -399,7 +399,7 @@ def test_weights_and_files_that_are_not_a_models_are_named(
     path.unlink()
     refusal(folder, home, "without model.safetensors or pytorch_model.bin")
     torch.save({"model.shared.weight": Mischief()}, folder / "pytorch_model.bin")
-    refusal(folder, home, "pytorch_model.bin: not a whole weights file")
+    refusal(folder, home, "weights file .it is another kind of file, or holds more than tensors")
     torch.save({"model.shared.weight": shared.to_sparse()}, folder / "pytorch_model.bin")
     refusal(folder, home, "pytorch_model.bin: not a whole weights file")
     assert not Path("executed").exists()
