@@ -72,8 +72,8 @@ class ParallelFilesCorpus(CorpusReader):
         there = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
         key = {self.train: "train", self.validation: "validation"}.get(split, "test")
         raise UserError(
-            f"neither {plain} nor {packed.name} exists; --set data.corpus.{key}=NAME names others; "
-            f"the folder holds: {there or 'nothing'}"
+            f"neither {plain} nor {packed.name} exists; --set data.corpus.{key}=NAME names others, "
+            f"data.src_lang and data.tgt_lang their ends; the folder holds: {there or 'nothing'}"
         )
 
 

@@ -72,7 +72,7 @@ ONE = {"train.fr": b"a\n", "train.en": b"b\n"}
         (ONE | {"train.fr.gz": b""}, r"train\.fr and .*train\.fr\.gz both exist"),
         (ONE | {"train.fr": b"a\nb\nc\n"}, r"train\.fr has 3 lines and .*train\.en has 1"),
         ({"valid.en": b"a\n", "x": b""}, r"neither .*train\.fr nor train\.fr\.gz .*: valid\.en, x"),
-        ({}, r"data\.corpus\.train=NAME names others; the folder holds: nothing"),
+        ({}, r"data\.corpus\.train=NAME names .* their ends; the folder holds: nothing"),
         ({"train.fr/x": b"", "train.en": b"b\n"}, r"train\.fr or \.gz: a folder or a broken link"),
         (ONE | {"train.fr": "\ufeffà".encode("utf-16-le")}, r"train\.fr: UTF-16; convert .*iconv"),
         (ONE | {"train.en": "\ufeffa".encode("utf-16-be")}, r"train\.en: UTF-16; convert .*iconv"),
