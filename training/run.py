@@ -160,7 +160,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             loss = validation.loss()
             if progress.best_loss is None or loss < progress.best_loss:
                 progress.best_loss = loss
-            validation.translate(trainer.state.epoch, last=progress.step >= total_steps)
+            validation.translate(trainer.state.epoch, last=is_over())
             if choose_by == "bleu":
                 progress.best_bleu = max(progress.best_bleu or 0, score(evaluator, choose_by))
             if over:  # before the log, which then says that nothing is left to do

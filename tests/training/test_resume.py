@@ -166,11 +166,11 @@ def test_what_dies_between_an_update_its_log_and_its_checkpoint_is_done_again(wh
 
 
 def test_a_step_checkpoint_due_at_an_epochs_end_waits_for_the_epochs_work(folder: Path) -> None:
-    every = "train.checkpoint_every_steps=10 train.checkpoint_every_epochs=2"
+    every = "train.checkpoint_every_steps=10 train.checkpoint_every_epochs=2 train.keep_regular=3"
     settings = ("optim.accumulate=2", every, SCHEDULES["epoch_decay"])
     run = run_here(toy_config(folder, *settings)).run
     assert not list(run.checkpoints.glob("step_checkpoint_*"))
-    for epoch in (2, 3):  # the two that are kept
+    for epoch in (1, 2, 3):  # the first is due by its step alone
         saved = content(run.checkpoints / f"regular_checkpoint_{epoch}.pt")
         assert (saved["progress"]["epoch"], saved["scheduler"]["last_epoch"]) == (epoch, epoch)
 
@@ -416,6 +416,10 @@ def test_the_patience_that_waits_for_bleu_goes_on(folder: Path, tmp_path: Path) 
     for change in ("evaluate.choose_by=loss", "evaluate.bleu_sentences=3"):
         with pytest.raises(UserError, match=f"^{change.split('=')[0]} = .* was trained with"):
             run_here(apply_overrides(config, [change]), third)
+    (again.checkpoints / "regular_checkpoint_4.pt").unlink()  # made again below
+    less = "train.patience=1 evaluate.every_epochs=2 evaluate.bleu_every_epochs=2"
+    with scored(6.0), mock.patch("training.start.is_validated", return_value=False):
+        assert run_here(apply_overrides(config, less.split()), third).stopped_early
     with scored(4.0):
         run_here(config, third)
     assert_same_logs(again, result.run)
