@@ -128,11 +128,10 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             require_alike({"updates done": progress.step, **parts["data"].value})
             if start.whole:
                 require_steps_left(run, progress, total_steps, data.n_tokens)
-            log = stack.enter_context(RunLog(run, first_step=progress.step))
-            checkpoints = Checkpoints(
-                run, parts, trainer, config=config.train, before=log.flush, choose_by=choose_by
-            )
+            checkpoints = Checkpoints(run, parts, trainer, config, before=lambda: log.flush())
             checkpoints.resume(progress, over=is_over(), damaged=start.damaged)
+            # Only then: a log that is cut off before the newest checkpoint would keep a hole.
+            log = stack.enter_context(RunLog(run, first_step=progress.step))
         size = sum(p.numel() for p in learner.model.parameters())
         if idist.get_rank() == 0:
             write_config_json(config, run.config_file)

@@ -16,7 +16,7 @@ from ignite.handlers.checkpoint import BaseSaveHandler
 
 from checkpoints.content import write_checkpoint
 from checkpoints.run import BEST, FORMAT, KEEP_STEP, LAST_WEIGHTS, LEFT, REGULAR, STEP, Run
-from configs.schema import Config, TrainConfig
+from configs.schema import Config
 from configs.serialize import to_dict
 from tokenizer.base import BaseTokenizer
 from training.faults import NonFiniteError
@@ -132,12 +132,12 @@ class Checkpoints:
         run: Run,
         parts: Mapping[str, Any],
         trainer: Engine,
+        config: Config,
         *,
-        config: TrainConfig,
         before: Callable[[], None],
-        choose_by: str = "loss",
     ) -> None:
-        self.run, self.trainer, self.config = run, trainer, config
+        train, choose_by = config.train, config.evaluate.choose_by
+        self.run, self.trainer, self.config = run, trainer, train
         self._saver = AtomicSaver(run.checkpoints, before)
         self._last_step: int | None = None  # of the last regular or step checkpoint
         kind = partial(Checkpoint, parts, self._saver)
@@ -148,11 +148,11 @@ class Checkpoints:
             # Rounded as in the name, so that a resumed run ranks old and new files alike.
             lambda evaluator: round(score(evaluator, choose_by), 4),
             choose_by,
-            n_saved=config.keep_best,
+            n_saved=train.keep_best,
             greater_or_equal=choose_by == "bleu",  # the newer of equals: early BLEU is 0
             global_step_transform=epoch,
         )
-        self.regular = kind("regular", n_saved=config.keep_regular, global_step_transform=epoch)
+        self.regular = kind("regular", n_saved=train.keep_regular, global_step_transform=epoch)
         self.step = kind("step", n_saved=KEEP_STEP, global_step_transform=step)
 
     def attach(self) -> None:

@@ -300,8 +300,8 @@ def kept(folder: Path, *names: str, trainer: Engine | None = None) -> tuple[Run,
         (run.checkpoints / name).touch()
     model, trainer = torch.nn.Linear(1, 1), trainer or Engine(lambda *_: None)
     parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
-    config = TrainConfig(keep_best=2)
-    return run, Checkpoints(run, parts, trainer, config=config, before=lambda: None)
+    config = Config(train=TrainConfig(keep_best=2))
+    return run, Checkpoints(run, parts, trainer, config, before=lambda: None)
 
 
 @pytest.mark.parametrize("over", [False, True])

@@ -36,6 +36,7 @@ from configs.schema import Config
 from configs.serialize import apply_overrides
 from data.batching import Batch, Group, _Groups
 from training.log import RunLog
+from training.saving import Checkpoints
 from training.start import Progress, run_to_resume
 from training.validation import Validation
 from utils.errors import ConfigError, UserError
@@ -299,6 +300,12 @@ def test_each_course_that_a_run_leaves_is_kept(whole: Runs, tmp_path: Path) -> N
     config, run = whole["cosine"]
     again = copied(run, tmp_path)
     shorter = apply_overrides(config, ["train.max_epochs=2"])
+    with (
+        mock.patch.object(Checkpoints, "resume", side_effect=InterruptedError),
+        pytest.raises(InterruptedError),
+    ):
+        run_here(shorter, resume=again.checkpoints / "regular_checkpoint_1.pt")
+    assert_same_logs(again, run)  # as long as they might be resumed from, it goes as far as they
     for name in ("left_after_update_10", "left_after_update_10_2"):
         later = {path.name: path.read_bytes() for path in again.files(REGULAR)[1:]}
         run_here(shorter, resume=again.checkpoints / "regular_checkpoint_1.pt")
