@@ -58,7 +58,7 @@ def create_trainer(
         on_bad_numbers: Called as (engine, group, loss, norm) where loss or gradient is no number,
             in all processes alike. The update is left out, unless this raises.
         largest: Batches to try forward and backward before the first update, so that too little
-            memory shows at once. The trial leaves no trace.
+            memory shows at once. The trial leaves no trace: an update seeds what it draws.
         graphs: Whether passes are captured as CUDA graphs; in one process alone.
     """
     rank, world_size = idist.get_rank(), idist.get_world_size()
@@ -82,11 +82,10 @@ def create_trainer(
         # Room for what updates will hold: the optimizer's two moments, and the sum of gradients.
         n_copies = (0 if optimizer.state else 2) + (1 if config.accumulate > 1 else 0)
         room = [torch.empty_like(p) for p in parameters for _ in range(n_copies)]
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            for batch in largest:
-                learner.model.train()
-                backward(learner.model, batch, 1.0)
-                optimizer.zero_grad(set_to_none=True)
+        learner.model.train()
+        for batch in largest:
+            backward(learner.model, batch, 1.0)
+            optimizer.zero_grad(set_to_none=True)
         del room
 
     def update(engine: Engine, group: list[Batch]) -> dict[str, float]:

@@ -341,11 +341,19 @@ def no_room_above(n_tokens: int) -> Callable[..., None]:
     return check
 
 
+def room_held(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """Counts from now on: how often the weights' size is taken beside what the passes take."""
+    made = mock.Mock(side_effect=torch.empty_like)
+    monkeypatch.setattr(torch, "empty_like", made)
+    return lambda: made.call_count / len(list(learner.model.parameters()))
+
+
 def test_a_run_that_cannot_fit_fails_before_its_first_update_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
     engines: list[Engine] = []
+    held: list[Callable[[], float]] = []
 
     def noting(loader: Any) -> Any:
         """The largest: those with the most padded tokens, target tokens, or pairs of tokens."""
@@ -369,27 +377,35 @@ def test_a_run_that_cannot_fit_fails_before_its_first_update_with_the_remedy(
     def hook(trainer: Engine, learner: Learner) -> None:
         engines.append(trainer)
         learner.model.register_forward_pre_hook(no_room_above(max(sizes) - 1))
+        held.append(room_held(learner, monkeypatch))
 
     monkeypatch.setattr(run_module, "largest_batches", noting)
     words = r"to train \(.*\): use --set data.batch_size=70 --set optim.accumulate=4,"
     with pytest.raises(UserError, match="not enough memory " + words):
         run_here(toy_config(tmp_path, STEPS), hook=hook)
     assert engines[0].state.iteration == 0
+    assert held[0]() == 3  # two moments, and a sum of gradients
 
 
-def test_a_run_that_goes_on_is_not_told_to_change_its_batches(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_not_told_to_change_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = toy_config(tmp_path, STEPS, "train.max_steps=1")
     run = run_here(config).run
     config = apply_overrides(config, ["train.max_steps=2"])
 
+    held: list[Callable[[], float]] = []
+
     def hook(trainer: Engine, learner: Learner) -> None:
         learner.model.register_forward_pre_hook(no_room_above(0))
+        held.append(room_held(learner, monkeypatch))
 
     words = (
         rf"its own batches: give it more memory.* \(--init_from {run.path}\); there use --set data"
     )
     with pytest.raises(UserError, match=words):
         run_here(config, resume=run.path, hook=hook)
+    assert held[0]() == 1  # its moments are there
 
 
 def test_a_model_or_text_that_does_not_fit_is_not_told_to_use_smaller_batches(
