@@ -9,8 +9,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import ignite.distributed as idist
@@ -21,13 +23,16 @@ from toy_runs import content, copied, log_of, run_here, started, toy_command, to
 
 import train as script
 from checkpoints.run import BEST, Run
-from configs.schema import Config
+from configs.schema import Config, Saved
+from configs.serialize import leaves, to_dict
 from data.cache import load_split
 from data.corpora.build import build_corpus
 from tokenizer.build import load_tokenizer
 from training.prepare import validation_loader
 from training.processes import PATIENCE, choose_backend, run_processes
+from training.start import Start, require_one_command
 from utils.errors import UserError
+from utils.machine import CPU
 
 # Nothing is drawn, so that the shares of several processes must add up to the figures of one: with
 # two passes through the model in an update, an average of the weights that is evaluated, and
@@ -261,6 +266,27 @@ def test_machines_that_would_train_different_things_are_refused(
     error = capfd.readouterr().err.splitlines()[-1]
     assert re.match(f"error: {said}", error), error
     assert not list(tmp_path.rglob("toy_*"))
+
+
+def test_machines_compare_all_but_places_and_devices(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[dict[str, Any]] = []
+    chosen = mock.Mock(return_value="bf16")
+    monkeypatch.setattr("training.start.require_alike", told.append)
+    monkeypatch.setattr("training.start.resolve_precision", chosen)
+    monkeypatch.setattr(idist, "get_world_size", lambda: 2)
+    config = replace(toy_config(tmp_path), tokenizer=Saved(path="here"))
+    require_one_command(config, tmp_path / "run")
+    Start(config, Run(tmp_path), "", None).precision(CPU)
+    command, precision = told
+    fields = dict(leaves(to_dict(config), ""))
+    own = {name for name in fields if name.startswith("data.corpus.")}
+    own |= {"data.cache_dir", "data.num_workers", "tokenizer.path"}
+    own |= {"train.runs_dir", "train.device", "train.init_from"}
+    assert command == {"--resume": "run", **{k: v for k, v in fields.items() if k not in own}}
+    assert [*precision.values()] == ["bf16"]  # what auto means to each
+    assert chosen.call_args.args[1:] == (CPU, 16, 140 / 2)
 
 
 def test_the_backend_follows_from_processes_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
