@@ -155,7 +155,7 @@ def write_safetensors(
     about = {
         "version": FORMAT,
         "tied": {name: first[name] for name in first if first[name] != name},
-        "crc32": _checksum(tensors),
+        "crc32": checksum(tensors),
         "fingerprint": tokenizer.fingerprint(),
         "progress": dict(progress),
     }
@@ -179,7 +179,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if not about.keys() <= {"version", "tied", "crc32", "fingerprint", "progress"}:
             raise KeyError
-        crc = _checksum(tensors)
+        crc = checksum(tensors)
         whole = about.get("crc32", crc) == crc  # older exports have none
         tensors |= {name: tensors[other] for name, other in about["tied"].items()}
         payload = {
@@ -198,7 +198,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     return payload | {"config": to_dict(read_config_json(path.parent / CONFIG))}
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
+def checksum(tensors: Mapping[str, Tensor]) -> int:
     """CRC-32 of names, types, shapes and values."""
     crc = 0
     for name, tensor in sorted(tensors.items()):

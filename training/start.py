@@ -14,7 +14,7 @@ from typing import Any
 import ignite.distributed as idist
 import torch
 
-from checkpoints.content import checkpoint_config, fixed_differences, read_checkpoint
+from checkpoints.content import checkpoint_config, checksum, fixed_differences, read_checkpoint
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import (
     BEST,
@@ -165,6 +165,7 @@ class Initialized(Start):
                 f"train.init_from = {self.config.train.init_from!r}: its weights do not fit: "
                 f"{different or error}. Set the same model, or train.init_model=true"
             ) from error
+        require_alike({"the weights of train.init_from": checksum(self.payload["model"])})
         if different:
             logger.info("the weights fit, but they were trained for another model: %s", different)
         self.payload.clear()  # it takes memory
