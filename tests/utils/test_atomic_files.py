@@ -1,19 +1,29 @@
 """Files that are whole or not there, and whose fault it is where one cannot be written."""
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from utils import files
 from utils.errors import UserError
 from utils.files import atomic_path, made_once
 from utils.lines import writer
 
 
 def test_two_writers_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    with atomic_path(path) as one, atomic_path(path) as other:
-        one.write_text("one")
-        other.write_text("the other")
+    path, told = tmp_path / "a", mock.Mock()
+    with (
+        mock.patch.object(files, "sync", told.sync),
+        mock.patch.object(files.os, "replace", told.replace),
+    ):
+        told.replace.side_effect = Path.rename
+        with atomic_path(path) as one, atomic_path(path) as other:
+            one.write_text("one")
+            other.write_text("the other")
+    call = mock.call  # whole before it has its name, and then the name
+    made = ([call.sync(a), call.replace(a, path), call.sync(tmp_path)] for a in (other, one))
+    assert told.mock_calls == [each for of_one in made for each in of_one]
     assert path.read_text() == "one"
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(UserError, match=r"write \.: give the name of"), atomic_path(Path(".")):
