@@ -132,11 +132,12 @@ def test_padding_counts_neither_for_accuracy_nor_for_loss() -> None:
 def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
     group = [[batch_of(sentences(4, seed=6), range(4))]]
     _, free = updated(group)
-    clipped, out = updated(group, grad_clip=0.01)
-    pairs = zip(clipped.parameters(), small_model().parameters())
-    moved = math.sqrt(sum(((p - q) ** 2).sum().item() for p, q in pairs))
-    assert out["grad_norm"] == pytest.approx(free["grad_norm"], rel=1e-12)
-    assert moved == pytest.approx(0.01, rel=1e-3)
+    for scaled in (False, True):  # by the scaler of fp16
+        clipped, out = updated(group, grad_clip=0.01, scaled=scaled)
+        pairs = zip(clipped.parameters(), small_model().parameters())
+        moved = math.sqrt(sum(((p - q) ** 2).sum().item() for p, q in pairs))
+        assert out["grad_norm"] == pytest.approx(free["grad_norm"], rel=1e-12)
+        assert moved == pytest.approx(0.01, rel=1e-3)
 
 
 @pytest.mark.parametrize("backend", ["scratch", "torch"])
