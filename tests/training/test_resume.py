@@ -171,9 +171,11 @@ def test_a_step_checkpoint_due_at_an_epochs_end_waits_for_the_epochs_work(folder
     settings = ("optim.accumulate=2", every, SCHEDULES["epoch_decay"])
     run = run_here(toy_config(folder, *settings)).run
     assert not list(run.checkpoints.glob("step_checkpoint_*"))
-    for epoch in (1, 2, 3):  # the first is due by its step alone
-        saved = content(run.checkpoints / f"regular_checkpoint_{epoch}.pt")
-        assert (saved["progress"]["epoch"], saved["scheduler"]["last_epoch"]) == (epoch, epoch)
+    names = [path.name for path in run.files(REGULAR)]  # the first is due by its step alone
+    assert names == [f"regular_checkpoint_{epoch}.pt" for epoch in (1, 2, 3)]
+    for path in run.by_age():  # the best ones too
+        saved = content(path)
+        assert saved["progress"]["epoch"] == saved["scheduler"]["last_epoch"]
 
 
 def test_a_finished_run_is_not_trained_again(whole: Runs, tmp_path: Path) -> None:
@@ -209,6 +211,8 @@ def test_a_precision_that_is_not_here_is_told_with_what_can_be_done(
     with pytest.raises(UserError) as told:
         run_here(more, resume=run.path)
     assert "was begun in bf16, which this cpu lacks: go on with it elsewhere" in str(told.value)
+    with pytest.raises(UserError, match=r"precision = 'fp32', but .* trained with 'bf16'"):
+        run_here(apply_overrides(more, ["train.precision=fp32"]), resume=run.path)
     child = apply_overrides(more, [f"train.init_from={run.path}", "train.precision=auto"])
     assert run_here(child).run != run
 
