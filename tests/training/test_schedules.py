@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from toy_runs import content, log_of, run_here, same, toy_config
+from toy_runs import assert_same_state, content, log_of, run_here, same, toy_config
 
-from checkpoints.run import Run
+from checkpoints.run import BEST, REGULAR, Run
 from configs.schema import (
     Config,
     Constant,
@@ -120,6 +120,7 @@ def plateau_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Run]:
         optim.schedule=plateau optim.schedule.lr=1e-25 optim.schedule.warmup_steps=2
         optim.schedule.patience=1 optim.schedule.min_lr=0 optim.decay=matrices
         optim.optimizer=adamw optim.weight_decay=0.01 optim.accumulate=5 train.max_epochs=4
+        train.keep_regular=4
     """
     config = toy_config(tmp_path_factory.mktemp("plateau"), settings)
     return config, run_here(config).run
@@ -170,6 +171,12 @@ def test_plateau_goes_on_where_it_was(step: int, plateau_run: tuple[Config, Run]
     last = [content(run.checkpoints / "regular_checkpoint_4.pt") for run in (whole, stopped)]
     for part in ("model", "optimizer", "scheduler", "progress"):
         assert same(last[0][part], last[1][part]), part
+
+
+def test_a_best_checkpoint_has_seen_its_validation(plateau_run: tuple[Config, Run]) -> None:
+    _, run = plateau_run
+    for best, regular in zip(run.files(BEST), run.files(REGULAR)):  # of epochs 1 and 2
+        assert_same_state(best, regular)
 
 
 # ------------------------------------------------------------------------------------- weight decay
