@@ -193,8 +193,10 @@ def test_a_strange_tokenizer_is_refused(folder: Path, parent: Run, tmp_path: Pat
     strange = run_here(toy_config(folder, "train.max_steps=1 tokenizer.vocab_size=90")).run
     shutil.rmtree(other.tokenizer)
     shutil.copytree(strange.tokenizer, other.tokenizer)
-    with pytest.raises(UserError, match="is not the one this checkpoint was trained with"):
-        run_here(child_config(folder, other))
+    longer = toy_config(folder, "train.max_epochs=3 optim.accumulate=2")
+    for config, resumed in ((child_config(folder, other), None), (longer, other.path)):
+        with pytest.raises(UserError, match="is not the one this checkpoint was trained with"):
+            run_here(config, resumed)
 
 
 def test_on_the_command_line_it_is_one_flag(parent: Run, in_process: Any) -> None:
