@@ -15,7 +15,7 @@ import ignite.distributed as idist
 import torch
 
 from checkpoints.content import checkpoint_config, checksum, fixed_differences, read_checkpoint
-from checkpoints.resolve import resolve_checkpoint
+from checkpoints.resolve import resolve_checkpoint, run_of
 from checkpoints.run import (
     BEST,
     KEEP_STEP,
@@ -227,7 +227,7 @@ class Resumed(Start):
 
 def require_one_command(config: Config, resume: str | Path | None) -> None:
     """Raises UserError, in every process, if one has been told to train something else."""
-    told = {"--resume": resume and Path(resume).resolve().name, **dict(leaves(to_dict(config), ""))}
+    told = {"--resume": resume and run_of(Path(resume)).name, **dict(leaves(to_dict(config), ""))}
     require_alike({k: v for k, v in told.items() if not k.startswith(OF_A_MACHINE)})
 
 
