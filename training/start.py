@@ -227,7 +227,8 @@ class Resumed(Start):
 
 def require_one_command(config: Config, resume: str | Path | None) -> None:
     """Raises UserError, in every process, if one has been told to train something else."""
-    told = {"--resume": resume and run_of(Path(resume)).name, **dict(leaves(to_dict(config), ""))}
+    run = resume and run_of(Path(resume)).path.resolve().name
+    told = {"--resume": run, **dict(leaves(to_dict(config), ""))}
     require_alike({k: v for k, v in told.items() if not k.startswith(OF_A_MACHINE)})
 
 
