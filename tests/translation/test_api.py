@@ -200,8 +200,12 @@ def test_the_pairs_of_a_stream_are_numbered_and_scored_beside_others_of_their_le
     translator: Translator,
 ) -> None:
     watch = mock.Mock()
-    list(translator.score_stream(["Oui."] * 3, ["Yes."] * 3, chunk=2, watch=watch))
-    assert [call.args[0] for call in watch.call_args_list] == [1, 2, 3]
+    sources, targets = ["Oui.", "Le chat noir dort.", "Oui."], ["Yes."] * 2 + ["The black cat."]
+    list(translator.score_stream(sources, targets, chunk=2, watch=watch))
+    pairs = [*zip(translator.encode(sources), map(translator._target, targets))]
+    tokens = [max(len(source), len(target)) for source, target in pairs]
+    assert any(len(source) < len(target) for source, target in pairs)
+    assert [call.args for call in watch.call_args_list] == [*enumerate(tokens, start=1)]
     scorer, scores = "translation.translator.token_log_probs", [[[0.0]], [[0.0]] * 2]
     with mock.patch(scorer, side_effect=scores) as asked:
         few = replace(translator, decode=replace(translator.decode, batch_size=3))
