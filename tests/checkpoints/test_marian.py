@@ -26,6 +26,7 @@ from transformers import MarianMTModel, MarianTokenizer
 import average
 import inference
 from checkpoints.average import average_checkpoints, write_average
+from checkpoints.marian import _checksum
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.transformers_weights import to_theirs
 from configs.load import load_config
@@ -214,7 +215,11 @@ def test_a_model_is_mapped_once_by_whatever_name_and_process(
     rewritten(folder, "tokenizer_config.json", source_lang="cat+oci", target_lang=["en"])
     rewritten(folder, GENERATION, max_new_tokens=99)  # more than there are positions
     rewritten(folder, CONFIG, dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
-    config = load_run(folder.rename(folder.with_name("日" * 80))).config
+    weights = load_safetensors((folder / "model.safetensors").read_bytes())
+    save_file({name: each.half() for name, each in weights.items()}, folder / "model.safetensors")
+    loaded = load_run(folder.rename(folder.with_name("日" * 80)))
+    shared, config = weights["model.shared.weight"].half().float(), loaded.config
+    assert torch.equal(loaded.model.output.weight, shared)
     assert (config.data.src_lang, config.data.tgt_lang) == ("cat_oci", "target")
     assert config.decode.max_len == 64
     shape = config.model
@@ -320,9 +325,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CONFIG, {"scale_embedding": False}, "scale_embedding = False: only True is known here"),
     (CONFIG, {"static_position_embeddings": False}, "static_position_embeddings = False"),
     (CONFIG, {"normalize_before": True}, "normalize_before = True"),
+    (CONFIG, {"normalize_embedding": True}, "normalize_embedding = True"),
     (CONFIG, {"add_final_layer_norm": True}, "add_final_layer_norm = True"),
     (CONFIG, {"activation_function": "tanh"}, "activation_function = 'tanh': known are relu, gelu"),
     (CONFIG, {"decoder_ffn_dim": 32}, "decoder_ffn_dim = 32: must be encoder_ffn_dim = 48"),
+    (CONFIG, {"decoder_attention_heads": 2}, "decoder_attention_heads = 2: must be encoder_att"),
     (CONFIG, {"encoder_attention_heads": 5, "decoder_attention_heads": 5}, "model.n_heads"),
     (CONFIG, {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32}, r"fc1\..* is \[48.*, by config"),
     (CONFIG, {"encoder_layers": 3}, r"model\.encoder\.layers\.2\..* is missing"),
@@ -333,13 +340,32 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CONFIG, {"vocab_size": 50}, r"vocab_size = 50: the tokenizer has \d+ pieces"),
     (CONFIG, {"eos_token_id": 2}, "eos_token_id = 2: with this tokenizer"),
     (CONFIG, {"decoder_start_token_id": 0}, "decoder_start_token_id = 0"),
+    (CONFIG, {"pad_token_id": 0}, "pad_token_id = 0"),
     ("tokenizer_config.json", {"additional_special_tokens": ["é"]}, r"were added .* \(é\): give"),
-    (GENERATION, {"forced_bos_token_id": 7}, "forced_bos_token_id = 7: this project's search"),
     (GENERATION, {"bad_words_ids": [[3]]}, r"bad_words_ids = \[\[3\]\]"),
+    (GENERATION, {"suppress_tokens": [3]}, r"suppress_tokens = \[3\]"),
+    (GENERATION, {"forced_eos_token_id": 3}, "forced_eos_token_id = 3: with this tokenizer"),
+    (GENERATION, {"num_beams": True}, r"num_beams = True: must be an integer"),
+    (GENERATION, {"max_new_tokens": 7.5}, r"max_new_tokens = 7\.5: must be an integer"),
     (GENERATION, {"length_penalty": -1.0}, r"decode\.length_penalty = -1\.0"),
     (GENERATION, {"max_length": "long"}, r"generation_config\.json: max_length = 'long': must be"),
-    (GENERATION, {"do_sample": True}, "do_sample = True: this project's search takes no such"),
 ]
+# Settings of the search, each with a value that has no effect and one that has.
+SETTINGS: dict[str, tuple[Any, Any]] = {
+    "do_sample": (False, True),
+    "num_beam_groups": (1, 2),
+    "guidance_scale": (1.0, 1.5),
+    "sequence_bias": ([], [[[5], -1.0]]),
+    "forced_decoder_ids": ([], [[1, 5]]),
+    "exponential_decay_length_penalty": (None, [5, 1.1]),
+    "forced_bos_token_id": (None, 7),
+    "begin_suppress_tokens": ([], [5]),
+    "min_length": (0, 3),
+    "min_new_tokens": (0, 3),
+    "no_repeat_ngram_size": (0, 3),
+    "encoder_no_repeat_ngram_size": (0, 3),
+    "repetition_penalty": (1.0, 1.2),
+}
 
 
 def refusal(folder: Path, home: Path, words: str) -> None:
@@ -365,6 +391,41 @@ def test_what_cannot_be_represented_is_named(
     (folder / GENERATION).write_text(json.dumps(generation), "utf-8")
     rewritten(folder, name, **changes)
     refusal(folder, home, words)
+
+
+def test_settings_without_an_equal_are_refused_unless_they_have_no_effect(
+    folders: dict[str, Path], home: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders["swish_tied"], tmp_path / "model")
+    neutral = {key: values[0] for key, values in SETTINGS.items()}
+    for key, (_, effective) in SETTINGS.items():
+        (folder / GENERATION).write_text(json.dumps({**neutral, key: effective}), "utf-8")
+        refusal(folder, home, f"{key} = .*: this project's search takes no such setting from")
+    saved = json.loads((folder / CONFIG).read_text("utf-8"))
+    pad, eos = saved["pad_token_id"], saved["eos_token_id"]
+    same = {"eos_token_id": [eos], "forced_eos_token_id": [eos], "suppress_tokens": [pad]}
+    (folder / GENERATION).write_text(json.dumps({**neutral, **same, "bad_words_ids": []}), "utf-8")
+    for key in ("static_position_embeddings", "normalize_before", "add_final_layer_norm"):
+        saved.pop(key, None)  # as the default is
+    (folder / CONFIG).write_text(json.dumps(saved), "utf-8")
+    decode = load_run(folder).config.decode
+    assert (decode.beam_size, decode.n_best, decode.max_len) == (1, 1, 64)
+    del saved["scale_embedding"]
+    (folder / CONFIG).write_text(json.dumps(saved), "utf-8")
+    refusal(folder, home, "scale_embedding = False: only True is known here")
+
+
+def test_a_file_that_changes_makes_another_run(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["relu_two_vocabularies"], tmp_path / "model")
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "tokenizer.json").write_text("{}", "utf-8")  # as in our exports
+    found = {_checksum(folder)}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in paths:
+        path.write_bytes(path.read_bytes() + b" ")
+        found.add(_checksum(folder))
+    assert len(paths) == 9
+    assert len(found) == 10
 
 
 class Mischief:

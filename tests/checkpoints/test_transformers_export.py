@@ -212,11 +212,16 @@ def test_a_marian_model_comes_out_as_it_went_in(
     if two_vocabularies:
         files = with_two_vocabularies(files, tmp_path / "files")
         changes = {"share_encoder_decoder_embeddings": False}
-    given = write_marian_model(files, tmp_path / "given", **changes)
+    rates = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
+    given = write_marian_model(files, tmp_path / "given", **rates, **changes)
     loaded = load_run(given)
     (out := tmp_path / "out").mkdir()
     write_transformers(loaded.model, loaded.config, loaded.tokenizer, out)
     before, after = (AutoModelForSeq2SeqLM.from_pretrained(folder) for folder in (given, out))
+    ours, theirs = after.config.to_dict(), before.config.to_dict()
+    changed = {"_name_or_path", "bos_token_id", "init_std"}
+    changed |= {"activation_function", "forced_eos_token_id"}  # silu is swish; for its search
+    assert {key for key, value in theirs.items() if ours.get(key) != value} == changed
     weights, others = before.state_dict(), after.state_dict()
     for name in [name for name in weights if "embed_positions" in name]:  # computed there or here
         torch.testing.assert_close(weights.pop(name), others.pop(name), atol=1e-5, rtol=0)
@@ -225,6 +230,19 @@ def test_a_marian_model_comes_out_as_it_went_in(
     batch = tokenizer(french_sentences(20), return_tensors="pt", padding=True)
     how = {"num_beams": 1, "forced_eos_token_id": None}
     assert torch.equal(before.generate(**batch, **how), after.generate(**batch, **how))
+
+
+def test_positions_reach_as_far_as_sentences_may(export_case: Callable[..., Exported]) -> None:
+    exported = export_case("post_bpe", torch.bfloat16)
+    data = exported.config.data
+    for read, written, expected in ((128, 16, 1024), (1500, 16, 1500), (128, 1300, 1300)):
+        decode = replace(DECODE, max_len=written)
+        exported.config = replace(exported.config, data=replace(data, max_len=read), decode=decode)
+        exported.write()
+        model = AutoModelForSeq2SeqLM.from_pretrained(exported.folder)
+        tokenizer = AutoTokenizer.from_pretrained(exported.folder)
+        found = model.config.max_position_embeddings, tokenizer.model_max_length, model.dtype
+        assert found == (expected, expected, torch.bfloat16)
 
 
 def test_what_transformers_saves_again_is_the_same_model(

@@ -251,6 +251,21 @@ def test_what_the_caller_set_in_torch_changes_nothing(trained_run: Path) -> None
         torch.set_default_dtype(torch.float32)
 
 
+def test_given_translations_are_scored_in_float32_and_without_dropout(trained_run: Path) -> None:
+    model = Translator.load(trained_run, device="cpu", dtype="bfloat16")
+
+    def found() -> list[Any]:
+        model.searcher.model.train()  # as inside a training
+        scores = model.score(TEXTS[0], "The cat sleeps.").log_probs
+        model.searcher.model.train()
+        return [scores, model.attention(TEXTS[0], "The cat sleeps.").cross.tolist()]
+
+    first = found()
+    assert first == found()
+    scores = torch.tensor(first[0])
+    assert not torch.equal(scores.bfloat16().float(), scores)
+
+
 def test_threads_share_one_translator(translator: Translator) -> None:
     """Different settings at once: each gets what it gets alone."""
 
