@@ -135,6 +135,23 @@ def test_what_depends_on_the_words_is_known(name: str) -> None:
         assert made.beyond(stack, 6) == {"words": by_words, "length": []}
 
 
+@pytest.mark.parametrize(
+    ("position", "n_layers", "said"),
+    [
+        (Pope(), 3, "the encoder and the decoder"),
+        (Interleaved(others=Pope(), nth=Rope(), every=3), 3, "the {} (layers 1, 2)"),
+        (Interleaved(others=NoPosition(), nth=Pope(), every=2), 2, "the {} (layer 2)"),
+        (Interleaved(others=NoPosition(), nth=Rope(), every=2), 2, ""),
+    ],
+)
+def test_where_words_matter_is_told_by_layer(position: Position, n_layers: int, said: str) -> None:
+    shape = SHAPE | {"n_encoder_layers": n_layers, "n_decoder_layers": n_layers}
+    made = fresh_scheme(position.kind, ModelConfig(position=position, **shape))
+    both = " and ".join(dict.fromkeys(said.format(stack) for stack in STACKS))
+    assert made.decided_by("words") == both
+    assert made.reservations(9) == (f" (in {both} words matter too)" if both else "")
+
+
 def test_a_scheme_is_labelled_by_what_has_become_of_it() -> None:
     made = scheme(T5())
     assert (made.state, made.label) == ("untrained", "t5, untrained")
