@@ -398,12 +398,14 @@ class Experiment(ABC):
         rows = self.all_rows()
         failed = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
         text = self.report(rows) if self.done else failed or "Nothing is done.\n"
-        write_text(folder / f"{self.stem}.md", text)
-        write_csv(folder / f"{self.stem}.csv", rows)
-        if self.done:
-            self.draw(rows)
+        page = folder / f"{self.stem}.md"
+        if self.done or self.failures or not page.exists():  # else it is the page of others
+            write_text(page, text)
+            write_csv(page.with_suffix(".csv"), rows)
+            if self.done:
+                self.draw(rows)
+            say(f"written: {folder}/{self.stem}.*")
         print(text, end="")
-        say(f"written: {folder}/{self.stem}.*")
         return 128 + runner.signals[-1] if runner.signals else int(bool(self.failures))
 
     def nearest(self) -> str:

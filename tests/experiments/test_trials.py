@@ -215,10 +215,13 @@ def test_a_signal_reaches_the_trainings_and_the_next_call_goes_on(
             wait_for(stand_in.folder / f"waiting_{name}")
         os.kill(os.getpid(), number)
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    assert stand_in.compare(others, "--jobs", str(jobs)) == 128 + number
-    thread.join()
+    def interrupted(*more: str) -> None:
+        thread = threading.Thread(target=send)
+        thread.start()
+        assert stand_in.compare(others, "--jobs", str(jobs), *more) == 128 + number
+        thread.join()
+
+    interrupted()
     assert signal.getsignal(number) is handler
     for name in running:
         assert (stand_in.folder / f"ended_{name}").read_text() == number.name
@@ -227,6 +230,12 @@ def test_a_signal_reaches_the_trainings_and_the_next_call_goes_on(
     assert stand_in.compare(others) == 0
     first = [call for name in running for call in (f"resume {name}", f"test {name}")]
     assert stand_in.calls() == [*first, *both(last)]
+    before = stand_in.text(), stand_in.table()
+    stand_in.fates(**dict.fromkeys(running, "slow"))
+    for name in running:
+        (stand_in.folder / f"waiting_{name}").unlink()
+    interrupted("--set", "model.d_model=24")  # nothing of this is done
+    assert (stand_in.text(), stand_in.table()) == before
 
 
 EXPERIMENT = """
