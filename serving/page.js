@@ -81,9 +81,9 @@ async function translate() {
     q, source: chosen().source, target: chosen().target, format: "text", model: at("model").value,
     prefix: at("prefix").value, search, alternatives: greedy ? 0 : Number(at("count").value) - 1, details: true,
   };
-  const begun = performance.now();
+  const begun = performance.now(), slow = setTimeout(say, 700, "translating\u2026");
   try {
-    const answer = await ask("translate", body, here.signal);
+    const answer = await ask("translate", body, here.signal).finally(() => clearTimeout(slow));
     if (here !== under_way) return;
     show(answer.hypotheses);
     say(`${Math.round(performance.now() - begun)} ms`);
@@ -136,7 +136,6 @@ function linked({ src, tgt, pairs }) {
     const made = element("span", word, "word");
     const partners = pairs.filter((pair) => pair[side] === i).map((pair) => pair[1 - side]);
     const others = partners.map((j) => [src, tgt][1 - side][j]);
-    made.tabIndex = 0;
     made.setAttribute("role", "note");
     made.setAttribute("aria-label", others.length ? `${word}: ${others.join(" ")}` : `${word}: no word`);
     const light = (on) => () => {
@@ -154,6 +153,16 @@ function linked({ src, tgt, pairs }) {
     for (const word of words) row.append(word, " ");
     line.append(row);
   }
+  const words = sides.flat();
+  words.forEach((word, i) => { // Tab reaches a line, arrow keys its words
+    word.tabIndex = i ? -1 : 0;
+    word.addEventListener("keydown", (event) => {
+      const to = words[i + { ArrowRight: 1, ArrowLeft: -1 }[event.key]];
+      if (!to || event.altKey || event.metaKey) return;
+      event.preventDefault();
+      to.focus();
+    });
+  });
   return line;
 }
 

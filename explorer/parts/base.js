@@ -79,7 +79,7 @@ function table(heads, classes, rows) {
   const cell = (tag, i, ...rest) => el(tag + (classes[i] && `.${classes[i]}`), ...rest);
   return el("table",
     el("thead", el("tr", ...heads.map((head, i) => cell("th", i, { scope: "col" }, head)))),
-    el("tbody", ...rows.map(({ on, cells }) => el(on ? "tr.on" : "tr",
+    el("tbody", ...rows.map(({ on, cells }) => el(on ? "tr.on" : "tr", { "aria-current": on || null },
       ...cells.map((content, i) => cell("td", i, { dir: "auto" }, content))))));
 }
 

@@ -8,7 +8,7 @@ function axes(model, kind) {
 }
 
 function headsView(model, showInText) {
-  const status = el("p.readout", { role: "status" }, "Open a map with a click or Enter.");
+  const status = el("p.readout", "Open a map with a click or Enter."); // each map has it as label
   const figures = Object.entries(KINDS).map(([kind, name]) => {
     const attention = model.attention[kind], { entropy, distance, diagonal } = attention.statistics;
     const grid = el("div.heads", { role: "group", "aria-label": `${name}: maps of all heads` });
@@ -52,8 +52,8 @@ function openHead(model, kind, layer, head, showInText) {
   };
   const close = () => dialog.close();
   const buttons = [
-    button("Previous", () => step(-1)),
-    button("Next", () => step(1)),
+    button("Previous", () => step(-1), { "aria-describedby": "matrix-title" }),
+    button("Next", () => step(1), { "aria-describedby": "matrix-title" }),
     button("Show in the text", () => (close(), showInText(kind, layer, head))),
     button("Close", close),
   ];

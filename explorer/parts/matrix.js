@@ -56,7 +56,7 @@ function matrix(given) {
   const { title, rows, columns, value, scale, unit = 1, square = true, names, width, say } = given;
   const about = `${rows.length} rows (${names[0]}), ${columns.length} columns (${names[1]})`;
   const label = `${title}: ${about}. Arrow keys read cells.`;
-  const canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": label });
+  const canvas = el("canvas", { tabindex: 0, role: "application", "aria-label": label });
   const full = scale === "signed" ? `; full colour: ${+unit.toPrecision(2)}` : "";
   const begun = `${names[0]} down, ${names[1]} across${full}.`;
   const readout = el("p.readout", { role: "status" }, begun);
@@ -96,8 +96,10 @@ function matrix(given) {
       context.restore();
     });
     if (!cursor) return;
-    Object.assign(context, { strokeStyle: css("--second"), lineWidth: 2 });
-    context.strokeRect(left + cursor[1] * cw, top + cursor[0] * ch, cw, ch);
+    for (const [name, lineWidth] of [["--surface", 4], ["--ink", 2]]) { // one shows on any colour
+      Object.assign(context, { strokeStyle: css(name), lineWidth });
+      context.strokeRect(left + cursor[1] * cw, top + cursor[0] * ch, cw, ch);
+    }
   }
   function go(row, column) {
     cursor = [clamp(row, 0, rows.length - 1), clamp(column, 0, columns.length - 1)];
@@ -108,11 +110,12 @@ function matrix(given) {
     readout.textContent = say ? say(row, column, x) : `${cell()}: ${told}`;
     draw();
   }
-  canvas.addEventListener("pointermove", (event) => {
+  const point = (event) => {
     const row = Math.floor((event.offsetY - top) / ch);
     const column = Math.floor((event.offsetX - left) / cw);
     if (row in rows && column in columns) go(row, column);
-  });
+  };
+  for (const event of ["pointermove", "pointerdown"]) canvas.addEventListener(event, point);
   const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
   canvas.addEventListener("keydown", (event) => {
     const move = MOVES[event.key];

@@ -30,7 +30,7 @@ function searchView(model) {
   });
   const label = "The beam as a tree: left and right arrow keys step through it, up and down " +
     "choose a hypothesis";
-  const tree = el("div.tree", { tabindex: 0, role: "group", "aria-label": label }, drawing);
+  const tree = el("div.tree", { tabindex: 0, role: "application", "aria-label": label }, drawing);
   const slider = el("input", {
     type: "range", min: 1, max: steps.length, "aria-label": "Step of the search",
     oninput: () => go(Number(slider.value)),
@@ -122,6 +122,7 @@ function searchView(model) {
         result = i;
         showResults();
         draw();
+        found.querySelectorAll("button")[i].focus();
       };
       const pressed = { type: "button", "aria-pressed": i === result, onclick };
       const name = el("button", { ...pressed, lang: text ? lang : null }, text || "(nothing)");

@@ -12,7 +12,8 @@ function tokensView(model) {
   const chips = {}, drawing = svg("svg", { "aria-hidden": "true" });
   const told = el("p.told", { role: "status" }), detail = el("div.detail");
   const line = (side, label) => el(`div.tokens.${side}`,
-    { role: "listbox", "aria-label": label, dir: direction(model[side].text) });
+    { role: "listbox", "aria-orientation": "horizontal", "aria-label": label,
+      dir: direction(model[side].text) });
   const lines = { source: line("source", "Source"), target: line("target", "Translation") };
   const given = model.target.given ? "Translation (given)" : "Translation";
   const stage = el("div.stage", drawing, el("p.side", "Source"), lines.source, el("div.space"),
@@ -185,6 +186,7 @@ function tokensView(model) {
   const select = (kind, layer, head) => {
     set({ kind, layer: String(layer), head: String(head) }, setUp);
     view.scrollIntoView({ block: "start" });
+    kinds.select.focus({ preventScroll: true });
   };
   return { view, select };
 }

@@ -223,6 +223,16 @@ def test_everything_is_reached_and_read_by_keyboard(show: Show, traces: Traces) 
     opened.keys(Keys.ESCAPE)
     assert not opened.run("document.querySelector('dialog').open")
     assert "head" in active.active_element.get_attribute("class")
+    # What is chosen keeps the focus, and so does what shows a head in the text.
+    opened.run("document.querySelectorAll('td button')[1].focus()")
+    opened.keys(Keys.ENTER)
+    assert active.active_element.get_attribute("aria-pressed") == "true"
+    assert active.active_element.text == trace["search"]["results"][1]["text"]
+    opened.run("document.querySelector('.head').focus()")
+    opened.keys(Keys.ENTER)
+    opened.run("document.querySelectorAll('dialog button')[2].focus()")
+    opened.keys(Keys.ENTER)
+    assert active.active_element.accessible_name == "Attention"
 
 
 def test_arrow_keys_step_through_the_search(show: Show, traces: Traces) -> None:

@@ -106,6 +106,10 @@ def test_any_text_is_shown_as_text_and_nothing_leaves_the_page(
     until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, line))
     words = browser.find_elements(By.CSS_SELECTOR, line)
     assert [word.text for word in words] == HOSTILE.split()
+    words[0].send_keys(Keys.ARROW_RIGHT)
+    assert browser.switch_to.active_element == words[1]
+    stops = browser.find_elements(By.CSS_SELECTOR, "#words .word[tabindex='0']")
+    assert len(stops) == len(browser.find_elements(By.CSS_SELECTOR, "#words .line"))
     assert not browser.find_elements(By.CSS_SELECTOR, "main script, main img")
     for width in WIDTHS:
         for on in (False, True):
