@@ -38,6 +38,7 @@ T = TypeVar("T")
 Rows = list[dict[str, Any]]
 NOTHING = "–"  # in a table
 SPREAD = "± is the standard deviation over the seeds"
+TOK = re.compile(r"tok:[^|]+")  # in a signature of sacreBLEU
 SSMAX = "_ssmax"  # ends the name of a scheme with SSMax
 # Places on this machine: not for a report.
 PATHS = ("corpus.root", "corpus.path", "data.cache_dir")
@@ -334,7 +335,7 @@ class Experiment(ABC):
         return self.records[trial.digest]
 
     def require_one_text(self, trial: Trial) -> None:
-        """Raises UserError where a split has other sentences than in the first trial that has it.
+        """Raises UserError where a split has other sentences or tokens than in its first trial.
 
         Likewise where a trial was trained on other text than the first with the same data section.
         """
@@ -352,11 +353,13 @@ class Experiment(ABC):
             )
         for split in trial.splits:
             first = next(each for each in self.done if split in each.splits)
-            texts = (self.record(each).scores[split] for each in (first, trial))
-            if len({scores["data_fingerprint"] for scores in texts}) > 1:
+            both = (self.record(each).scores[split] for each in (first, trial))
+            # sacreBLEU's tokens too: without MeCab, Japanese is scored by character
+            tokens = {(x["data_fingerprint"], *TOK.findall(x["scores"]["signature"])) for x in both}
+            if len(tokens) > 1:
                 raise UserError(
-                    f"{self.store}: {first.title} and {trial.title} were scored on other "
-                    f"sentences of {split}: delete the line of one, and its run, to run it again"
+                    f"{self.store}: {first.title} and {trial.title} were scored on other sentences "
+                    f"or tokens of {split}: delete the line of one, and its run, to run it again"
                 )
 
     def is_done(self, trial: Trial) -> bool:

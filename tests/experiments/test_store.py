@@ -133,11 +133,12 @@ def test_trainings_that_were_scored_on_other_text_are_not_compared(stand_in: Sta
     assert stand_in.compare("rope") == 0
     path = stand_in.output / "comparison.jsonl"
     first, second = path.read_text("utf-8").splitlines()
-    record = json.loads(second)
-    record["scores"]["test"]["data_fingerprint"] = "another"
-    path.write_text(f"{first}\n{json.dumps(record)}\n", "utf-8")
-    with pytest.raises(UserError, match="sinusoidal, seed 0 and rope, seed 0 were scored on other"):
-        stand_in.compare("rope", "--report_only")
+    words = "sinusoidal, seed 0 and rope, seed 0 were scored on other sentences or tokens of test"
+    for old, new in (('"data_fingerprint":"', "another"), ('"signature":"', "tok:char|")):
+        assert old in second
+        path.write_text(f"{first}\n{second.replace(old, old + new)}\n", "utf-8")
+        with pytest.raises(UserError, match=words):
+            stand_in.compare("rope", "--report_only")
     records = json.loads(first), json.loads(second)
     for text, record in zip("ab", records):
         record["scores"]["test"]["trained"]["training_text"] = text
