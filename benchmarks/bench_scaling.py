@@ -228,12 +228,16 @@ def draw(measured: Mapping[str, Costs], title: str) -> Figure:
         median, low, high = zip(*(astuple(row["ms"]) for row in found["rows"]))
         lines = {"median": Curve(xs, median, low, high)}
         if (growth := found["growth"]) is not None:
-            fitted = [1e3 * growth["factor"] * x ** growth["exponent"] for x in xs]
-            lines["fit"] = Curve(xs, fitted)
+            at = np.geomspace(min(xs), max(xs), 30)
+            lines["fit"] = Curve(at, 1e3 * growth["factor"] * at ** growth["exponent"])
         panels[f"{name} by {AXES[axis][0]}: {exponents(found)}"] = lines
         ticks.append(xs)
     picture = curve_panels(
-        panels, title=title, y_label="milliseconds", columns=len(measured), size=(3.4, 2.6)
+        panels,
+        title=title,
+        y_label="milliseconds (shaded: quartiles)",
+        columns=len(measured),
+        size=(3.4, 2.6),
     )
     for place, xs in zip(picture.axes, ticks):
         place.set(xscale="log", yscale="log")

@@ -290,7 +290,8 @@ def score_figure(
                 place.axvline(mean, color=colour, linewidth=0.8, linestyle="--")
         place.set_yticks(range(len(names)), labels=names, fontsize=8)
         place.set_ylim(len(names) - 0.3, -0.7)
-        place.grid(axis="x", alpha=0.3)
+        place.set_axisbelow(True)
+        place.grid(alpha=0.3)
         place.set_xlabel(label, fontsize=9)
     return figure
 

@@ -239,17 +239,20 @@ class Comparison(Experiment):
         if self.standings:
             order = list(self.standings)
             zero = self.standings[self.baseline].mean
-            panels[f"sacreBLEU above {self.baseline}, all tests"] = {
+            label = (
+                f"sacreBLEU above {self.baseline}, all tests\n(over sentences and seeds, paired)"
+            )
+            panels[label] = {
                 name: ([bleu - zero for bleu in each.seeds], *([x] for x in each.difference[1:]))
                 for name, each in self.standings.items()
             }
         for split in self.tests:
             groups = self._ranked(rows, split)
             keys = ("sacrebleu", "interval_low", "interval_high")
-            panels[f"sacreBLEU, {split}"] = {
+            panels[f"sacreBLEU, {split}\n(over sentences alone)"] = {
                 name: tuple(known(groups[name], key) for key in keys) for name in order
             }
-        title = f"sacreBLEU by {self.noun}, 95% intervals"
+        title = f"sacreBLEU by {self.noun}: mean (dot), 95% interval (line), seeds (marks)"
         figure = score_figure(panels, title=title, baseline=self.baseline)
         save_figure(figure, folder / "comparison_bleu.png")
         best = dict.fromkeys([*order[: N_CURVES - 1], self.baseline])

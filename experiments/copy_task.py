@@ -321,21 +321,21 @@ def accuracy_figure(results: Results, task: Task) -> Figure:
 
 
 def accuracy_by_length_figure(results: Results, task: Task) -> Figure:
-    """Accuracy by length, a column for each family: whole rows above, repeated symbols below."""
+    """Accuracy by length, a row for each family: whole rows, and repeated symbols beside them."""
     families: dict[str, list[str]] = {}
     for name in results:
         families.setdefault(family(VARIANTS[name]), []).append(name)
     figure, axes = panel_figure(
-        2,
         len(families),
-        size=(3.4, 3.0),
+        2,
+        size=(4.2, 2.6),
         title=f"Copy task beyond the trained length of {task.length} tokens, {size(task)}",
         x_label="tokens of a row",
         y_label="accuracy (mean; shaded: standard deviation)",
         sharex=True,
         sharey=True,
     )
-    for row, measure, words in zip(axes, ("exact", "token"), ("whole rows", "repeated symbols")):
+    for row, measure, words in zip(axes.T, ("exact", "token"), ("whole rows", "repeated symbols")):
         for place, (title, names) in zip(row, families.items()):
             for name, kind in zip(names, itertools.cycle(LINES)):
                 found = {n: values(results[name], measure, n) for n in task.test_lengths}

@@ -330,12 +330,13 @@ class Extrapolation(Experiment):
         bleu = {name: [each[2:] for each in seeds] for name, seeds in self.ranked().items()}
         title = f"Trained up to {limit} words ({self.args.corpus}), tested beyond"
         if len(bleu) > MOST_LINES:
-            spans = [f"{name} words" for name in buckets(self.edges)]
+            named = buckets(self.edges, self.words).items()
+            spans = [f"{name} words ({len(places):,})" for name, places in named]
             dots = {
                 name: dict(zip(spans, np.array(seeds, dtype=float).mean(axis=0)))
                 for name, seeds in bleu.items()
             }
-            label = "sacreBLEU (mean over the seeds)"
+            label = "sacreBLEU, mean over the seeds (in brackets: sentences)"
             figure = dot_panels({"": dots}, title=title, x_label=label)
         else:
             figure = length_figure(bleu, self.words, self.edges, title)

@@ -139,6 +139,8 @@ def decay(schemes: Sequence[Scheme], n: int) -> Figures:
         x_label="distance k",
         size=(7.6, 2.7),
     )
+    for place in figure.axes:
+        place.set_ylim(bottom=min(0.0, place.get_ylim()[0]))
     yield "", figure
 
 

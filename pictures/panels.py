@@ -62,7 +62,8 @@ def curve_panels(
     room = 0.7 + max(width_of(name, 10) for name in names)
     figure, axes = _panels(list(panels), columns, size=size, room=room, **labels)
     many = colormaps["turbo"](np.linspace(0.05, 0.95, len(names)))
-    palette = many if len(names) > 10 else colormaps["tab10"](range(10))
+    # In this order colours of one line style are furthest apart, to all eyes and in grey.
+    palette = many if len(names) > 10 else colormaps["tab10"]([3, 0, 1, 6, 2, 4, 7, 9, 5, 8])
     colours = dict(zip(names, palette.tolist()))
     kinds = dict(zip(names, itertools.cycle(LINES)))
     lines: dict[str, Any] = {}
@@ -108,7 +109,8 @@ def dot_panels(
         for name, colour, area in zip(names, colours, areas):
             found = {row: dots[name] for row, dots in each.items() if name in dots}
             heights = [rows.index(row) for row in found]
-            handles[name] = place.scatter(list(found.values()), heights, area, color=[colour])
+            how: Any = {"color": [colour], "edgecolors": "0.25", "linewidths": 0.5}
+            handles[name] = place.scatter(list(found.values()), heights, area, **how)
         place.set_yticks(range(len(rows)), labels=rows, fontsize=8)
         place.set_ylim(len(rows) - 0.4, -0.6)
         place.set_axisbelow(True)
