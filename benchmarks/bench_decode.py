@@ -46,7 +46,7 @@ from translation.loading import load_run
 from translation.search import limits_of, pad_sources
 from utils.cli import Parser, positive, run_main
 from utils.errors import UserError, one_line
-from utils.machine import computes_bf16
+from utils.machine import IN_A_SEARCH, computes_bf16, keep_freed_memory
 
 AT_LEAST = 8  # sentences in a round, so that batches of one are not measured by a single sentence
 SOURCE_TOKENS = (20, 40)  # of a random source, from and to
@@ -78,6 +78,7 @@ class Work:
 
 def ours(work: Work, precision: str, device: torch.device) -> Translate:
     common.use_precision(precision)
+    keep_freed_memory(IN_A_SEARCH)  # as inference.py does
     scope = ExitStack()
     scope.enter_context(weights_fixed())  # as in all searches of a command
     tokenizer = work.tokenizer

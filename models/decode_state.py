@@ -13,6 +13,8 @@ from models.linear import side_by_side, unpacked
 from models.masks import padding_attn_mask
 from models.positional_encodings.base import AttentionPosition, Places, PositionScheme
 
+_ROOM = 16  # tokens that a cache has room for at first
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -38,15 +40,17 @@ def project_memory(
 
 
 class KeyValueCache:
-    """Keys and values of the tokens decoded so far, of L layers: one buffer [L,2,N,H,max_len,R].
+    """Keys and values of the tokens decoded so far, of L layers: one buffer [L,2,N,H,room,R].
 
-    R is the width of the widest keys. `states` has the `token_state` [N,H,max_len,...] by layer.
+    R is the width of the widest keys. The room doubles when it is full, to max_len at most: a step
+    then touches few pages of memory. `states` has the `token_state` [N,H,max_len,...] by layer.
     """
 
     def __init__(
         self, n_rows: int, n_layers: int, n_heads: int, max_len: int, width: int, like: Tensor
     ) -> None:
-        self.held = like.new_empty(n_layers, 2, n_rows, n_heads, max_len, width)
+        self.max_len = max_len
+        self.held = like.new_empty(n_layers, 2, n_rows, n_heads, min(max_len, _ROOM), width)
         self.spare: Tensor | None = None
         self.states: dict[int, Tensor] = {}
         self.length = 0
@@ -61,8 +65,14 @@ class KeyValueCache:
         Raises ValueError past max_len, where torch would silently drop positions.
         """
         end, room = self.length + n_new, self.held.shape[4]
+        if end > self.max_len:
+            raise ValueError(f"token {end} does not fit: the cache has room for {self.max_len}")
         if end > room:
-            raise ValueError(f"token {end} does not fit: the cache has room for {room}")
+            *sizes, _, width = self.held.shape
+            wider = self.held.new_empty(*sizes, min(max(2 * room, end), self.max_len), width)
+            wider[..., : self.length, :] = self.held[..., : self.length, :]
+            self.held, self.spare = wider, None
+            self._view()
         self.length = end
 
     def last_state(self, layer: int, n_new: int) -> Tensor | float:
@@ -82,7 +92,8 @@ class KeyValueCache:
         values.narrow(2, end - n_new, n_new).copy_(v)
         if state is not None:
             if layer not in self.states:
-                self.states[layer] = state.new_empty(*self.held.shape[2:5], *state.shape[3:])
+                sizes = *self.held.shape[2:4], self.max_len
+                self.states[layer] = state.new_empty(*sizes, *state.shape[3:])
             self.states[layer][:, :, end - n_new : end] = state
             state = self.states[layer][:, :, :end]
         return keys.narrow(2, 0, end), values.narrow(2, 0, end), state
@@ -90,17 +101,17 @@ class KeyValueCache:
     def take(self, rows: Tensor) -> None:
         """Keep the given rows [M], in their order, with repetition."""
         # Into a second buffer, and back at the next step: in place, everything would be copied
-        # twice. Only the filled part is copied.
-        n_layers, _, n_rows, *sizes = self.held.shape
-        as_many = len(rows) == n_rows
-        into = self.spare if as_many else None
-        if into is None:
-            into = self.held.new_empty(n_layers, 2, len(rows), *sizes)
+        # twice. Only the filled part is copied. Both keep the room of rows that have left: new
+        # buffers would be cleared by the kernel page by page.
+        into, n_rows = self.spare, len(rows)
+        if into is None or into.shape[2] < n_rows:
+            n_layers, _, _, *sizes = self.held.shape
+            into = self.held.new_empty(n_layers, 2, n_rows, *sizes)
+        into = into.narrow(2, 0, n_rows)
         # detached: `out` takes no gradient, and a search needs none
         filled, other = (x.detach().narrow(4, 0, self.length) for x in (self.held, into))
         torch.index_select(filled, 2, rows, out=other)
-        self.spare = self.held if as_many else None
-        self.held = into
+        self.spare, self.held = self.held, into
         self._view()
         for layer, states in self.states.items():
             self.states[layer] = states.new_empty(len(rows), *states.shape[1:])

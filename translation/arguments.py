@@ -171,10 +171,17 @@ def load_from_arguments(
 
     from translation.loading import load_run
     from translation.translator import Translator
-    from utils.machine import DTYPES, resolve_device, resolve_precision
+    from utils.machine import (
+        DTYPES,
+        IN_A_SEARCH,
+        keep_freed_memory,
+        resolve_device,
+        resolve_precision,
+    )
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
+    keep_freed_memory(IN_A_SEARCH)
     device = resolve_device(args.device)
     if args.workers > 1 and device.type != "cpu":
         raise UserError(f"--workers {args.workers} is for a CPU; add --device cpu or leave it out")

@@ -146,7 +146,9 @@ def _work(connection: Connection, n: int, threads: int | None) -> None:
     import torch.multiprocessing
 
     from models.linear import weights_fixed
+    from utils.machine import IN_A_SEARCH, keep_freed_memory
 
+    keep_freed_memory(IN_A_SEARCH)
     torch.set_num_threads(threads or threads_of_each(n))
     gone = contextlib.suppress(BrokenPipeError, ConnectionResetError)
     # The reader empties the pipe during a send: otherwise both sides might wait in a send.

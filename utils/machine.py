@@ -26,6 +26,7 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32}
 DTYPES |= {"bf16": torch.bfloat16, "fp16": torch.float16}
 _within = threading.Lock()  # of `torch_to_itself`
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+IN_A_SEARCH = 1 << 25  # bytes of the largest block to keep: more is no faster, and takes memory
 # Below this width bfloat16 costs a processor more around matrix products than it gains in them, as
 # measured (benchmarks/README.md). A GPU gains at every size.
 BF16_FROM_D_MODEL = 128
@@ -129,17 +130,17 @@ def torch_to_itself(device: torch.device, *, deterministic: bool) -> Iterator[No
         _within.release()
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(largest: int = 1 << 30) -> None:
     """Keep the memory of freed CPU tensors in the process, for later ones; with glibc alone.
 
     Otherwise it goes back to the kernel, which clears each page before its next use: up to 28% of
-    an update's time (benchmarks/README.md).
+    an update's time (benchmarks/README.md). Blocks larger than `largest` bytes go back.
     """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    # Bytes; smaller blocks come from the heap. Older releases take no more than 32 MiB.
-    if mallopt and (mallopt(_MMAP_THRESHOLD, 1 << 30) or mallopt(_MMAP_THRESHOLD, 1 << 25)):
+    # Older releases take no more than 32 MiB.
+    if mallopt and (mallopt(_MMAP_THRESHOLD, largest) or mallopt(_MMAP_THRESHOLD, IN_A_SEARCH)):
         mallopt(_TRIM_THRESHOLD, -1)  # the end of the heap is never given back
 
 

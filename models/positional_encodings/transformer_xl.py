@@ -34,7 +34,7 @@ def relative_sinusoids(
 
 def xl_content_logits(k: Tensor, u: Tensor) -> Tensor:
     """The term of the key alone: u . k / sqrt(Dh). k [B,H,Tk,Dh], u [H,Dh] -> [B,H,1,Tk]."""
-    return torch.einsum("hd,bhkd->bhk", u, k)[:, :, None] * k.shape[-1] ** -0.5
+    return torch.matmul(u[:, None], k.mT) * k.shape[-1] ** -0.5
 
 
 def xl_position_logits(q: Tensor, v: Tensor, projected: Tensor, index: Tensor) -> Tensor:
