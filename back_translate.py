@@ -69,7 +69,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--search", choices=("greedy", *SEARCHES), default="beam", help="default: beam")
     add_search_arguments(parser, several=ENSEMBLE)
     args = parser.parse_args(argv)
-    if args.tag is not None and len(args.tag.split()) != 1:
+    if args.tag is not None and args.tag.split() != [args.tag]:
         raise UserError(f"--tag {args.tag!r}: one word, for example --tag {TAG}")
     require_unicode([args.tag or ""])
     if args.tag is not None and args.distill:

@@ -1,5 +1,6 @@
 """Write a trained model for use elsewhere: `python export.py --format safetensors ...`."""
 
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         raise UserError("--zero_start is for --format transformers: leave it out")
     if args.quantization is not None and args.format != "ctranslate2":
         raise UserError(f"--quantization {args.quantization} is for --format ctranslate2")
-    out = args.output_dir = args.output_dir.resolve()
+    out = args.output_dir = Path(os.path.realpath(args.output_dir))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--output_dir {out} is not empty: give a new folder")
     if out == Path.cwd() or out.is_mount():

@@ -34,6 +34,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     what = "limit of one request (default %(default)s)"
     add("--max_chars", type=positive, default=5000, metavar="N", help=what)
     add("--timeout", type=positive, default=60, metavar="SECONDS", help=what)
+    what = "a name by which a proxy asks for this server, such as example.org; repeatable"
+    add("--allowed_host", action="append", default=[], metavar="NAME", help=what)
     what = "a site whose scripts may read the answers, such as https://example.org; repeatable"
     add("--cors", action="append", default=[], metavar="ORIGIN", help=what)
     add_search_arguments(parser, several="each is served under its name; the first is the default")
@@ -43,6 +45,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     for origin in args.cors:
         if not re.fullmatch(r"\*|[\w+.-]+://[^/]+", origin):
             raise UserError(f"--cors {origin}: only scheme and host, such as https://example.org")
+    for name in args.allowed_host:
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise UserError(f"--allowed_host {name}: only a name, such as example.org")
     return args
 
 
@@ -97,7 +102,8 @@ def main(argv: list[str] | None = None) -> None:
         address, port, *_ = listening.getsockname()
         # Reached from other machines, it may have any name.
         local = ipaddress.ip_address(address).is_loopback
-        hosts = ["127.0.0.1", "localhost", "[::1]", where] if local else ["*"]
+        own = ["127.0.0.1", "localhost", "[::1]", where]
+        hosts = [*own, *args.allowed_host] if local else ["*"]
         app = build_app(models, limits, hosts=hosts, origins=args.cors)
         config = uvicorn.Config(
             app,

@@ -142,9 +142,10 @@ def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: Model
     """Raises UserError where CTranslate2 has no equal of the scheme."""
     n_layers = config.n_encoder_layers if kind == "encoder" else config.n_decoder_layers
     position, *higher = (scheme.attention(kind, i) for i in range(n_layers))
-    first = scheme.positions(side, 0, 2, torch.device("cpu"))
+    n_tokens = scheme.max_length(side) or 2
+    places = scheme.positions(side, 0, n_tokens, torch.device("cpu"))
     unlike = any(type(other) is not type(position) for other in higher)
-    if unlike or isinstance(scheme, InterleavedScheme):
+    if unlike or any(isinstance(each, InterleavedScheme) for each in scheme.modules()):
         why = "its layers differ"
     elif type(scheme.attention("cross", 0)) is not AttentionPosition:
         why = "it acts in cross-attention"
@@ -154,7 +155,7 @@ def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: Model
         why = f"{type(position).__name__} in the {kind} has no equal"
     elif type(scheme.input(side)) is not InputPosition:
         why = "nothing is added to embeddings there while positions act inside attention"
-    elif not torch.equal(first, torch.arange(2)):
+    elif not torch.equal(places, torch.arange(n_tokens)):
         why = "positions are 0, 1, 2, ... there"
     elif isinstance(position, Rotary) and position.rope_dim != "head":
         why = f"rope_dim = {position.rope_dim!r} turns the heads at different speeds"

@@ -1,6 +1,7 @@
 """The names that `--position` takes, and how a named scheme enters a config."""
 
 import re
+import zlib
 from typing import Any
 
 from configs import positions
@@ -65,8 +66,12 @@ def is_position(text: str) -> bool:
 
 
 def position_in_names(text: str) -> str:
-    """A text of `--position` as a part of a file's name: rope:base=500 becomes rope_base_500."""
-    return re.sub(r"[^\w.-]+", "_", text).strip("_")
+    """A text of `--position` as a part of a file's name: rope:base=500 becomes rope_base_500.
+
+    A long one ends in its checksum: file systems take 255 bytes.
+    """
+    name = re.sub(r"[^\w.-]+", "_", text).strip("_")
+    return name if len(name) <= 120 else f"{name[:110]}_{zlib.crc32(text.encode()):08x}"
 
 
 def position_name(position: positions.Position) -> str | None:

@@ -57,7 +57,7 @@ from translation.settings import config_change
 from translation.translator import Translator
 from utils.cli import Parser, positive, run_main, threads
 from utils.errors import UserError
-from utils.files import write_text
+from utils.files import write_errors, write_text
 from utils.machine import provenance, resolve_device
 from utils.tables import read_csv, write_csv
 
@@ -245,7 +245,10 @@ def read_rows(path: Path) -> dict[str, Rows]:
     kinds = {"seed": int, "sentences": int, "layer": int, "head": int, "n": int, "value": float}
     found: dict[str, Rows] = {}
     try:
-        for row in read_csv(path) if path.exists() else []:
+        there = read_csv(path) if path.exists() else []
+        if not there and path.exists() and path.stat().st_size:
+            raise ValueError("one line alone")
+        for row in there:
             found.setdefault(row["checkpoint_sha256"], []).append(
                 {k: (kinds[k](v) if v else None) if k in kinds else v for k, v in row.items()}
             )
@@ -438,6 +441,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             require_same_flags(args, kept, loaded, turned)
         wanted.append([training_of(loaded)])
     require_one_of_each(wanted)
+    if paths:
+        with write_errors(args.output_dir):
+            args.output_dir.mkdir(parents=True, exist_ok=True)
     for number, path in enumerate(paths, start=1):
         loaded = load_run(path, change=change)
         checkpoint = loaded.checksum()

@@ -7,7 +7,6 @@ bootstrap and figure can be made again without run and corpus. It has no texts a
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import zlib
@@ -24,7 +23,7 @@ from configs.schema import Config
 from configs.serialize import from_dict, to_dict
 from experiments.trials import Failed, Trial, say
 from utils.errors import ConfigError, UserError, one_line
-from utils.files import write_errors
+from utils.files import lock, write_errors
 
 T = TypeVar("T")
 say_once = cache(say)
@@ -174,7 +173,7 @@ def append_line(path: Path, data: Mapping[str, Any]) -> None:
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # several experiments may share a store
+            lock(file)  # several experiments may share a store
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - 1))
             left = file.read(1).replace(b"\n", b"")  # an editor may leave the last line open

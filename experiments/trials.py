@@ -16,7 +16,6 @@ If only the search changes, a trial is scored again, not trained.
 
 import contextlib
 import ctypes
-import fcntl
 import fnmatch
 import glob
 import hashlib
@@ -42,7 +41,7 @@ from configs.serialize import leaves, to_dict
 from translation.settings import search_name
 from utils.cli import signals_to
 from utils.errors import ConfigError, UserError
-from utils.files import write_text
+from utils.files import lock, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 POLL_S = 0.2
@@ -279,13 +278,13 @@ class Runner:
         began = time.monotonic()
         trial.folder.mkdir(parents=True, exist_ok=True)
         try:
-            with (trial.folder / "lock").open("a") as lock:
+            with (trial.folder / "lock").open("a") as file:
                 # The trial's processes inherit it: it holds until all of them have gone.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(file, wait=False)
                 trial.write_config()
                 if trial.finished_run() is None:
-                    self._train(trial, lock.fileno())
-                self._score(trial, lock.fileno())
+                    self._train(trial, file.fileno())
+                self._score(trial, file.fileno())
         except (Failed, BlockingIOError) as error:
             busy = f"another process is at work in {trial.folder}"
             failure = busy if isinstance(error, BlockingIOError) else str(error)

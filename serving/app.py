@@ -25,6 +25,7 @@ from utils.errors import UserError
 
 PAGE = {"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css"}
 LANGUAGES = {"fr": "French", "en": "English", "de": "German", "nl": "Dutch", "es": "Spanish"}
+FORM = "application/x-www-form-urlencoded"
 GONE = 499  # the client has gone; only for the counts
 MOST_ALTERNATIVES = 16
 # Bytes to read of a body that is too large: a client answered while it sends may miss the answer.
@@ -223,7 +224,10 @@ class Service:
     # ------------------------------------------------------------------------------------ limits
 
     async def _asked(self, request: Request) -> Mapping[str, Any]:
-        """The body, as JSON or a form. Raises HTTPException."""
+        """The body, as JSON or a form, or the query of a request without one.
+
+        Raises HTTPException.
+        """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         most = self.limits.max_body
         body, n_bytes = b"", 0
@@ -241,14 +245,17 @@ class Service:
         if n_bytes > most:
             raise HTTPException(413, f"at most {most:,} bytes in a request")
         try:
-            if kind == "application/x-www-form-urlencoded":
-                form = parse_qs(body.decode(), True, errors="strict")
+            if kind == FORM or (request.url.query and not body):
+                text = body.decode() or request.url.query
+                form = parse_qs(text, True, errors="strict")
                 several = {key: form.pop(key) for key in ("q", "prefix") if key in form}
                 asked = {key: of if len(of) > 1 else of[0] for key, of in several.items()}
                 return asked | {key: values[-1] for key, values in form.items() if values[-1]}
             asked = json.loads(body)
+        except UnicodeDecodeError:
+            raise HTTPException(400, "the body is not UTF-8") from None
         except (ValueError, RecursionError):
-            raise HTTPException(400, "the body is neither JSON nor a form") from None
+            raise HTTPException(400, "the body is neither JSON nor a URL-encoded form") from None
         if not isinstance(asked, dict):
             raise HTTPException(400, "the body is not a JSON object")
         return {key: value for key, value in asked.items() if value is not None}

@@ -140,7 +140,13 @@ class FrEnTokenizer(BaseTokenizer):
         if not texts:
             return []
         with _ENCODING:
-            return self._marian(**{side: list(texts)}, split_special_tokens=True)["input_ids"]
+            plain = [self._without_code(text) for text in texts]
+            return self._marian(**{side: plain}, split_special_tokens=True)["input_ids"]
+
+    def _without_code(self, text: str) -> str:
+        """A space before ">>...<<", which transformers takes for a language, known or not."""
+        code = text[: text.find("<<") + 2]
+        return f" {text}" if text.startswith(">>") and code not in self._marian.encoder else text
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}

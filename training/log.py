@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import ignite.distributed as idist
+from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
@@ -20,6 +22,7 @@ from utils.files import write_bytes, write_errors
 logger = logging.getLogger(__name__)
 
 FILE = "metrics.jsonl"
+MARKDOWN = re.compile(r"[\\`*\[\]<>&|]|(?<![^\W_])_|_(?![^\W_])")
 
 
 class RunLog:
@@ -32,7 +35,7 @@ class RunLog:
 
     @idist.one_rank_only()
     def __init__(self, run: Run, *, first_step: int) -> None:
-        self.run = run
+        self.run, self.first_step = run, first_step
         self._excepthook, threading.excepthook = threading.excepthook, self._in_a_thread
         path = run.logs / FILE
         with write_errors(run.logs):
@@ -46,9 +49,11 @@ class RunLog:
     def scalars(self, kind: str, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         line = json.dumps({"kind": kind, "step": step, "epoch": epoch, **values})
         with write_errors(self.run.logs):
-            self.file.write(f"{line}\n")
             for name, value in values.items():
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
+            if kind == "validation":  # `is_validated` believes the line
+                self.writer.flush()
+            self.file.write(f"{line}\n")
 
     @idist.one_rank_only()
     def flush(self) -> None:
@@ -61,17 +66,26 @@ class RunLog:
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
         """Log the flattened configuration, under HPARAMS and as a table under TEXT."""
         plain = {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
-        for summary in hparams(plain, {"validation/loss": 0.0}):
-            self.writer._get_file_writer().add_summary(summary)
-        self.table("config", ("field", "value"), values.items(), 0)
+        with write_errors(self.run.logs):
+            for summary in hparams(plain, {"validation/loss": 0.0, "validation/bleu": 0.0}):
+                self.writer._get_file_writer().add_summary(summary)
+        self.table("config", ("field", "value"), values.items(), self.first_step)
 
     @idist.one_rank_only()
     def table(
         self, tag: str, header: Sequence[str], rows: Iterable[Sequence[Any]], step: int
     ) -> None:
-        cells = [[str(cell).replace("|", "&#124;") for cell in row] for row in rows]
+        """Log a table under TEXT, whose cells are not read as Markdown."""
+        cells = [[MARKDOWN.sub(_entity, str(cell)) for cell in row] for row in rows]
         lines = [header, ["---"] * len(header), *cells]
-        self.writer.add_text(tag, "\n".join(f"| {' | '.join(line)} |" for line in lines), step)
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        with write_errors(self.run.logs):
+            self.writer.add_text(tag, text, step)
+
+    @idist.one_rank_only()
+    def figure(self, tag: str, figure: Figure, step: int) -> None:
+        with write_errors(self.run.logs):
+            self.writer.add_figure(tag, figure, step, close=False)
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +104,10 @@ class RunLog:
         """Errors of TensorBoard's own thread are raised here with the next event."""
         if not type(args.thread).__module__.startswith("tensorboard"):
             self._excepthook(args)
+
+
+def _entity(found: re.Match[str]) -> str:
+    return f"&#{ord(found[0])};"
 
 
 def is_validated(run: Run, step: int) -> bool:

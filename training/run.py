@@ -206,7 +206,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             # train.max_steps came between two validations. The checkpoint to resume from with a
             # higher limit is saved already, without this validation.
             validate(trainer, over=True)
-    signal = None if finished else stop.stopped
+    signal = None if is_over() else stop.stopped
     return Result(
         run=run,
         best=run.best(),

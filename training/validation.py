@@ -69,14 +69,15 @@ class Validation:
             said += f", BLEU {figures['bleu']:.2f} (greedy, {len(self.rows)} sentences)"
             header = ("source", "reference", "hypothesis")
             self.log.table("validation/translations", header, self.rows[:SHOWN], step)
-        self.log.scalars("validation", figures, step=step, epoch=epoch)
         drawn = self.config.train.log_attention and self.config.model.backend == "scratch"
         source = self.data.validation_ids.src(0).tolist()
         if drawn and idist.get_rank() == 0 and len(source) <= MOST_TOKENS:
             maps = attention_maps(self.translator.attention(source), layers=[-1])
             for kind, of_kind in maps.items():
                 figure = attention_grid(of_kind)
-                self.log.writer.add_figure(f"attention/{kind}", figure, step, close=False)
+                self.log.figure(f"attention/{kind}", figure, step)
+        # Last: it says that all of this is logged.
+        self.log.scalars("validation", figures, step=step, epoch=epoch)
         self.step = step
         logger.info(said)
 

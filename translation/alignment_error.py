@@ -13,7 +13,7 @@ from utils.lines import open_source, read_lines
 from utils.tables import markdown_table
 
 WHEN = ("produced", "read")  # the target word; see HeadChoice
-LINK = re.compile(r"([1-9]\d*)([-p])([1-9]\d*)")
+LINK = re.compile(r"([1-9]\d{0,8})([-p])([1-9]\d{0,8})")
 
 
 @dataclass(frozen=True, slots=True)

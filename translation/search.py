@@ -162,7 +162,8 @@ class BatchSearch:
         beam: dict[str, Any] = {"beam_size": size, "n_best": n_best}
         found: dict[int, list[Hypothesis]] = {}
         engine = self.engine if greedy or isinstance(search, Beam) else None
-        free = [i for i, prefix in enumerate(prefixes) if not prefix]
+        # CTranslate2 finds nothing for a source that is EOS alone.
+        free = [i for i, ids in enumerate(sources) if len(ids) > 1 and not prefixes[i]]
         if engine is not None and free and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
             lengths = limits.max_lengths(src[free], pad_id).tolist()
             by_engine = engine.search([sources[i] for i in free], limits, lengths, **beam)

@@ -53,16 +53,20 @@ def config_change(
     for key in changes if search == "greedy" else ():
         if key == "decode.beam_size" or key.startswith("decode.search."):
             raise UserError(f"{key}: greedy search has none; use another search")
+    no_beam = "decode.beam_size: sampling has none; decode.n_best says how many"
     if search == "sample" and "decode.beam_size" in changes:
-        raise UserError("decode.beam_size: sampling has none; decode.n_best says how many")
+        raise UserError(no_beam)
     if search in ("greedy", *SEARCHES) and "decode.search" in changes:
         raise UserError(f"--set decode.search: choose it by --search (now {search})")
     given = None if file is None else load_config(file)
 
     def choosing(config: Config) -> Config:
         decode = config.decode
+        samples = isinstance(decode.search, Sampling)
+        if samples and "decode.beam_size" in changes:
+            raise UserError(no_beam)
         if search != "greedy" and decode.mbr and decode.n_best == 1 and changes.keys() & AMONG:
-            narrow = decode.beam_size == 1 and not isinstance(decode.search, Sampling)
+            narrow = decode.beam_size == 1 and not samples
             few = "decode.beam_size" if narrow else "decode.n_best"
             raise UserError(f"decode.mbr chooses among the n_best, but {few} = 1: raise it")
         return config
@@ -81,7 +85,7 @@ def config_change(
             return choosing(changed)
         changed = apply_overrides(config, ["decode.n_best=1", *texts])
         if alone and changed.decode.mbr is None:
-            return changed
+            return choosing(changed)
         n_best = config.decode.n_best
         if not isinstance(changed.decode.search, Sampling):  # a smaller beam lowers n_best
             n_best = min(n_best, changed.decode.beam_size)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn
 
-from utils.errors import UserError
+from utils.errors import UserError, one_line
 
 MOST_THREADS = 1024  # with more than a machine can give, the process ends without a message
 
@@ -74,7 +74,7 @@ def run_main(main: Callable[[], None]) -> None:
     """Run a script's main and end the process accordingly.
 
     UserError and OSError (a forbidden folder, a full disk): the message on one line, exit code 2.
-    Ctrl-C: 130. A closed pipe: 0.
+    Too little memory: the same. Ctrl-C: 130. A closed pipe: 0.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         # Otherwise the threads of a product (GNU OpenMP) spin for milliseconds when another program
@@ -99,6 +99,13 @@ def run_main(main: Callable[[], None]) -> None:
         name = error.filename  # TensorBoard gives bytes
         where = f"{os.fsdecode(name)}: " if isinstance(name, (bytes, str)) else ""
         sys.exit(report(UserError(f"{where}{error.strerror or error}")))
+    except (MemoryError, RuntimeError) as error:
+        from utils.machine import is_out_of_memory  # imports torch
+
+        if not is_out_of_memory(error):
+            raise
+        said = f"not enough memory ({one_line(error)}): take a smaller model, or less at once"
+        sys.exit(report(UserError(said)))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Files and folders that are whole or absent: written aside, brought to disk, then renamed."""
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -9,6 +10,7 @@ import socket
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from utils.errors import UserError
 
@@ -43,15 +45,13 @@ def made_once(
     Before, leftovers of killed processes and siblings with names that match `stale` are removed, as
     is the folder itself, if `stale` matches it. Raises UserError if it cannot be written.
     """
-    import fcntl
-
     if is_whole(folder):
         return folder
     home = folder.parent
     with write_errors(folder):
         home.mkdir(parents=True, exist_ok=True)
-        with (home / ".lock").open("w") as lock:  # a killed process releases it
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with (home / ".lock").open("w") as file:  # a killed process releases it
+            lock(file)
             if is_whole(folder):
                 return folder
             for path in home.iterdir():
@@ -126,11 +126,29 @@ def crc32(path: Path) -> int:
     return crc
 
 
+def lock(file: IO[Any], *, wait: bool = True) -> None:
+    """Lock an open file until it is closed; on a file system without locks, nothing.
+
+    Processes that inherit the file hold it too. Raises BlockingIOError with wait=False.
+    """
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
+
+
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to disk."""
+    """Bring a file, or the names in a folder, to disk; the latter where the file system can."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS) or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

@@ -48,7 +48,8 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
     if (device.index or 0) >= {"cpu": 1, "cuda": n_gpus}.get(device.type, 0):
         allowed = ", ".join(["auto", "cpu", *(f"cuda:{n}" for n in range(n_gpus))])
-        raise UserError(f"device {name!r} is not on this machine; allowed here: {allowed}")
+        why = "not on this machine" if device.type in ("cpu", "cuda", "meta") else "not supported"
+        raise UserError(f"device {name!r} is {why}; allowed here: {allowed}")
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
         # cuDNN plans each new batch shape for a second (modelscope/FunASR#3704), and batches of
@@ -239,6 +240,8 @@ def if_it_fits(compute: Callable[..., T], *args: Any) -> T | None:
 def commit() -> str:
     """The commit of this checkout when first asked for; "-dirty" follows if there are changes."""
     root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():  # installed; a repository around it is another's
+        return "unknown"
     how: dict[str, Any] = {"cwd": root, "text": True, "timeout": 10, "stderr": subprocess.DEVNULL}
     try:
         found = subprocess.check_output(["git", "describe", "--always", "--dirty"], **how).strip()

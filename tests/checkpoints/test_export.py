@@ -22,7 +22,16 @@ from checkpoints.content import read_checkpoint
 from checkpoints.ctranslate2 import NEVER, convert
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import FORMAT, WEIGHTS, Run
-from configs.schema import Config, Learnable, ModelConfig, Randomized, Rope, Sinusoidal, Subword
+from configs.schema import (
+    Config,
+    Interleaved,
+    Learnable,
+    ModelConfig,
+    Randomized,
+    Rope,
+    Sinusoidal,
+    Subword,
+)
 from configs.serialize import to_dict
 from models.build import build_model
 from models.decoding import beam
@@ -68,6 +77,7 @@ CASES: dict[str, dict[str, Any]] = {
     "five_layers_and_one": {"n_encoder_layers": 5, "n_decoder_layers": 1},
     "three_heads": {"d_model": 36, "n_heads": 3},
 }
+INTERLEAVED = Interleaved(others=Rope(), nth=Rope(base=10.0), every=2)
 REFUSED = {
     "rope_dynamic_ntk": "DynamicNtkRotary in the encoder",
     "rope_model": "rope_dim = 'model'",
@@ -276,17 +286,24 @@ def test_int8_is_smaller_and_close(tokenizer: SubwordTokenizer, tmp_path: Path) 
     ("changes", "words"),
     [
         *(({"position": POSITIONS[name]}, words) for name, words in REFUSED.items()),
+        # drawn once for all as 0, 1 and then with gaps
+        ({"position": Randomized(scheme=Rope(), spread=256, max_positions=128)}, "0, 1, 2, ..."),
+        (
+            {"position": Randomized(scheme=INTERLEAVED, spread=8, max_positions=8)},
+            "its layers differ",
+        ),
         ({"backend": "torch"}, 'model.backend = "torch"'),
         ({"norm": "deepnorm"}, 'model.norm = "deepnorm"'),
     ],
-    ids=[*REFUSED, "backend", "norm"],
+    ids=[*REFUSED, "drawn", "drawn_interleaved", "backend", "norm"],
 )
 def test_what_has_no_equal_is_refused_by_name(
     changes: dict[str, Any], words: str, tokenizer: SubwordTokenizer, tmp_path: Path
 ) -> None:
     config = config_of(**changes)
+    model = build_model(config, tokenizer).eval()
     with pytest.raises(UserError) as refused:
-        convert(build_model(config, tokenizer), config, tokenizer, tmp_path, quantization="float32")
+        convert(model, config, tokenizer, tmp_path, quantization="float32")
     said = str(refused.value)
     assert words in said
     assert "cannot be exported to CTranslate2" in said

@@ -380,6 +380,8 @@ ORIGINAL = "transformer_512dh8_e6d6_epochbased"
         ("demo", "rope:scaling=yarn:scaling.trained_length=7",
          "demo_rope_scaling_yarn_scaling.trained_length_7",
          Rope(scaling=schema.YarnScaling(trained_length=7))),
+        ("demo", f"rope:base=500.{'0' * 260}", f"demo_rope_base_500.{'0' * 96}_255f5209",
+         Rope(base=500.0)),
         ("demo", "ssmax:scheme.scaling=yarn", "demo_ssmax_scheme.scaling_yarn",
          schema.Ssmax(scheme=Rope(scaling=schema.YarnScaling(trained_length=96)))),
         (f"{ORIGINAL}_rope", "xlnet", f"{ORIGINAL}_xlnet", schema.TransformerXl(reading="xlnet")),

@@ -307,7 +307,8 @@ def test_mistakes_get_one_line(script: Scripts, trained_run: Path, tmp_path: Pat
     assert "nothing to report" in script("--report_only", "--store", broken).error()
     packed = tmp_path / "broken.csv.gz"
     header = "scheme,seed,run,measure,of,value\n"  # cut off behind a row: no BLEU as trained
-    texts = ["run,value\nmine,much\n", f"{header}rope,0,mine,entropy,encoder,1.5\n"]
+    one_line = '{"run": "another experiment\'s"}\n'
+    texts = [one_line, "run,value\nmine,much\n", f"{header}rope,0,mine,entropy,encoder,1.5\n"]
     contents = [(broken, text.encode()) for text in texts]
     contents.append((packed, gzip.compress(b"run,value\n")[:10] + bytes([255] * 9)))
     for path, content in contents:

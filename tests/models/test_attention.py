@@ -186,6 +186,7 @@ def test_the_cache_keeps_the_order_and_takes_rows_in_any(rows: list[int]) -> Non
     cache.grow(2)
     for layer, whole in enumerate(layers):
         cache.put(layer, *(x[:, :, :2] for x in whole))
+    cache.take(torch.arange(4))  # into a second buffer, which is then there
     cache.take(torch.tensor(rows))
     cache.grow(3)
     assert cache.length == 5

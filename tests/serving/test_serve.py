@@ -134,6 +134,7 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: An
     found_all = server("POST", "/translate", several, FORM).json()
     assert found_all == {"translatedText": [greedy[a], ""]}
     assert server("POST", "/translate", "q=", FORM).json() == {"translatedText": ""}
+    assert server("POST", f"/translate?{urlencode(asked)}", b"").json() == found
     kind = {"Content-Type": "Application/x-www-form-urlencoded ; charset=utf-8"}
     assert server("POST", "/translate", plain.encode(), kind).json() == found
     detailed = server.translate(q=a, details=True).json()["hypotheses"]
@@ -258,9 +259,10 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         ({"q": "la\n" * 17}, 413, "17 lines: at most 16 in a request"),
         ({"q": "x", "pad": "x" * 5_000_000}, 413, "at most 28,096 bytes"),
         ([], 400, "not a JSON object"),
-        ("{", 400, "neither JSON nor a form"),
-        ("[" * 20_000, 400, "neither JSON nor a form"),
-        (b"\xff\xfe", 400, "neither JSON nor a form"),
+        ("{", 400, "neither JSON nor a URL-encoded form"),
+        ("[" * 20_000, 400, "neither JSON nor a URL-encoded form"),
+        (b"\xe9", 400, "the body is not UTF-8"),
+        (b"\xff\xfe", 400, "neither JSON nor a URL-encoded form"),
     ],
 )
 def test_bad_requests_are_named(server: Server, asked: Any, status: int, said: str) -> None:
@@ -388,8 +390,10 @@ def test_full_late_gone_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path) -> None:
     # 127.0.0.1 by another name
     args = ("--model_path", trained_run, trained_run, "--host", "127.1")
+    args += ("--allowed_host", "proxied.example")
     with serving(*args) as server, ThreadPoolExecutor() as pool:
-        assert server("GET", "/health", headers={"Host": "elsewhere.example"}).status == 400
+        for host, status in (("elsewhere.example", 400), ("proxied.example", 200)):
+            assert server("GET", "/health", headers={"Host": host}).status == status
         assert len(server("GET", "/models").json()["models"]) == 2
         text = "\n".join(["Le chat dort."] * 300)
         answer = pool.submit(server.translate, q=text)
@@ -429,6 +433,8 @@ def test_what_it_cannot_serve_is_one_line(
     said = start("--port", "0", "--runs_dir", tmp_path).error()
     assert said.startswith("no run with a checkpoint")
     assert start("--port", "99999").error() == "--port 99999: give a number from 0 to 65535"
+    said = start("--allowed_host", "example.org:80").error()
+    assert said == "--allowed_host example.org:80: only a name, such as example.org"
     said = start("--cors", "https://example.org/").error()
     assert said == "--cors https://example.org/: only scheme and host, such as https://example.org"
     args = ("--model_path", trained_run, "--port", "0")

@@ -11,6 +11,7 @@ import unicodedata
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import local_hub
 import pytest
@@ -328,8 +329,13 @@ def test_marian_gives_ids_and_text_as_sentencepiece_and_transformers_do(which, m
             assert ids == [vocab.get(piece, unk) for piece in pieces]
             assert ids == theirs(**{keyword: text})["input_ids"]
             assert t.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+            quoted = f">>{text}<< {text}"  # no language: transformers leaves the first text out
+            pieces = [*model.encode(quoted, out_type=str), "</s>"]
+            assert encode(quoted) == [vocab.get(piece, unk) for piece in pieces]
     assert t.decode(t.encode_tgt(texts[1])) == texts[1]  # nothing tidied
     assert eos not in t.encode_src("a </s> b")[:-1]
+    with mock.patch.dict(t._marian.encoder, {">>fr<<": 9}):  # of a model that knows languages
+        assert t.encode_src(f">>fr<< {texts[0]}") == [9, *t.encode_src(texts[0])]
 
 
 def test_marian_of_another_direction_is_refused(marian_folder):

@@ -1,5 +1,6 @@
 """What a run leaves behind: its folder, its checkpoints, its logs."""
 
+import html
 import logging
 import math
 import re
@@ -14,6 +15,7 @@ import pytest
 import torch
 from ignite.engine import Engine
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugin_util import markdown_to_safe_html
 from toy_runs import content, log_of, run_here, toy_config, validation_loss
 
 import train as script
@@ -164,6 +166,7 @@ def test_a_validation_counts_once_its_line_is_whole(tmp_path: Path, run: Run) ->
 def test_a_table_keeps_its_columns_and_other_threads_their_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    written = r"a|b `code|` _le_ __init__ max_steps *so* [x](http://y) \* <b> &amp;"
     said: list[str] = []
     told = lambda args: said.append(str(args.exc_value))  # noqa: E731
     monkeypatch.setattr(threading, "excepthook", told)
@@ -174,7 +177,7 @@ def test_a_table_keeps_its_columns_and_other_threads_their_errors(
     theirs = type("Writer", (threading.Thread,), {"__module__": "tensorboard.summary.writer"})
     run = create_run(tmp_path, "mine")
     with RunLog(run, first_step=0) as log:
-        log.table("pairs", ("source", "found"), [("a|b", "c")], 1)
+        log.table("pairs", ("source", "found"), [(written, "c")], 1)
         for kind in (threading.Thread, theirs):
             thread = kind(target=fail)
             thread.start()
@@ -184,7 +187,16 @@ def test_a_table_keeps_its_columns_and_other_threads_their_errors(
     events = EventAccumulator(str(run.logs))
     events.Reload()
     table = events.Tensors("pairs/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert table.splitlines()[2] == "| a&#124;b | c |"
+    [shown] = re.findall("<td>(.*)</td>\n<td>c</td>", markdown_to_safe_html(table))
+    assert html.unescape(shown) == written
+
+
+def test_a_validation_is_shown_before_the_line_that_says_so(tmp_path: Path) -> None:
+    told = mock.Mock()
+    log = RunLog(create_run(tmp_path, "mine"), first_step=0)
+    with log, mock.patch.multiple(log, file=told, writer=told):
+        log.scalars("validation", {"loss": 1.5}, step=3, epoch=1)
+    assert [name for name, *_ in told.mock_calls] == ["add_scalar", "flush", "write"]
 
 
 def test_of_two_errors_the_log_leaves_the_first(tmp_path: Path) -> None:

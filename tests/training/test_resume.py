@@ -17,6 +17,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from ignite.engine import Engine
 from toy_runs import (
     assert_same,
     assert_same_logs,
@@ -401,7 +402,16 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
     third = again.checkpoints / "regular_checkpoint_3.pt"
     assert content(third)["early_stopping"]["counter"] == 1
     assert not run_here(apply_overrides(config, ["train.max_steps=31"]), third).stopped_early
-    run_here(config, resume=third)
+    report = Validation.report
+
+    def signalled(self: Validation, trainer: Engine) -> None:
+        if trainer.state.epoch == 4:  # when patience has ended: nothing is left to go on with
+            signal.raise_signal(signal.SIGTERM)
+        report(self, trainer)
+
+    with mock.patch.object(Validation, "report", signalled):
+        result = run_here(config, resume=third)
+    assert (result.signal, result.stopped_early) == (None, True)
     shutil.copy(again.best(), again.checkpoints / "best_checkpoint_1_loss=-99.0000.pt")
     run_here(config, resume=again.path)  # as after a kill before the last removal
     assert [path.name for path in again.by_age()] == [path.name for path in run.by_age()]

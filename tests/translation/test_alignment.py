@@ -197,6 +197,7 @@ def test_gold_links_tell_themselves_which_number_is_the_sources(tmp_path: Path) 
     for content, words in (
         ("1-2\n1:1\n", "line 2: '1:1' is no link: 1-2"),
         ("0-1\n1-1\n", "line 1: '0-1' is no link"),
+        (f"{'9' * 5000}-1\n1-1\n", "is no link"),
         ("1-2\n1-4\n", "line 2: a link to a word that its sentence lacks"),
         ("1-2\n1-1\n", "both orders of the numbers fit the words; give more pairs"),
         ("1-2\n", "1 lines of links for 2 sentence pairs"),

@@ -127,6 +127,7 @@ def test_ctranslate2_finds_what_our_search_finds(
     with mock.patch.object(engine, "search") as asked:
         theirs.search_ids(ids[:1], long, greedy=True)
         theirs.search_ids([[7] * MAX_POSITIONS + ids[0][-1:]], decode, greedy=True)
+        theirs.search_ids([ids[0][-1:]], decode, greedy=True)  # EOS alone
     assert not asked.called
     begun: dict[str, Any] = {"greedy": False, "prefixes": [[7], [], [9, 8], [7]]}
     expected = ours.search_ids(ids[:4], decode, **begun)

@@ -128,6 +128,7 @@ MISTAKES = [
     ("rerank", "the following arguments are required: --nbest_file"),
     ("rerank --nbest_file {tmp}/blank.fr --output {tmp}/blank.fr", "blank.fr is the input itself"),
     (f"{BACK} {{tmp}}/bt --tag 'two words'", "--tag 'two words': one word"),
+    (f"{BACK} {{tmp}}/bt --tag 'word '", "--tag 'word ': one word"),
     (f"{BACK} {{tmp}}/bt --reverse", " translates only fr to en; train one with --set data.s"),
     (f"{BACK} {{tmp}}/", "is a folder: name the files in it"),
     (f"{BACK} ''", "'' is a folder: name the files in it, as train"),

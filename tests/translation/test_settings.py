@@ -57,5 +57,9 @@ def test_what_would_be_of_no_use_is_refused() -> None:
     narrow = config_change(None, "beam", ["decode.beam_size=1"])
     with pytest.raises(UserError, match=r"beam_size = 1: raise it"):
         narrow(trained)
+    for search, given in ((None, ["decode.search=sample"]), ("both", [])):
+        change = config_change(None, search, [*given, "decode.beam_size=7"], best_alone=True)
+        with pytest.raises(UserError, match=r"decode\.beam_size: sampling has none"):
+            change(Config(decode=DecodeConfig() if given else sampled))
     for none in ("None", "null"):
         assert config_change(None, "greedy", [f"decode.mbr={none}"])(trained).decode.mbr is None

@@ -1,5 +1,9 @@
 """Files that are whole or not there, and whose fault it is where one cannot be written."""
 
+import errno
+import fcntl
+import os
+import stat
 from pathlib import Path
 from unittest import mock
 
@@ -28,6 +32,24 @@ def test_two_writers_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(UserError, match=r"write \.: give the name of"), atomic_path(Path(".")):
         pass
+
+
+def test_a_file_system_may_lack_locks_and_the_sync_of_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int, *_: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(files.os, "fsync", fail)
+    monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=OSError(errno.ENOSYS, "none")))
+    made_once(tmp_path / "made", bool, is_whole=Path.is_dir, stale="none")
+    with atomic_path(tmp_path / "a") as aside:
+        aside.touch()
+    monkeypatch.setattr(files.os, "fsync", mock.Mock(side_effect=OSError(errno.EINVAL, "broken")))
+    with pytest.raises(UserError, match="broken"), atomic_path(tmp_path / "b") as aside:
+        aside.touch()
+    assert {path.name for path in tmp_path.iterdir()} == {"made", "a", ".lock"}
 
 
 def test_a_writer_answers_for_its_own_file_alone(tmp_path: Path) -> None:

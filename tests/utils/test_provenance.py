@@ -12,12 +12,14 @@ from utils import machine
 def test_what_is_in_no_commit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "__file__", str(tmp_path / "utils" / "machine.py"))
     commit = machine.commit.__wrapped__
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert commit() == "unknown"
 
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "..")  # of whoever has installed this into a folder of theirs
+    git("commit", "--allow-empty", "-m", "theirs")
+    assert commit() == "unknown"
 
     module, notes = tmp_path / "module.py", tmp_path / "notes.txt"
     module.write_text("")
