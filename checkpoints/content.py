@@ -5,6 +5,7 @@ folder has `model.safetensors`, `config.json` and `tokenizer/`. It stores a tens
 once; the other names are in the file's metadata.
 """
 
+import errno
 import json
 import re
 import zipfile
@@ -118,6 +119,10 @@ def tied_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------- of a run
 
 
+# Errors that say nothing of the content: the checkpoint may be whole.
+_UNREAD = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
 def _read_torch(path: Path) -> Any:
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
@@ -129,6 +134,8 @@ def _read_torch(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{path}: no such checkpoint") from None
     except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) in _UNREAD:
+            raise UserError(f"{path}: cannot be read: {one_line(error)}") from error
         beside = Run(path.parent.parent).by_age()
         others = [str(each) for each in beside if each.name != path.name and read_progress(each)]
         raise DamagedError(

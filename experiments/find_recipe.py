@@ -329,7 +329,8 @@ class Halving(Experiment):
         settings = [f"--set {k}={text}" for k, text in stated.items() if not k.endswith(PATHS)]
         settings = [f"--position {position}"] * bool(position) + settings
         last = winner.average
-        scored = f"the last {last} checkpoints averaged" if last else "the best checkpoint"
+        few = "all if there are fewer"
+        scored = f"the last {last} checkpoints averaged, {few}" if last else "the best checkpoint"
         columns = {"character_loss": "loss a character", "validation_sacrebleu": "validation"}
         columns |= {f"sacrebleu {test}": test for test in winner.tests}
         forms = [".4f", *[".2f"] * (len(columns) - 1)]

@@ -59,7 +59,8 @@ def test_the_best_third_goes_on_and_the_tests_are_read_once_for_the_winner(
     assert order == [*heads, *first, *heads, WINNER, FOUR[1], "seed", "---", "0", "1", "mean"]
     assert text.count("| yes |") == 3
     assert "| mean | 0.0500 ± 0.0000 | 89.00 ± 0.00 | 89.00 ± 0.00 |" in text
-    assert "The recipe, the last 10 checkpoints averaged: `--position rope --set" in text
+    said = "The recipe, the last 10 checkpoints averaged, all if there are fewer: "
+    assert f"{said}`--position rope --set" in text
     assert "--set model.dropout=0.4 " in text
     limits = "--set train.max_steps=None --set train.max_tokens=4000 --set train.max_epochs=1000000"
     assert f"{limits} --set train.keep_regular=10 --set train.checkpoint_every_epochs=1`" in text

@@ -1,5 +1,6 @@
 """A run that was stopped anywhere and goes on is the run that was never stopped (mistake 9)."""
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -270,6 +271,13 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
     said, remedy = str(caught.value), f"another one beside it: {before}"
     assert said.startswith(f"{newest}: not a whole checkpoint")
     assert damage is flip_a_bit_in_the_middle or said.endswith(remedy)
+    lacks = mock.Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
+    with (
+        mock.patch("torch.load", lacks),
+        pytest.raises(UserError, match=r"cannot be read: .*denied"),
+    ):
+        run_here(config, resume=again.path)  # which is not damaged by that
+    assert again.newest() == newest
     script.choose_config(script.parse_args(["--resume", str(again.path)]))  # which reads them too
     run_here(config, resume=again.path)
     named = f"damaged: {newest}, {last_but_one}; going on from the one before, {before}"
