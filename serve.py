@@ -34,7 +34,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     what = "limit of one request (default %(default)s)"
     add("--max_chars", type=positive, default=5000, metavar="N", help=what)
     add("--timeout", type=positive, default=60, metavar="SECONDS", help=what)
-    what = "a name by which a proxy asks for this server, such as example.org; repeatable"
+    what = "a name by which a proxy may ask for this server, such as example.org; repeatable"
     add("--allowed_host", action="append", default=[], metavar="NAME", help=what)
     what = "a site whose scripts may read the answers, such as https://example.org; repeatable"
     add("--cors", action="append", default=[], metavar="ORIGIN", help=what)
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> None:
         # Reached from other machines, it may have any name.
         local = ipaddress.ip_address(address).is_loopback
         own = ["127.0.0.1", "localhost", "[::1]", where]
-        hosts = [*own, *args.allowed_host] if local else ["*"]
+        hosts = [*own, *args.allowed_host] if local or args.allowed_host else ["*"]
         app = build_app(models, limits, hosts=hosts, origins=args.cors)
         config = uvicorn.Config(
             app,

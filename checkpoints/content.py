@@ -26,6 +26,7 @@ from configs.serialize import diff, from_dict, to_dict
 from tokenizer.base import BaseTokenizer
 from utils.errors import ConfigError, UserError, one_line
 from utils.files import atomic_path, write_errors
+from utils.machine import is_out_of_memory
 
 CONFIG, TOKENIZER = "config.json", "tokenizer"
 # What a resumed run may change: nothing that shapes the model, the data or the updates.
@@ -123,6 +124,11 @@ def tied_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 _UNREAD = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
+def _require_read(path: Path, error: Exception) -> None:
+    if is_out_of_memory(error) or getattr(error, "errno", None) in _UNREAD:
+        raise UserError(f"{path}: cannot be read: {one_line(error)}") from error
+
+
 def _read_torch(path: Path) -> Any:
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
@@ -134,8 +140,7 @@ def _read_torch(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{path}: no such checkpoint") from None
     except Exception as error:  # torch raises many kinds: zip, pickle, EOF, runtime
-        if isinstance(error, MemoryError) or getattr(error, "errno", None) in _UNREAD:
-            raise UserError(f"{path}: cannot be read: {one_line(error)}") from error
+        _require_read(path, error)
         beside = Run(path.parent.parent).by_age()
         others = [str(each) for each in beside if each.name != path.name and read_progress(each)]
         raise DamagedError(
@@ -196,6 +201,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
             "progress": dict(about["progress"]),
         }
     except (OSError, SafetensorError) as error:
+        _require_read(path, error)
         reason = f"not a whole safetensors file ({str(error)[:120]})"
         raise UserError(f"{path}: {reason}; {again}") from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):

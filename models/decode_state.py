@@ -68,10 +68,11 @@ class KeyValueCache:
         if end > self.max_len:
             raise ValueError(f"token {end} does not fit: the cache has room for {self.max_len}")
         if end > room:
+            self.spare = None  # before there is more
             *sizes, _, width = self.held.shape
             wider = self.held.new_empty(*sizes, min(max(2 * room, end), self.max_len), width)
             wider[..., : self.length, :] = self.held[..., : self.length, :]
-            self.held, self.spare = wider, None
+            self.held = wider
             self._view()
         self.length = end
 

@@ -253,7 +253,7 @@ class Service:
                 return asked | {key: values[-1] for key, values in form.items() if values[-1]}
             asked = json.loads(body)
         except UnicodeDecodeError:
-            raise HTTPException(400, "the body is not UTF-8") from None
+            raise HTTPException(400, "the request is not UTF-8") from None
         except (ValueError, RecursionError):
             raise HTTPException(400, "the body is neither JSON nor a URL-encoded form") from None
         if not isinstance(asked, dict):

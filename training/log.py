@@ -22,7 +22,7 @@ from utils.files import write_bytes, write_errors
 logger = logging.getLogger(__name__)
 
 FILE = "metrics.jsonl"
-MARKDOWN = re.compile(r"[\\`*\[\]<>&|]|(?<![^\W_])_|_(?![^\W_])")
+MARKDOWN = re.compile(r"[\\`*\[\]<>&|\n\r]|(?<![^\W_])_|_(?![^\W_])")
 
 
 class RunLog:

@@ -14,6 +14,9 @@ from typing import IO, Any
 
 from utils.errors import UserError
 
+# What a file system does not have.
+_LACKING = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
@@ -51,15 +54,15 @@ def made_once(
     with write_errors(folder):
         home.mkdir(parents=True, exist_ok=True)
         with (home / ".lock").open("w") as file:  # a killed process releases it
-            lock(file)
+            aside = rf"|\.({stale})\.[0-9a-f]+\.tmp" if lock(file) else ""
             if is_whole(folder):
                 return folder
             for path in home.iterdir():
-                if re.fullmatch(rf"{stale}|\.({stale})\.[0-9a-f]+\.tmp", path.name):
+                if re.fullmatch(stale + aside, path.name):
                     shutil.rmtree(path)
-            with atomic_path(folder) as aside:
-                aside.mkdir()
-                make(aside)
+            with atomic_path(folder) as made:
+                made.mkdir()
+                make(made)
     return folder
 
 
@@ -126,8 +129,8 @@ def crc32(path: Path) -> int:
     return crc
 
 
-def lock(file: IO[Any], *, wait: bool = True) -> None:
-    """Lock an open file until it is closed; on a file system without locks, nothing.
+def lock(file: IO[Any], *, wait: bool = True) -> bool:
+    """Lock an open file until it is closed. Returns whether the file system has locks.
 
     Processes that inherit the file hold it too. Raises BlockingIOError with wait=False.
     """
@@ -135,10 +138,11 @@ def lock(file: IO[Any], *, wait: bool = True) -> None:
 
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        raise
-    except OSError:
-        pass
+    except OSError as error:
+        if error.errno not in (*_LACKING, errno.ENOLCK):
+            raise
+        return False
+    return True
 
 
 def sync(path: Path) -> None:
@@ -147,7 +151,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS) or not path.is_dir():
+        if error.errno not in _LACKING or not path.is_dir():
             raise
     finally:
         os.close(descriptor)

@@ -261,7 +261,7 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         ([], 400, "not a JSON object"),
         ("{", 400, "neither JSON nor a URL-encoded form"),
         ("[" * 20_000, 400, "neither JSON nor a URL-encoded form"),
-        (b"\xe9", 400, "the body is not UTF-8"),
+        (b"\xe9", 400, "the request is not UTF-8"),
         (b"\xff\xfe", 400, "neither JSON nor a URL-encoded form"),
     ],
 )

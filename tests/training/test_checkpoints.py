@@ -167,6 +167,7 @@ def test_a_table_keeps_its_columns_and_other_threads_their_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = r"a|b `code|` _le_ __init__ max_steps *so* [x](http://y) \* <b> &amp;"
+    written += "\ncells"
     said: list[str] = []
     told = lambda args: said.append(str(args.exc_value))  # noqa: E731
     monkeypatch.setattr(threading, "excepthook", told)

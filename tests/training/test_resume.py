@@ -271,12 +271,13 @@ def test_of_a_run_with_damaged_newest_checkpoints_the_one_before_is_taken(
     said, remedy = str(caught.value), f"another one beside it: {before}"
     assert said.startswith(f"{newest}: not a whole checkpoint")
     assert damage is flip_a_bit_in_the_middle or said.endswith(remedy)
-    lacks = mock.Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
-    with (
-        mock.patch("torch.load", lacks),
-        pytest.raises(UserError, match=r"cannot be read: .*denied"),
-    ):
-        run_here(config, resume=again.path)  # which is not damaged by that
+    small = RuntimeError(
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+    )
+    for lack in (PermissionError(errno.EACCES, "denied"), small):  # neither means damage
+        loading = mock.patch("torch.load", side_effect=lack)
+        with loading, pytest.raises(UserError, match="cannot be read: "):
+            run_here(config, resume=again.path)
     assert again.newest() == newest
     script.choose_config(script.parse_args(["--resume", str(again.path)]))  # which reads them too
     run_here(config, resume=again.path)

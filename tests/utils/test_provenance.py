@@ -10,18 +10,20 @@ from utils import machine
 
 
 def test_what_is_in_no_commit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "__file__", str(tmp_path / "utils" / "machine.py"))
+    root = tmp_path / "checkout"
+    root.mkdir()
+    monkeypatch.setattr(machine, "__file__", str(root / "utils" / "machine.py"))
     commit = machine.commit.__wrapped__
 
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
 
     git("init", "..")  # of whoever has installed this into a folder of theirs
     git("commit", "--allow-empty", "-m", "theirs")
     assert commit() == "unknown"
 
-    module, notes = tmp_path / "module.py", tmp_path / "notes.txt"
+    module, notes = root / "module.py", root / "notes.txt"
     module.write_text("")
     git("init")
     git("add", ".")
@@ -30,7 +32,7 @@ def test_what_is_in_no_commit_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     clean = commit()
     assert len(clean) >= 7
     assert "-" not in clean
-    for path in (tmp_path / "config.py", module):
+    for path in (root / "config.py", module):
         path.write_text("changed = True")
         assert commit() == f"{clean}-dirty"
         git("clean", "-f", "config.py")
