@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> None:
         )
         where = f"[{args.host}]" if ":" in args.host else args.host
         address, port, *_ = listening.getsockname()
-        # Reached from other machines, it may have any name.
+        # Reached from other machines, it may have any name, unless it is told which.
         local = ipaddress.ip_address(address).is_loopback
         own = ["127.0.0.1", "localhost", "[::1]", where]
         hosts = [*own, *args.allowed_host] if local or args.allowed_host else ["*"]

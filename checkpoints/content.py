@@ -126,7 +126,8 @@ _UNREAD = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.EMFILE, errno.ENFILE, 
 
 def _require_read(path: Path, error: Exception) -> None:
     if is_out_of_memory(error) or getattr(error, "errno", None) in _UNREAD:
-        raise UserError(f"{path}: cannot be read: {one_line(error)}") from error
+        why = f"{one_line(error)}; it may be whole: allow that, or give more memory"
+        raise UserError(f"{path}: cannot be read: {why}") from error
 
 
 def _read_torch(path: Path) -> Any:
