@@ -156,6 +156,8 @@ def token_sums(
     perhaps compiled.
     """
     dtype = product_dtype(weight)
+    if not torch.is_grad_enabled():  # which forward cannot ask
+        hidden, weight = hidden.detach(), weight.detach()
     with torch.autocast(hidden.device.type, enabled=False):
         return TokenSums(
             *_ProjectedCrossEntropy.apply(hidden, weight, targets, label_smoothing, dtype, softmax)
