@@ -154,7 +154,7 @@ def text_fits() -> Iterator[None]:
 def smaller_batches(config: Config) -> str:
     """A change of the config that takes less memory and learns the same, or nearly the same."""
     data = config.data
-    half = max(data.max_len if data.batch_by == "tokens" else 1, data.batch_size // 2)
+    half = max(data.max_len if data.batch_by == "tokens" else 1, -(-data.batch_size // 2))
     if half == data.batch_size:
         return (
             f"data.batch_size = {half} is the smallest for data.max_len = {data.max_len}; use a "

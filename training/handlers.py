@@ -88,7 +88,8 @@ class StopSignals:
             if idist.get_rank() == 0:
                 name = signal.Signals(number).name
                 said = f"\n{name}: saving after this update (again: stop at once)\n"
-                os.write(2, said.encode())  # not print: the signal may interrupt one
+                with contextlib.suppress(OSError):  # Ctrl-C ends `| tee` too
+                    os.write(2, said.encode())  # not print: the signal may interrupt one
         elif idist.get_world_size() == 1 or now - self._received_at > 1:
             self.__exit__()
             os.kill(os.getpid(), number)

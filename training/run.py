@@ -67,8 +67,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         require_one_command(config, resume)  # nobody writes the run yet: all see the same newest
         start = open_run(config, resume)
         config, run = start.config, start.run
-        resumed = None if start.is_new else run.path
-        stack.enter_context(remedies_named(config, resumed))
+        stack.enter_context(remedies_named(config, None if start.is_new else run.path))
         if idist.get_rank() == 0:
             if start.is_new:
                 stack.enter_context(held(run.path))
@@ -159,6 +158,8 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             loss = validation.loss()
             if progress.best_loss is None or loss < progress.best_loss:
                 progress.best_loss = loss
+            if stopping is not None and choose_by == "loss" and not over:
+                stopping(evaluator)
             validation.translate(trainer.state.epoch, last=is_over())
             if choose_by == "bleu":
                 progress.best_bleu = max(progress.best_bleu or 0, score(evaluator, choose_by))
@@ -167,7 +168,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             validation.report(trainer)
             if over:
                 return
-            if stopping is not None:
+            if stopping is not None and choose_by == "bleu":
                 stopping(evaluator)
             if isinstance(learner.scheduler, PlateauLR):
                 learner.scheduler.observe(loss)
@@ -179,8 +180,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         attach_progress(trainer, data.loader, progress)
         if isinstance(config.optim.schedule, EpochDecay):
             trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: learner.scheduler.step())
-        if learner.average is not None:
-            average = learner.average
+        if (average := learner.average) is not None:
             trainer.add_event_handler(
                 Events.ITERATION_COMPLETED, lambda: average.update(trainer.state.iteration)
             )
@@ -192,16 +192,16 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         stop = stack.enter_context(StopSignals())
         stop.attach(trainer, total_steps=total_steps)
 
+        done = -(-progress.step // progress.epoch_length)  # may be more than a lowered limit
         if progress.step:
             counts = {"iteration": progress.step, "epoch_length": progress.epoch_length}
-            trainer.load_state_dict({**counts, "max_epochs": last})
+            trainer.load_state_dict({**counts, "max_epochs": max(last, done)})
         stack.enter_context(logging_redirect_tqdm())
         if is_over():  # but a kill came before the work after the last update was done
-            trainer.state.epoch = -(-progress.step // progress.epoch_length)
+            trainer.state.epoch = done
             checkpoints.complete(trainer)
         else:
             trainer.run(data.loader, max_epochs=last)
-        finished = progress.step >= total_steps
         if is_over() and validation.step != progress.step:
             # train.max_steps came between two validations. The checkpoint to resume from with a
             # higher limit is saved already, without this validation.
@@ -213,5 +213,5 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         best_loss=progress.best_loss,
         best_bleu=progress.best_bleu,
         signal=signal,
-        stopped_early=not finished and signal is None,
+        stopped_early=progress.step < total_steps and signal is None,
     )

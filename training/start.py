@@ -40,7 +40,7 @@ from training.processes import require_alike
 from translation.loading import load_weights, run_tokenizer
 from utils.cli import signals_to
 from utils.errors import ConfigError, UserError, one_line
-from utils.machine import resolve_precision
+from utils.machine import is_out_of_memory, resolve_precision
 
 logger = logging.getLogger(__name__)
 
@@ -373,9 +373,11 @@ def misfits_reported(checkpoint: Path) -> Iterator[None]:
     """Raises UserError for parts of a checkpoint that are missing or not what training writes."""
     try:
         yield
-    except UserError:
+    except (UserError, OSError):
         raise
     except Exception as error:  # from torch, or from a dict that lacks a key
+        if is_out_of_memory(error):
+            raise
         raise UserError(
             f"{checkpoint}: the state of the training in it does not fit ({one_line(error)}); go "
             "on from another checkpoint, or begin a new run with its weights (--init_from)"

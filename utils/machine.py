@@ -207,7 +207,7 @@ def autocast(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
 
 
 # Not every allocator has an exception class of its own. These words are torch's on CPUs (the third
-# for a size that overflows), cuBLAS', CUDA's and NCCL's.
+# for a size that overflows), cuBLAS', CUDA's, NCCL's and CTranslate2's.
 _WORDS = (
     "you tried to allocate",
     "allocate memory",
@@ -216,6 +216,7 @@ _WORDS = (
     "CUBLAS_STATUS_NOT_INITIALIZED",  # no room for its handle
     "CUDA error: out of memory",
     "'out of memory'",
+    "failed with error out of memory",
 )
 
 

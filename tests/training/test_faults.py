@@ -428,6 +428,7 @@ OUT_OF_MEMORY = (
     RuntimeError("[enforce fail] err == 0. DefaultCPUAllocator: can't allocate memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
     RuntimeError("ncclUnhandledCudaError: Call to CUDA failed.\nCuda failure 2 'out of memory'"),
+    RuntimeError("CUDA failed with error out of memory"),  # CTranslate2's
     MemoryError(),
 )
 

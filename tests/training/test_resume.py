@@ -402,11 +402,13 @@ def test_the_patience_of_early_stopping_goes_on(folder: Path, tmp_path: Path) ->
     # From the third epoch on the rate is 1e-22 of the first: nothing gets better.
     schedule = "optim.schedule=epoch_decay optim.schedule.warmup_epochs=0 optim.schedule.decay=50"
     train = "optim.accumulate=2 train.patience=2 train.max_epochs=9 train.keep_regular=5"
-    config = toy_config(folder, schedule, train)
+    config = toy_config(folder, schedule, train, "evaluate.bleu_every_epochs=3")
     result = run_here(config)
     run = result.run
     assert result.stopped_early
-    assert sorted(log_of(run, "validation")) == [10, 20, 30, 40]
+    validations = log_of(run, "validation")
+    assert sorted(validations) == [10, 20, 30, 40]
+    assert [step for step in validations if "bleu" in validations[step]] == [30, 40]
     again = copied(run, tmp_path)
     third = again.checkpoints / "regular_checkpoint_3.pt"
     assert content(third)["early_stopping"]["counter"] == 1
@@ -570,11 +572,16 @@ def test_a_run_is_trained_by_one_process_at_a_time(whole: Runs, tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_says_how_to_go_on(
-    whole: Runs, caplog: pytest.LogCaptureFixture, number: signal.Signals
+    whole: Runs, tmp_path: Path, caplog: pytest.LogCaptureFixture, number: signal.Signals
 ) -> None:
     config, run = whole["cosine"]
     caplog.set_level(logging.INFO)
-    send = at_update(17, lambda *_: signal.raise_signal(number))
+
+    def signalled(*_: object) -> None:
+        with mock.patch("os.write", side_effect=BrokenPipeError):  # Ctrl-C ends `| tee` too
+            signal.raise_signal(number)
+
+    send = at_update(17, signalled)
     work = partial(script.work, args=script.parse_args([]), config=config, resume=None)
     with (
         pytest.raises(SystemExit) as ended,
@@ -588,8 +595,12 @@ def test_a_signal_saves_and_says_how_to_go_on(
     said = f"stopped by {number.name}; go on with: python train.py --resume {path}"
     assert caplog.messages[-1] == said
     assert Run(path).newest() == Run(path).checkpoints / "step_checkpoint_17.pt"
+    again = copied(Run(path), tmp_path)
     run_here(config, resume=path)
     assert log_of(path) == log_of(run)
+    lowered = apply_overrides(config, ["train.max_epochs=1"])  # fewer than are done
+    assert run_here(lowered, resume=again.path).signal is None
+    assert max(log_of(again, "validation")) == 17
 
 
 def test_a_second_signal_ends_at_once(whole: Runs) -> None:
