@@ -25,6 +25,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +186,8 @@ def main(argv: list[str] | None = None) -> None:
     data, greedy = loaded.config.data, args.search == "greedy"
     for member in loaded.members:
         langs = languages(member.config.data, member.checkpoint, reverse=args.reverse)
+    searcher = replace(translator.searcher, language=langs[1])  # by which MBR splits words
+    translator = replace(translator, searcher=searcher)
     paths = [Path(f"{args.output}.{lang}") for lang in langs]
     for path in paths:
         output_path(path, never=[args.src_file])

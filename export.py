@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
             trained = loaded.model, loaded.config, loaded.tokenizer
             write_transformers(*trained, folder, zero_start=args.zero_start)
             n_parameters = sum(weight.numel() for weight in loaded.model.parameters())
-            found: dict[str, Any] = {"results": loaded.run.results, "checksum": loaded.checksum()}
+            found: dict[str, Any] = {"results": loaded.run.results, "checksum": loaded.checksum}
             about = loaded.config, loaded.tokenizer, progress
             card = model_card(*about, n_parameters=n_parameters, **found)
             write_text(folder / "README.md", card)

@@ -286,9 +286,10 @@ def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], Load
     rows = head_rows(pairs) + aligned
     rows += [*accuracy_rows(pairs), *shift_rows(pairs, args.shifts)]
     if back is not None:
+        against = {"against": back.checksum}
         turned_rows = agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
-        rows += [row | {"against": back.checksum()} for row in turned_rows]
-    first = training_of(loaded) | {"split": split, "checkpoint_sha256": loaded.checksum()}
+        rows += [row | against for row in turned_rows]
+    first = training_of(loaded) | {"split": split, "checkpoint_sha256": loaded.checksum}
     first["sentences"] = args.sentences
     last = {**provenance(resolve_device("auto")), "precision": loaded.trained["precision"]}
     return [{**first, **row, "search": args.search, **last} for row in rows]
@@ -328,7 +329,7 @@ def require_same_flags(
         != {"0", *map(str, args.shifts)},
         "--split": first["split"] != wanted_split(args, loaded),
         "--gold": gold is not None and other("aer", gold_checksum(gold)),
-        "--reversed": back is not None and other("agreement", back.checksum()),
+        "--reversed": back is not None and other("agreement", back.checksum),
     }
     for flag in (flag for flag, is_wrong in wrong.items() if is_wrong):
         what = f"{first['run']} was measured with another {flag}"
@@ -446,7 +447,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             args.output_dir.mkdir(parents=True, exist_ok=True)
     for number, path in enumerate(paths, start=1):
         loaded = load_run(path, change=change)
-        checkpoint = loaded.checksum()
+        checkpoint = loaded.checksum
         how = ", measured before" if checkpoint in known else ""
         rows = known.pop(checkpoint, None) or study(args, loaded, turned)
         # Another checkpoint of a run is not another seed: the last one stays.

@@ -37,6 +37,14 @@ from utils.machine import provenance
 from utils.progress import progress_bar
 
 
+def _record(start: str) -> dict[str, Any]:
+    """What a scores file says; nothing where there is no whole one."""
+    try:
+        return dict(json.loads(Path(f"{start}_scores.json").read_text("utf-8")))
+    except (OSError, RecursionError, TypeError, ValueError):
+        return {}
+
+
 def choose_splits(corpus: CorpusReader, wanted: str | None) -> tuple[str, ...]:
     """The test splits, or the wanted one. Raises UserError if the corpus does not have it."""
     if wanted is None:
@@ -60,6 +68,8 @@ class EvaluationSet:
             ids = replace(ids, src_offsets=src, tgt_offsets=tgt, kept=ids.kept[:limit])
         self.loaded, self.translator = loaded, translator
         self.split, self.greedy, self.limit = split, greedy, limit
+        # Now: a training may replace the checkpoint during the search.
+        self._search = search_identity(loaded, translator, greedy=greedy)
         self.text, self.ids = text, ids
         self.sources = [text.src[int(i)] for i in ids.kept]
         self.references = [text.tgt[int(i)] for i in ids.kept]
@@ -83,7 +93,7 @@ class EvaluationSet:
         """All that decides the translations, as plain values."""
         config = self.loaded.config
         return {
-            **search_identity(self.loaded, self.translator, greedy=self.greedy),
+            **self._search,
             "data_fingerprint": self.text.fingerprint(),
             "limit": self.limit,
             "max_len": config.data.max_len,
@@ -121,7 +131,7 @@ class EvaluationSet:
         """What test.py found before with the same checkpoint, text and search, if undamaged."""
         results, identity = self.loaded.run.results, self.identity()
         try:
-            record = json.loads((results / f"{self.name}_scores.json").read_text("utf-8"))
+            record = _record(f"{results / self.name}")
             file = results / f"{self.name}.hyp.txt"
             lines = file.read_text("utf-8").split("\n")[:-1]
             same = all(record[key] == value for key, value in identity.items())
@@ -233,15 +243,18 @@ class Result:
 
 def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
     """Rename another checkpoint's results after it; say so where this one's are replaced."""
-    with suppress(OSError, ValueError, KeyError, TypeError):  # no whole ones
-        record = json.loads(Path(f"{start}_scores.json").read_text("utf-8"))
-        other, checkpoint = record["checkpoint"], identity["checkpoint"]
-        if other == checkpoint and any(record[key] != identity[key] for key in identity):
-            print(f"replaced: {start}.*, which were of another text or search", file=sys.stderr)
-        if other != checkpoint:
-            for suffix in (".src.txt", ".ref.txt", ".hyp.txt", "_scores.json"):
-                os.replace(f"{start}{suffix}", f"{start}_{Path(other).stem}{suffix}")
-                Path(f"{start}_{Path(checkpoint).stem}{suffix}").unlink(missing_ok=True)
+    checkpoint = identity["checkpoint"]
+    own = f"{start}_{Path(checkpoint).stem}"
+    there = _record(start).get("checkpoint", checkpoint)
+    moved = "" if there == checkpoint else Path(there).stem
+    replaced = own if moved else start
+    if (record := _record(replaced)) and any(record.get(k) != identity[k] for k in identity):
+        what = "which were of other weights, another text or search"
+        print(f"replaced: {replaced}.*, {what}", file=sys.stderr)
+    with suppress(OSError):  # no whole ones
+        for suffix in (".src.txt", ".ref.txt", ".hyp.txt", "_scores.json") if moved else ():
+            os.replace(f"{start}{suffix}", f"{start}_{moved}{suffix}")
+            Path(f"{own}{suffix}").unlink(missing_ok=True)
 
 
 def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = False) -> Result:
@@ -264,7 +277,7 @@ def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = 
 def search_identity(loaded: LoadedRun, translator: Translator, *, greedy: bool) -> dict[str, Any]:
     """All that decides what is found for a text, as plain values."""
     first, *partners = (
-        {"checkpoint": each.checkpoint.name, "checkpoint_sha256": each.checksum()}
+        {"checkpoint": each.checkpoint.name, "checkpoint_sha256": each.checksum}
         for each in loaded.members
     )
     return {

@@ -11,7 +11,7 @@ from models.attention.tap import AttentionTap
 from models.decoding.ensemble import Ensemble
 from models.linear import linear, weights_fixed
 from models.positional_encodings.base import Kind
-from translation.search import BatchSearch, pad_sources
+from translation.search import BatchSearch, not_a_number, pad_sources
 from utils.errors import UserError
 from utils.machine import own_modes
 
@@ -35,7 +35,8 @@ def _inputs(searcher: BatchSearch, sources: Ids, targets: Ids) -> tuple[Tensor, 
 def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[list[float]]:
     """B pairs of ids -> the log-probability of each target token after those before it.
 
-    In float32, or the model's type if that is more exact. Targets without tokens have none.
+    In float32, or the model's type if that is more exact. Targets without tokens have none. Raises
+    UserError where the model's output is not a number.
     """
     model, device = searcher.model.eval(), searcher.device
     src, tgt_in = _inputs(searcher, sources, targets)
@@ -48,7 +49,10 @@ def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[l
         logits = linear(rows, weight)
         exact = logits if logits.dtype == torch.float64 else logits.float()
         parts.append(exact.log_softmax(dim=-1).gather(-1, ids[:, None])[:, 0])
-    return [each.tolist() for each in torch.cat(parts).split(lengths.tolist())]
+    found = torch.cat(parts)
+    if found.isnan().any():
+        raise not_a_number(str(weight.dtype).removeprefix("torch."))
+    return [each.tolist() for each in found.split(lengths.tolist())]
 
 
 @own_modes()

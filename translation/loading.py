@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from translation.settings import require_same_languages
 from utils.errors import ConfigError, UserError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadedRun:
     """The model, tokenizer and configuration of a checkpoint and its run."""
 
@@ -67,12 +67,13 @@ class LoadedRun:
             self.tokenizer,
             run=self.run,
             checkpoint=self.checkpoint,
-            checksum=self.checksum(),
+            checksum=self.checksum,
         )
         return CTranslate2(folder, self.tokenizer, device, **how)
 
+    @cached_property
     def checksum(self) -> str:
-        """SHA-256 of the checkpoint."""
+        """SHA-256 of the checkpoint, read once: its file may be replaced later."""
         with self.checkpoint.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -194,5 +194,9 @@ class BatchSearch:
 def _require_numbers(found: Sequence[Sequence[Hypothesis]], precision: str) -> None:
     """Raises UserError where a sentence has no hypothesis, or one whose score is no number."""
     if not all(each and math.isfinite(each[0].log_prob) for each in found):
-        remedy = "try another precision" if precision != "float32" else "train it again"
-        raise UserError(f"the model's output in {precision} is not a number: {remedy}")
+        raise not_a_number(precision)
+
+
+def not_a_number(precision: str) -> UserError:
+    remedy = "try another precision" if precision != "float32" else "train it again"
+    return UserError(f"the model's output in {precision} is not a number: {remedy}")

@@ -14,6 +14,7 @@ SEARCHES = tuple(kinds(Search))  # of decode.search
 # Settings that may leave minimum Bayes risk with one translation to choose among.
 AMONG = {"decode.mbr", "decode.n_best", "decode.beam_size"}
 SHAPING = ("model.", "tokenizer", "data.src_lang", "data.tgt_lang")
+TRAINED = (*SHAPING, "data.directions")  # not to be set
 
 
 def config_change(
@@ -41,11 +42,11 @@ def config_change(
     changes, alone = dict(map(parse_override, overrides)), best_alone or scoring
     for text in overrides:
         key, _ = parse_override(text)
-        if key.startswith(SHAPING) or key.partition(".")[0] not in sections:
+        if key.startswith(TRAINED) or key.partition(".")[0] not in sections:
             if key.partition(".")[0] not in vars(Config()):
                 apply_overrides(Config(), [text])  # its error lists the fields
             allowed = "data.* but the languages, evaluate.*, decode.*" if scoring else "decode.*"
-            idle = key.startswith(("data.", "evaluate.")) and not key.startswith(SHAPING)
+            idle = key.startswith(("data.", "evaluate.")) and not key.startswith(TRAINED)
             why = "is of no use" if idle else "was fixed by training"
             raise UserError(f"--set {text}: {key} {why}; only {allowed} can be set here")
     if search == "greedy" and changes.get("decode.mbr", "none").lower() not in ("none", "null"):

@@ -97,6 +97,8 @@ def test_what_is_no_number_is_told(trained_run: Path, search: str) -> None:
     overflows.searcher.model.output.weight.data.fill_(65504)
     with pytest.raises(UserError, match="in float16 is not a number: try another precision"):
         overflows.translate("Oui.", search=search)
+    with pytest.raises(UserError, match="in float16 is not a number: try another precision"):
+        overflows.score("Oui.", "Yes.")
 
 
 @pytest.mark.parametrize("search", [Beam(), DiverseBeam(), Sampling()])

@@ -162,7 +162,10 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     equal = "second minus first +0.00, 95% interval +0.00 to +0.00, p = 1.000"
     assert "replaced" not in capsys.readouterr().err
     assert equal in score(*against, "--set", "decode.beam_size=2").splitlines()[-1]
-    assert "/results/test_beam.*, which were of another text or search" in capsys.readouterr().err
+    assert (
+        "/results/test_beam.*, which were of other weights, another text or search"
+        in capsys.readouterr().err
+    )
     stored.write_text(chr(ord(references[0]) ^ 1) + references[1:], "utf-8")
     assert equal in score(*against).splitlines()[-1]
     # Of one run, however its path is spelt, the checkpoints are named; an ensemble says that it is.
@@ -177,6 +180,11 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     kept = record_of(run, f"test_first2_beam_{Path(last).stem}")
     assert not list((run / "results").glob(f"test_first2_beam_{Run(run).best().stem}*"))
     assert (kept["checkpoint"], kept["scores"]["n"]) == (Path(last).name, 2)
+    capsys.readouterr()
+    score("--model_path", last, "--limit", "2", *FEW, "--set", "decode.beam_size=2")
+    replaced = f"/test_first2_beam_{Path(last).stem}.*, which were of other weights, another text"
+    assert replaced in capsys.readouterr().err
+    score("--model_path", run, "--limit", "2", *FEW)
     assert record_of(run, "test_first2_beam")["checkpoint"] == Run(run).best().name
     assert re.search(f": {run.name} and 1 more [0-9.]+, {run.name} [0-9.]+: ", line)
 
@@ -203,9 +211,12 @@ def test_stored_translations_are_those_of_the_same_text(trained_run: Path, tmp_p
         translator = Translator.of(loaded, torch.device("cpu"))
         return EvaluationSet(loaded, translator, "test", True, None)
 
-    evaluate(pairs("Oui.\nNon.\n")).write()
+    before = pairs("Oui.\nNon.\n")
+    evaluate(before).write()
     assert pairs("Oui.\nNon.\n").stored_hypotheses() is not None
     assert pairs("Oui.\nSi.\n").stored_hypotheses() is None
+    before.loaded.checkpoint.unlink()  # as a training that goes on does
+    assert before.stored_hypotheses() is not None
 
 
 @pytest.mark.parametrize("greedy", [False, True])
