@@ -194,6 +194,7 @@ def lacks(entry: Mapping[str, Any]) -> list[str]:
         f"{entry['cores']} cores (try `taskset -c 0,1`)": not 0 < entry["cores"] <= N_CORES,
         f"trained on {entry['device']}": entry["device"] != "cpu",
         f"uncommitted changes ({entry['commit']})": "dirty" in entry["commit"],
+        "no commit is known": "unknown" in entry["commit"],
         f"mean {fmean(entry['sacrebleu']):.2f}, {chance}": p is None or not p < P_VALUE,
     }
     lacking |= {f"several kinds of {key}: {entry[key]}": "; " in entry[key] for key in ONE_KIND}

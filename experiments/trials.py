@@ -281,6 +281,8 @@ class Runner:
             with (trial.folder / "lock").open("a") as file:
                 # The trial's processes inherit it: it holds until all of them have gone.
                 lock(file, wait=False)
+                if trial.is_scored():  # by another process, meanwhile
+                    return
                 trial.write_config()
                 if trial.finished_run() is None:
                     self._train(trial, file.fileno())
@@ -371,7 +373,8 @@ class Runner:
                 peak_mb = int(found[1]) / 2**10
             time.sleep(POLL_S)
             while n_sent < len(self.signals):
-                os.kill(process.pid, self.signals[n_sent])
+                number = self.signals[n_sent]  # trainings save at two of the three
+                os.kill(process.pid, signal.SIGTERM if number == signal.SIGHUP else number)
                 n_sent += 1
         measured.update(seconds=time.monotonic() - began, peak_mb=peak_mb)
         if process.returncode:
@@ -381,7 +384,8 @@ class Runner:
     def _stop(self, number: int, frame: object = None) -> None:
         self.signals.append(number)
         name = signal.Signals(number).name
-        os.write(2, f"\n{name}: waiting for the running processes to save and end\n".encode())
+        with contextlib.suppress(OSError):  # Ctrl-C ends `| tee` too
+            os.write(2, f"\n{name}: waiting for the running processes to save and end\n".encode())
 
     def _say(self, trial: Trial, what: str) -> None:
         minutes = (time.monotonic() - self._began) / 60

@@ -201,9 +201,12 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)])
+@pytest.mark.parametrize(
+    ("number", "jobs", "heard"),
+    [(signal.SIGINT, 1, "SIGINT"), (signal.SIGTERM, 2, "SIGTERM"), (signal.SIGHUP, 1, "SIGTERM")],
+)
 def test_a_signal_reaches_the_trainings_and_the_next_call_goes_on(
-    stand_in: StandIn, number: signal.Signals, jobs: int
+    stand_in: StandIn, number: signal.Signals, jobs: int, heard: str
 ) -> None:
     *running, last = ["sinusoidal", "rope", "alibi"][: jobs + 1]
     others = ",".join([*running[1:], last])
@@ -224,7 +227,7 @@ def test_a_signal_reaches_the_trainings_and_the_next_call_goes_on(
     interrupted()
     assert signal.getsignal(number) is handler
     for name in running:
-        assert (stand_in.folder / f"ended_{name}").read_text() == number.name
+        assert (stand_in.folder / f"ended_{name}").read_text() == heard
     assert sorted(stand_in.calls()) == sorted(f"train {name}" for name in running)
     assert {row["status"] for row in stand_in.table()} == {"not run"}
     assert stand_in.compare(others) == 0
