@@ -113,7 +113,11 @@ def _is_newer(first: dict[str, Any], first_path: Path, other: dict[str, Any], pa
     if runs[0] == parents[1] or runs[1] == parents[0]:
         return runs[0] == parents[1]
     if parents[0] is None or parents[0] != parents[1]:
-        for key, a, b in fixed_differences(*configs):
+        others = fixed_differences(*configs)
+        texts = [each.get("data", {}).get("fingerprint") for each in (first, other)]
+        if runs[0] != runs[1] and None not in texts and texts[0] != texts[1]:
+            others.append(("its text", texts[0], texts[1]))
+        for key, a, b in others:
             raise UserError(
                 f"{first_path} and {path} are of different runs ({key} is {a!r} and {b!r}), whose "
                 "mean is not a model: translate with both as an ensemble, --model_path FIRST SECOND"

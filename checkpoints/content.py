@@ -71,6 +71,8 @@ def write_checkpoint(path: Path, payload: Any) -> None:
             try:
                 torch.save(payload, file)
             except RuntimeError as error:  # a full disk
+                if is_out_of_memory(error):
+                    raise
                 why = str(error).splitlines()[0][:200]
                 raise OSError(f"not all of it could be written ({why})") from error
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from checkpoints.content import CONFIG, TOKENIZER, write_safetensors
 from checkpoints.run import WEIGHTS
-from checkpoints.transformers_weights import to_ours, to_theirs
+from checkpoints.transformers_weights import SHARED, to_ours, to_theirs
 from configs import schema
 from configs.schema import Config, DataConfig, DecodeConfig, ModelConfig, ParallelFiles
 from configs.serialize import from_dict
@@ -65,6 +65,9 @@ WITHOUT_EQUAL: dict[str, tuple[Any, ...]] = {
     "no_repeat_ngram_size": (None, 0),
     "encoder_no_repeat_ngram_size": (None, 0),
     "repetition_penalty": (None, 1.0),
+    "encoder_repetition_penalty": (None, 1.0),
+    "watermarking_config": (None,),
+    "stop_strings": (None, []),
 }
 POSITIONS = re.compile(r"model\.(encoder|decoder)\.embed_positions\.weight")
 
@@ -123,6 +126,8 @@ def marian_run(folder: Path, source: str) -> Path:
     weights = _read_weights(folder)
     with torch.device("meta"):  # config.json may ask for more than fits into memory
         shapes = to_theirs(build_model(config.model, tokenizer).state_dict(), config.model)
+    if SHARED not in shapes:
+        weights.pop(SHARED, None)  # no part of a model with separate tables
     _check_weights(weights, shapes, config.model, folder)
     model = build_model(config.model, tokenizer)
     model.load_state_dict(to_ours(weights, config.model))
@@ -299,13 +304,13 @@ def _check_weights(
     path = _weights_file(folder)
     for name, tensor in weights.items():
         if POSITIONS.fullmatch(name):
-            places = torch.arange(len(tensor))
+            places = torch.arange(len(tensor) if tensor.dim() else 0)
             table = sinusoid_table(places, config.d_model, layout="half", dtype=torch.float32)
             if tensor.shape != table.shape or (tensor - table).abs().max() > 2e-3:
                 raise UserError(f"{path}: {name} holds positions other than the sinusoids")
-        elif name not in expected and name != "model.shared.weight":
+        elif name not in expected:
             raise UserError(f"{path}: {name} has no place in a Marian model of this project")
-        elif name in expected and tensor.shape != expected[name].shape:
+        elif tensor.shape != expected[name].shape:
             shapes = f"{list(tensor.shape)}, by config.json it is {list(expected[name].shape)}"
             raise UserError(f"{path}: the shape of {name} is {shapes}")
     try:

@@ -107,7 +107,7 @@ def model_card(
 def _scores(results: Path, own: Mapping[str, Any]) -> Iterator[list[str]]:
     """A row for each of test.py's files with the given checkpoint and data settings."""
     for path in sorted(results.glob("*_scores.json")):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        with contextlib.suppress(OSError, RecursionError, ValueError, LookupError, TypeError):
             record = json.loads(path.read_text("utf-8"))
             known = {**record, **record["config"]["data"]}
             if own.items() <= known.items() and "partners" not in record:

@@ -167,10 +167,10 @@ def newest_run(runs_dir: str | Path) -> Run:
 def hub_name(path: Path) -> str | None:
     """OWNER/NAME, if a path that does not exist can be a name on the hub; else None.
 
-    Paths into an existing folder or into runs/, and .json, .pt or .py files, cannot.
+    Paths into an existing folder or into runs/, and .json, .pt, .py or .safetensors files, cannot.
     """
     local = path.exists() or path.parent.is_dir() or str(path.parent) == "runs"
-    local, name = local or path.suffix in (".json", ".pt", ".py"), path.as_posix()
+    local, name = local or path.suffix in (".json", ".pt", ".py", ".safetensors"), path.as_posix()
     return name if "/" in name and not local and is_hub_name(name) else None
 
 

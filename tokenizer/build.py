@@ -64,7 +64,7 @@ def load_tokenizer(folder: Path) -> BaseTokenizer:
     try:
         saved = json.loads((folder / KIND_FILE).read_text("utf-8"))
         kind, fingerprint = str(saved["kind"]), str(saved["fingerprint"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, RecursionError, ValueError, KeyError, TypeError):
         why = f"{KIND_FILE} is missing or damaged; save it again"
         raise UserError(f"{where} is incomplete: {why}") from None
     if kind not in LOADERS:

@@ -195,6 +195,10 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
     assert words.format(0, 1) in averaged(file, seed).error()
     assert words.format(2, 5) in averaged(child, stranger).error()
     assert words.format(0, 6) in averaged(file, grandchild).error()
+    moved = content(copy)
+    moved["data"]["fingerprint"] = "another"
+    torch.save(moved, folder / "other_text.pt")
+    assert "are of different runs (its text is" in averaged(file, folder / "other_text.pt").error()
     related = (file, copy), (file, child), (child, sibling), (sibling, third), (grandchild, child)
     for path, other in related:
         assert averaged(path, other).code == 0

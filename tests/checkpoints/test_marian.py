@@ -365,6 +365,9 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "no_repeat_ngram_size": (0, 3),
     "encoder_no_repeat_ngram_size": (0, 3),
     "repetition_penalty": (1.0, 1.2),
+    "encoder_repetition_penalty": (1.0, 1.2),
+    "watermarking_config": (None, {"bias": 2.0}),
+    "stop_strings": ([], ["."]),
 }
 
 
@@ -452,6 +455,7 @@ def test_weights_and_files_that_are_not_a_models_are_named(
         ),
         ("model.encoder.embed_positions.weight", shared[:9].clone(), "positions other than the"),
         ("model.decoder.embed_positions.weight", shared[:9, :7].clone(), "positions other than"),
+        ("model.decoder.embed_positions.weight", torch.tensor(1.0), "positions other than"),
     ):
         save_file({**weights, name: tensor}, path)
         refusal(folder, home, words)
@@ -483,6 +487,13 @@ def test_two_vocabularies_need_two_tables_and_the_same_special_ids(
     rewritten(folder, CONFIG, share_encoder_decoder_embeddings=True)
     refusal(folder, home, "share_encoder_decoder_embeddings = True: the tokenizer has two vocab")
     rewritten(folder, CONFIG, share_encoder_decoder_embeddings=False)
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    weights = load_safetensors(whole)
+    table = weights.pop("model.encoder.embed_tokens.weight")
+    save_file({**weights, "model.shared.weight": table}, path)
+    refusal(folder, home, "model.encoder.embed_tokens.weight is missing")
+    path.write_bytes(whole)
     rewritten(folder, "target_vocab.json", **{"</s>": 5, list(target)[5]: 0})
     refusal(folder, home, "target_vocab.json in '.*': the id of </s> is 5, in vocab.json it is 0")
     (folder / "target_vocab.json").unlink()
