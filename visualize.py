@@ -1,12 +1,16 @@
 """Draw attention and positions: `python visualize.py attention --src_text "Le chat dort."`."""
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from configs.load import add_set_argument, load_config
 from configs.position_names import NAMES, position_in_names, position_name
 from configs.schema import Config
 from configs.serialize import apply_overrides
+from data.corpora.text import normalize_whitespace
 from pictures.distance import decay, ideas, projections, similarity
 from pictures.maps import embedding_map
 from pictures.positions import bias, encoding, permutation, rotation
@@ -16,6 +20,9 @@ from translation.arguments import add_model_arguments, load_from_arguments, requ
 from translation.settings import require_same_languages
 from utils.cli import Parser, at_most, positive, run_main
 from utils.errors import UserError
+
+if TYPE_CHECKING:
+    from translation.translator import Translator
 
 DRAWN = (encoding, bias, similarity, decay, projections, rotation, embedding_map)
 MOST_POSITIONS = 2048  # a picture has fewer pixels, and a map of all pairs takes their square
@@ -94,8 +101,7 @@ def explore(args: argparse.Namespace) -> None:
         loaded, translator = load_from_arguments(args, path=path)
         runs.append(loaded)
         require_same_languages(runs[0].config.data, loaded.config.data, path)
-        [source] = translator.encode([args.src_text])
-        require_readable(len(source), "--src_text: {:,} tokens")
+        encoded_source(args, translator)
         traces.append(trace(loaded, translator, args.src_text, args.tgt_text))
         require_readable(len(traces[-1]["target"]["pieces"]), "the translation: {:,} tokens")
         file = file or loaded.run.results / "explorer.html"
@@ -124,8 +130,7 @@ def draw_attention(args: argparse.Namespace) -> None:
         loaded, translator = load_from_arguments(args, path=path)
         runs.append(loaded)
         require_same_languages(runs[0].config.data, loaded.config.data, path)
-        source = translator.encode([args.src_text])[0]
-        require_readable(len(source), "--src_text: {:,} tokens")
+        source = encoded_source(args, translator)
         attention = translator.attention(source, args.tgt_text)
         require_readable(len(attention.target), "the translation: {:,} tokens")
         found = attention_maps(
@@ -144,6 +149,15 @@ def draw_attention(args: argparse.Namespace) -> None:
     )
     folder = args.output_dir or runs[0].run.results / "attention"
     print(*translations, *save(figures, folder, args.format), sep="\n")
+
+
+def encoded_source(args: argparse.Namespace, translator: Translator) -> list[int]:
+    """Raises UserError where it or the given translation is too long for a map."""
+    [source] = translator.encode([args.src_text])
+    require_readable(len(source), "--src_text: {:,} tokens")
+    given = translator.tokenizer.encode_tgt(normalize_whitespace(args.tgt_text or ""))
+    require_readable(len(given), "--tgt_text: {:,} tokens")
+    return source
 
 
 def require_readable(n: int, said: str) -> None:

@@ -14,7 +14,7 @@ from explorer.tree import likeliest, searched
 from pictures.attention import attention_maps
 from pictures.schemes import Scheme, trained_scheme
 from translation.loading import LoadedRun
-from translation.search import limits_of
+from translation.search import limits_of, not_a_number
 from translation.translator import Translator
 
 SIDE = {"encoder": "source", "decoder": "target"}
@@ -28,7 +28,8 @@ def trace(
     tgt_text: a translation to show (None: the best that beam search finds). The search shown is
     always the model's own.
 
-    Raises UserError for a text that is not Unicode or longer than the model's positions.
+    Raises UserError for a text that is not Unicode or longer than the model's positions, and where
+    the model's output is not a number.
     """
     tokenizer, decode = translator.tokenizer, translator.decode
     [source] = translator.encode([src_text])
@@ -41,6 +42,8 @@ def trace(
         n_best=n_best,
         pieces=tokenizer.tgt_pieces,
     )
+    if not results:
+        raise not_a_number(translator.searcher.precision)
     best = results[0]
     target = [*best["ids"], *([tokenizer.eos_id] if best["finished"] else [])]
     if tgt_text is not None:

@@ -75,10 +75,15 @@ class BeamTree:
         rows = list(self._slots)
         sums = [[self.nodes[node]["sum"]] for node in self._slots.values()]
         totals = torch.tensor(sums, dtype=torch.float64) + log_probs[0, rows].double().cpu()
-        best, flat = totals.flatten().topk(min(2 * self.beam_size, totals.numel()))
+        totals, n_tokens = totals.flatten(), totals.shape[1]
+        likely = totals.topk(min(2 * self.beam_size, len(totals))).indices.tolist()
+        # Those that the search chose come first where it chose among equal ones.
+        best = [rows.index(slot) * n_tokens + token for slot, token in fates]
+        best += [place for place in likely if place not in best][: len(likely) - len(best)]
+        best.sort(key=totals.tolist().__getitem__, reverse=True)
         made, slots = [], {}
-        for rank, (total, place) in enumerate(zip(best.tolist(), flat.tolist()), start=1):
-            row, chosen = divmod(place, totals.shape[1])
+        for rank, place in enumerate(best, start=1):
+            total, (row, chosen) = float(totals[place]), divmod(place, n_tokens)
             if total == -torch.inf:
                 break
             pair = (rows[row], chosen)

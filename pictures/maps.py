@@ -51,7 +51,7 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
     """The PCA of a run's position vectors at each of its checkpoints, oldest first.
 
     The figures have the same size and axes, and the directions of the last checkpoint, so that
-    points can be followed. Raises UserError for a scheme whose vectors are not trained.
+    points can be followed. Raises UserError for a scheme without a learned table.
     """
     from pictures.schemes import trained_scheme
     from translation.loading import load_run
@@ -64,7 +64,7 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
         scheme = trained_scheme(loaded)
         tables = scheme.tables(scheme.n_positions(n_positions, embedding_map.n_positions))
         found[loaded.step] = (f"epoch {loaded.epoch}, update {loaded.step}", tables)
-    if scheme.state == "fixed":
+    if not scheme.learns_tables:
         raise UserError(
             f"--gif: the vectors of {scheme.name!r} are fixed, so no checkpoint moves them; give a "
             "run with a learned table"

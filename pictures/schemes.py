@@ -64,12 +64,19 @@ class Scheme:
     def label(self) -> str:
         return self.name if self.state == "fixed" else f"{self.name}, {self.state}"
 
+    @property
+    @torch.enable_grad()
+    def learns_tables(self) -> bool:
+        """Whether what is added to the embeddings has parameters."""
+        x, at = torch.zeros(1, 1, self.model.d_model), torch.arange(1)
+        return any(self.module.input(side)(x, at).requires_grad for side in SIDES)
+
     def references(self) -> list["Scheme"]:
-        """References for trained vectors: the same before training, and sinusoids."""
+        """References for learned tables: the same before training, and sinusoids."""
         found = []
-        if self.state == "trained":
-            found.append(fresh_scheme(self.name, self.model))
-        if self.state != "fixed":
+        if self.learns_tables:
+            if self.trained:
+                found.append(fresh_scheme(self.name, self.model))
             found.append(fresh_scheme("sinusoidal", replace(self.model, position=Sinusoidal())))
         return found
 
@@ -189,13 +196,15 @@ class Scheme:
     def rotation(self, stack: str, at: int | Tensor, role: Role = "query") -> np.ndarray:
         """How each plane of a head turns with position: magnitude * exp(i angle), [L,H,T,P].
 
-        A plane that rests is 1; P is 0 where none turns. L is 1 where all layers turn alike.
+        A plane that rests is 1; P is 0 where none turns. L is 1 where all layers turn alike, which
+        one position does not tell.
         """
         turned = [self._turned(module, _whole(at), role) for module in self.layers(stack)]
         most = max(planes.shape[2] for planes in turned)
         rests = [((0, 0), (0, 0), (0, most - planes.shape[2])) for planes in turned]
         whole = np.stack([np.pad(*each, constant_values=1) for each in zip(turned, rests)])
-        return whole[:1] if (whole == whole[:1]).all() else whole
+        alike = whole.shape[2] > 1 and (whole == whole[:1]).all()
+        return whole[:1] if alike else whole
 
     @torch.inference_mode()
     def _turned(self, module: AttentionPosition, positions: Tensor, role: Role) -> np.ndarray:
@@ -275,7 +284,7 @@ class Scheme:
         """The output of an encoder with random weights for tokens [T], always the same: [T,D]."""
         scheme, positions = copy.deepcopy(self.module).double(), self.positions("source", len(ids))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # not those of GPUs
             encoder = Encoder(self.model).double().eval()
             for weight in encoder.parameters():
                 if weight.dim() > 1:
@@ -309,7 +318,7 @@ def fresh_scheme(name: str, model: ModelConfig) -> Scheme:
     The caller's random state stays as it is.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # not those of GPUs
         return Scheme(name, build_scheme(model).eval(), model)
 
 

@@ -162,7 +162,7 @@ class Service:
         if len(pair) != 2 or not all(text.strip() for text in pair):
             raise HTTPException(400, "src and tgt: give a sentence and its translation")
         self._bound(pair, 1)
-        self.models[name].require_short(*pair)
+        self.models[name].require_short(pair[0], tgt=pair[1])
         [found] = await self._in_time(request, Task(name, "align"), [pair])
         return JSONResponse(found)
 

@@ -87,8 +87,7 @@ async function translate() {
     if (here !== under_way) return;
     show(answer.hypotheses);
     say(`${Math.round(performance.now() - begun)} ms`);
-    // The translation stands where its words cannot be linked.
-    if (chosen().attention) await link(q, answer.translatedText, here).catch(() => {});
+    if (chosen().attention) await link(q, answer.translatedText, here);
   } catch (error) {
     if (here !== under_way || error.name === "AbortError") return;
     show([]); // what stood there is of another text
@@ -123,8 +122,10 @@ async function link(source, translation, here) {
   const targets = translation.split("\n");
   const pairs = source.split("\n").map((src, i) => [src, targets[i]]);
   for (const [src, tgt] of pairs.filter(([s, t]) => s.trim() && t && t.trim()).slice(0, MOST_LINES)) {
-    const found = await ask("align", { src, tgt, model: at("model").value }, here.signal);
+    // A translation stands where its words cannot be linked.
+    const found = await ask("align", { src, tgt, model: at("model").value }, here.signal).catch(() => null);
     if (here !== under_way) return;
+    if (!found) continue;
     at("words").append(linked(found));
     at("words-part").hidden = false;
   }

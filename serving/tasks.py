@@ -51,17 +51,25 @@ class Served:
         return [self.translator.decode.search.kind, "greedy"]
 
     def require_short(
-        self, *texts: str, most: int = MOST_TOKENS, prefix: str = "", number: int = 0
+        self,
+        text: str,
+        *,
+        most: int = MOST_TOKENS,
+        prefix: str = "",
+        number: int = 0,
+        tgt: str = "",
     ) -> None:
-        """Raises UserError for a text or a prefix of more tokens than one sentence may have.
+        """Raises UserError for a text, prefix or translation of too many tokens for one sentence.
 
-        number: of the prefix, from 0.
+        number: of the prefix, from 0. tgt: the translation of which links are asked for.
         """
-        most = min(most, self.translator.searcher.longest("source") or most)
-        for ids in self.translator.encode(texts):
-            if len(ids) > most:
-                raise UserError(f"a line of {len(ids):,} tokens: at most {most:,}; split it")
-            self.translator.prefix_ids([prefix], [ids], self.translator.decode, [number])
+        [ids] = self.translator.encode([text])
+        given = self.translator.tokenizer.encode_tgt(tgt)
+        longest = min(most, self.translator.searcher.longest("source") or most)
+        for n, allowed in ((len(ids), longest), (len(given), most)):
+            if n > allowed:
+                raise UserError(f"a line of {n:,} tokens: at most {allowed:,}; split it")
+        self.translator.prefix_ids([prefix], [ids], self.translator.decode, [number])
 
     def do(self, task: Task, items: Sequence[Any]) -> list[Any]:
         """Hypotheses for a sentence and prefix, a page for a sentence, linked words for a pair."""

@@ -83,6 +83,16 @@ def test_words_are_those_of_the_text() -> None:
     assert words("a b", ["▁ab", "</s>"])["words"] == ["ab", "</s>"]
 
 
+@pytest.mark.parametrize("n_best", [1, 3])
+def test_the_tree_follows_the_search_where_candidates_are_equal(n_best: int) -> None:
+    model = tiny_model(Rope(), seed=1)
+    model.output.weight.data.zero_()
+    source, names = torch.tensor([[3, 4, 5, EOS]]), lambda ids: list(map(str, ids))
+    tree, results = searched(model, source, LIMITS, beam_size=3, n_best=n_best, pieces=names)
+    assert {len(step["live"]) for step in tree.steps[1:]} == {3}
+    assert len(results) == n_best
+
+
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("max_len", [9, 3])
 def test_the_tree_is_the_beam_search(beam_size: int, max_len: int) -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tiny_models import RelativeBias, tiny_config, tiny_model
 
 from configs.position_names import POSITIONS
-from configs.positions import Dape, Interleaved, NoPosition, Pope
+from configs.positions import Combined, Dape, Interleaved, NoPosition, Pope, Shape
 from configs.schema import (
     T5,
     Alibi,
@@ -158,6 +158,12 @@ def test_a_scheme_is_labelled_by_what_has_become_of_it() -> None:
     assert dataclasses.replace(made, trained=True).label == "t5, trained"
     assert scheme(Rope(), "rope_half").label == "rope_half"
     assert dataclasses.replace(scheme(Rope()), trained=True).state == "fixed"
+    for position, n_references in (
+        (Combined(input=Sinusoidal(), attention=T5()), 0),  # it is trained, but not what is added
+        (Shape(input=Learnable()), 2),
+    ):
+        made = dataclasses.replace(scheme(position), trained=True)
+        assert (made.state, len(made.references())) == ("trained", n_references)
 
 
 def test_a_fresh_scheme_leaves_the_random_state_alone_and_is_the_same_each_time() -> None:
@@ -542,6 +548,7 @@ def test_layers_that_turn_are_told_from_those_that_do_not() -> None:
     assert "turned by position (period: positions a turn), layer 2" in suptitle(
         figure["rotation_interleaved"]
     )
+    assert draw("rotation", made, n=1)
     product, bound = curves(draw("decay", made, n=9)["decay_interleaved"]).values()
     assert list(product) == list(bound) == ["interleaved (heads of 8, layer 2)"]
 

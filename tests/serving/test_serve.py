@@ -186,16 +186,19 @@ def test_a_line_is_as_short_as_the_service_and_the_model_ask() -> None:
     asked: list[Any] = []
     translator: Any = SimpleNamespace(
         encode=lambda texts: [text.split() for text in texts],
+        tokenizer=SimpleNamespace(encode_tgt=str.split),
         searcher=SimpleNamespace(longest=lambda side: {"source": 3}[side]),
         decode=DecodeConfig(),
         prefix_ids=lambda prefixes, *_: asked.extend(prefixes),
     )
     served = Served(loaded=cast(Any, None), translator=translator)
-    served.require_short("un deux trois", "un", prefix="one")
-    assert asked == ["one", "one"]
+    served.require_short("un deux trois", prefix="one", tgt="one two three four")
+    assert asked == ["one"]
     for most, allowed in ((9, 3), (2, 2)):
         with pytest.raises(UserError, match=f"a line of 4 tokens: at most {allowed}; split it"):
-            served.require_short("un", "un deux trois quatre", most=most)
+            served.require_short("un deux trois quatre", most=most)
+    with pytest.raises(UserError, match="a line of 4 tokens: at most 3; split it"):
+        served.require_short("un", most=3, tgt="one two three four")
 
 
 def test_a_text_has_as_many_alternatives_as_each_of_its_lines() -> None:
@@ -324,7 +327,7 @@ class Slow:
     def __init__(self) -> None:
         self.may_end, self.begun, self.seen = threading.Event(), threading.Event(), []
 
-    def require_short(self, *texts: str, prefix: str, number: int) -> None: ...
+    def require_short(self, text: str, *, prefix: str, number: int) -> None: ...
 
     def do(self, task: Task, items: list[tuple[str, str]]) -> list[Any]:
         texts = [text for text, _ in items]
