@@ -127,15 +127,13 @@ def main(argv: list[str] | None = None) -> None:
     asked = {"greedy": args.search == "greedy", "limit": args.limit}
     print(loaded.about())
     for split in splits:
-        pairs, *compared = (
-            EvaluationSet(*each, split, **asked) for each in [(loaded, translator), *others]
-        )
+        pairs = EvaluationSet(loaded, translator, split, **asked)
         multi30k = args.protocol == "multi30k"
         result = evaluate(pairs, char_bleu=args.char_bleu, multi30k=multi30k)
         print(f"\n{result.block()}", flush=True)  # before writing files, which may fail
         print(f"written: {result.write()}", flush=True)
-        for other in compared:
-            print(result.compared_with(other), flush=True)
+        for other in others:
+            print(result.compared_with(EvaluationSet(*other, split, **asked)), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Cross-entropy alone and no gradient clipping, as in the original; post-norm, as 
 from configs import schema
 
 config = schema.Config(
-    name="base",
     model=schema.ModelConfig(
         position=schema.Sinusoidal(),
         d_model=512,

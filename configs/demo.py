@@ -3,7 +3,6 @@
 from configs import schema
 
 config = schema.Config(
-    name="demo",
     model=schema.ModelConfig(
         position=schema.Rope(),
         d_model=128,

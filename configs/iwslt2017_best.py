@@ -5,7 +5,7 @@
     python tune.py --model_path AVERAGED --beam 4 5 8 --length_penalty 0.6 1.0 1.4
     python test.py --model_path AVERAGED
 
-Each choice is from published work on corpora of this size. Training was started here, not finished.
+Each choice is from published work on corpora of this size. Not trained here.
 - 6+6 layers, d_model 512, 4 heads and d_ff 1024: what from-scratch work on IWSLT has settled on.
 - pre-norm: trains without a delicate warm-up at this depth.
 - RoPE: among the best encodings without parameters (docs/results/position_schemes.md). It sets no
@@ -22,7 +22,6 @@ Each choice is from published work on corpora of this size. Training was started
 from configs import schema
 
 config = schema.Config(
-    name="iwslt2017_best",
     model=schema.ModelConfig(
         position=schema.Rope(),
         d_model=512,

@@ -34,7 +34,6 @@ TOGETHER = Mixture(
 
 config = replace(
     base,
-    name="mix_best",
     model=replace(base.model, dropout=0.1),
     tokenizer=Subword(algorithm="unigram", vocab_size=8000, sampling=0.5),
     data=replace(base.data, corpus=TOGETHER, clean=Cleaning()),

@@ -30,7 +30,6 @@ TOGETHER = Mixture(
 
 config = replace(
     base,
-    name="mix_long",
     model=replace(
         base.model, position=TransformerXl(reading="xlnet"), d_model=256, d_ff=1024, dropout=0.15
     ),

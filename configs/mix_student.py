@@ -22,7 +22,6 @@ from configs.schema import Cosine
 
 config = replace(
     base,
-    name="mix_student",
     data=replace(base.data, corpus=TAUGHT),
     optim=replace(base.optim, schedule=Cosine(lr=1e-3, warmup_steps=100)),
     train=replace(base.train, max_epochs=5),

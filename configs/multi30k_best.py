@@ -1,4 +1,4 @@
-r"""The best from Multi30k's own 29,000 pairs: XLNet's encoding and long training, three times.
+r"""Multi30k's own 29,000 pairs: XLNet's encoding and longer training, three times.
 
     python train.py --config configs/multi30k_best.py
     python train.py --config configs/multi30k_best.py --set train.seed=1 --set train.max_epochs=16
@@ -23,7 +23,6 @@ from configs.schema import TransformerXl
 
 config = replace(
     base,
-    name="multi30k_best",
     model=replace(base.model, position=TransformerXl(reading="xlnet"), dropout=0.2),
     train=replace(base.train, max_epochs=24, log_attention=False),
 )

@@ -1,12 +1,7 @@
-r"""Back-translation: Multi30k's pairs, and English text with a reverse model's French.
+"""Back-translation: Multi30k's pairs, and English text with a reverse model's French.
 
-    python train.py --config configs/multi30k_small_rope.py \
-        --set data.src_lang=en --set data.tgt_lang=fr
-    python back_translate.py --src_file mono.en --output data/bt/train --tag
-    python train.py --config configs/multi30k_bt.py
-
-Not trained at this size; docs/results/methods_of_training.md has the gain for a smaller model. Why
-each choice:
+The commands: docs/usage.md, "Making pairs". Not trained at this size;
+docs/results/methods_of_training.md has the gain for a smaller model. Why each choice:
 - a tag before each synthetic sentence: the model can tell machine French from human French (Caswell
   et al. 2019).
 - each pair once an epoch: raise the weight of the real part where there is much more synthetic
@@ -24,4 +19,4 @@ TOGETHER = Mixture(
     parts=(Weighted(name="real", corpus=MULTI30K), Weighted(name="synthetic", corpus=SYNTHETIC))
 )
 
-config = replace(base, name="multi30k_bt", data=replace(base.data, corpus=TOGETHER))
+config = replace(base, data=replace(base.data, corpus=TOGETHER))

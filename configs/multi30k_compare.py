@@ -11,7 +11,6 @@ from configs.schema import Cosine, Sinusoidal, Subword
 
 config = replace(
     base,
-    name="multi30k_compare",
     model=replace(
         base.model,
         position=Sinusoidal(),

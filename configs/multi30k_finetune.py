@@ -18,7 +18,6 @@ from configs.schema import Cosine
 
 config = replace(
     first,
-    name="multi30k_finetune",
     data=replace(first.data, corpus=MULTI30K),
     optim=replace(first.optim, schedule=Cosine(lr=3e-4, warmup_steps=100)),
     train=replace(first.train, max_epochs=3),

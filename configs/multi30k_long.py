@@ -16,7 +16,6 @@ from configs.schema import Cosine, Subword
 
 config = replace(
     base,
-    name="multi30k_long",
     model=replace(base.model, dropout=0.3),
     tokenizer=Subword(algorithm="unigram", vocab_size=6000, sampling=0.5),
     data=replace(base.data, batch_size=3000),

@@ -19,7 +19,6 @@ from configs.schema import InverseSqrt, Subword
 
 config = replace(
     base,
-    name="multi30k_recipe",
     model=replace(
         base.model, d_model=128, n_encoder_layers=4, n_decoder_layers=4, d_ff=256, dropout=0.3
     ),

@@ -5,8 +5,4 @@ from dataclasses import replace
 from configs.multi30k_small_rope import config as base
 from configs.schema import Learnable
 
-config = replace(
-    base,
-    name="multi30k_small_learnable",
-    model=replace(base.model, position=Learnable(max_positions=128)),
-)
+config = replace(base, model=replace(base.model, position=Learnable(max_positions=128)))

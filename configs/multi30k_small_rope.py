@@ -14,7 +14,6 @@ MULTI30K = schema.ParallelFiles(
 )
 
 config = schema.Config(
-    name="multi30k_small_rope",
     model=schema.ModelConfig(
         position=schema.Rope(),
         d_model=192,

@@ -5,6 +5,4 @@ from dataclasses import replace
 from configs.multi30k_small_rope import config as base
 from configs.schema import Sinusoidal
 
-config = replace(
-    base, name="multi30k_small_sinusoidal", model=replace(base.model, position=Sinusoidal())
-)
+config = replace(base, model=replace(base.model, position=Sinusoidal()))

@@ -17,7 +17,6 @@ from configs.schema import Cosine, TransformerXl
 
 config = replace(
     base,
-    name="multi30k_speedrun",
     model=replace(base.model, position=TransformerXl(reading="xlnet"), d_ff=512, dropout=0.05),
     data=replace(base.data, batch_size=4500),
     optim=replace(base.optim, optimizer="muon", schedule=Cosine(lr=6e-3, warmup_steps=40)),

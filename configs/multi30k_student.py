@@ -28,7 +28,6 @@ TAUGHT = Mixture(
 
 config = replace(
     base,
-    name="multi30k_student",
     model=replace(base.model, position=Rope(), n_encoder_layers=4, n_decoder_layers=2),
     data=replace(base.data, corpus=TAUGHT),
     train=replace(base.train, max_epochs=28),

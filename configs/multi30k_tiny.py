@@ -14,7 +14,6 @@ from configs.schema import Cosine, Subword
 model = replace(base.model, n_encoder_layers=4, n_decoder_layers=2)
 config = replace(
     base,
-    name="multi30k_tiny",
     model=replace(model, d_model=128, d_ff=512, dropout=0.05),
     tokenizer=Subword(algorithm="bpe", vocab_size=4000),
     data=replace(base.data, corpus=TAUGHT),

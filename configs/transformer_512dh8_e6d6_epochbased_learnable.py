@@ -5,8 +5,4 @@ from dataclasses import replace
 from configs.base import config as base
 from configs.schema import Learnable
 
-config = replace(
-    base,
-    name="transformer_512dh8_e6d6_epochbased_learnable",
-    model=replace(base.model, position=Learnable(max_positions=256)),
-)
+config = replace(base, model=replace(base.model, position=Learnable(max_positions=256)))

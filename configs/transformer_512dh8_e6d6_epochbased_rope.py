@@ -10,6 +10,4 @@ from dataclasses import replace
 from configs.base import config as base
 from configs.schema import Rope
 
-config = replace(
-    base, name="transformer_512dh8_e6d6_epochbased_rope", model=replace(base.model, position=Rope())
-)
+config = replace(base, model=replace(base.model, position=Rope()))

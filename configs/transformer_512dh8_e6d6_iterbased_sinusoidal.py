@@ -6,7 +6,5 @@ from configs.base import config as base
 from configs.schema import Noam
 
 config = replace(
-    base,
-    name="transformer_512dh8_e6d6_iterbased_sinusoidal",
-    optim=replace(base.optim, schedule=Noam(noam_factor=0.075, warmup_steps=8000)),
+    base, optim=replace(base.optim, schedule=Noam(noam_factor=0.075, warmup_steps=8000))
 )

@@ -53,15 +53,14 @@ N_SENTENCES = 100
 from contextlib import suppress
 
 from checkpoints.run import FinishedError
-from configs.demo import config as demo
-from configs.serialize import apply_overrides
+from configs.load import load_config
 from training.run import train
 from training.start import run_to_resume
 
 
 def trained(position: str) -> Translator:
     settings = [*SETTINGS, f"train.runs_dir={RUNS}/{position}"]
-    config = apply_overrides(demo, settings, position=position)
+    config = load_config("configs/demo.py", settings, position)
     run = run_to_resume(config)  # resumes an interrupted training
     with suppress(FinishedError):
         result = train(config, resume=run)
@@ -134,7 +133,7 @@ figure
 from data.corpora.phrasebook import PhrasebookCorpus
 from translation.metrics import sacrebleu_score
 
-corpus = PhrasebookCorpus(apply_overrides(demo, SETTINGS).data.corpus)
+corpus = PhrasebookCorpus(load_config("configs/demo.py", SETTINGS).data.corpus)
 for split in ("validation", "test"):
     text = corpus.load(split)
     src, tgt = list(text.src[:N_SENTENCES]), list(text.tgt[:N_SENTENCES])

@@ -286,9 +286,8 @@ def study(args: Namespace, loaded: LoadedRun, turned: dict[tuple[str, int], Load
     rows = head_rows(pairs) + aligned
     rows += [*accuracy_rows(pairs), *shift_rows(pairs, args.shifts)]
     if back is not None:
-        against = {"against": back.checksum}
         turned_rows = agreement_rows(pairs, Translator.of(back, resolve_device("auto")))
-        rows += [row | against for row in turned_rows]
+        rows += [row | {"against": back.checksum} for row in turned_rows]
     first = training_of(loaded) | {"split": split, "checkpoint_sha256": loaded.checksum}
     first["sentences"] = args.sentences
     last = {**provenance(resolve_device("auto")), "precision": loaded.trained["precision"]}

@@ -114,7 +114,7 @@ def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None
         if is_out_of_memory(error):
             remedy = smaller_batches(config)
             if config.train.cuda_graphs:
-                remedy = "use --set train.cuda_graphs=false, which needs less memory"
+                remedy = f"use --set train.cuda_graphs=false, which needs less memory; or {remedy}"
             elif resumed is not None:
                 remedy = (
                     "a resumed run keeps its own batches: give it more memory, or more devices "

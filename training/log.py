@@ -1,5 +1,7 @@
 """The log of a run: TensorBoard's events, and metrics.jsonl for other programs."""
 
+from __future__ import annotations
+
 import json
 import logging
 import os
@@ -8,16 +10,18 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import ignite.distributed as idist
-from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from checkpoints.run import Run
 from utils.errors import UserError
 from utils.files import write_bytes, write_errors
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 

@@ -104,7 +104,7 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
     if device not in ("auto", "cpu", "cuda"):
         raise UserError(f"train.device = {device!r} with {local} processes: give auto, cpu or cuda")
     backend = "nccl" if device != "cpu" and n_gpus >= local else "gloo"
-    if backend == "gloo" and n_gpus and os.environ.get("RANK", "0") == "0":
+    if backend == "gloo" and n_gpus and os.environ.get("LOCAL_RANK", "0") == "0":
         said = "train.device = 'auto': %d processes, but GPUs for %d: they train on the CPU"
         logger.warning(said, local, n_gpus)
     if under_torchrun:

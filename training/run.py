@@ -124,7 +124,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
 
             parts = checkpoint_parts(config, tokenizer, data, learner, progress, stopping, device)
             start.restore(parts)
-            require_alike({"updates done": progress.step, **parts["data"].value})
+            require_alike({"updates done": progress.step, **parts["data"].state_dict()})
             if start.whole:
                 require_steps_left(run, progress, total_steps, data.n_tokens)
             checkpoints = Checkpoints(run, parts, trainer, config, before=lambda: log.flush())

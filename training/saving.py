@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ignite.distributed as idist
@@ -27,14 +28,9 @@ from utils.machine import provenance
 logger = logging.getLogger(__name__)
 
 
-class Constant:
+def constant(**value: Any) -> SimpleNamespace:
     """A plain value that is written into every checkpoint (the configuration, the format)."""
-
-    def __init__(self, **value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.value
+    return SimpleNamespace(state_dict=lambda: value)
 
 
 def checkpoint_parts(
@@ -48,14 +44,14 @@ def checkpoint_parts(
 ) -> dict[str, Any]:
     """All that a checkpoint holds, by name: constants, and objects with a state_dict."""
     parts: dict[str, Any] = {
-        "format": Constant(version=FORMAT, **provenance(device)),
-        "config": Constant(**to_dict(config)),
-        "tokenizer": Constant(
+        "format": constant(version=FORMAT, **provenance(device)),
+        "config": constant(**to_dict(config)),
+        "tokenizer": constant(
             fingerprint=tokenizer.fingerprint(),
             src_vocab_size=tokenizer.src_vocab_size,
             tgt_vocab_size=tokenizer.tgt_vocab_size,
         ),
-        "data": Constant(
+        "data": constant(
             fingerprint=data.fingerprint, validation=data.validation_text.fingerprint()
         ),
         "model": learner.evaluated,

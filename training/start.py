@@ -165,7 +165,8 @@ class Initialized(Start):
                 f"train.init_from = {self.config.train.init_from!r}: its weights do not fit: "
                 f"{different or error}. Set the same model, or train.init_model=true"
             ) from error
-        require_alike({"the weights of train.init_from": checksum(self.payload["model"])})
+        if idist.get_world_size() > 1:
+            require_alike({"the weights of train.init_from": checksum(self.payload["model"])})
         if different:
             logger.info("the weights fit, but they were trained for another model: %s", different)
         self.payload.clear()  # it takes memory

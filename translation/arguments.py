@@ -27,19 +27,19 @@ DECODE_FLAGS = (
     (
         "n_best",
         "N",
-        "translations of each sentence: at most beam_size, but any number of samples; in output "
-        "of one a line, only with --mbr",
+        "translations of each sentence: at most beam_size, but any number of samples; where one "
+        "is used, only with --mbr",
     ),
     ("length_penalty", "A", "alpha of the GNMT length penalty; 0: none"),
     ("mbr", "chrf|bleu", "rank the n_best by minimum Bayes risk under this metric"),
-    ("batch_size", "N", "sentences translated at once"),
+    ("batch_size", "N", "most sentences in one batch"),
     ("max_len", "N", "most tokens in a translation"),
-    ("search.groups", "N", "for --search diverse: groups in the beam (default: beam_size)"),
-    ("search.strength", "X", "for --search diverse: how strongly groups avoid each other's tokens"),
-    ("search.temperature", "X", "for --search sample: divides the log-probabilities"),
-    ("search.top_k", "N", "for --search sample: only the N most probable tokens of a step"),
-    ("search.top_p", "P", "for --search sample: only the fewest tokens that sum to probability P"),
-    ("search.seed", "N", "for --search sample: seed of the draws"),
+    ("search.groups", "N", "for a diverse search: groups in the beam (default: beam_size)"),
+    ("search.strength", "X", "for a diverse search: how strongly groups avoid each other's tokens"),
+    ("search.temperature", "X", "for sampling: divides the log-probabilities"),
+    ("search.top_k", "N", "for sampling: only the N most probable tokens of a step"),
+    ("search.top_p", "P", "for sampling: only the fewest tokens that sum to probability P"),
+    ("search.seed", "N", "for sampling: seed of the draws"),
 )
 
 
@@ -166,7 +166,8 @@ def load_from_arguments(
         raise UserError(f"--precision {args.precision} {why}")
     workers: Workers | None = None
     if args.workers > 1 and args.engine == "torch":
-        workers = Processes(args.workers, args.threads)  # they start while this one imports torch
+        # They start while this one imports torch; those of a --compare may never be needed.
+        workers = Processes(args.workers, args.threads, at_once=path is None)
     import torch
 
     from translation.loading import load_run

@@ -20,7 +20,6 @@ from data.corpora.base import CorpusReader
 from data.corpora.build import build_corpus
 from data.corpora.text import normalize_whitespace
 from models.transformer import TranslationTransformer
-from translation.evaluator import create_evaluator
 from translation.loading import LoadedRun
 from translation.metrics import (
     CorpusScores,
@@ -68,8 +67,6 @@ class EvaluationSet:
             ids = replace(ids, src_offsets=src, tgt_offsets=tgt, kept=ids.kept[:limit])
         self.loaded, self.translator = loaded, translator
         self.split, self.greedy, self.limit = split, greedy, limit
-        # Now: a training may replace the checkpoint during the search.
-        self._search = search_identity(loaded, translator, greedy=greedy)
         self.text, self.ids = text, ids
         self.sources = [text.src[int(i)] for i in ids.kept]
         self.references = [text.tgt[int(i)] for i in ids.kept]
@@ -93,7 +90,7 @@ class EvaluationSet:
         """All that decides the translations, as plain values."""
         config = self.loaded.config
         return {
-            **self._search,
+            **search_identity(self.loaded, self.translator, greedy=self.greedy),
             "data_fingerprint": self.text.fingerprint(),
             "limit": self.limit,
             "max_len": config.data.max_len,
@@ -102,6 +99,8 @@ class EvaluationSet:
 
     def loss_and_accuracy(self) -> tuple[float, float]:
         """Loss (nats a target token) and accuracy, given the reference's tokens, in float32."""
+        from translation.evaluator import create_evaluator  # here: ignite takes half a second
+
         pad_id, bos_id = self.loaded.tokenizer.pad_id, self.loaded.tokenizer.bos_id
         device = self.translator.searcher.device
         size = self.loaded.config.evaluate.batch_on(device.type)

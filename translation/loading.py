@@ -3,13 +3,14 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.ctranslate2 import MAX_POSITIONS
 from checkpoints.resolve import resolve_checkpoint
 from checkpoints.run import Run
 from configs.schema import Beam, Config
@@ -23,11 +24,12 @@ from translation.settings import require_same_languages
 from utils.errors import ConfigError, UserError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LoadedRun:
     """The model, tokenizer and configuration of a checkpoint and its run."""
 
     checkpoint: Path
+    checksum: str  # SHA-256 of the checkpoint as it was loaded: its file may be replaced later
     run: Run
     config: Config
     tokenizer: BaseTokenizer
@@ -61,6 +63,9 @@ class LoadedRun:
         if not greedy and 2 * decode.beam_size > self.tokenizer.tgt_vocab_size:
             why = "CTranslate2 takes at most half the vocabulary"
             raise UserError(f"decode.beam_size = {decode.beam_size}: {why}")
+        if decode.max_len > MAX_POSITIONS:
+            why = f"CTranslate2 translates up to {MAX_POSITIONS:,} tokens"
+            raise UserError(f"decode.max_len = {decode.max_len}: {why}")
         folder = export_once(
             self.model,
             self.config.model,
@@ -70,12 +75,6 @@ class LoadedRun:
             checksum=self.checksum,
         )
         return CTranslate2(folder, self.tokenizer, device, **how)
-
-    @cached_property
-    def checksum(self) -> str:
-        """SHA-256 of the checkpoint, read once: its file may be replaced later."""
-        with self.checkpoint.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def about(self) -> str:
         """The loaded models, a line for each checkpoint."""
@@ -94,7 +93,9 @@ def load_run(
     checkpoint, a tokenizer or their fit is at fault.
     """
     checkpoint, run = resolve_checkpoint(model_path, prefer="best")
-    payload = read_checkpoint(checkpoint)
+    payload = read_checkpoint(checkpoint, mapped=True)
+    with checkpoint.open("rb") as file:
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
     own = checkpoint_config(payload)
     try:
         config = change(own)
@@ -107,7 +108,6 @@ def load_run(
     trained = {**payload["format"], "precision": config.train.precision}
     if (text := payload.get("data", {}).get("fingerprint")) is not None:
         trained["training_text"] = text
-    del payload  # before partners are loaded: it may hold an optimizer
     alike = partial(replace, decode=config.decode)
     partners = [load_run(path, change=alike) for path in partner_paths]
     for partner in partners:
@@ -119,9 +119,8 @@ def load_run(
                 "takes another run's with tokenizer.kind=saved)"
             )
     model.eval()
-    return LoadedRun(
-        checkpoint, run, config, tokenizer, model, epoch, step, trained, tuple(partners)
-    )
+    what = checkpoint, checksum, run, config, tokenizer, model, epoch, step, trained
+    return LoadedRun(*what, tuple(partners))
 
 
 def run_tokenizer(run: Run, payload: Mapping[str, Any]) -> BaseTokenizer:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,20 +22,37 @@ def least_risk_first(
     Aziz 2020). A beam's candidates have the model's probabilities, normalised over the list (Kumar
     and Byrne 2004); those that were cut off come last, as in beam search.
     """
-    from sacrebleu.metrics import BLEU, CHRF
-
-    metric: Any = CHRF()
-    if decode.mbr == "bleu":
-        metric = BLEU(effective_order=True, force=True, tokenize=bleu_tokenizer(language))
     drawn = isinstance(decode.search, Sampling)
     log_probs = [0.0 if drawn else h.log_prob for h in hypotheses]
     raw = [math.exp(log_prob - max(log_probs)) for log_prob in log_probs]
     mass: dict[str, float] = defaultdict(float)  # equal texts are compared once
     for text, value in zip(texts, raw):
         mass[text] += value / sum(raw)
+    alike = _bleu(language) if decode.mbr == "bleu" else _chrf(mass)
     utility = {
-        text: math.fsum(p * metric.sentence_score(text, [other]).score for other, p in mass.items())
-        for text in mass
+        text: math.fsum(p * alike(text, other) for other, p in mass.items()) for text in mass
     }
     scored = [replace(h, score=utility[text]) for h, text in zip(hypotheses, texts)]
     return sorted(scored, key=lambda h: (not (h.finished or drawn), -h.score))
+
+
+def _bleu(language: str) -> Callable[[str, str], float]:
+    from sacrebleu.metrics import BLEU
+
+    metric: Any = BLEU(effective_order=True, force=True, tokenize=bleu_tokenizer(language))
+    return lambda text, other: metric.sentence_score(text, [other]).score
+
+
+def _chrf(texts: Iterable[str]) -> Callable[[str, str], float]:
+    """As CHRF().sentence_score, which would count the n-grams of a text once for each pair."""
+    from sacrebleu.metrics import CHRF
+    from sacrebleu.metrics.helpers import extract_all_char_ngrams
+
+    metric: Any = CHRF()
+    grams = {text: extract_all_char_ngrams(text, metric.char_order, False) for text in texts}
+
+    def score(text: str, other: str) -> float:
+        orders = map(metric._get_match_statistics, grams[text], grams[other])
+        return metric._compute_f_score([count for order in orders for count in order])
+
+    return score

@@ -34,15 +34,17 @@ class Threads:
 
 
 class Processes:
-    """n processes of `threads` (None: `threads_of_each`): this one, and others that start at once.
+    """n processes of `threads` (None: `threads_of_each`): this one, and others.
 
-    They share the weights of the first searcher, and end with this process, however it ends.
+    These start at once, or with the first jobs. They share the weights of the first searcher, and
+    end with this process, however it ends.
     """
 
-    def __init__(self, n: int, threads: int | None) -> None:
+    def __init__(self, n: int, threads: int | None, *, at_once: bool = True) -> None:
         self.n, self.threads = n, threads
         self._others: dict[Connection, BaseProcess] = {}
-        self._begin()
+        if at_once:
+            self._begin()
 
     def map(self, searcher: Searcher, jobs: Sequence[Job]) -> Iterator[tuple[int, Found]]:
         """Raises UserError where a process ends before its job does, or the model is not shared.

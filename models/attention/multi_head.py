@@ -54,7 +54,7 @@ class _MultiHead(nn.Module):
             is_causal=additive is None and places.plainly_causal,
             scale=position.logit_scale(self.head_dim, places),
             dropout_p=self.dropout if self.training else 0.0,
-            need_weights=tap is not None,
+            need_weights=tap is not None and self.kind in tap.kinds,
             value_term=value_term if position.needs_weights else None,
         )
         if tap is not None and weights is not None:

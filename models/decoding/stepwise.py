@@ -23,6 +23,8 @@ from models.linear import weights_fixed
 # and their log-probabilities, [B',K] each.
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
+_NUCLEUS = 128  # tokens that are sorted first
+
 
 def greedy_search(model: SearchModel, src: Tensor, limits: Limits) -> list[list[Hypothesis]]:
     """src [B,S] -> one hypothesis for each sentence, as beam search returns with one beam."""
@@ -125,18 +127,32 @@ def truncated(log_probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     the kept tokens are normalised. In float64.
     """
     top_k, top_p = sampling.top_k, sampling.top_p
+    if top_k is None:
+        ids = torch.arange(log_probs.shape[-1], device=log_probs.device).expand(log_probs.shape)
+    else:
+        log_probs, ids = log_probs.topk(min(top_k, log_probs.shape[-1]), dim=-1)
     probs = (log_probs.double() / sampling.temperature).softmax(dim=-1)
-    ids = torch.arange(probs.shape[-1], device=probs.device).expand(probs.shape)
-    if top_k is not None:
-        probs, ids = probs.topk(min(top_k, probs.shape[-1]), dim=-1)
-        probs = probs / probs.sum(dim=-1, keepdim=True)
     if top_p is not None:
-        probs, order = probs.sort(dim=-1, descending=True, stable=True)
-        ids = ids.gather(-1, order)
+        order = _likeliest(probs, top_p)
+        probs, ids = probs.gather(-1, order), ids.gather(-1, order)
         before = probs.cumsum(dim=-1) - probs
         probs = probs.masked_fill(before >= top_p, 0.0)
         probs = probs / probs.sum(dim=-1, keepdim=True)
     return probs, ids
+
+
+def _likeliest(probs: Tensor, top_p: float) -> Tensor:
+    """Places [...,n] of the most probable, the first of equal ones first: the nucleus and more."""
+    n, size = _NUCLEUS, probs.shape[-1]
+    while n < size:
+        some, places = probs.topk(n, dim=-1)
+        # Whether one of those that equal the last is in the nucleus, topk alone cannot say.
+        if (some.masked_fill(some == some[..., -1:], 0.0).sum(dim=-1) >= top_p).all():
+            places = places.sort(dim=-1).values
+            order = probs.gather(-1, places).sort(dim=-1, descending=True, stable=True).indices
+            return places.gather(-1, order)
+        n *= 8
+    return probs.sort(dim=-1, descending=True, stable=True).indices
 
 
 def draw(probs: Tensor, uniform: Tensor) -> Tensor:

@@ -104,8 +104,10 @@ class Places:
         return self.once("mask", self._make_mask)
 
     def _make_mask(self) -> Tensor | None:
-        if self.newest or not self.causal:
-            return self.real_keys
+        return self.real_keys if self.newest or not self.causal else self.countable()
+
+    def countable(self) -> Tensor:
+        """The real keys up to each query, bool [B,1,Tq,Tk] or [Tq,Tk], causal or not."""
         causal = causal_attn_mask(self.q_positions, self.k_positions)
         return causal if self.real_keys is None else self.real_keys & causal
 

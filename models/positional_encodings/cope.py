@@ -11,7 +11,6 @@ a gate of a later token must not count, or the past would depend on the future.
 import torch
 from torch import Tensor, nn
 
-from models.masks import causal_attn_mask
 from models.positional_encodings.base import AttentionPosition, Places, exact_dtype
 
 
@@ -51,11 +50,6 @@ class Cope(AttentionPosition):
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
         # Not places.mask: for a single query it assumes that no key follows.
-        allowed = places.once("cope", lambda: _countable(places))
+        allowed = places.once("cope", places.countable)
         qk_logits = torch.matmul(q, k.transpose(-2, -1)) * self.logit_scale(q.shape[-1], places)
         return cope_logits(q, qk_logits, self.table, allowed)
-
-
-def _countable(places: Places) -> Tensor:
-    causal = causal_attn_mask(places.q_positions, places.k_positions)
-    return causal if places.real_keys is None else causal & places.real_keys
