@@ -77,13 +77,12 @@ def write_checkpoint(path: Path, payload: Any) -> None:
                 raise OSError(f"not all of it could be written ({why})") from error
 
 
-def read_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
+def read_checkpoint(path: Path) -> dict[str, Any]:
     """The content of a checkpoint of either form, on the CPU; epoch and step are 0 if not known.
 
-    mapped: only what is used of a run's is read into memory; its tensors are not for long.
     Raises UserError for a file that is missing, damaged, of another kind, or of a newer format.
     """
-    payload = _read_safetensors(path) if path.name == WEIGHTS else _read_torch(path, mapped)
+    payload = _read_safetensors(path) if path.name == WEIGHTS else _read_torch(path)
     try:
         version = payload["format"]["version"]
         newer = isinstance(version, int) and version > FORMAT
@@ -133,9 +132,9 @@ def _require_read(path: Path, error: Exception) -> None:
         raise UserError(f"{path}: cannot be read: {why}") from error
 
 
-def _read_torch(path: Path, mapped: bool) -> Any:
+def _read_torch(path: Path) -> Any:
     try:
-        payload = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        payload = torch.load(path, map_location="cpu", weights_only=True)
         # torch writes checksums, and does not check them.
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()

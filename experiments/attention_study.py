@@ -20,7 +20,6 @@ tables and figures from it alone, even without the models. Queries, keys and pla
 compare models of one tokenizer. Late places occur in long sentences only.
 """
 
-import hashlib
 import sys
 import zlib
 from argparse import Namespace
@@ -57,7 +56,7 @@ from translation.settings import config_change
 from translation.translator import Translator
 from utils.cli import Parser, positive, run_main, threads
 from utils.errors import UserError
-from utils.files import write_errors, write_text
+from utils.files import sha256, write_errors, write_text
 from utils.machine import provenance, resolve_device
 from utils.tables import read_csv, write_csv
 
@@ -165,7 +164,7 @@ def alignment_rows(pairs: EvaluationSet, folder: Path) -> Rows:
 def gold_checksum(folder: Path) -> str:
     """SHA-256 of the links. Raises UserError where there are none."""
     try:
-        return hashlib.sha256((folder / "gold.talp").read_bytes()).hexdigest()
+        return sha256(folder / "gold.talp")
     except OSError as error:
         raise UserError(f"--gold {folder}: no gold.talp ({error.strerror})") from None
 

@@ -429,5 +429,6 @@ def reason(code: int, said: str) -> str:
 
 
 def say(line: str) -> None:
-    """Print a line of progress in one piece: several threads may print."""
-    print(f"{line}\n", end="", file=sys.stderr, flush=True)
+    """Print a line of progress in one piece, if anybody reads: several threads may print."""
+    with contextlib.suppress(OSError):
+        print(f"{line}\n", end="", file=sys.stderr, flush=True)

@@ -94,7 +94,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(h), rows):
             some, target = h[start : start + rows], targets[start : start + rows]
             logits = product(some, w.t())
-            logits[:, vocab_size:] = -torch.inf
+            logits[:, vocab_size:].fill_(-torch.inf)
             exps, total, log_total, at_target, hits = softmax(
                 logits, target, dtype if differentiate else exact
             )

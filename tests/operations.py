@@ -26,7 +26,8 @@ class Operations(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::")
         reads = [a.alias_info for a in func._schema.arguments if a.alias_info is not None]
-        if all(alias.is_write for alias in reads) and not name.startswith(NONE):
+        made = all(alias.is_write for alias in reads) and not name.startswith(NONE)
+        if made or name == "lift_fresh":  # an alias by its schema
             self.counts[name] += 1
         if name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1]):
             self.counts["nonzero"] += 1

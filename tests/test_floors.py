@@ -129,7 +129,6 @@ def test_the_configuration_needs_the_standard_library_alone() -> None:
     for path in (ROOT / "configs").glob("*.py"):
         names = imported_modules(path.read_text("utf-8"), path.stem)
         assert {n.split(".")[0] for n in names} <= {*sys.stdlib_module_names, "configs", "utils"}
-    assert "utils.machine" not in imported_modules((ROOT / "configs/load.py").read_text(), "load")
 
 
 def test_translating_loads_no_heavy_package() -> None:

@@ -6,6 +6,7 @@ import io
 import socket
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -166,7 +167,9 @@ def test_a_corpus_in_the_hubs_cache_is_read_without_telling_anyone(
         pq.write_table(
             pa.Table.from_pylist(rows), tmp_path / f"iwslt2017-fr-en/{split}/0000.parquet"
         )
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **place: str(tmp_path))
+    cached = mock.Mock(return_value=str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", cached)
     corpus = build_corpus(DataConfig(corpus=Iwslt2017(check_sizes=False)))
     assert corpus.load("train").src == ["Un"]
     assert no_network == []
+    assert all(call.kwargs["local_files_only"] for call in cached.call_args_list)

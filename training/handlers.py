@@ -63,8 +63,8 @@ def attach_log(
 class StopSignals:
     """SIGTERM and Ctrl-C end the run after an update; a second one ends it at once.
 
-    With several processes a signal often comes twice, from the terminal and from the launcher:
-    there the second one counts only if it comes more than 1 s later.
+    A signal often comes twice, from the terminal or the batch system and from the process that
+    launched this one: a second one counts only if it comes more than 1 s later.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class StopSignals:
                 said = f"\n{name}: saving after this update (again: stop at once)\n"
                 with contextlib.suppress(OSError):  # Ctrl-C ends `| tee` too
                     os.write(2, said.encode())  # not print: the signal may interrupt one
-        elif idist.get_world_size() == 1 or now - self._received_at > 1:
+        elif now - self._received_at > 1:
             self.__exit__()
             os.kill(os.getpid(), number)
 

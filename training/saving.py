@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -200,6 +201,7 @@ class Checkpoints:
         later: set[Path] = set()
         # The last validation of a run that is over may have come within an epoch.
         validated = -(-progress.step // progress.epoch_length) if over else progress.epoch
+        best = -math.inf if progress.best_score is None else round(progress.best_score, 4)
         for kind, pattern, bound in (
             (self.best, BEST, validated),
             (self.regular, REGULAR, progress.epoch),
@@ -210,10 +212,12 @@ class Checkpoints:
                 match = pattern.fullmatch(path.name)
                 assert match is not None
                 number = int(match[1])
-                if number > bound or path in damaged:
+                score = float(match["score"]) if pattern is BEST else number
+                # Of the end by a limit that has been raised, where no validation was due.
+                of_an_end = pattern is BEST and number == bound and score > best and not over
+                if number > bound or of_an_end or path in damaged:
                     later.add(path)
                 else:
-                    score = float(match["score"]) if pattern is BEST else number
                     items.append(Checkpoint.Item(score, path.name))
             items.sort(key=lambda item: item.priority)  # stable: the oldest of equals goes first
             kind._saved = items[-kind.n_saved :]

@@ -139,7 +139,8 @@ class Start:
                 yield
             except BaseException:
                 if self.is_new and idist.get_rank() == 0:
-                    shutil.rmtree(self.run.path, ignore_errors=True)
+                    with signals_to(lambda *_: None, signal.SIGTERM, signal.SIGINT):
+                        shutil.rmtree(self.run.path, ignore_errors=True)
                 raise
 
 
@@ -165,8 +166,7 @@ class Initialized(Start):
                 f"train.init_from = {self.config.train.init_from!r}: its weights do not fit: "
                 f"{different or error}. Set the same model, or train.init_model=true"
             ) from error
-        if idist.get_world_size() > 1:
-            require_alike({"the weights of train.init_from": checksum(self.payload["model"])})
+        require_alike({"the weights of train.init_from": checksum(self.payload["model"])})
         if different:
             logger.info("the weights fit, but they were trained for another model: %s", different)
         self.payload.clear()  # it takes memory

@@ -250,10 +250,11 @@ def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
     if (record := _record(replaced)) and any(record.get(k) != identity[k] for k in identity):
         what = "which were of other weights, another text or search"
         print(f"replaced: {replaced}.*, {what}", file=sys.stderr)
-    with suppress(OSError):  # no whole ones
-        for suffix in (".src.txt", ".ref.txt", ".hyp.txt", "_scores.json") if moved else ():
+    # The record last: what a kill left half moved is moved the next time.
+    for suffix in (".src.txt", ".ref.txt", ".hyp.txt", "_scores.json") if moved else ():
+        with suppress(FileNotFoundError):
             os.replace(f"{start}{suffix}", f"{start}_{moved}{suffix}")
-            Path(f"{own}{suffix}").unlink(missing_ok=True)
+        Path(f"{own}{suffix}").unlink(missing_ok=True)
 
 
 def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = False) -> Result:

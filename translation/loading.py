@@ -1,6 +1,5 @@
 """Loads a trained run: model, tokenizer and configuration, checked to fit each other."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +21,8 @@ from tokenizer.build import load_tokenizer
 from translation.engines import CTranslate2, export_once
 from translation.settings import require_same_languages
 from utils.errors import ConfigError, UserError
+from utils.files import sha256
+from utils.machine import give_back_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +94,21 @@ def load_run(
     checkpoint, a tokenizer or their fit is at fault.
     """
     checkpoint, run = resolve_checkpoint(model_path, prefer="best")
-    payload = read_checkpoint(checkpoint, mapped=True)
-    with checkpoint.open("rb") as file:
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+    payload, checksum = read_checkpoint(checkpoint), sha256(checkpoint)
     own = checkpoint_config(payload)
     try:
         config = change(own)
     except ConfigError as error:
         raise ConfigError(f"{checkpoint}: {error}") from error
     tokenizer = run_tokenizer(run, payload)
-    model = build_model(config.model, tokenizer)
+    model = build_model(config.model, tokenizer).eval()
     load_weights(model, payload, checkpoint)
     epoch, step = payload["progress"]["epoch"], payload["progress"]["step"]
     trained = {**payload["format"], "precision": config.train.precision}
     if (text := payload.get("data", {}).get("fingerprint")) is not None:
         trained["training_text"] = text
+    del payload  # it may hold an optimizer
+    give_back_memory()
     alike = partial(replace, decode=config.decode)
     partners = [load_run(path, change=alike) for path in partner_paths]
     for partner in partners:
@@ -118,7 +119,6 @@ def load_run(
                 "one vocabulary; give runs that were trained with the same tokenizer (a new run "
                 "takes another run's with tokenizer.kind=saved)"
             )
-    model.eval()
     what = checkpoint, checksum, run, config, tokenizer, model, epoch, step, trained
     return LoadedRun(*what, tuple(partners))
 

@@ -28,7 +28,7 @@ class Threads:
         self.n = n
 
     def map(self, searcher: Searcher, jobs: Sequence[Job]) -> Iterator[tuple[int, Found]]:
-        """Yields each job's number and the result of `search_ids`, as they finish."""
+        """Yields each job's number and the result of `search_ids`, in their order."""
         with ThreadPoolExecutor(self.n) as pool:
             yield from enumerate(pool.map(lambda job: searcher.search_ids(**job), jobs))
 

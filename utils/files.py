@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -118,6 +119,12 @@ def write_bytes(path: Path, content: bytes) -> Path:
 def write_text(path: Path, text: str) -> Path:
     r"""As write_bytes, in UTF-8 with "\n"."""
     return write_bytes(path, text.encode())
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a whole file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def crc32(path: Path) -> int:

@@ -145,6 +145,12 @@ def keep_freed_memory(largest: int = 1 << 30) -> None:
         mallopt(_TRIM_THRESHOLD, -1)  # the end of the heap is never given back
 
 
+def give_back_memory() -> None:
+    """Give freed memory back to the kernel, also what `keep_freed_memory` keeps; glibc alone."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)
+
+
 def computes_bf16(device: torch.device) -> bool:
     """Whether the hardware computes in bfloat16, and does not emulate it hundreds of times slower.
 

@@ -30,7 +30,7 @@ from made_runs import as_file
         ("bench_scaling", "--lengths 4 x", "argument --lengths: 'x': must be an integer >= 1"),
         ("bench_scaling", "--position nope", "argument --position: invalid choice: 'nope'"),
         ("bench_scaling", "--device cuda:99", "device 'cuda:99'"),
-        ("bench_serve", "--runs_dir nowhere", "nowhere"),
+        ("bench_serve", "--runs_dir nowhere", "no run with a checkpoint in nowhere"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(

@@ -12,7 +12,7 @@ from utils.errors import UserError
 @pytest.mark.slow
 def test_it_counts_answers_that_are_those_of_inference(trained_run: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
-    source.write_text("Le chat dort.\n\nIl y a un livre sur la table.\n", "utf-8")
+    source.write_text("Le chat dort.\n\nOui.\n", "utf-8")
     args = ["--runs_dir", str(trained_run.parent), "--src_file", str(source), "--threads", "1"]
     args += ["--requests", "12", "--clients", "3", "--max_batch", "4"]
     empty = tmp_path / "empty"

@@ -117,6 +117,7 @@ def test_long_pairs_are_dropped_kept_or_cut_and_told_at_every_opening(
         assert (split.kept.tolist(), split.n_skipped) == (kept, counted)
         assert max(split.src_lengths.max(), split.tgt_lengths.max()) == longest
         assert told in caplog.text
+        assert bool(told) == bool(caplog.text)
     for i, row in enumerate(kept):
         whole = WordTokenizer().encode_src(LONG.src[row])
         cut = [*whole[:3], WordTokenizer.eos_id] if too_long == "truncate" and row == 2 else whole

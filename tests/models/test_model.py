@@ -123,6 +123,9 @@ def test_dropout_stands_on_embeddings_branches_and_inside_the_feed_forward() -> 
         close(model(src, tgt_in), tiny_model()(src, tgt_in), 0.0)
         model.train()
         assert (model(src, tgt_in) - model(src, tgt_in)).abs().max() > 1e-3
+    for norm in ("pre", "post"):
+        model = tiny_model(norm=norm, dropout=0.5, embedding_dropout=0.0).train()
+        assert (model(src, tgt_in) - model(src, tgt_in)).abs().max() > 1e-3
     model = tiny_model(dropout=0.5).train()
     seen: list[Tensor] = []
     model.encoder.register_forward_pre_hook(lambda module, args: seen.append(args[0]))

@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
-from toy_runs import content, log_of, run_here, same, toy_config
 
 from configs.schema import DataConfig, Marian, Saved, Subword
-from configs.serialize import apply_overrides
 from data.batching import Batch, make_train_loader
 from data.cache import TokenizedSplit, tokenize_split
 from data.corpora.base import ParallelText
@@ -256,17 +254,3 @@ def test_a_draw_that_is_too_long_gives_way_to_the_deterministic_form(tmp_path: P
         assert all(map(np.array_equal, (drawn.src(0), drawn.tgt(0)), expected))
         replaced += not fits
     assert replaced > 0
-
-
-@pytest.mark.slow
-def test_a_stopped_run_goes_on_with_the_same_segmentations(tmp_path: Path) -> None:
-    settings = ("tokenizer.sampling=0.3", "optim.accumulate=2", "train.max_epochs=2")
-    config = toy_config(tmp_path, *settings, "train.keep_regular=3")
-    whole = run_here(config).run
-    stopped = run_here(apply_overrides(config, ["train.max_steps=13"])).run
-    run_here(apply_overrides(config, ["data.num_workers=2"]), resume=stopped.path)
-    assert log_of(stopped) == log_of(whole)
-    old, new = (content(run.checkpoints / "regular_checkpoint_2.pt") for run in (whole, stopped))
-    assert same(old["model"], new["model"])
-    plain = run_here(apply_overrides(config, ["tokenizer.sampling=0", "train.max_steps=1"])).run
-    assert log_of(plain)[1] != log_of(whole)[1]

@@ -7,6 +7,7 @@ import re
 import resource
 import shutil
 import threading
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from unittest import mock
@@ -105,7 +106,8 @@ def test_a_sentence_too_long_for_a_map_is_not_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.validation.MOST_TOKENS", 1)
-    events = EventAccumulator(str(run_here(toy_config(tmp_path, "train.max_steps=1")).run.logs))
+    config = toy_config(tmp_path, "train.max_steps=1 train.log_attention=true")
+    events = EventAccumulator(str(run_here(config).run.logs))
     events.Reload()
     assert events.Tags()["scalars"]
     assert not events.Tags()["images"]
@@ -322,15 +324,19 @@ def test_the_best_of_a_last_validation_within_an_epoch_stays_where_the_run_is_ov
     tmp_path: Path, over: bool
 ) -> None:
     run, checkpoints = kept(tmp_path, *(f"best_checkpoint_{e}_loss=-1.5000.pt" for e in (1, 2)))
-    checkpoints.resume(Progress(epoch_length=10, step=14, epoch=1), over=over)
+    checkpoints.resume(Progress(epoch_length=10, step=14, epoch=1, best_loss=1.5), over=over)
     assert [item.filename[16] for item in checkpoints.best._saved] == ["1", "2"][: 1 + over]
     assert (run.checkpoints / "left_after_update_14").exists() != over
 
 
 def test_of_equal_losses_a_run_that_goes_on_keeps_the_later_ones(tmp_path: Path) -> None:
     _, checkpoints = kept(tmp_path, *(f"best_checkpoint_{e}_loss=-1.5000.pt" for e in (9, 10)))
-    checkpoints.resume(Progress(epoch_length=1, step=10, epoch=10), over=False)
+    progress = Progress(epoch_length=1, step=10, epoch=10, best_loss=1.5)
+    checkpoints.resume(progress, over=False)
     assert [item.filename[16:18] for item in checkpoints.best._saved] == ["9_", "10"]
+    # The last is of an end by a limit, where no validation was due, and the limit was raised.
+    checkpoints.resume(replace(progress, best_loss=1.6), over=False)
+    assert [item.filename[16:18] for item in checkpoints.best._saved] == ["9_"]
 
 
 def test_of_losses_that_a_name_shows_alike_the_first_is_the_better(tmp_path: Path) -> None:

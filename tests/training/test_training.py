@@ -457,7 +457,11 @@ def test_a_deterministic_run_repeats_itself(
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     wide = "model.d_model=64 data.batch_size=2048 train.max_epochs=2 model.position=shaw"
     config = toy_config(tmp_path, wide, f"train.deterministic=true train.device={device}")
-    logs = [log_of(run_here(config).run) for _ in range(2)]
+    asked: list[bool] = []
+    look = at_update(1, lambda *_: asked.append(torch.are_deterministic_algorithms_enabled()))
+    logs = [log_of(run_here(config, hook=look).run) for _ in range(2)]
+    assert asked == [True, True]
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     words = r"^train.deterministic = True: .* --set train.deterministic=false"
     with (
         pytest.raises(UserError, match=words),
@@ -466,7 +470,6 @@ def test_a_deterministic_run_repeats_itself(
     ):
         torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))  # it has no such algorithm
     assert logs[0] == logs[1]
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 @pytest.mark.parametrize(

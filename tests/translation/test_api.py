@@ -228,8 +228,6 @@ def test_attention_has_tokens_and_arrays_by_layer_and_head(
         assert (weights.shape, weights.dtype) == ((2, 2, *shape), np.float32)
         np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-6)
     assert not np.triu(found.decoder, 1).any()
-    given = translator.attention("Le chat dort.", found.text)
-    assert found.target[-1] != "</s>" or np.allclose(given.cross, found.cross)
     with pytest.raises(UserError, match="an ensemble has no one attention: give one model"):
         Translator.load(trained_run, trained_run, device="cpu").attention("Oui.")
 

@@ -35,6 +35,7 @@ from translation.loading import LoadedRun, load_run
 from translation.search import BatchSearch
 from translation.workers import Processes, _work
 from utils.errors import UserError
+from utils.files import sha256
 
 CPU = torch.device("cpu")
 ONE = {"compute_type": "float32", "inter_threads": 1, "intra_threads": 1}
@@ -183,7 +184,7 @@ def test_an_export_is_made_once_and_anew_for_another_checkpoint(
     [first] = {*home.glob(f"*{stem}*")} - {*of_others}
     changed = tmp_path / loaded.checkpoint.name
     changed.write_bytes(loaded.checkpoint.read_bytes() + b"x")
-    run = replace(run, checkpoint=changed)
+    run = replace(run, checkpoint=changed, checksum=sha256(changed))
     export()
     assert made.call_count == 2
     [second] = {*home.glob(f"*{stem}*")} - {*of_others}
