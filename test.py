@@ -122,7 +122,10 @@ def main(argv: list[str] | None = None) -> None:
         )
         return replace(other, data=data, evaluate=config.evaluate, decode=config.decode)
 
-    others = [load_from_arguments(args, partial(like_a, path), path=path) for path in args.compare]
+    others = [  # whose translations may be there already
+        load_from_arguments(args, partial(like_a, path), path=path, at_once=False)
+        for path in args.compare
+    ]
     splits = choose_splits(build_corpus(config.data), args.split)
     asked = {"greedy": args.search == "greedy", "limit": args.limit}
     print(loaded.about())

@@ -69,6 +69,7 @@ WITHOUT_EQUAL: dict[str, tuple[Any, ...]] = {
     "watermarking_config": (None,),
     "stop_strings": (None, []),
 }
+_TABLES_OF_STACKS = tuple(f"model.{each}.embed_tokens.weight" for each in ("encoder", "decoder"))
 POSITIONS = re.compile(r"model\.(encoder|decoder)\.embed_positions\.weight")
 
 
@@ -126,8 +127,9 @@ def marian_run(folder: Path, source: str) -> Path:
     weights = _read_weights(folder)
     with torch.device("meta"):  # config.json may ask for more than fits into memory
         shapes = to_theirs(build_model(config.model, tokenizer).state_dict(), config.model)
-    if SHARED not in shapes:
-        weights.pop(SHARED, None)  # no part of a model with separate tables
+    if SHARED not in shapes and (table := weights.pop(SHARED, None)) is not None:
+        for name in _TABLES_OF_STACKS if raw.get("share_encoder_decoder_embeddings", True) else ():
+            weights.setdefault(name, table)  # where the output alone has a table of its own
     _check_weights(weights, shapes, config.model, folder)
     model = build_model(config.model, tokenizer)
     model.load_state_dict(to_ours(weights, config.model))

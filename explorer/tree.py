@@ -80,10 +80,10 @@ class BeamTree:
         # Those that the search chose come first where it chose among equal ones.
         best = [rows.index(slot) * n_tokens + token for slot, token in fates]
         best += [place for place in likely if place not in best][: len(likely) - len(best)]
-        best.sort(key=totals.tolist().__getitem__, reverse=True)
+        of_place = dict(zip(best, totals[best].tolist()))
         made, slots = [], {}
-        for rank, place in enumerate(best, start=1):
-            total, (row, chosen) = float(totals[place]), divmod(place, n_tokens)
+        for rank, place in enumerate(sorted(best, key=of_place.__getitem__, reverse=True), start=1):
+            total, (row, chosen) = of_place[place], divmod(place, n_tokens)
             if total == -torch.inf:
                 break
             pair = (rows[row], chosen)

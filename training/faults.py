@@ -113,14 +113,14 @@ def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None
     except Exception as error:
         if is_out_of_memory(error):
             remedy = smaller_batches(config)
-            if config.train.cuda_graphs:
-                remedy = f"use --set train.cuda_graphs=false, which needs less memory; or {remedy}"
-            elif resumed is not None:
+            if resumed is not None:
                 remedy = (
                     "a resumed run keeps its own batches: give it more memory, or more devices "
                     "(--nproc_per_node), or begin a new run with its weights (--init_from "
                     f"{resumed}); there {remedy}"
                 )
+            if config.train.cuda_graphs:
+                remedy = f"use --set train.cuda_graphs=false, which needs less memory; or {remedy}"
             raise UserError(f"not enough memory to train ({one_line(error)}): {remedy}") from error
         if "does not have a deterministic implementation" in str(error):
             use = "use --set train.deterministic=false or another model.position"

@@ -152,11 +152,12 @@ def load_from_arguments(
     change: Callable[[Config], Config] = lambda config: config,
     *,
     path: Path | None = None,
+    at_once: bool = True,
 ) -> tuple[LoadedRun, Translator]:
     """The model of `add_model_arguments`, on its device; `change` as in `load_run`.
 
     `path` takes precedence over --model_path. The model searches as `add_engine_arguments` say, if
-    the script has them. Raises UserError.
+    the script has them. at_once: it will search, so its --workers start now. Raises UserError.
     """
     if args.compute_type is not None and args.engine != "ctranslate2":
         why = f"is for --engine ctranslate2, not {args.engine}; torch has --precision"
@@ -166,8 +167,8 @@ def load_from_arguments(
         raise UserError(f"--precision {args.precision} {why}")
     workers: Workers | None = None
     if args.workers > 1 and args.engine == "torch":
-        # They start while this one imports torch; those of a --compare may never be needed.
-        workers = Processes(args.workers, args.threads, at_once=path is None)
+        # They start while this one imports torch.
+        workers = Processes(args.workers, args.threads, at_once=at_once)
     import torch
 
     from translation.loading import load_run
@@ -209,6 +210,6 @@ def load_from_arguments(
     if args.workers > 1 and engine is not None:
         workers = Threads(args.workers)
     elif args.workers > 1 and workers is None:
-        workers = Processes(args.workers, args.threads)
+        workers = Processes(args.workers, args.threads, at_once=at_once)
     translator = Translator.of(loaded, device, DTYPES[precision], engine=engine, workers=workers)
     return loaded, translator

@@ -244,10 +244,10 @@ def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
     """Rename another checkpoint's results after it; say so where this one's are replaced."""
     checkpoint = identity["checkpoint"]
     own = f"{start}_{Path(checkpoint).stem}"
-    there = _record(start).get("checkpoint", checkpoint)
+    there = str(_record(start).get("checkpoint") or checkpoint)
     moved = "" if there == checkpoint else Path(there).stem
     replaced = own if moved else start
-    if (record := _record(replaced)) and any(record.get(k) != identity[k] for k in identity):
+    if (record := _record(replaced)) and any(record.get(k, v) != v for k, v in identity.items()):
         what = "which were of other weights, another text or search"
         print(f"replaced: {replaced}.*, {what}", file=sys.stderr)
     # The record last: what a kill left half moved is moved the next time.

@@ -144,7 +144,7 @@ def truncated(log_probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
 def _likeliest(probs: Tensor, top_p: float) -> Tensor:
     """Places [...,n] of the most probable, the first of equal ones first: the nucleus and more."""
     n, size = _NUCLEUS, probs.shape[-1]
-    while n < size:
+    while 4 * n <= size and top_p < 1 and not probs.is_cuda:  # a GPU would be waited for
         some, places = probs.topk(n, dim=-1)
         # Whether one of those that equal the last is in the nucleus, topk alone cannot say.
         if (some.masked_fill(some == some[..., -1:], 0.0).sum(dim=-1) >= top_p).all():

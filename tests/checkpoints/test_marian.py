@@ -468,6 +468,12 @@ def test_weights_and_files_that_are_not_a_models_are_named(
     torch.save({"model.shared.weight": shared.to_sparse()}, folder / "pytorch_model.bin")
     refusal(folder, home, "pytorch_model.bin: not a whole weights file")
     assert not Path("executed").exists()
+    rewritten(folder, CONFIG, tie_word_embeddings=False)
+    save_file({**weights, "lm_head.weight": shared + 1}, path)  # as transformers 4 wrote such ones
+    of_its_own = load_run(folder).model
+    assert torch.equal(of_its_own.src_embedding.weight, of_its_own.tgt_embedding.weight)
+    assert torch.equal(of_its_own.output.weight, of_its_own.src_embedding.weight + 1)
+    rewritten(folder, CONFIG, tie_word_embeddings=True)
     path.write_bytes(whole)
     (folder / GENERATION).write_text("[" * 100_000)
     refusal(folder, home, "generation_config.json: RecursionError")
