@@ -71,7 +71,10 @@ def main(argv: list[str] | None = None) -> None:
         else:
             model, config = loaded.model, loaded.config.model
             quantization = args.quantization or "float32"
-            convert(model, config, loaded.tokenizer, folder, quantization=quantization)
+            try:
+                convert(model, config, loaded.tokenizer, folder, quantization=quantization)
+            except UserError as error:
+                raise UserError(f"{error}; --format safetensors takes every model") from error
             loaded.tokenizer.save(folder / TOKENIZER)
     print(f"{loaded.checkpoint}: epoch {loaded.epoch}, update {loaded.step}")
     for path in sorted(args.output_dir.iterdir()):

@@ -200,7 +200,7 @@ def main(argv: list[str] | None = None) -> None:
                     translate([text])
                 except UserError as error:
                     report(error)  # and the conversation goes on
-    if beyond:
+    if beyond and loaded.step:  # of an imported model's training nothing is known
         warning = f"inputs longer than any sentence in training (data.max_len = {max_len}), where "
         warning += f"the model may do poorly: {len(beyond):,}, of up to {max(beyond):,} tokens"
         print(f"warning: {warning}", file=sys.stderr)

@@ -68,10 +68,7 @@ def convert(
     specs = require_ctranslate2().specs
     for field, value in (("backend", "torch"), ("norm", "deepnorm")):
         if getattr(config, field) == value:
-            raise UserError(
-                f'model.{field} = "{value}" cannot be exported to CTranslate2; --format '
-                "safetensors can"
-            )
+            raise UserError(f'model.{field} = "{value}" cannot be exported to CTranslate2')
     encoder, decoder = (_stack(specs, model, config, kind) for kind in ("encoder", "decoder"))
     encoder.embeddings[0].weight = _tensor(model.src_embedding.weight)
     decoder.embeddings.weight = _tensor(model.tgt_embedding.weight)
@@ -95,7 +92,9 @@ def convert(
     norms = (module for module in model.modules() if isinstance(module, nn.LayerNorm))
     spec.config.layer_norm_epsilon = next(norms).eps
     spec.validate()
-    spec.optimize(quantization=quantization)
+    # As its `optimize`, but the factors of angles stay in float32.
+    spec._alias_variables()
+    spec._quantize(quantization, lambda name: "rotary" not in name)
     spec.save(str(folder))
 
 
@@ -163,7 +162,7 @@ def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: Model
         return
     raise UserError(
         f"model.position.kind = {config.position.kind!r} cannot be exported to CTranslate2: {why}. "
-        f"Supported are {SUPPORTED}; --format safetensors takes every scheme"
+        f"Supported are {SUPPORTED}"
     )
 
 

@@ -68,6 +68,7 @@ WITHOUT_EQUAL: dict[str, tuple[Any, ...]] = {
     "encoder_repetition_penalty": (None, 1.0),
     "watermarking_config": (None,),
     "stop_strings": (None, []),
+    "early_stopping": (None, False, "never"),
 }
 _TABLES_OF_STACKS = tuple(f"model.{each}.embed_tokens.weight" for each in ("encoder", "decoder"))
 POSITIONS = re.compile(r"model\.(encoder|decoder)\.embed_positions\.weight")
@@ -229,12 +230,14 @@ def _config(
             decode=DecodeConfig(
                 beam_size=beam_size,
                 n_best=min(beam_size, DecodeConfig().n_best),
-                length_penalty=generation.get("length_penalty", 1.0),
+                length_penalty=1.0
+                if (alpha := generation.get("length_penalty")) is None
+                else alpha,
                 max_len=min(most, longest),
             ),
         )
     except (ConfigError, TypeError) as error:
-        raise UserError(f"{folder / CONFIG}: {error}") from None
+        raise UserError(f"{folder}, {CONFIG} or {GENERATION}: {error}") from None
 
 
 def _origin(key: str, generation: ChainMap[str, Any]) -> str:

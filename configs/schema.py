@@ -279,7 +279,7 @@ class DataConfig(Section, section="data"):
         for part in self.corpus.parts if isinstance(self.corpus, Mixture) else (self,):
             if not isinstance(part.corpus, ParallelFiles):
                 rule = f"the {part.corpus.kind} corpus has only French (fr) and English (en)"
-                self._fail("src_lang", rule)
+                self._fail("tgt_lang" if self.src_lang in ("fr", "en") else "src_lang", rule)
         if isinstance(self.clean, Cleaning) and self.clean.language:
             rule = "checks only French (fr) and English (en): set it to false"
             self._fail("clean.language", rule)
@@ -535,6 +535,6 @@ class Config(Section):
             if bound is not None and bound.length < length:
                 rule = f"allows for {bound.length} tokens on the {side} side"
                 rule += f"; {section}.max_len = {length} asks for more"
-                inherited = self.train.init_model and section == "data"
-                rule += f": {'' if inherited else 'raise the one or '}lower the other"
+                rule += ": lower the other"
+                rule += "" if self.train.init_model else ", or raise the one in a new training"
                 self._fail(f"model.position.{bound.field}", rule)

@@ -25,7 +25,6 @@ Written into --output_dir:
 """
 
 import itertools
-import math
 import random
 import sys
 from argparse import Namespace
@@ -133,7 +132,7 @@ def chosen_rounds(text: str) -> list[float]:
         budgets = [float(part) for part in between_commas(text)]
     except ValueError:
         budgets = []
-    in_bounds = all(1e-6 <= each < math.inf for each in budgets)  # NaN is not
+    in_bounds = all(1e-6 <= each <= 1e12 for each in budgets)  # NaN is not
     if not budgets or not in_bounds or budgets != sorted(set(budgets)):
         raise UserError(f"--rounds {text!r}: give increasing millions of tokens, such as 10,30,65")
     return budgets

@@ -149,9 +149,10 @@ def limited_corpus(args: Namespace) -> Phrasebook | ParallelFiles:
     config = load_config(args.config, args.overrides)
     corpus = config.data.corpus
     if isinstance(corpus, Phrasebook) != (args.corpus == "phrasebook"):
+        other = "phrasebook" if args.corpus == "files" else "files"
         raise UserError(
             f"--corpus {args.corpus}, but {args.config} has the {corpus.kind} corpus: give "
-            f"--config, or --set data.corpus={args.corpus}"
+            f"--corpus {other}, or another --config"
         )
     if isinstance(corpus, Phrasebook):
         if config.data.src_lang != "fr":  # the phrasebook's limit counts French words
@@ -202,7 +203,7 @@ def copy_run(source: Trial, trial: Trial) -> None:
 
     best = Run(run).best()
     if best is None:
-        raise UserError(f"{run} has no best checkpoint: validation was off (evaluate.every_epochs)")
+        raise UserError(f"{run} has no best checkpoint any more: delete it to train it again")
     payload = read_checkpoint(best)
     payload["config"]["model"]["position"] = to_dict(trial.config.model.position)
     trial.write_config()

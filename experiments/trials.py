@@ -285,6 +285,7 @@ class Runner:
                     return
                 trial.write_config()
                 if trial.finished_run() is None:
+                    (trial.folder / "scored.json").unlink(missing_ok=True)  # of a run that is gone
                     self._train(trial, file.fileno())
                 self._score(trial, file.fileno())
         except (Failed, BlockingIOError) as error:

@@ -62,13 +62,13 @@ def map_frames(run: Run, n_positions: int | None = None) -> list[Figure]:
     for path in paths:
         loaded = load_run(path)
         scheme = trained_scheme(loaded)
+        if not scheme.learns_tables:
+            raise UserError(
+                f"--gif: the vectors of {scheme.name!r} are fixed, so no checkpoint moves them; "
+                "give a run with a learned table"
+            )
         tables = scheme.tables(scheme.n_positions(n_positions, embedding_map.n_positions))
         found[loaded.step] = (f"epoch {loaded.epoch}, update {loaded.step}", tables)
-    if not scheme.learns_tables:
-        raise UserError(
-            f"--gif: the vectors of {scheme.name!r} are fixed, so no checkpoint moves them; give a "
-            "run with a learned table"
-        )
     directions = {side: principal_axes(table)[:2] for side, table in found[max(found)][1].items()}
     frames = {}
     for _, (when, tables) in sorted(found.items()):

@@ -291,7 +291,10 @@ class Service:
         try:
             await asyncio.wait({work, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
-                return work.result()
+                try:
+                    return work.result()
+                except UserError as error:  # what a client can cause was refused before
+                    raise HTTPException(500, " ".join(str(error).split())) from error
             if gone.done():
                 raise HTTPException(GONE, "the client has gone")
             raise HTTPException(504, f"not done in {timeout:g} seconds: send less at a time")

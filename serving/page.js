@@ -24,9 +24,9 @@ async function ask(path, body, signal) {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
   };
   const response = await fetch(path, how);
-  const nothing = { error: `the server answered ${response.status}` }; // a proxy, in HTML
+  const nothing = { error: `the server answered ${response.status}` }; // a proxy
   const answer = await response.json().catch(() => nothing);
-  if (!response.ok || answer === nothing) throw new Error(answer.error);
+  if (!response.ok || answer === nothing) throw new Error(answer?.error || nothing.error);
   return answer;
 }
 
@@ -158,7 +158,8 @@ function linked({ src, tgt, pairs }) {
   words.forEach((word, i) => { // Tab reaches a line, arrow keys its words
     word.tabIndex = i ? -1 : 0;
     word.addEventListener("keydown", (event) => {
-      const to = words[i + { ArrowRight: 1, ArrowLeft: -1 }[event.key]];
+      const forward = getComputedStyle(word.parentElement).direction === "rtl" ? -1 : 1;
+      const to = words[i + { ArrowRight: forward, ArrowLeft: -forward }[event.key]];
       if (!to || event.altKey || event.metaKey) return;
       event.preventDefault();
       to.focus();

@@ -125,7 +125,7 @@ def remedies_named(config: Config, resumed: Path | None = None) -> Iterator[None
         if "does not have a deterministic implementation" in str(error):
             use = "use --set train.deterministic=false or another model.position"
             raise UserError(f"train.deterministic = True: {one_line(error)}; {use}") from error
-        if "DataLoader worker" in str(error):
+        if "DataLoader worker (pid" in str(error):  # killed, not an error within it
             use = "memory or shared memory ran out, as a rule; use --set data.num_workers=0"
             raise UserError(f"{one_line(error)}: {use}") from error
         capturing = config.train.cuda_graphs and isinstance(error, RuntimeError)

@@ -98,8 +98,8 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
     if device.startswith("cuda") and (n_gpus < local or device != "cuda"):
         raise UserError(
             f"train.device = {device!r} with {local} processes: they take one GPU each, and there "
-            f"are {n_gpus}; use --set train.device=cuda with fewer processes, or "
-            "--set train.device=cpu"
+            f"are {n_gpus}; use --set train.device=cuda{' with fewer processes' * (n_gpus < local)}"
+            ", or --set train.device=cpu"
         )
     if device not in ("auto", "cpu", "cuda"):
         raise UserError(f"train.device = {device!r} with {local} processes: give auto, cpu or cuda")

@@ -252,7 +252,7 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
         with misfits_reported(checkpoint):
             config = as_begun(config, checkpoint_config(payload))
             step = payload["progress"]["step"]
-            validated = is_validated(run, step)
+            validated = not damaged and is_validated(run, step)  # else it makes its best anew
             whole = not damaged and is_whole(run, checkpoint, payload, validated=validated)
             try:
                 check_resume(config, payload, checkpoint)

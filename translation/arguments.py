@@ -203,7 +203,7 @@ def load_from_arguments(
             said = engine.name
         except UserError as error:
             if args.engine == "ctranslate2":
-                raise UserError(f"--engine ctranslate2: {error}") from error
+                raise UserError(f"--engine ctranslate2: {error}; use --engine torch") from error
             said = f"torch, since {error}"
     if args.engine == "auto":
         print(f"engine: {said}", file=sys.stderr)

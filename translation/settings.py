@@ -68,14 +68,19 @@ def config_change(
             raise UserError(no_beam)
         if search != "greedy" and decode.mbr and decode.n_best == 1 and changes.keys() & AMONG:
             narrow = decode.beam_size == 1 and not samples
-            few = "decode.beam_size" if narrow else "decode.n_best"
-            raise UserError(f"decode.mbr chooses among the n_best, but {few} = 1: raise it")
+            few = "decode.beam_size = 1 and " * narrow + "decode.n_best = 1: raise "
+            few += "both" if narrow else "it"
+            raise UserError(f"decode.mbr chooses among the n_best, but {few}")
         return config
 
     def change(trained: Config) -> Config:
         config, texts = trained, list(overrides)
         if given is not None:
-            _require_same_model(trained, given, f"--config {file}")
+            wanted = given
+            if given.train.init_from is not None:  # the parent brought these
+                model = trained.model if given.train.init_model else given.model
+                wanted = replace(given, tokenizer=trained.tokenizer, model=model)
+            _require_same_model(trained, wanted, f"--config {file}")
             config = replace(trained, **{name: getattr(given, name) for name in sections})
         if search in SEARCHES and search != config.decode.search.kind:
             texts.insert(0, f"decode.search={search}")

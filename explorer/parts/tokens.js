@@ -156,7 +156,8 @@ function tokensView(model) {
     const other = ([, row, column]) => (asks ? keyChip(column) : queryChip(row)).textContent;
     const best = found.sort((a, b) => b[0] - a[0]).slice(0, 6).filter(([w]) => w > 0.0005);
     const kind = KINDS[state.kind];
-    if (found.length) {
+    if (found.length && !best.length) told.textContent = `No token looks at ${name}.`;
+    else if (found.length) {
       const three = best.slice(0, 3).map((each) => `${quoted(other(each))} ${number(each[0], 2)}`);
       const does = asks ? "looks at" : "is looked at by";
       const writes = asks && side === "target";

@@ -368,6 +368,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "encoder_repetition_penalty": (1.0, 1.2),
     "watermarking_config": (None, {"bias": 2.0}),
     "stop_strings": ([], ["."]),
+    "early_stopping": ("never", True),
 }
 
 

@@ -55,7 +55,7 @@ def test_what_would_be_of_no_use_is_refused() -> None:
             change(Config(decode=decode))
     trained = Config(decode=DecodeConfig(mbr="chrf"))
     narrow = config_change(None, "beam", ["decode.beam_size=1"])
-    with pytest.raises(UserError, match=r"beam_size = 1: raise it"):
+    with pytest.raises(UserError, match=r"beam_size = 1 and decode.n_best = 1: raise both"):
         narrow(trained)
     for search, given in ((None, ["decode.search=sample"]), ("both", [])):
         change = config_change(None, search, [*given, "decode.beam_size=7"], best_alone=True)

@@ -539,7 +539,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (
         lengths,
         {"position": config.Shape(input=SMALL, max_shift=40), "source": 60, "target": 61},
-        "input.max_positions = 100: allows for 60 tokens on the target.*raise the one or lower the",
+        "input.max_positions = 100: allows for 60 tokens on the target.*lower the other, or raise",
     ),
     (
         lengths,
