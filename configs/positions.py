@@ -294,7 +294,7 @@ class Deberta(PositionSection, kind="deberta"):
 
     max_distance: int = count(64, ge=2)  # what lies beyond falls together
     # Of each side (version 2 of the model): half of them one distance wide, the others logarithmic.
-    log_buckets: int | None = number(None, ge=4, lt="max_distance", multiple_of=2)
+    log_buckets: int | None = number(None, ge=4, le=4096, lt="max_distance", multiple_of=2)
     c2p: bool = True
     p2c: bool = True
 

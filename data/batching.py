@@ -6,6 +6,7 @@ each takes its rows of every batch, so that neither the number of steps nor the 
 depends on the number of processes.
 """
 
+import copyreg
 import gc
 import signal
 import sys
@@ -77,6 +78,20 @@ class Batch:
     def _map(self, move: Callable[[Tensor], Tensor]) -> "Batch":
         moved: dict[str, Any] = {name: move(getattr(self, name)) for name in TENSORS}
         return replace(self, **moved)
+
+
+def _of_arrays(arrays: dict[str, np.ndarray], n_group: int | None) -> Batch:
+    tensors: dict[str, Any] = {name: torch.from_numpy(each) for name, each in arrays.items()}
+    return Batch(**tensors, n_group=n_group)
+
+
+def _by_value(batch: Batch) -> tuple[Any, ...]:
+    return _of_arrays, ({name: getattr(batch, name).numpy() for name in TENSORS}, batch.n_group)
+
+
+# From a worker to its process: each tensor that is shared would take two open files until it is
+# fetched, and updates of many batches would run out of them.
+copyreg.pickle(Batch, _by_value)
 
 
 # ---------------------------------------------------------------------------------- forming batches

@@ -208,9 +208,9 @@ class DecodeState:
         sizes = n_rows, len(layers), n_heads, max_len, width
         self.cache = KeyValueCache(*sizes, like=memory.states)
         self.scheme, self.beam_size = scheme, beam_size
-        # the first row of each sentence in the cache, [B,1]
+        self.kept: dict[int, Tensor] = {}  # see Places
         rows = torch.arange(n_rows, device=memory.positions.device)
-        self.first_rows = rows.view(-1, beam_size)[:, :1]
+        self.first_rows = rows.view(-1, beam_size)[:, :1]  # [B,1], of each sentence in the cache
         self.positions = memory.positions[:0]  # [length], of the target tokens decoded so far
         self.memory_positions = memory.positions
         self.memory_mask = padding_attn_mask(memory.padding) if memory.padding.any() else None
@@ -247,6 +247,7 @@ class DecodeState:
             newest=len(positions) == 1,
             q_span=self.scheme.span(start, end),
             k_span=self.scheme.span(0, end),
+            kept=self.kept,
         )
         if not self.plain:
             self._look_at_memory(positions)

@@ -38,6 +38,8 @@ Activation = Callable[[Tensor], Tensor]
 _laid_out: ContextVar[dict[tuple[int, bool], tuple[Tensor, Tensor]] | None] = ContextVar(
     "laid_out", default=None
 )
+# Within `weights_fixed`: the ids of the weights that `linear` has met.
+_met: ContextVar[set[int]] = ContextVar("met")
 # Within `weights_cast`: the cast weight, and bias if any, of each map by its id.
 _cast: ContextVar[dict[int, list[Tensor]] | None] = ContextVar("cast", default=None)
 
@@ -52,10 +54,11 @@ def weights_fixed() -> Iterator[None]:
     if _laid_out.get() is not None:
         yield
         return
-    token = _laid_out.set({})
+    token, met = _laid_out.set({}), _met.set(set())
     try:
         yield
     finally:
+        _met.reset(met)
         _laid_out.reset(token)
 
 
@@ -82,7 +85,9 @@ def unpacked(module: nn.Linear, activation: Activation | None = None) -> Activat
     return apply
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at_once: bool = False
+) -> Tensor:
     """x [...,I] -> x weight^T + bias, [...,O], for weight [O,I] and bias [O].
 
     A search multiplies few rows by weights that are cold in the cache. On a CPU, torch's product
@@ -90,10 +95,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     takes two thirds of the time. So does torch's product of one row with the weight laid out by
     columns, unless the weight is large and there is AVX-512. On Intel's processors with AVX-512
     that holds for any few rows. Both serve float32, and oneDNN also bfloat16 where the processor
-    computes in it, on a CPU without gradients, within `weights_fixed`.
+    computes in it, on a CPU without gradients, within `weights_fixed`. A weight is laid out when it
+    is met for the second time, since that takes longer than a product, or `at_once`.
     """
-    laid_out = None if x.dtype != weight.dtype else _for_rows(weight, x.shape[:-1].numel())
+    laid_out = None
+    if x.dtype == weight.dtype and (at_once or _is_met(weight)):
+        laid_out = _for_rows(weight, x.shape[:-1].numel())
     return _product(x, weight, laid_out, bias)
+
+
+def _is_met(weight: Tensor) -> bool:
+    """Whether this is not the first time within `weights_fixed`."""
+    if torch.compiler.is_compiling() or _laid_out.get() is None:
+        return False
+    met, own = _met.get(), id(weight)
+    known = own in met
+    met.add(own)
+    return known
 
 
 def _product(x: Tensor, weight: Tensor, laid_out: Tensor | None, bias: Tensor | None) -> Tensor:

@@ -123,7 +123,7 @@ class TranslationTransformer(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden [...,D] -> logits [...,V]."""
-        return linear(hidden, self.output.weight, self.output.bias)
+        return linear(hidden, self.output.weight, self.output.bias, at_once=True)
 
     def output_weight(self) -> Tensor:
         """[V,D'], which turns the hidden states of `forward` with project=False into logits.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+LONGEST_WORD = 50  # characters of a word that is remembered; other scripts have longer ones
 REMEMBERED = 300_000  # states of words: some hundred bytes each
 LATTICES = 50_000  # of words: some thousand bytes each
 # An unknown character scores this much below the worst piece, as without sampling.
@@ -79,7 +80,7 @@ class BpeDropout:
         pairs = enumerate(zip(ids, ids[1:]))
         found = [(self.merges[pair][0], i) for i, pair in pairs if pair in self.merges]
         state = _State(ids, [i for _, i in sorted(found)])
-        if self._room:
+        if self._room and len(ids) <= LONGEST_WORD:
             self._room -= 1
             known[key] = state
         return state
@@ -115,7 +116,7 @@ class UnigramSampling:
         lattice = self._lattices.get(word)
         if lattice is None:
             lattice = self._lattice(word)
-            if len(self._lattices) < LATTICES:
+            if len(self._lattices) < LATTICES and len(word) <= LONGEST_WORD:
                 self._lattices[word] = lattice
         parts: list[Ids] = []
         end = len(word)

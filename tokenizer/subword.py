@@ -26,7 +26,7 @@ from tokenizers import (
 
 from configs.schema import Subword
 from tokenizer.base import BaseTokenizer, require_unicode
-from tokenizer.sampling import BpeDropout, Sampler, UnigramSampling
+from tokenizer.sampling import LONGEST_WORD, BpeDropout, Sampler, UnigramSampling
 from utils.errors import ConfigError, UserError
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 _MARK = "\ue000"  # a private character, for the training of Unigram alone
 
 # The most words that are remembered, and the longest such word: some hundred bytes each.
-REMEMBERED, LONGEST_WORD = 2**18, 50
+REMEMBERED = 2**18
 
 
 class _ByWord(dict[str, list[Any]]):

@@ -68,10 +68,14 @@ class RunLog:
 
     @idist.one_rank_only()
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
-        """Log the flattened configuration, under HPARAMS and as a table under TEXT."""
+        """Log the flattened configuration, as a table under TEXT, and a new run's under HPARAMS.
+
+        TensorBoard shows only the first of a run there.
+        """
         plain = {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
         with write_errors(self.run.logs):
-            for summary in hparams(plain, {"validation/loss": 0.0, "validation/bleu": 0.0}):
+            figures = {"validation/loss": 0.0, "validation/bleu": 0.0}
+            for summary in hparams(plain, figures) if self.first_step == 0 else ():
                 self.writer._get_file_writer().add_summary(summary)
         self.table("config", ("field", "value"), values.items(), self.first_step)
 

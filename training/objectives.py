@@ -145,6 +145,9 @@ class _ProjectedPair(torch.autograd.Function):
             p, q = log_p.exp(), log_q.exp()
             gradients = []
             for share, log_probs, probs in zip(weights.cross_entropy, (log_p, log_q), (p, q)):
+                if not share:
+                    gradients.append(torch.zeros_like(probs))
+                    continue
                 at_target = log_probs.gather(1, target).sum()
                 nll -= share * at_target
                 n_correct += share * (log_probs.argmax(dim=1, keepdim=True) == target).sum()

@@ -71,7 +71,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         if idist.get_rank() == 0:
             if start.is_new:
                 stack.enter_context(held(run.path))
-            for folder in (run.path, run.checkpoints, run.tokenizer, run.logs):
+            for folder in (run.path, run.checkpoints, run.tokenizer, run.logs, run.bad_batches):
                 remove_leftovers(folder)
         with start.preparing():
             precision = start.precision(device)
@@ -143,10 +143,9 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             f"updates an epoch, {on}{f', {n_processes} processes' if n_processes > 1 else ''}"
             f"{start.origin}"
         )
-        several = config.evaluate.batch_on(device.type)
         # Greedy, so that settings which need a larger beam do not matter.
         one: dict[str, Any] = {"search": Beam(), "beam_size": 1, "n_best": 1, "mbr": None}
-        decode = replace(config.decode, **one, batch_size=several)
+        decode = replace(config.decode, **one, batch_size=config.evaluate.batch_on(device.type))
         translator = Translator(BatchSearch(learner.evaluated, tokenizer, device), decode)
         validation = Validation(config, data, evaluator, translator, log)
         if start.validated:

@@ -139,4 +139,7 @@ def build_scheduler(
 ) -> LambdaLR:
     """A LambdaLR to step after every update, or after every epoch for EpochDecay."""
     cls = PlateauLR if isinstance(config.schedule, schema.Plateau) else LambdaLR
-    return cls(optimizer, lr_factor(config.schedule, total_steps=total_steps))
+    made = cls(optimizer, lr_factor(config.schedule, total_steps=total_steps))
+    # A first update that is left out is no mistake, of which torch would warn.
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+    return made

@@ -252,7 +252,8 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
         with misfits_reported(checkpoint):
             config = as_begun(config, checkpoint_config(payload))
             step = payload["progress"]["step"]
-            validated = not damaged and is_validated(run, step)  # else it makes its best anew
+            lost = any(BEST.fullmatch(path.name) for path in damaged)  # it is made anew
+            validated = not lost and is_validated(run, step)
             whole = not damaged and is_whole(run, checkpoint, payload, validated=validated)
             try:
                 check_resume(config, payload, checkpoint)
@@ -278,6 +279,7 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
     config = as_parent(config, before)
     shared, origin = run_tokenizer(parent, payload), f"; weights of {checkpoint}"
     require_fit(shared, config, name=f"train.init_from = {config.train.init_from!r}")
+    payload = {name: payload[name] for name in ("model", "config")}  # an optimizer takes memory
     return Initialized(config, _new_run(config), origin, shared, checkpoint, payload)
 
 

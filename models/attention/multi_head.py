@@ -54,7 +54,7 @@ class _MultiHead(nn.Module):
             is_causal=additive is None and places.plainly_causal,
             scale=position.logit_scale(self.head_dim, places),
             dropout_p=self.dropout if self.training else 0.0,
-            need_weights=tap is not None and self.kind in tap.kinds,
+            need_weights=tap is not None,
             value_term=value_term if position.needs_weights else None,
         )
         if tap is not None and weights is not None:
@@ -82,7 +82,8 @@ def _additive(
             return _aligned(places.masked(bias.to(dtype)))
         return None if places.mask is None else _aligned(as_bias(places.mask, dtype))
 
-    fixed = places.once(("additive", id(position), dtype), make_fixed)
+    own = None if bias is None else id(position)
+    fixed = places.once(("additive", own, dtype), make_fixed)
     if fixed is None or term is None:
         return fixed if term is None else term.to(dtype)
     return fixed + term.to(dtype)

@@ -64,6 +64,8 @@ class Places:
     # times: the positions are then known without asking the device.
     q_span: Span | None = None
     k_span: Span | None = None
+    # What the steps of one search keep for each other, by module: see `TransformerXl.logit_term`.
+    kept: dict[int, Tensor] = field(default_factory=dict)
     _made: dict[Hashable, object] = field(default_factory=dict, init=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:

@@ -102,14 +102,26 @@ class TransformerXl(AttentionPosition):
         return self._biases[0] or self.own_biases
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
-        dtype = self.w_kr.weight.dtype
         distances, index = places.distances()
+        if places.newest and places.q_span and places.k_span == (0, len(distances)):
+            # A step of a search sees the distances of the step before, 0, 1, ..., and one more.
+            projected = places.kept.get(id(self))
+            if projected is None or len(projected) < len(distances):
+                more = torch.arange(max(16, 2 * len(distances)), device=distances.device)
+                projected = places.kept[id(self)] = self._project(places, more)
+            projected = projected[: len(distances)]
+        else:
+            projected = self._project(places, distances)
+        u, v = self.biases.u, self.biases.v
+        return xl_content_logits(k, u) + xl_position_logits(q, v, projected, index)
+
+    def _project(self, places: Places, distances: Tensor) -> Tensor:
+        """W_kR R of distances [N] -> [N,H,Dh]."""
+        dtype = self.w_kr.weight.dtype
         table = places.once(
             ("transformer_xl", self.d_model, self.base, dtype),
             lambda: sinusoid_table(
                 distances, self.d_model, base=self.base, layout="half", dtype=dtype
             ),
         )
-        projected = self.w_kr(table).unflatten(-1, self.head_shape)
-        u, v = self.biases.u, self.biases.v
-        return xl_content_logits(k, u) + xl_position_logits(q, v, projected, index)
+        return self.w_kr(table).unflatten(-1, self.head_shape)

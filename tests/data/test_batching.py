@@ -275,6 +275,7 @@ def test_workers_and_resume_change_no_batch() -> None:
         assert len(groups) == len(whole) - start
         for ours, theirs in zip(groups, whole[start:]):
             assert all(same(a, b) for a, b in zip(ours, theirs, strict=True))
+            assert not any(batch.src.is_shared() for batch in ours)  # it would keep files open
     rows = torch.cat([batch.indices for group in whole for batch in group])
     assert sorted(rows.tolist()) == list(range(60))
 
