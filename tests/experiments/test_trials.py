@@ -206,8 +206,10 @@ def wait_for(path: Path) -> None:
     [(signal.SIGINT, 1, "SIGINT"), (signal.SIGTERM, 2, "SIGTERM"), (signal.SIGHUP, 1, "SIGTERM")],
 )
 def test_a_signal_reaches_the_trainings_and_the_next_call_goes_on(
-    stand_in: StandIn, number: signal.Signals, jobs: int, heard: str
+    stand_in: StandIn, number: signal.Signals, jobs: int, heard: str, request: pytest.FixtureRequest
 ) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
     *running, last = ["sinusoidal", "rope", "alibi"][: jobs + 1]
     others = ",".join([*running[1:], last])
     stand_in.fates(**dict.fromkeys(running, "slow"))
