@@ -208,8 +208,8 @@ def wait_for(path: Path) -> None:
 def test_a_signal_reaches_the_trainings_and_the_next_call_goes_on(
     stand_in: StandIn, number: signal.Signals, jobs: int, heard: str, request: pytest.FixtureRequest
 ) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
-    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # by nohup
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, ignored))
     *running, last = ["sinusoidal", "rope", "alibi"][: jobs + 1]
     others = ",".join([*running[1:], last])
     stand_in.fates(**dict.fromkeys(running, "slow"))
