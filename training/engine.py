@@ -7,7 +7,7 @@ from functools import partial
 
 import ignite.distributed as idist
 import torch
-from ignite.engine import Engine, Events
+from ignite.engine import Engine
 from torch import nn
 
 from configs.schema import EpochDecay, OptimConfig
@@ -19,6 +19,7 @@ from training.objectives import build_objective
 from training.prepare import Learner
 from utils.machine import autocast
 
+REHEARSAL = "rehearsal"  # an event: the largest batches are tried
 LEAST_SCALE = 1e-4  # of a loss in float16: from there down overflowing gradients are bad numbers
 
 
@@ -57,7 +58,7 @@ def create_trainer(
         seed: Of the dropout; see `step_seed`.
         on_bad_numbers: Called as (engine, group, loss, norm) where loss or gradient is no number,
             in all processes alike. The update is left out, unless this raises.
-        largest: Batches to try forward and backward before the first update, so that too little
+        largest: Batches to try forward and backward at the event REHEARSAL, so that too little
             memory shows at once. The trial leaves no trace: an update seeds what it draws.
         graphs: Whether passes are captured as CUDA graphs; in one process alone.
     """
@@ -135,6 +136,6 @@ def create_trainer(
         }
 
     trainer = Engine(update)
-    if largest:
-        trainer.add_event_handler(Events.STARTED, rehearse)
+    trainer.register_events(REHEARSAL)
+    trainer.add_event_handler(REHEARSAL, rehearse)
     return trainer

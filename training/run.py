@@ -21,7 +21,7 @@ from configs.schema import Beam, Config, EpochDecay
 from configs.serialize import apply_overrides, leaves, to_dict
 from data.batching import largest_batches
 from data.corpora.build import build_corpus
-from training.engine import create_trainer
+from training.engine import REHEARSAL, create_trainer
 from training.faults import BadUpdates, remedies_named, text_fits
 from training.graphs import graphs_wanted
 from training.handlers import ProgressBar, StopSignals, attach_log, attach_progress
@@ -127,6 +127,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             require_alike({"updates done": progress.step, **parts["data"].state_dict()})
             if start.whole:
                 require_steps_left(run, progress, total_steps, data.n_tokens)
+            trainer.fire_event(REHEARSAL)  # before files of the run are moved or cut
             checkpoints = Checkpoints(run, parts, trainer, config, before=lambda: log.flush())
             checkpoints.resume(progress, over=is_over(), damaged=start.damaged)
             # Only then: a log that is cut off before the newest checkpoint would keep a hole.

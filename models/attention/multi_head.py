@@ -82,8 +82,7 @@ def _additive(
             return _aligned(places.masked(bias.to(dtype)))
         return None if places.mask is None else _aligned(as_bias(places.mask, dtype))
 
-    own = None if bias is None else id(position)
-    fixed = places.once(("additive", own, dtype), make_fixed)
+    fixed = places.once(("additive", bias is not None and id(position), dtype), make_fixed)
     if fixed is None or term is None:
         return fixed if term is None else term.to(dtype)
     return fixed + term.to(dtype)

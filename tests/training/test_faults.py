@@ -385,6 +385,7 @@ def test_a_run_that_cannot_fit_fails_before_its_first_update_with_the_remedy(
         run_here(toy_config(tmp_path, STEPS), hook=hook)
     assert engines[0].state.iteration == 0
     assert held[0]() == 3  # two moments, and a sum of gradients
+    assert not list((tmp_path / "runs").glob("toy_*"))
 
 
 def test_a_run_that_goes_on_is_not_told_to_change_its_batches(
@@ -392,6 +393,7 @@ def test_a_run_that_goes_on_is_not_told_to_change_its_batches(
 ) -> None:
     config = toy_config(tmp_path, STEPS, "train.max_steps=1")
     run = run_here(config).run
+    files = sorted(run.path.rglob("*"))
     config = apply_overrides(config, ["train.max_steps=2"])
 
     held: list[Callable[[], float]] = []
@@ -406,6 +408,7 @@ def test_a_run_that_goes_on_is_not_told_to_change_its_batches(
     with pytest.raises(UserError, match=words):
         run_here(config, resume=run.path, hook=hook)
     assert held[0]() == 1  # its moments are there
+    assert sorted(run.path.rglob("*")) == files  # the best of the end too
 
 
 def test_a_model_or_text_that_does_not_fit_is_not_told_to_use_smaller_batches(
