@@ -162,6 +162,7 @@ class Service:
         if len(pair) != 2 or not all(text.strip() for text in pair):
             raise HTTPException(400, "src and tgt: give a sentence and its translation")
         self._bound(pair, 1)
+        self.models[name].require_attention()
         self.models[name].require_short(pair[0], tgt=pair[1])
         [found] = await self._in_time(request, Task(name, "align"), [pair])
         return JSONResponse(found)
@@ -173,6 +174,7 @@ class Service:
         if not text.strip():
             raise HTTPException(400, "text: give a sentence")
         self._bound([text], 1)
+        self.models[name].require_attention()
         self.models[name].require_short(text, most=MOST_SHOWN)
         task = Task(name, "explore", text=text)
         [found] = await self._in_time(request, task, [text])

@@ -45,6 +45,11 @@ class Served:
     def shows_attention(self) -> bool:
         return self.loaded.config.model.backend == "scratch"
 
+    def require_attention(self) -> None:
+        """Raises UserError for a model that does not show its attention."""
+        if not self.shows_attention:
+            raise UserError("this model does not show its attention (model.backend)")
+
     @property
     def searches(self) -> list[str]:
         """The search of the model's configuration, and greedy search."""

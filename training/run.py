@@ -127,7 +127,8 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             require_alike({"updates done": progress.step, **parts["data"].state_dict()})
             if start.whole:
                 require_steps_left(run, progress, total_steps, data.n_tokens)
-            trainer.fire_event(REHEARSAL)  # before files of the run are moved or cut
+            if not is_over():
+                trainer.fire_event(REHEARSAL)  # before files of the run are moved or cut
             checkpoints = Checkpoints(run, parts, trainer, config, before=lambda: log.flush())
             checkpoints.resume(progress, over=is_over(), damaged=start.damaged)
             # Only then: a log that is cut off before the newest checkpoint would keep a hole.
@@ -135,9 +136,8 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         size = sum(p.numel() for p in learner.model.parameters())
         if idist.get_rank() == 0:
             write_config_json(config, run.config_file)
-        log.hyper_parameters(
-            {**dict(leaves(to_dict(config), "")), **provenance(device), "parameters": size}
-        )
+        values = {**dict(leaves(to_dict(config), "")), **provenance(device), "parameters": size}
+        log.hyper_parameters(values)
         on, n_processes = f"{device.type}, {precision}", idist.get_world_size()
         logger.info(
             f"{run.path}: {size:,} parameters, {data.n_pairs:,} pairs in {progress.epoch_length} "

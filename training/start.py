@@ -252,7 +252,9 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
         with misfits_reported(checkpoint):
             config = as_begun(config, checkpoint_config(payload))
             step = payload["progress"]["step"]
-            lost = any(BEST.fullmatch(path.name) for path in damaged)  # it is made anew
+            epoch = -(-step // payload["progress"]["epoch_length"])
+            best = (match for path in damaged if (match := BEST.fullmatch(path.name)))
+            lost = any(int(match[1]) == epoch for match in best)  # it is made anew
             validated = not lost and is_validated(run, step)
             whole = not damaged and is_whole(run, checkpoint, payload, validated=validated)
             try:

@@ -198,6 +198,9 @@ def test_a_line_is_as_short_as_the_service_and_the_model_ask() -> None:
             served.require_short("un deux trois quatre", most=most)
     with pytest.raises(UserError, match="a line of 4 tokens: at most 3; split it"):
         served.require_short("un", most=3, tgt="one two three four")
+    hidden: Any = SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(backend="torch")))
+    with pytest.raises(UserError, match="does not show its attention"):
+        Served(loaded=hidden, translator=translator).require_attention()
 
 
 def test_a_text_has_as_many_alternatives_as_each_of_its_lines() -> None:
