@@ -19,8 +19,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from checkpoints.content import CONFIG, TOKENIZER, write_safetensors
+from checkpoints.ctranslate2 import NEVER
 from checkpoints.run import WEIGHTS
-from checkpoints.transformers_weights import SHARED, to_ours, to_theirs
+from checkpoints.transformers_weights import EMBEDDINGS, SHARED, to_ours, to_theirs
 from configs import schema
 from configs.schema import Config, DataConfig, DecodeConfig, ModelConfig, ParallelFiles
 from configs.serialize import from_dict
@@ -33,7 +34,7 @@ from utils.errors import ConfigError, UserError, one_line
 from utils.files import made_once
 from utils.hub import fetch
 
-CONVERTER = 1  # raise it when the same model would become another run
+CONVERTER = 2  # raise it when the same model would become another run
 OURS = "fr2en"  # in config.json of a model that this project exported: its whole configuration
 ZERO_START = "fr2en_zero_start"  # in config.json
 PICKLED = "pytorch_model.bin"
@@ -70,7 +71,6 @@ WITHOUT_EQUAL: dict[str, tuple[Any, ...]] = {
     "stop_strings": (None, []),
     "early_stopping": (None, False, "never"),
 }
-_TABLES_OF_STACKS = tuple(f"model.{each}.embed_tokens.weight" for each in ("encoder", "decoder"))
 POSITIONS = re.compile(r"model\.(encoder|decoder)\.embed_positions\.weight")
 
 
@@ -118,23 +118,28 @@ def marian_run(folder: Path, source: str) -> Path:
             config = from_dict(raw[OURS])
         except ConfigError as error:
             raise UserError(f"{folder / CONFIG}: {OURS}: {error}") from None
+        generation: Mapping[str, Any] = {}
     else:
         for key, (needed, absent) in NEEDED.items():
             if (value := raw.get(key, absent)) != needed:
                 _refuse(folder, key, value, f"only {needed!r} is known here")
         tokenizer = FrEnTokenizer(folder)
         tokenizer.require_none_added(str(folder))
-        config = _config(raw, tokenizer, folder, name, source)
+        path = folder / GENERATION
+        generation = ChainMap(_read_json(path) if path.is_file() else {}, dict(raw))
+        config = _config(raw, generation, tokenizer, folder, name, source)
     weights = _read_weights(folder)
     with torch.device("meta"):  # config.json may ask for more than fits into memory
         shapes = to_theirs(build_model(config.model, tokenizer).state_dict(), config.model)
     if SHARED not in shapes and (table := weights.pop(SHARED, None)) is not None:
-        for name in _TABLES_OF_STACKS if raw.get("share_encoder_decoder_embeddings", True) else ():
+        for name in EMBEDDINGS if raw.get("share_encoder_decoder_embeddings", True) else ():
             weights.setdefault(name, table)  # where the output alone has a table of its own
-    _check_weights(weights, shapes, config.model, folder)
+    ours = _checked(weights, shapes, config.model, folder)
     model = build_model(config.model, tokenizer)
-    model.load_state_dict(to_ours(weights, config.model))
+    model.load_state_dict(ours)
     _check_ties(weights, to_theirs(model.state_dict(), config.model), folder)
+    if generation.get("renormalize_logits") is True:  # without padding, which Marian's own lack
+        model.output.bias.data[tokenizer.pad_id] = NEVER
     write = partial(write_safetensors, model, config, tokenizer, {"epoch": 0, "step": 0})
     return made_once(run, write, is_whole=Path.is_dir, stale=re.escape(run.name))
 
@@ -166,7 +171,12 @@ def _checksum(folder: Path) -> str:
 
 
 def _config(
-    raw: Mapping[str, Any], tokenizer: FrEnTokenizer, folder: Path, name: str, source: str
+    raw: Mapping[str, Any],
+    generation: ChainMap[str, Any],
+    tokenizer: FrEnTokenizer,
+    folder: Path,
+    name: str,
+    source: str,
 ) -> Config:
     """Our configuration of a model and its tokenizer."""
     from transformers import MarianConfig  # here: it takes seconds to import
@@ -175,8 +185,6 @@ def _config(
         theirs = MarianConfig.from_dict(dict(raw))
     except Exception as error:  # its own kinds, for a value of another type
         raise UserError(f"{folder / CONFIG}: {one_line(error)}") from None
-    path = folder / GENERATION
-    generation = ChainMap(_read_json(path) if path.is_file() else {}, dict(raw))
     _check_ids(theirs, generation, tokenizer, folder)
     for key in ("attention_heads", "ffn_dim"):
         encoder, decoder = (getattr(theirs, f"{stack}_{key}") for stack in ("encoder", "decoder"))
@@ -302,10 +310,10 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _check_weights(
+def _checked(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], config: ModelConfig, folder: Path
-) -> None:
-    """Check names and shapes. A table of positions is allowed if it has the sinusoids."""
+) -> dict[str, Tensor]:
+    """The weights by our names. A table of positions is allowed if it has the sinusoids."""
     path = _weights_file(folder)
     for name, tensor in weights.items():
         if POSITIONS.fullmatch(name):
@@ -319,7 +327,7 @@ def _check_weights(
             shapes = f"{list(tensor.shape)}, by config.json it is {list(expected[name].shape)}"
             raise UserError(f"{path}: the shape of {name} is {shapes}")
     try:
-        to_ours(weights, config)
+        return to_ours(weights, config)
     except KeyError as error:
         raise UserError(f"{path}: {error.args[0]} is missing") from None
 

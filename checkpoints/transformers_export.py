@@ -17,7 +17,7 @@ from torch import Tensor
 from checkpoints.content import CONFIG, TOKENIZER, save_tensors
 from checkpoints.marian import GENERATION, OURS
 from checkpoints.run import WEIGHTS
-from checkpoints.transformers_weights import SHARED, to_theirs
+from checkpoints.transformers_weights import EMBEDDINGS, SHARED, to_theirs
 from checkpoints.zero_start import start_from_zeros
 from configs.schema import Config, DecodeConfig, ModelConfig, Sampling
 from configs.serialize import to_dict
@@ -42,8 +42,7 @@ REPRESENTED: dict[str, tuple[Any, ...]] = {
 }
 
 # Embeddings and output, and which of these names are tied to a tensor of another name.
-_EMBEDDINGS = tuple(f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
-_TIED = {"none": (), "target": ("lm_head.weight",), "all": (*_EMBEDDINGS, "lm_head.weight")}
+_TIED = {"none": (), "target": ("lm_head.weight",), "all": (*EMBEDDINGS, "lm_head.weight")}
 
 # The white space of str.split().
 _SPACE = "[\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
@@ -82,9 +81,7 @@ def write_transformers(
         "dtype": str(model.output.weight.dtype).removeprefix("torch."),
         OURS: to_dict(config),
     }
-    never = never_generated(
-        pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
-    )
+    never = never_generated(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
     generation = {**ids, "suppress_tokens": list(never), **_search(config.decode)}
     files = _tokenizer_files(tokenizer, n_positions)
     if zero_start and config.model.norm == "post":
@@ -160,7 +157,7 @@ def _weights(
     for stack in ("encoder", "decoder"):
         weights[f"model.{stack}.embed_positions.weight"] = table.clone()
     if config.norm == "pre":  # Pegasus always has this one, and does not use it untied
-        weights.setdefault(SHARED, weights[_EMBEDDINGS[0]].clone())
+        weights.setdefault(SHARED, weights[EMBEDDINGS[0]].clone())
     for name in _TIED[config.tie_embeddings]:
         # Pegasus ties all or nothing.
         if config.norm == "post" or config.tie_embeddings == "all":

@@ -16,6 +16,7 @@ from configs.schema import ModelConfig, Sinusoidal
 
 BIAS = "final_logits_bias"  # [1,V]
 SHARED = "model.shared.weight"  # the one embedding where all are tied
+EMBEDDINGS = tuple(f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
 
 
 class _Module(NamedTuple):

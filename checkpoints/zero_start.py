@@ -14,7 +14,7 @@ from torch import Tensor
 
 from checkpoints.ctranslate2 import NEVER
 from checkpoints.marian import ZERO_START
-from checkpoints.transformers_weights import BIAS, SHARED
+from checkpoints.transformers_weights import BIAS, EMBEDDINGS, SHARED
 from tokenizer.marian import TARGET_VOCAB
 from tokenizer.subword import CONFIG_FILE, FILE
 from utils.errors import UserError
@@ -41,7 +41,7 @@ def start_from_zeros(
             "--zero_start: CTranslate2's converter needs one vocabulary that ends in padding; "
             "use --format ctranslate2"
         )
-    names = [SHARED, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"]
+    names = [SHARED, *EMBEDDINGS]
     table = next(weights[name] for name in (SHARED, names[2]) if name in weights)
     added = table[start] * math.sqrt(about["d_model"])
     weights["model.decoder.embed_positions.weight"][0] += added

@@ -58,6 +58,7 @@ MODELS: dict[str, tuple[dict[str, Any], bool]] = {
     ),
 }
 MAX_LEN = 24
+CONFIG, GENERATION = "config.json", "generation_config.json"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,10 +130,31 @@ def test_logits_and_gradients_are_those_of_transformers(
         torch.testing.assert_close(gradients[key], others[key].grad, atol=1e-8, rtol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["swish_tied", "relu_two_vocabularies"])
-def test_searches_find_what_generate_finds(folders: dict[str, Path], name: str) -> None:
-    loaded = load_run(folders[name])
-    ours, theirs = loaded.model.double(), theirs_in(folders[name], torch.float64)
+def rewritten(folder: Path, name: str, **changes: Any) -> None:
+    saved = json.loads((folder / name).read_text("utf-8"))
+    (folder / name).write_text(json.dumps(saved | changes), "utf-8")
+
+
+@pytest.fixture(scope="module")
+def renormalized(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose padding would have most of the probability, as on the hub."""
+    folder = tmp_path_factory.mktemp("renormalized")
+    shutil.copytree(folders["swish_tied"], folder, dirs_exist_ok=True)
+    weights = load_safetensors((folder / "model.safetensors").read_bytes())
+    weights["final_logits_bias"] -= 8.0
+    weights["final_logits_bias"][0, load_run(folder).tokenizer.pad_id] = 8.0
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    rewritten(folder, GENERATION, renormalize_logits=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["swish_tied", "relu_two_vocabularies", "renormalized"])
+def test_searches_find_what_generate_finds(
+    folders: dict[str, Path], renormalized: Path, name: str
+) -> None:
+    folder = (folders | {"renormalized": renormalized})[name]
+    loaded = load_run(folder)
+    ours, theirs = loaded.model.double(), theirs_in(folder, torch.float64)
     tokenizer = loaded.tokenizer
     pad_id, eos_id = tokenizer.pad_id, tokenizer.eos_id
     limits = Limits(
@@ -179,11 +201,6 @@ def test_searches_find_what_generate_finds(folders: dict[str, Path], name: str) 
 
 def runs_in(home: Path) -> list[Path]:
     return sorted(path for path in home.glob("*") if path.name != ".lock")
-
-
-def rewritten(folder: Path, name: str, **changes: Any) -> None:
-    saved = json.loads((folder / name).read_text("utf-8"))
-    (folder / name).write_text(json.dumps(saved | changes), "utf-8")
 
 
 def test_a_model_is_mapped_once_by_whatever_name_and_process(
@@ -317,7 +334,6 @@ def test_a_model_of_the_real_tokenizer(tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------------- what is refused
 
-CONFIG, GENERATION = "config.json", "generation_config.json"
 # Of each file the keys that change, and words of the line that names what is wrong.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CONFIG, {"model_type": "t5"}, "model_type = 't5': only 'marian' is known here"),
