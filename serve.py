@@ -25,8 +25,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: only this machine)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free port")
-    what = "sentences translated at once (default %(default)s; 1: each alone)"
-    add("--max_batch", type=positive, default=32, metavar="N", help=what)
+    what = "sentences translated at once (default: 32 for each of --workers; 1: each alone)"
+    add("--max_batch", type=positive, metavar="N", help=what)
     what = "how long the first of a batch waits for others (default %(default)s)"
     add("--max_wait_ms", type=positive, default=5, metavar="N", help=what)
     what = "lines that may wait (default %(default)s); a request beyond is answered 503"
@@ -42,11 +42,14 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     args = parser.parse_args(argv)
     if not 0 <= args.port < 2**16:
         raise UserError(f"--port {args.port}: give a number from 0 to 65535")
-    for origin in args.cors:
-        if not re.fullmatch(r"\*|[\w+.-]+://[^/]+", origin):
-            raise UserError(f"--cors {origin}: only scheme and host, such as https://example.org")
+    for origin in args.cors:  # compared with what browsers send, letter by letter
+        if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d+)?", origin):
+            remedy = "scheme and host in small ASCII letters, such as https://example.org"
+            raise UserError(f"--cors {origin}: only {remedy}")
+        if re.fullmatch(r"http://.*:80|https://.*:443", origin):
+            raise UserError(f"--cors {origin}: without its port, which browsers leave out")
     for name in args.allowed_host:
-        if not re.fullmatch(r"[\w.-]+", name):
+        if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
             raise UserError(f"--allowed_host {name}: only a name, such as example.org")
     return args
 
@@ -92,7 +95,7 @@ def main(argv: list[str] | None = None) -> None:
             name = name_of(path.resolve(), loaded.run.path.resolve())
             models[unused(name, models)] = Served(loaded, translator)
         limits = Limits(
-            max_batch=args.max_batch,
+            max_batch=args.max_batch or 32 * args.workers,
             max_wait=args.max_wait_ms / 1000,
             max_waiting=args.max_waiting,
             max_chars=args.max_chars,
@@ -110,6 +113,8 @@ def main(argv: list[str] | None = None) -> None:
             log_level="warning",
             lifespan="on",
             server_header=False,
+            http="h11",
+            h11_max_incomplete_event_size=12 * args.max_chars + 2**16,  # texts in a query
             use_colors=False,  # else it checks standard output, which may be closed
             timeout_graceful_shutdown=2 * args.timeout,  # for a body, and then for its answer
         )

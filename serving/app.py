@@ -42,11 +42,6 @@ class Limits:
     max_chars: int  # of a request's texts together
     timeout: float  # seconds
 
-    @property
-    def max_body(self) -> int:
-        """Bytes: JSON takes at most twelve for a character."""
-        return 12 * self.max_chars + 4096
-
 
 def build_app(
     models: Mapping[str, Served],
@@ -78,9 +73,10 @@ def build_app(
         Middleware(Watched, measures=service.measures, paths=[route.path for route in routes]),
         Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
     ]
-    if origins:
+    if origins:  # outermost: errors are read by those sites too
         cors: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_headers": ["Content-Type"]}
-        middleware.append(Middleware(CORSMiddleware, allow_origins=list(origins), **cors))
+        cors["expose_headers"] = ["Retry-After"]
+        middleware.insert(0, Middleware(CORSMiddleware, allow_origins=list(origins), **cors))
 
     handlers: dict[Any, Any] = {HTTPException: refused, Full: service.full, UserError: unfit}
     return Starlette(
@@ -231,7 +227,7 @@ class Service:
         Raises HTTPException.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        most = self.limits.max_body
+        most = 12 * self.limits.max_chars + 4096  # JSON takes at most twelve bytes a character
         body, n_bytes = b"", 0
         try:
             async with asyncio.timeout(self.limits.timeout):

@@ -30,15 +30,16 @@ async function ask(path, body, signal) {
   return answer;
 }
 
+// A TypeError is what `fetch` raises.
+const told = (error) => (error instanceof TypeError ? "the server does not answer" : error.message);
+
 const tag = (code) => code.replaceAll("_", "-"); // "zh_CN", as files are named
 
 function language(code) {
   try { return new Intl.DisplayNames(["en"], { type: "language" }).of(tag(code)); } catch { return code; }
 }
 
-function chosen() {
-  return models.find((model) => model.name === at("model").value);
-}
+const chosen = () => models[at("model").selectedIndex]; // an option's text loses white space
 
 function setModel() {
   const model = chosen();
@@ -62,23 +63,30 @@ function later() {
   clearTimeout(timer);
   const n = [...text.value, ...at("prefix").value].length; // whole characters, as the server counts
   at("length").textContent = `${n.toLocaleString("en")} of ${most.toLocaleString("en")} characters`;
+  offer();
   timer = setTimeout(translate, PAUSE);
+}
+
+function offer() {
+  const [first] = text.value.trim().split("\n");
+  at("explore").hidden = !first || !chosen().attention;
+  at("explore").href = `explore?${new URLSearchParams({ text: first, model: chosen().name })}`;
 }
 
 async function translate() {
   if (under_way) under_way.abort(); // the server then leaves it out
   const q = text.value, here = new AbortController();
   under_way = here;
+  const search = at("search").value, greedy = search === "greedy";
+  at("count").disabled = greedy; // it finds one
   if (!q.trim()) {
     show([]);
     say("");
     return;
   }
   at("best").classList.add("waiting");
-  const search = at("search").value, greedy = search === "greedy";
-  at("count").disabled = greedy; // it finds one
   const body = {
-    q, source: chosen().source, target: chosen().target, format: "text", model: at("model").value,
+    q, source: chosen().source, target: chosen().target, format: "text", model: chosen().name,
     prefix: at("prefix").value, search, alternatives: greedy ? 0 : Number(at("count").value) - 1, details: true,
   };
   const begun = performance.now(), slow = setTimeout(say, 700, "translating\u2026");
@@ -91,14 +99,11 @@ async function translate() {
   } catch (error) {
     if (here !== under_way || error.name === "AbortError") return;
     show([]); // what stood there is of another text
-    say(error instanceof TypeError ? "the server does not answer" : error.message, true);
+    say(told(error), true);
   }
 }
 
 function show(hypotheses) {
-  const [first] = text.value.trim().split("\n");
-  at("explore").hidden = !first || !chosen().attention;
-  at("explore").href = `explore?${new URLSearchParams({ text: first, model: at("model").value })}`;
   const best = at("best");
   best.classList.remove("waiting");
   best.textContent = hypotheses.length ? hypotheses[0].text : "";
@@ -123,7 +128,7 @@ async function link(source, translation, here) {
   const pairs = source.split("\n").map((src, i) => [src, targets[i]]);
   for (const [src, tgt] of pairs.filter(([s, t]) => s.trim() && t && t.trim()).slice(0, MOST_LINES)) {
     // A translation stands where its words cannot be linked.
-    const found = await ask("align", { src, tgt, model: at("model").value }, here.signal).catch(() => null);
+    const found = await ask("align", { src, tgt, model: chosen().name }, here.signal).catch(() => null);
     if (here !== under_way) return;
     if (!found) continue;
     at("words").append(linked(found));
@@ -139,14 +144,19 @@ function linked({ src, tgt, pairs }) {
     const others = partners.map((j) => [src, tgt][1 - side][j]);
     made.setAttribute("role", "note");
     made.setAttribute("aria-label", others.length ? `${word}: ${others.join(" ")}` : `${word}: no word`);
-    const light = (on) => () => {
-      made.classList.toggle("here", on);
-      for (const j of partners) sides[1 - side][j].classList.toggle("lit", on);
-    };
-    for (const event of ["pointerenter", "focus"]) made.addEventListener(event, light(true));
-    for (const event of ["pointerleave", "blur"]) made.addEventListener(event, light(false));
+    made.partners = partners.map((j) => [1 - side, j]);
+    for (const event of ["pointerenter", "focus", "pointerleave", "blur"]) {
+      made.addEventListener(event, light);
+    }
     return made;
   }));
+  function light() { // of the word under the pointer and the one in focus
+    for (const word of sides.flat()) word.classList.remove("here", "lit");
+    for (const word of sides.flat().filter((each) => each.matches(":hover, :focus"))) {
+      word.classList.add("here");
+      for (const [side, j] of word.partners) sides[side][j].classList.add("lit");
+    }
+  }
   for (const [side, words] of sides.entries()) {
     const row = element("p");
     row.lang = side ? at("best").lang : text.lang;
@@ -160,7 +170,7 @@ function linked({ src, tgt, pairs }) {
     word.addEventListener("keydown", (event) => {
       const forward = getComputedStyle(word.parentElement).direction === "rtl" ? -1 : 1;
       const to = words[i + { ArrowRight: forward, ArrowLeft: -forward }[event.key]];
-      if (!to || event.altKey || event.metaKey) return;
+      if (!to || event.altKey || event.ctrlKey || event.metaKey) return;
       event.preventDefault();
       to.focus();
     });
@@ -177,15 +187,19 @@ async function start() {
   at("model").replaceChildren(...models.map((model) => element("option", model.name)));
   setModel();
   for (const box of [text, at("prefix")]) box.addEventListener("input", later);
-  at("model").addEventListener("change", () => { setModel(); translate(); });
+  at("model").addEventListener("change", () => { setModel(); offer(); translate(); });
   at("search").addEventListener("change", translate);
   at("count").addEventListener("change", translate);
   at("copy").hidden = !navigator.clipboard; // of secure addresses and loopback
   at("copy").addEventListener("click", async () => {
-    await navigator.clipboard.writeText(at("best").textContent);
-    say("copied");
+    try {
+      await navigator.clipboard.writeText(at("best").textContent);
+      say("copied");
+    } catch {
+      say("the browser does not allow copying", true);
+    }
   });
   later();
 }
 
-start().catch(() => say("the server does not answer", true));
+start().catch((error) => say(told(error), true));

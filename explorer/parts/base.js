@@ -27,8 +27,11 @@ const percent = (p) => `${p >= 0.0995 ? (100 * p).toFixed(0) : (100 * p).toPreci
 /** Text that runs in its own direction, whatever stands around it. */
 const isolated = (text) => `\u2068${text}\u2069`;
 const quoted = (text) => `\u201c${isolated(text)}\u201d`;
-const rightToLeft = /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/u;
-const direction = (text) => (rightToLeft.test(text) ? "rtl" : "ltr");
+const rightToLeft = /^[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/;
+/** That of the first letter. */
+const direction = (text) => (rightToLeft.test(text.match(/\p{L}/u)?.[0]) ? "rtl" : "ltr");
+/** Whether a key is the browser's or a screen reader's, not the page's. */
+const isShortcut = (event) => event.altKey || event.ctrlKey || event.metaKey;
 /** The end of a long text, and the beginning of one, in whole characters. */
 const ending = (text) => {
   const all = [...text];
@@ -99,7 +102,7 @@ function roving(items, step, also = () => null) {
       moves.End = items.length - 1;
       if (step) Object.assign(moves, { ArrowUp: at - step, ArrowDown: at + step });
       const to = event.key in moves ? items[moves[event.key]] : also(event.key, at);
-      if (!to) return;
+      if (!to || isShortcut(event)) return;
       event.preventDefault();
       to.focus();
     });

@@ -41,7 +41,10 @@ function headsView(model, showInText) {
 }
 
 const dialog = document.getElementById("matrix");
+let shown = null; // the arguments of openHead
+repaint.add(() => dialog.open && openHead(...shown));
 function openHead(model, kind, layer, head, showInText) {
+  shown = [model, kind, layer, head, showInText];
   const attention = model.attention[kind], [rows, columns] = axes(model, kind);
   const weights = attention.head(layer, head), n = attention.layers * attention.heads;
   const title = `${KINDS[kind]}, layer ${layer + 1}, head ${head + 1}`;

@@ -119,7 +119,7 @@ function matrix(given) {
   const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
   canvas.addEventListener("keydown", (event) => {
     const move = MOVES[event.key];
-    if (!move) return;
+    if (!move || isShortcut(event)) return;
     event.preventDefault();
     if (cursor) go(cursor[0] + move[0], cursor[1] + move[1]);
     else go(0, 0);

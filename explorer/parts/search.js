@@ -137,7 +137,7 @@ function searchView(model) {
       ArrowRight: [step + 1], ArrowLeft: [step - 1], Home: [1], End: [steps.length],
       ArrowDown: [step, slot + 1], ArrowUp: [step, slot - 1],
     }[event.key];
-    if (!to) return;
+    if (!to || isShortcut(event)) return;
     event.preventDefault();
     go(...to);
   });
