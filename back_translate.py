@@ -140,7 +140,10 @@ def translations(
 
 
 def digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    sha = hashlib.sha256()
+    for part in json.JSONEncoder(sort_keys=True).iterencode(content):  # not all of it at once
+        sha.update(part.encode())
+    return sha.hexdigest()
 
 
 def read_record(path: Path, pairs: list[Path]) -> dict[str, Any]:
@@ -174,7 +177,8 @@ def summary(record: dict[str, Any], paths: Iterable[Path]) -> str:
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     overrides = args.overrides
-    change = config_change(None, args.search, overrides, scoring=args.distill, best_alone=True)
+    settable = ("data." if args.distill else "data.max_len", "decode.")
+    change = config_change(None, args.search, overrides, settable=settable, best_alone=True)
     require_runs(args)
     lines = [] if args.distill else list(read_lines(*open_source(args.src_file)))
 
@@ -199,6 +203,7 @@ def main(argv: list[str] | None = None) -> None:
         lines = list(pairs.tgt if args.reverse else pairs.src)
     dropped: Counter[str] = Counter()
     texts = list(usable(lines, translator, data.max_len, dropped))
+    del lines
     identity = search_identity(loaded, translator, greedy=greedy)
     identity |= {"text": digest(texts), "languages": list(langs), "tag": args.tag}
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from translation.translator import Translator
 
 
+SCORING = "data.", "evaluate.", "decode."  # what --set may change
+
+
 def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(
         description="Score a trained model: BLEU, chrF, loss, confidence interval, comparison."
@@ -98,7 +101,7 @@ def report_alignment(args: Namespace, loaded: LoadedRun, translator: Translator)
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     overrides = [*args.overrides, *([f"decode.mbr={args.mbr}"] if args.mbr else [])]
-    change = config_change(args.config, args.search, overrides, scoring=True)
+    change = config_change(args.config, args.search, overrides, settable=SCORING, best_alone=True)
     require_runs(args, *args.compare)
     import logging
 

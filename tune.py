@@ -34,7 +34,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--split", metavar="NAME", help="default: the validation split")
     add("--limit", type=positive, metavar="N", help="only the first N pairs")
     add("--markdown", type=Path, metavar="FILE", help="also write the table to FILE")
-    add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
+    add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data or decode")
     add_model_arguments(parser, several=ENSEMBLE)
     args = parser.parse_args(argv)
     for key, value in map(parse_override, args.overrides):
@@ -45,7 +45,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    change = config_change(None, None, args.overrides, scoring=True)
+    change = config_change(
+        None, None, args.overrides, settable=("data.", "decode."), best_alone=True
+    )
     require_runs(args)
     import logging
 

@@ -15,6 +15,9 @@ SEARCHES = tuple(kinds(Search))  # of decode.search
 AMONG = {"decode.mbr", "decode.n_best", "decode.beam_size"}
 SHAPING = ("model.", "tokenizer", "data.src_lang", "data.tgt_lang")
 TRAINED = (*SHAPING, "data.directions")  # not to be set
+# Of a training's batches and validations.
+IDLE = {"data.batch_by", "data.batch_size", "data.num_workers", "evaluate.every_epochs"}
+IDLE |= {f"evaluate.{name}" for name in ("choose_by", "bleu_every_epochs", "bleu_sentences")}
 
 
 def config_change(
@@ -22,7 +25,7 @@ def config_change(
     search: str | None,
     overrides: Sequence[str],
     *,
-    scoring: bool = False,
+    settable: tuple[str, ...] = ("decode.",),
     best_alone: bool = False,
 ) -> Callable[[Config], Config]:
     """A script's change to a checkpoint's configuration, for `load_run`.
@@ -34,18 +37,19 @@ def config_change(
         file: a config of the same model; the sections that may change are taken from it.
         search: the kind of decode.search; other words (greedy, both) leave it.
         overrides: SECTION.FIELD=VALUE texts, which come last.
-        scoring: data and evaluate may change too, not only decode.
+        settable: what may change, sections ("data.") or fields.
         best_alone: one translation is used, and no more are searched for or sampled unless minimum
-            Bayes risk or `overrides` need them. scoring implies it.
+            Bayes risk or `overrides` need them.
     """
-    sections = ("data", "evaluate", "decode") if scoring else ("decode",)
-    changes, alone = dict(map(parse_override, overrides)), best_alone or scoring
+    changes = dict(map(parse_override, overrides))
     for text in overrides:
         key, _ = parse_override(text)
-        if key.startswith(TRAINED) or key.partition(".")[0] not in sections:
+        if key.startswith(TRAINED) or key in IDLE or not f"{key}.".startswith(settable):
             if key.partition(".")[0] not in vars(Config()):
                 apply_overrides(Config(), [text])  # its error lists the fields
-            allowed = "data.* but the languages, evaluate.*, decode.*" if scoring else "decode.*"
+            named = {"data.": "data.* but the languages", "evaluate.": "evaluate.*"}
+            allowed = ", ".join(named.get(each, each) for each in settable[:-1])
+            allowed += ", decode.*" if allowed else "decode.*"
             idle = key.startswith(("data.", "evaluate.")) and not key.startswith(TRAINED)
             why = "is of no use" if idle else "was fixed by training"
             raise UserError(f"--set {text}: {key} {why}; only {allowed} can be set here")
@@ -81,16 +85,17 @@ def config_change(
                 model = trained.model if given.train.init_model else given.model
                 wanted = replace(given, tokenizer=trained.tokenizer, model=model)
             _require_same_model(trained, wanted, f"--config {file}")
-            config = replace(trained, **{name: getattr(given, name) for name in sections})
+            names = {each.partition(".")[0] for each in settable}
+            config = replace(trained, **{name: getattr(given, name) for name in names})
         if search in SEARCHES and search != config.decode.search.kind:
             texts.insert(0, f"decode.search={search}")
         if "decode.n_best" in changes:
             changed = apply_overrides(config, texts)
             if changed.decode.n_best > 1:
-                _require_room(changed.decode, greedy=search == "greedy", best_alone=alone)
+                _require_room(changed.decode, greedy=search == "greedy", best_alone=best_alone)
             return choosing(changed)
         changed = apply_overrides(config, ["decode.n_best=1", *texts])
-        if alone and changed.decode.mbr is None:
+        if best_alone and changed.decode.mbr is None:
             return choosing(changed)
         n_best = config.decode.n_best
         if not isinstance(changed.decode.search, Sampling):  # a smaller beam lowers n_best

@@ -9,7 +9,6 @@ from translation.settings import config_change
 from utils.errors import UserError
 
 BEST = {"best_alone": True}
-SCORED = {"scoring": True}
 
 
 @pytest.mark.parametrize(
@@ -18,18 +17,17 @@ SCORED = {"scoring": True}
         (Beam(), None, [], {}, 8),
         (Beam(), None, ["decode.beam_size=4"], {}, 4),
         (Beam(), None, [], BEST, 1),
-        (DiverseBeam(strength=0.9), None, [], SCORED, 1),
-        (Beam(), "chrf", [], SCORED, 8),
+        (DiverseBeam(strength=0.9), None, [], BEST, 1),
+        (Beam(), "chrf", [], BEST, 8),
         (Sampling(), None, [], {}, 64),
         # One sample stands for the model; the likeliest of many does not.
         (Sampling(), None, [], BEST, 1),
-        (Sampling(), None, [], SCORED, 1),
-        (Sampling(), "chrf", [], SCORED, 64),
-        (Sampling(), "chrf", ["decode.n_best=9"], SCORED, 9),
+        (Sampling(), "chrf", [], BEST, 64),
+        (Sampling(), "chrf", ["decode.n_best=9"], BEST, 9),
     ],
 )
 def test_as_many_are_asked_for_as_are_used(
-    search: Search, mbr: Any, given: list[str], asked: dict[str, bool], n_best: int
+    search: Search, mbr: Any, given: list[str], asked: dict[str, Any], n_best: int
 ) -> None:
     most = 64 if isinstance(search, Sampling) else 8
     decode = DecodeConfig(search=search, beam_size=8, n_best=most, mbr=mbr)
@@ -43,7 +41,7 @@ def test_what_would_be_of_no_use_is_refused() -> None:
     with pytest.raises(UserError, match="greedy search finds one"):
         config_change(None, "greedy", ["decode.mbr=chrf"])
     with pytest.raises(UserError, match="one translation of each line is used"):
-        config_change(None, None, ["decode.n_best=2"], scoring=True)(Config())
+        config_change(None, None, ["decode.n_best=2"], **BEST)(Config())
     sampled = DecodeConfig(search=Sampling(), beam_size=1, n_best=1)
     for decode, given in (
         (DecodeConfig(n_best=5), ["decode.n_best=1"]),
