@@ -1,5 +1,6 @@
 """The tasks of a served model: to translate, to align words, to explore a sentence."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -79,21 +80,22 @@ class Served:
     def do(self, task: Task, items: Sequence[Any]) -> list[Any]:
         """Hypotheses for a sentence and prefix, a page for a sentence, linked words for a pair."""
         if task.kind == "explore":
-            return [page([trace(self.loaded, self.translator, text)]) for text in items]
+            return [page([trace(self.loaded, self.translator, task.text)])] * len(items)
         if task.kind == "align":
             sources, targets = map(list, zip(*items))
             linked = self.translator.align(sources, targets)
             return [{"src": each.src, "tgt": each.tgt, "pairs": each.links} for each in linked]
         decode = self.translator.decode
         n_best = task.n_best if task.search == "sample" else min(task.n_best, decode.beam_size)
-        if decode.mbr:  # it compares all to find the best
+        if decode.mbr:  # equal texts are made one
             n_best = decode.n_best
         texts, prefixes = map(list, zip(*items))
         found = self.translator.translate(texts, search=task.search, n_best=n_best, prefix=prefixes)
         answers = []
         for each in found:
             scores: dict[str, float] = {}  # the best of those with the same text in other pieces
-            for h in each.hypotheses[: task.n_best]:
+            for h in each.hypotheses:
                 scores.setdefault(as_line(h.text), h.score)
-            answers.append([{"text": text, "score": score} for text, score in scores.items()])
+            ranked = itertools.islice(scores.items(), task.n_best)
+            answers.append([{"text": text, "score": score} for text, score in ranked])
         return answers

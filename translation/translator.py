@@ -152,7 +152,7 @@ class Translator:
                 Sampling(temperature=0.8, seed=3).
             beam_size: hypotheses kept.
             n_best: translations of each text; at most beam_size, but any number of samples. Greedy
-                search finds one.
+                search finds one. Minimum Bayes risk (decode.mbr) ranks at least decode.n_best.
             length_penalty: alpha of the GNMT length penalty; 0: none.
             batch_size: texts translated at once.
             prefix: the beginning of the translation ("": any), a list for a list. Its last word may
@@ -174,7 +174,8 @@ class Translator:
         )
         sources = self.encode(texts)
         found = self._find(texts, sources, prefixes, decode, greedy=greedy)
-        translations = [self._translation(*each) for each in zip(texts, sources, found)]
+        shown = [each[:n_best] for each in found]
+        translations = [self._translation(*each) for each in zip(texts, sources, shown)]
         return translations[0] if isinstance(text, str) else translations
 
     def translate_stream(
@@ -236,9 +237,17 @@ class Translator:
             changes["search"] = search
         beam_size = changes.get("beam_size", self.decode.beam_size)
         samples = isinstance(changes.get("search", self.decode.search), Sampling)
+        if given["beam_size"] is not None and (samples or search == "greedy"):
+            raise UserError(f"beam_size = {beam_size}: only a beam search has one: leave it out")
         if isinstance(beam_size, int) and not samples:
             changes.setdefault("n_best", min(self.decode.n_best, beam_size))
-        return replace(self.decode, **changes), search == "greedy"
+        decode = replace(self.decode, **changes)
+        if decode.mbr is not None and search != "greedy":
+            few = self.decode.n_best if samples else min(self.decode.n_best, decode.beam_size)
+            decode = replace(decode, n_best=max(decode.n_best, few))
+            if decode.n_best == 1:
+                raise UserError("decode.mbr chooses among several: raise beam_size and n_best")
+        return decode, search == "greedy"
 
     def _find(
         self,
