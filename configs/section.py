@@ -165,7 +165,7 @@ def require_free(cls: type[Section], owner: type[Section]) -> None:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type. True, False and NaN are no numbers."""
+    """Whether a value is of an annotated type. True, False, NaN and NumPy's are no numbers."""
     inner = get_args(hint)
     if members(hint) != (hint,):
         return any(fits(value, member) for member in inner)
@@ -176,10 +176,9 @@ def fits(value: Any, hint: Any) -> bool:
         return sized and all(fits(item, inner[0]) for item in value)
     if hint in (int, float):
         largest = LARGEST if hint is int else sys.float_info.max
-        is_number = isinstance(value, (int, hint)) and not isinstance(value, bool)
-        return is_number and abs(value) <= largest
+        return type(value) in (int, hint) and abs(value) <= largest  # others: not in checkpoints
     if hint is str:  # may name a file or be written to one: no NUL, no lone surrogate
-        return isinstance(value, str) and not re.search("[\0\ud800-\udfff]", value)
+        return type(value) is str and not re.search("[\0\ud800-\udfff]", value)
     return isinstance(value, hint)
 
 
