@@ -55,9 +55,9 @@ class Batch:
         """The target tokens without padding, [N]."""
         return self.tgt_out.flatten().index_select(0, self.flat)
 
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> "Batch":
+    def to(self, device: torch.device | str) -> "Batch":
         """The batch on a device; the copy overlaps with computation only from pinned memory."""
-        return self._map(lambda x: x.to(device, non_blocking=non_blocking))
+        return self._map(lambda x: x.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Batch":
         """The batch in page-locked memory; the DataLoader calls this by its name."""
@@ -108,12 +108,10 @@ def form_batches(
     """All rows, each in one batch, rows of like length together; the same for the same arguments.
 
     batch_by="tokens": rows * (longest side of the batch) <= batch_size, except for a single row
-    that is longer; "sentences": rows <= batch_size. Several orders of the rows are tried, and the
-    one with the least padding is taken: by the longer side, or in bands by one length, sorted by
-    the other within a band (every second band backwards, so that neighbouring bands meet at like
-    lengths). Rows of equal lengths come in an order drawn by seed.
+    that is longer; "sentences": rows <= batch_size. Of several orders that with the least padding
+    is taken: by the longer side, or in bands by one length, within them by the other (every second
+    backwards: bands meet at like lengths). Rows of equal lengths come in an order drawn by seed.
     """
-    src_lengths, tgt_lengths = np.asarray(src_lengths), np.asarray(tgt_lengths)
     tie = np.random.default_rng(seed).permutation(len(src_lengths))
     longest = np.maximum(src_lengths, tgt_lengths)
     costs = longest if batch_by == "tokens" else np.ones_like(longest)
@@ -124,11 +122,13 @@ def form_batches(
         within = np.where(band % 2, -second[order], second[order])
         return order[np.lexsort((tie[order], within, band))]
 
-    orders = [np.lexsort((tie, np.minimum(src_lengths, tgt_lengths), longest))]
-    for width in BANDS:
-        orders.append(banded(src_lengths, tgt_lengths, width))
-        orders.append(banded(longest, src_lengths - tgt_lengths, width))
-    candidates = [cut_batches(order, longest, batch_by, batch_size) for order in orders]
+    def orders() -> Iterator[np.ndarray]:
+        yield np.lexsort((tie, np.minimum(src_lengths, tgt_lengths), longest))
+        for width in BANDS:
+            yield banded(src_lengths, tgt_lengths, width)
+            yield banded(longest, src_lengths - tgt_lengths, width)
+
+    candidates = (cut_batches(order, longest, batch_by, batch_size) for order in orders())
     return min(candidates, key=lambda batches: padded_tokens(batches, src_lengths, tgt_lengths))
 
 

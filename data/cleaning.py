@@ -37,12 +37,13 @@ def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: st
         yield "length_ratio", max(lengths) > most_ratio * min(lengths)
         speak = not config.language or (speaks(src, src_lang) and speaks(tgt, tgt_lang))
         yield "language", not speak
-        yield "duplicate", config.duplicates and (src, tgt) in seen
+        yield "duplicate", (src, tgt) in seen
 
     for row, (src, tgt) in enumerate(zip(text.src, text.tgt)):
         reason = next((rule for rule, applies in broken(src, tgt) if applies), None)
         if reason is None:
-            seen.add((src, tgt))
+            if config.duplicates:
+                seen.add((src, tgt))
             kept.append(row)
         else:
             counts[reason] += 1

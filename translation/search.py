@@ -62,7 +62,7 @@ def in_batches(
     """
     found: dict[int, T] = {}
     order, start = sorted(range(len(lengths)), key=lambda i: -lengths[i]), 0
-    while rows := next_batch(lengths, order[start:], most):
+    while rows := next_batch(lengths, order[start : start + most], most):
         if (batch := if_it_fits(compute, rows)) is not None:
             found.update(zip(rows, batch))
             start += len(rows)
@@ -74,7 +74,7 @@ def in_batches(
                 "in a search lower decode.beam_size or decode.n_best"
             )
         most = min(most, len(order) - start) // 2
-        fewer = next_batch(lengths, order[start:], most)
+        fewer = next_batch(lengths, order[start : start + most], most)
         message = "not enough memory for %d sentences at once: going on with %d"
         logger.warning(message, len(rows), len(fewer))
     return [found[row] for row in range(len(lengths))]
@@ -136,10 +136,10 @@ class BatchSearch:
 
         if self.workers is None or len(sources) <= most:
             return in_batches(lengths, most, lambda rows: self._search(**job(rows)), progress)
-        rest, batches = sorted(range(len(sources)), key=lambda i: -lengths[i]), []
-        while rows := next_batch(lengths, rest, most):
+        order, batches, start = sorted(range(len(sources)), key=lambda i: -lengths[i]), [], 0
+        while rows := next_batch(lengths, order[start : start + most], most):
             batches.append(rows)
-            rest = rest[len(rows) :]
+            start += len(rows)
         found: dict[int, list[Hypothesis]] = {}
         for place, each in self.workers.map(replace(self, workers=None), list(map(job, batches))):
             found.update(zip(batches[place], each))
@@ -182,19 +182,14 @@ class BatchSearch:
             if isinstance(search, DiverseBeam):
                 beam |= {"groups": search.groups or size, "strength": search.strength}
             rest = beam_search(model, src, limits, **beam)
-        _require_numbers(rest, self.precision)
+        if not all(each and math.isfinite(each[0].log_prob) for each in rest):
+            raise not_a_number(self.precision)
         found.update(zip(left, rest))
         ranked = [found[i] for i in range(len(sources))]
         if greedy or decode.mbr is None:
             return ranked
         texts = (self.tokenizer.decode_batch([h.ids for h in each]) for each in ranked)
         return [least_risk_first(*each, decode, self.language) for each in zip(ranked, texts)]
-
-
-def _require_numbers(found: Sequence[Sequence[Hypothesis]], precision: str) -> None:
-    """Raises UserError where a sentence has no hypothesis, or one whose score is no number."""
-    if not all(each and math.isfinite(each[0].log_prob) for each in found):
-        raise not_a_number(precision)
 
 
 def not_a_number(precision: str) -> UserError:
