@@ -81,7 +81,7 @@ def create_trainer(
 
     def rehearse(engine: Engine) -> None:
         # Room for what updates will hold: the optimizer's two moments, and the sum of gradients.
-        n_copies = (0 if optimizer.state else 2) + (1 if config.accumulate > 1 else 0)
+        n_copies = (0 if optimizer.state else 2) + (1 if config.accumulate > 1 or graphs else 0)
         room = [torch.empty_like(p) for p in parameters for _ in range(n_copies)]
         learner.model.train()
         for batch in largest:

@@ -97,18 +97,21 @@ class Muon(Optimizer):
         self._adamw.step()
         group = self.param_groups[-1]
         alike: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        for weight, n in zip(group["params"], self._n_maps):
-            if weight.grad is None:
-                continue
-            state = self.state[weight]
-            if not state:
-                state["momentum"] = torch.zeros_like(weight)
-            momentum = state["momentum"].lerp_(weight.grad, 1 - MOMENTUM)
-            ahead = weight.grad.lerp(momentum, MOMENTUM)
+        own = [(w, n) for w, n in zip(group["params"], self._n_maps) if w.grad is not None]
+        for weight, _ in own:
+            if not self.state[weight]:
+                self.state[weight]["momentum"] = torch.zeros_like(weight)
+        if not own:
+            return
+        grads, momenta = [w.grad for w, _ in own], [self.state[w]["momentum"] for w, _ in own]
+        torch._foreach_lerp_(momenta, grads, 1 - MOMENTUM)
+        for (weight, n), ahead in zip(own, torch._foreach_lerp(grads, momenta, MOMENTUM)):
             for one, direction in zip(weight.chunk(n), ahead.chunk(n)):
                 alike[one.shape].append((one, direction))
         for shape, pairs in alike.items():
-            steps = orthogonalise(torch.stack([each for _, each in pairs]), self._dtype)
-            for (one, _), step in zip(pairs, steps):
-                one.mul_(1 - group["lr"] * group["weight_decay"])
-                one.add_(step, alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
+            ones, directions = zip(*pairs)
+            steps = orthogonalise(torch.stack(directions), self._dtype)
+            steps = steps.to(ones[0].dtype, memory_format=torch.contiguous_format)  # for foreach
+            if group["weight_decay"]:
+                torch._foreach_mul_(ones, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(ones, steps.unbind(), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)

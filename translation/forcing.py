@@ -49,7 +49,7 @@ def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[l
         logits = linear(rows, weight)
         exact = logits if logits.dtype == torch.float64 else logits.float()
         parts.append(exact.log_softmax(dim=-1).gather(-1, ids[:, None])[:, 0])
-    found = torch.cat(parts)
+    found = torch.cat(parts).cpu()
     if found.isnan().any():
         raise not_a_number(str(weight.dtype).removeprefix("torch."))
     return [each.tolist() for each in found.split(lengths.tolist())]

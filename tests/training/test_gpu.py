@@ -238,8 +238,7 @@ def test_a_training_that_does_not_fit_ends_before_its_first_update(
     wide = f"train.device={GPU} model.d_model=512 model.d_ff=2048"
     with pytest.raises(UserError, match=r"^not enough memory to train \(.*\): use --set"):
         run_here(toy_config(tmp_path, wide))
-    [log] = tmp_path.glob("runs/*/logs/metrics.jsonl")
-    assert not log.read_text("utf-8")
+    assert not list(tmp_path.glob("runs/toy_*"))
 
 
 def test_search_and_evaluation_go_on_with_what_fits(
@@ -268,5 +267,5 @@ def test_search_and_evaluation_go_on_with_what_fits(
     assert fitting == expected
     assert of_parts == {name: pytest.approx(value) for name, value in metrics.items()}
     said = "\n".join(caplog.messages)
-    for part in ("translate", "evaluate"):
-        assert f"not enough memory to {part}" in said
+    for part in ("for 4000 sentences", "to evaluate 4000 pairs"):
+        assert f"not enough memory {part}" in said
