@@ -32,8 +32,12 @@ class HeadChoice:
     def __post_init__(self) -> None:
         heads: Any = () if self.heads is None else self.heads
         numbers = () if self.layer is None else (self.layer,)
-        if not isinstance(heads, tuple) or not all(
-            isinstance(n, Integral) and not isinstance(n, bool) for n in (*numbers, *heads)
+        if (
+            not isinstance(heads, tuple)
+            or self.heads == ()
+            or not all(
+                isinstance(n, Integral) and not isinstance(n, bool) for n in (*numbers, *heads)
+            )
         ):
             given = f"layer {self.layer!r}, heads {self.heads!r}"
             raise UserError(f"{given}: give an integer, and a tuple of integers")
@@ -138,7 +142,7 @@ class WordAttention:
         layer = choice.layer
         if layer is None:
             layer = n_layers - 1 if n_layers > 2 else n_layers
-        heads = choice.heads or range(1, n_heads + 1)
+        heads = range(1, n_heads + 1) if choice.heads is None else choice.heads
         for what, numbers, n in (("layer", (layer,), n_layers), ("head", heads, n_heads)):
             for number in numbers:
                 if not 1 <= abs(number) <= n:

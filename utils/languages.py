@@ -3,7 +3,10 @@
 import re
 
 # Three-letter codes, and country codes that are no language codes.
-_CODES = {"zho": "zh", "chi": "zh", "cmn": "zh", "cn": "zh", "jpn": "ja", "jp": "ja", "kor": "ko"}
+_CODES = dict.fromkeys(("zho", "chi", "cmn", "cn"), "zh") | dict.fromkeys(
+    ("jpn", "jap", "jp"), "ja"
+)
+_CODES["kor"] = "ko"
 
 
 def language_code(name: str) -> str | None:
