@@ -75,7 +75,7 @@ class Sinusoidal(PositionSection, kind="sinusoidal"):
 
     inside_attention: ClassVar[bool] = False
     base: float = number(10000.0, gt=1, le=HUGE)
-    # The paper's; all sines, then all cosines (Marian); the same with tensor2tensor's frequencies.
+    # The paper's; all sines, then all cosines (XLNet); the same with tensor2tensor's frequencies.
     layout: Literal["interleaved", "half", "t2t"] = "interleaved"
     max_positions: int | None = count(None)  # longer sequences are refused; None: no bound
 

@@ -92,7 +92,7 @@ _Edges = tuple[list[float], Sequence[int], Sequence[Ids]]
 
 @dataclass(eq=False)
 class UnigramSampling:
-    """Draws a segmentation x of a word with probability ~ P(x)^alpha (Kudo 2018, 3.2).
+    """Draws a segmentation x of a word with probability ~ P(x)^alpha (Kudo 2018, 3.3).
 
     Exact: forward filtering over the lattice of all segmentations, then backward sampling.
     """

@@ -40,8 +40,9 @@ def build_objective(objective: config.Objective, softmax: Exponentials = exponen
 
     SimCut (Gao et al. 2022, section 3): CE(P) + alpha KL(P || Pcut). Pcut is predicted from source
     and target inputs whose tokens lose their embedding, each with probability `cut`, special tokens
-    included. Positions stay, and the kept embeddings are not scaled up. The gradient flows through
-    both sides of the divergence, which matters according to the paper.
+    included (the authors' program spares the target's start and the source's end). Positions stay,
+    and the kept embeddings are not scaled up. The gradient flows through both sides of the
+    divergence, which matters according to the paper.
     """
     match objective:
         case config.CrossEntropy():

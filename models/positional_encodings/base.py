@@ -103,10 +103,9 @@ class Places:
     @property
     def mask(self) -> Tensor | None:
         """Bool, broadcast to [B,H,Tq,Tk], True = may attend; None where all see all."""
-        return self.once("mask", self._make_mask)
-
-    def _make_mask(self) -> Tensor | None:
-        return self.real_keys if self.newest or not self.causal else self.countable()
+        if self.newest or not self.causal:
+            return self.real_keys
+        return self.once("countable", self.countable)
 
     def countable(self) -> Tensor:
         """The real keys up to each query, bool [B,1,Tq,Tk] or [Tq,Tk], causal or not."""

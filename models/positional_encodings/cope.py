@@ -41,7 +41,8 @@ def cope_logits(q: Tensor, qk_logits: Tensor, table: Tensor, allowed: Tensor) ->
 class Cope(AttentionPosition):
     """The table [n_positions,Dh] of one layer, shared by its heads. For causal attention.
 
-    It starts normal(0, 0.02), close to no positions, with which causal attention still works.
+    It starts normal(0, 0.02), close to no positions, with which causal attention still works (the
+    paper's listing: 0).
     """
 
     def __init__(self, *, head_dim: int, n_positions: int) -> None:
@@ -50,6 +51,6 @@ class Cope(AttentionPosition):
 
     def logit_term(self, q: Tensor, k: Tensor, places: Places, state: Tensor | None) -> Tensor:
         # Not places.mask: for a single query it assumes that no key follows.
-        allowed = places.once("cope", places.countable)
+        allowed = places.once("countable", places.countable)
         qk_logits = torch.matmul(q, k.transpose(-2, -1)) * self.logit_scale(q.shape[-1], places)
         return cope_logits(q, qk_logits, self.table, allowed)

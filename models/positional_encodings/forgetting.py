@@ -38,7 +38,8 @@ class ForgetGate(AttentionPosition):
     """The gates of one layer, w [H,d] and b [H], of a causal attention whose queries come last.
 
     b starts at 5 and w normal(0, 0.02): f is near 0.993, so that a head at first halves the weight
-    of what lies a hundred tokens back and forgets next to nothing within a sentence.
+    of what lies a hundred tokens back and forgets next to nothing within a sentence. The authors'
+    program starts b at 0, f near a half.
     """
 
     def __init__(self, *, d_model: int, n_heads: int) -> None:

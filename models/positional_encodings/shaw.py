@@ -57,6 +57,7 @@ def shaw_values(
 class Shaw(AttentionPosition):
     """The tables of one layer, shared by its heads: for the keys and, with `values`, the values.
 
+    The paper's big model shares them so; its base model has tables for each head (section 4.1).
     They start Xavier-uniform, as the projections beside them: a fraction of q.k at first.
     """
 

@@ -24,8 +24,9 @@ def sinusoid_table(
     With w_i = base^(-2i/d_model) for i = 0 .. d_model/2 - 1:
 
     interleaved (the paper): PE[t, 2i] = sin(t w_i), PE[t, 2i+1] = cos(t w_i).
-    half (Marian, XLNet): the same numbers in another order, all sines and then all cosines.
-    t2t (tensor2tensor, M2M100): all sines and then all cosines too, but
+    half (XLNet; Marian as transformers has it): the same numbers in another order, all sines and
+    then all cosines.
+    t2t (tensor2tensor, Marian's own program, M2M100): all sines and then all cosines too, but
     w_i = base^(-i/(d_model/2 - 1)), so that the last wavelength is 2 pi base itself.
 
     Angles are taken in float32 or better whatever `dtype` is: bfloat16 cannot tell position 2047
