@@ -11,8 +11,7 @@ from utils.errors import UserError
 from utils.files import atomic_path, write_errors, write_text
 
 FLOATS = ("float32", "float16", "bfloat16")
-INTEGERS = ("int16", "int8", *(f"int8_{name}" for name in FLOATS))
-QUANTIZATIONS = (*FLOATS, *INTEGERS)  # of CTranslate2's weights
+QUANTIZATIONS = (*FLOATS, "int16", "int8", *(f"int8_{name}" for name in FLOATS))  # CTranslate2's
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:

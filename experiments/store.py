@@ -27,7 +27,6 @@ from utils.files import lock, write_errors
 
 T = TypeVar("T")
 say_once = cache(say)
-ORDERS = np.arange(4)  # of n-grams, minus one
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, zlib.error, ConfigError)  # for a line
 # The figures that tables need: of a split, and of its scores.
 OF_SPLIT = itemgetter("data_fingerprint", "loss", "accuracy", "scores", "provenance")
@@ -62,7 +61,7 @@ class Sentences:
         kind, content = packed.split()
         flat = np.frombuffer(zlib.decompress(base64.b64decode(content)), kind)
         words, *columns = flat.reshape(-1, 7).T.astype(np.int64)
-        totals = np.maximum(columns[0][:, None] - ORDERS, 0)
+        totals = np.maximum(columns[0][:, None] - np.arange(4), 0)  # n-grams: length + 1 - n
         return cls(words, np.column_stack([*columns, totals]).astype(float))
 
 

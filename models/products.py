@@ -22,13 +22,13 @@ FASTER = (
 )
 
 
-def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """a [...,I] @ b [I,O] + bias [O] -> [...,O], without a gradient."""
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a [...,I] @ b [I,O] -> [...,O], without a gradient."""
     if not by_onednn(a, b):
-        return F.linear(a, b.t(), bias)
-    if bias is None and a.dim() == 2 and len(a) > b.shape[1]:  # faster with the larger one last
+        return F.linear(a, b.t())
+    if a.dim() == 2 and len(a) > b.shape[1]:  # faster with the larger one last
         return onednn(b.t(), a).t()
-    return onednn(a, b.t(), bias)
+    return onednn(a, b.t())
 
 
 def by_onednn(a: Tensor, b: Tensor) -> bool:

@@ -84,7 +84,7 @@ class RunLog:
         self, tag: str, header: Sequence[str], rows: Iterable[Sequence[Any]], step: int
     ) -> None:
         """Log a table under TEXT, whose cells are not read as Markdown."""
-        cells = [[MARKDOWN.sub(_entity, str(cell)) for cell in row] for row in rows]
+        cells = [[MARKDOWN.sub(lambda c: f"&#{ord(c[0])};", str(x)) for x in row] for row in rows]
         lines = [header, ["---"] * len(header), *cells]
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         with write_errors(self.run.logs):
@@ -112,10 +112,6 @@ class RunLog:
         """Errors of TensorBoard's own thread are raised here with the next event."""
         if not type(args.thread).__module__.startswith("tensorboard"):
             self._excepthook(args)
-
-
-def _entity(found: re.Match[str]) -> str:
-    return f"&#{ord(found[0])};"
 
 
 def is_validated(run: Run, step: int) -> bool:

@@ -74,8 +74,7 @@ class Validation:
         if drawn and idist.get_rank() == 0 and len(source) <= MOST_TOKENS:
             maps = attention_maps(self.translator.attention(source), layers=[-1])
             for kind, of_kind in maps.items():
-                figure = attention_grid(of_kind)
-                self.log.figure(f"attention/{kind}", figure, step)
+                self.log.figure(f"attention/{kind}", attention_grid(of_kind), step)
         # Last: it says that all of this is logged.
         self.log.scalars("validation", figures, step=step, epoch=epoch)
         self.step = step

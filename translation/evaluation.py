@@ -171,8 +171,7 @@ class Result:
         return (
             f"=== {self.pairs.name} ===\n{format_scores(self.scores)}\n{left_out}"
             f"loss {self.loss:.4f}, token accuracy {self.accuracy:.4f}, "
-            f"loss a character {said}; "
-            f"translated in {self.seconds:.1f} s"
+            f"loss a character {said}; translated in {self.seconds:.1f} s"
         )
 
     def write(self) -> Path:

@@ -4,11 +4,10 @@ import logging
 import math
 from collections.abc import Mapping
 
-import ignite.distributed as idist
 import torch
 from ignite.engine import Engine
 from ignite.metrics import Metric
-from ignite.metrics.metric import reinit__is_reduced
+from ignite.metrics.metric import reinit__is_reduced, sync_all_reduce
 from torch import Tensor
 
 from data.batching import Batch
@@ -32,11 +31,9 @@ class TokenMetrics(Metric):
         nll, n_correct, n_tokens = output
         self._sums += torch.tensor([nll.item(), n_correct.item(), n_tokens], dtype=torch.float64)
 
+    @sync_all_reduce("_sums")
     def compute(self) -> Mapping[str, float]:
-        sums = self._sums
-        if idist.get_world_size() > 1:
-            sums = idist.all_reduce(sums.to(idist.device()))
-        nll, n_correct, n_tokens = sums.tolist()
+        nll, n_correct, n_tokens = self._sums.tolist()
         loss, accuracy = nll / n_tokens, n_correct / n_tokens
         return {"loss": loss, "accuracy": accuracy, "perplexity": math.exp(min(loss, 700.0))}
 

@@ -52,7 +52,7 @@ def fetch(
         chosen = [_first_there(pattern, there) for pattern in required]
         wanted: dict[str, Any] = {"allow_patterns": [*chosen, *optional], **place}
         folder = Path(snapshot_download(repo, local_files_only=there is None, **wanted))
-        lacking = [each for each in required if not _fits(each, folder)]
+        lacking = [r for r in required if not any(any(folder.glob(p)) for p in r.split("|"))]
         if lacking:
             raise FileNotFoundError(f"{repo} lacks {', '.join(lacking)}")
         return folder
@@ -74,10 +74,6 @@ def fetch(
         raise UserError(
             f"{what} is not in the hub's cache and cannot be fetched ({reason}): {remedy}"
         ) from error
-
-
-def _fits(choice: str, folder: Path) -> bool:
-    return any(any(folder.glob(pattern)) for pattern in choice.split("|"))
 
 
 def _first_there(choice: str, names: Sequence[str] | None) -> str:

@@ -1,8 +1,8 @@
 """Beam search over log-probabilities, batched over sentences and beams; diverse with groups."""
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain, takewhile
 
 import torch
 import torch.nn.functional as F
@@ -48,19 +48,14 @@ class Pool:
 
     def hypotheses(self, rows: list[int], *, finished: bool) -> list[list[Hypothesis]]:
         """The hypotheses it holds for the given sentences."""
-        fields = (self.ids, self.log_probs, self.scores)
         return [
             [
-                Hypothesis(_before(self.eos_id, ids), log_prob, score, finished)
+                Hypothesis(tuple(takewhile(self.eos_id.__ne__, ids)), log_prob, score, finished)
                 for ids, log_prob, score in zip(*row)
                 if score > -float("inf")
             ]
-            for row in zip(*(field[rows].tolist() for field in fields))
+            for row in zip(*(f[rows].tolist() for f in (self.ids, self.log_probs, self.scores)))
         ]
-
-
-def _before(eos_id: int, ids: list[int]) -> tuple[int, ...]:
-    return tuple(itertools.takewhile(lambda i: i != eos_id, ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +221,7 @@ def beam_search(
             pools = [group.finished.hypotheses(gone, finished=True) for group in beam]
             pools += [group.cut_off.hypotheses(gone, finished=False) for group in beam]
             for row, *of_row in zip(gone, *pools):
-                found[alive[row]] = _best_of(itertools.chain(*of_row))[:n_best]
+                found[alive[row]] = _best_of(chain(*of_row))[:n_best]
         if not going:
             break
         state.reorder(_together(origin))

@@ -48,7 +48,7 @@ def length_penalty(length: Tensor, alpha: float) -> Tensor:
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def never_generated(*, pad_id: int, bos_id: int, eos_id: int) -> tuple[int, ...]:
+def never_generated(pad_id: int, bos_id: int, eos_id: int) -> tuple[int, ...]:
     """Ids that no translation holds: padding and the start id, unless one of them is EOS."""
     return tuple(sorted({pad_id, bos_id} - {eos_id}))
 
