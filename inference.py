@@ -98,6 +98,15 @@ def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, b
     return read_lines(raw, name), given, f"{name}, line", args.prompt or raw.isatty()
 
 
+def require_as_many(args: Namespace) -> None:
+    """Raises UserError for files of different lengths, where both can be counted beforehand."""
+    for file, what in ((args.tgt_file, "translations"), (args.prefix_file, "prefixes")):
+        if file is not None and args.src_file is not None:
+            n_src, n = count_lines(args.src_file), count_lines(file)
+            if n_src is not None and n is not None and n_src != n:
+                raise UserError(f"sources: {n_src:,}, {what}: {n:,}; give as many of each")
+
+
 def at_once(args: Namespace, typed: bool, decode: DecodeConfig) -> int:
     """How many sentences to read before the first is answered."""
     if args.src_text is not None:
@@ -159,6 +168,7 @@ def main(argv: list[str] | None = None) -> None:
     hidden = args.src_file is None or not sys.stderr.isatty()
     total = None if hidden else count_lines(args.src_file)
     with writer(args.output, never=(args.src_file, args.tgt_file, args.prefix_file)) as write:
+        require_as_many(args)
         loaded, translator = load_from_arguments(args, change)
         from models.linear import weights_fixed
         from translation.alignment import ALL_HEADS

@@ -122,14 +122,18 @@ def writer(
     r"""A function that writes lines as UTF-8 and "\n", and flushes them; to standard output where
     path is None or /dev/stdout.
 
-    A file is written aside and renamed when the block ends without an error. Pipes and devices are
-    written directly. Raises UserError if that fails, and as `output_path` does.
+    A file is written aside and renamed when the block ends; after an error of the block, what was
+    written is kept as NAME.partial. Pipes and devices are written directly. Raises UserError if
+    that fails, and as `output_path` does.
     """
     file = None  # to `print`: standard output
+    n_written = 0
 
     def write(lines: list[str]) -> None:
+        nonlocal n_written
         with write_errors(path or Path("standard output")):
             print(*lines, sep="\n", file=file, flush=True)
+        n_written += len(lines)
 
     if path in (None, Path("/dev/stdout")):
         if sys.stdout is None:
@@ -146,9 +150,19 @@ def writer(
             file = opened(to, "wt", encoding="utf-8", newline="\n")
         try:
             yield write
-        finally:
-            with write_errors(path):  # a failed write fails here again
-                file.close()
+        except BaseException as error:
+            with write_errors(path):
+                file.close()  # a failed write fails here again
+                if n_written and not special:
+                    os.replace(to, partial := path.with_name(f"{path.name}.partial"))
+                    kept = f"the first {n_written:,} lines are in {partial}"
+                    if isinstance(error, UserError):
+                        error.args = (f"{error}; {kept}",)
+                    else:
+                        print(kept, file=sys.stderr)
+            raise
+        with write_errors(path):
+            file.close()
 
 
 def as_line(text: str) -> str:

@@ -225,7 +225,7 @@ def test_any_unicode_gets_an_answer_and_white_space_is_read_as_in_training(
     assert as_line("a\r\nb\rc") == "a  b c"
 
 
-def test_a_failure_leaves_the_earlier_output_as_it_was(
+def test_a_failure_leaves_the_earlier_output_and_what_was_translated(
     infer: Scripts, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "CHUNK", 2)
@@ -235,9 +235,12 @@ def test_a_failure_leaves_the_earlier_output_as_it_was(
     source.write_bytes(b"Oui.\n" * 3 + b"caf\xe9\n")
     args = ("--src_file", source, "--output", output, "--search", "greedy", "--max_len", "3")
     said = infer("--model_path", trained_run, *args).error()
-    assert said == f"{source}, line 4: not UTF-8; convert it (iconv -t UTF-8)"
+    kept = tmp_path / "out.en.partial"
+    where = f"{source}, line 4: not UTF-8; convert it (iconv -t UTF-8)"
+    assert said == f"{where}; the first 2 lines are in {kept}"
     assert output.read_text() == "precious\n"
-    assert set(os.listdir(tmp_path)) == {"source.fr", "out.en"}
+    assert set(os.listdir(tmp_path)) == {"source.fr", "out.en", kept.name}
+    assert len(lines_of(kept.read_text("utf-8"))) == 2
 
 
 def test_an_interrupt_leaves_complete_lines(

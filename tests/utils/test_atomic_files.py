@@ -2,8 +2,10 @@
 
 import errno
 import fcntl
+import gzip
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -52,10 +54,18 @@ def test_a_file_system_may_lack_locks_and_the_sync_of_folders(
     assert {path.name for path in tmp_path.iterdir()} == {"made", "a", ".lock"}
 
 
-def test_a_writer_answers_for_its_own_file_alone(tmp_path: Path) -> None:
+def test_a_writer_answers_for_its_own_file_alone_and_keeps_what_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(OSError, match="elsewhere"), writer(tmp_path / "out"):
         raise OSError("elsewhere")
     assert list(tmp_path.iterdir()) == []
+    with suppress(KeyboardInterrupt), writer(tmp_path / "out.gz") as write:
+        write(["a", "é"])
+        raise KeyboardInterrupt
+    [kept] = tmp_path.iterdir()
+    assert (kept.name, gzip.decompress(kept.read_bytes())) == ("out.gz.partial", "a\né\n".encode())
+    assert capsys.readouterr().err == f"the first 2 lines are in {kept}\n"
     full = Path("/dev/full")
     with pytest.raises(UserError, match=f"cannot write {full}: No space"), writer(full) as write:
         write(["a"])
