@@ -117,12 +117,11 @@ def main(argv: list[str] | None = None) -> None:
     config = loaded.config
 
     def like_a(path: Path, other: Config) -> Config:
-        """Another run on the same text with the same search; lengths and languages stay its own."""
+        """Another run on the same text with the same search; its lengths stay its own."""
         ours = config.data
         require_same_languages(ours, other.data, path)
-        data = replace(
-            other.data, corpus=ours.corpus, eval_long=ours.eval_long, cache_dir=ours.cache_dir
-        )
+        names = "corpus", "src_lang", "tgt_lang", "eval_long", "cache_dir"
+        data = replace(other.data, **{name: getattr(ours, name) for name in names})
         return replace(other, data=data, evaluate=config.evaluate, decode=config.decode)
 
     others = [  # whose translations may be there already

@@ -18,6 +18,7 @@ from checkpoints.run import REGULAR, Run
 from configs.schema import Config, Marian, shapes_model
 from configs.serialize import diff
 from utils.errors import UserError
+from utils.languages import may_be_one
 
 
 def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[Path]:
@@ -98,7 +99,8 @@ def _is_newer(first: dict[str, Any], first_path: Path, other: dict[str, Any], pa
     different = [
         f"{key} is {a!r} and {b!r}"
         for key, a, b in diff(*configs)
-        if key.startswith(("model.", "data.src_lang", "data.tgt_lang")) and shapes_model(key, a, b)
+        if (key.startswith("model.") and shapes_model(key, a, b))
+        or (key in ("data.src_lang", "data.tgt_lang") and not may_be_one(a, b))
     ]
     if different:
         raise UserError(f"{first_path} and {path} are not of one model: {'; '.join(different[:3])}")

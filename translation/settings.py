@@ -8,6 +8,7 @@ from configs.load import load_config
 from configs.schema import Config, DataConfig, DecodeConfig, Sampling, Search, shapes_model
 from configs.serialize import apply_overrides, diff, kinds, parse_override
 from utils.errors import UserError
+from utils.languages import may_be_one
 
 SEARCHES = tuple(kinds(Search))  # of decode.search
 
@@ -113,7 +114,8 @@ def search_name(search: str, decode: DecodeConfig) -> str:
 def require_same_languages(ours: DataConfig, theirs: DataConfig, other: Path) -> None:
     """Raises UserError where the other run translates between other languages."""
     here, there = (f"{data.src_lang} to {data.tgt_lang}" for data in (ours, theirs))
-    if here != there:
+    pairs = (ours.src_lang, theirs.src_lang), (ours.tgt_lang, theirs.tgt_lang)
+    if not all(may_be_one(*pair) for pair in pairs):
         raise UserError(f"{other} translates {there}, not {here}: give runs of the same languages")
 
 
