@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,6 +117,8 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ),
         ({"model": {"d_model": "512"}}, "model.d_model = '512': allowed: an integer >= 2"),
         ({"model": {"d_model": True}}, "model.d_model = True: allowed: an integer"),
+        ({"model": {"dropout": np.float64(0.1)}}, "model.dropout = np.float64(0.1): allowed: a nu"),
+        ({"name": np.str_("a")}, "name = .. a string"),
         ({"model": {"bias": 1}}, "model.bias = 1: allowed: True or False"),
         ({"model": 3}, "model = 3: model is a section; set its fields: position, "),
         ([], "the configuration = []: .. fields: name, model, "),

@@ -242,6 +242,9 @@ def test_arrow_keys_step_through_the_search(show: Show, traces: Traces) -> None:
     opened.keys(Keys.HOME)
     assert f"Step 1 of {len(steps)}: 1 extended" in opened.text(".legend ~ .told")
     assert len(opened.all(".tree .node")) == 1 + len(steps[0]["made"])
+    opened.driver.execute_script("""const key = { key: "ArrowRight", altKey: true, bubbles: true };
+        document.activeElement.dispatchEvent(new KeyboardEvent("keydown", key));""")
+    assert f"Step 1 of {len(steps)}: " in opened.text(".legend ~ .told")  # the browser's own key
     opened.keys(Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
     told = opened.text(".legend ~ .told")
     assert f"Step 2 of {len(steps)}: 5 extended" in told
@@ -358,6 +361,8 @@ def test_right_to_left_and_500_tokens(show: Show, trained_run: Path) -> None:
         "Array.from(document.querySelector('.tokens.source').children, e => e.offsetLeft)"
     )
     assert lefts[0] > lefts[1] > lefts[2]
+    said = opened.run("['\\ufeffBon', '\\u0661 Bon', '1 \\u05d0'].map(text => direction(text))")
+    assert said == ["ltr", "ltr", "rtl"]  # the first letter says, not a mark or a digit
     opened.choose("Show", "pieces")
     assert len(opened.all(".tokens.source .token")) == len(found["source"]["pieces"])
     assert overflow(opened.driver, 360) == 0

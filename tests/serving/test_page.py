@@ -127,6 +127,7 @@ def test_a_model_without_attention_and_scores_of_another_kind(
 ) -> None:
     changes = {"backend": "torch", "dropout": 0, "position": Sinusoidal()}
     plain = untrained_run(trained_run, tmp_path, **changes)
+    plain = plain.rename(plain.with_name("a  b"))
     options = ("--beam_size", "3", "--mbr", "chrf", "--max_len", "5")
     with serving("--model_path", plain, trained_run, *options) as server:
         browser.get(f"http://127.0.0.1:{server.port}/")
@@ -135,6 +136,7 @@ def test_a_model_without_attention_and_scores_of_another_kind(
         until(browser, lambda: text_of(browser, "status").endswith(" ms"))
         assert text_of(browser, "best").count("\n") == 1  # not the error of linking
         assert not browser.find_element(By.ID, "explore").is_displayed()
+        assert browser.execute_script("return chosen().name") == "a  b"  # an option shows "a b"
         assert text_of(browser, "ranked-note").startswith("Mean chrf against the other")
         items = browser.find_elements(By.CSS_SELECTOR, "#ranked li")
         assert {item.get_attribute("lang") for item in items} == {"en"}

@@ -91,6 +91,17 @@ def test_a_list_has_its_order_and_the_settings_are_those_of_the_configuration_un
     assert translator.translate([]) == []
 
 
+def test_the_least_risk_is_found_among_all_however_many_are_asked_for(
+    translator: Translator,
+) -> None:
+    ranking = replace(translator, decode=replace(translator.decode, mbr="chrf"))
+    asked = [ranking.translate("Oui.", n_best=n).hypotheses for n in (None, 1, 3)]
+    assert [len(each) for each in asked] == [5, 1, 3]
+    assert [[h.score for h in each] for each in asked[1:]] == [
+        [h.score for h in asked[0][:n]] for n in (1, 3)
+    ]
+
+
 @pytest.mark.parametrize("search", ["greedy", "beam", "diverse", "sample"])
 def test_what_is_no_number_is_told(trained_run: Path, search: str) -> None:
     overflows = Translator.load(trained_run, device="cpu", dtype="float16")
@@ -128,6 +139,12 @@ def test_mistakes_in_loading_in_settings_and_in_pairs_are_named(translator: Tran
         translator.translate("Oui.", search="wide")
     with pytest.raises(UserError, match=r"decode\.beam_size = '2': allowed"):
         translator.translate("Oui.", beam_size="2")  # type: ignore[arg-type]
+    for search in ("greedy", "sample"):
+        with pytest.raises(UserError, match="beam_size = 3: only a beam search has one"):
+            translator.translate("Oui.", search=search, beam_size=3)
+    ranking = replace(translator, decode=replace(translator.decode, mbr="chrf"))
+    with pytest.raises(UserError, match="chooses among several: raise beam_size and n_best"):
+        ranking.translate("Oui.", beam_size=1)
     with pytest.raises(UserError, match=r"decode\.length_penalty = 'high'"):
         translator.translate("Oui.", length_penalty="high")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="nowhere: no such"):

@@ -134,6 +134,7 @@ def test_text_without_spaces_is_cut_as_sacrebleu_cuts_its_language(monkeypatch, 
     assert sacrebleu_score(hypotheses, references, "de") == 0
     paired = paired_bootstrap(hypotheses, references, references, samples=9, seed=0, language="cn")
     assert (paired.bleu_a, paired.bleu_b) == pytest.approx((result.sacrebleu, 100))
+    assert metrics.bleu_tokenizer("jap") == metrics.bleu_tokenizer("ja")  # as opus-mt-en-jap says
     # Where MeCab is missing, characters are counted, and the signature says so.
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
     assert metrics.bleu_tokenizer.__wrapped__("ja") == "char"
