@@ -120,6 +120,13 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def translator(trained_run: Path) -> Any:
+    from translation.translator import Translator
+
+    return Translator.load(trained_run, device="cpu")
+
+
+@pytest.fixture(scope="session")
 def marian_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_marian_files(tmp_path_factory.mktemp("marian"))
 

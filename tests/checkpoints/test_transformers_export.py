@@ -341,8 +341,7 @@ def test_any_text_has_our_ids_and_any_ids_our_text(
 
 
 @pytest.fixture(scope="module")
-def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("untrained")
+def run(trained_run: Path, folder: Path) -> Path:
     return untrained_run(trained_run, folder, position=Sinusoidal(), tie_embeddings="all")
 
 

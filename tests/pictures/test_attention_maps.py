@@ -147,11 +147,6 @@ def test_grids_side_by_side_begin_level_with_rows_of_one_height_and_one_scale(
 # --------------------------------------------------------------------------------------- of a model
 
 
-@pytest.fixture(scope="module")
-def translator(trained_run: Path) -> Translator:
-    return Translator.load(trained_run, device="cpu")
-
-
 def tick_labels(figure: Figure) -> tuple[list[str], list[str]]:
     """(rows, columns) of the lower left map."""
     maps = panels(figure)

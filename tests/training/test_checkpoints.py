@@ -34,12 +34,10 @@ from utils.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+def config(folder: Path) -> Config:
     shown = "train.log_attention=true model.n_heads=1 evaluate.bleu_every_epochs=3 "
     shown += "evaluate.bleu_sentences=5"
-    return toy_config(
-        tmp_path_factory.mktemp("checkpoints"), "optim.accumulate=2 train.max_epochs=4", shown
-    )
+    return toy_config(folder, "optim.accumulate=2 train.max_epochs=4", shown)
 
 
 @pytest.fixture(scope="module")

@@ -33,11 +33,6 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def translator(trained_run: Path) -> Translator:
-    return Translator.load(trained_run, device="cpu")
-
-
-@pytest.fixture(scope="module")
 def tokenizers(marian_folder: Path) -> dict[str, BaseTokenizer]:
     from configs.schema import Phrasebook
 

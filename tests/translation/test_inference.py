@@ -259,9 +259,8 @@ def test_an_interrupt_leaves_complete_lines(
 
 
 def test_lines_are_read_as_they_are_translated_and_cut_into_pieces_once(
-    trained_run: Path, monkeypatch: pytest.MonkeyPatch
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    translator = Translator.load(trained_run, device="cpu")
     translator = replace(translator, decode=replace(translator.decode, max_len=3))
     encode = mock.Mock(side_effect=translator.encode)
     monkeypatch.setattr(Translator, "encode", encode)
@@ -398,9 +397,8 @@ def test_a_long_input_is_translated_with_one_warning(infer: Scripts, trained_run
 
 
 def test_long_sentences_make_smaller_batches_and_the_same_translations(
-    trained_run: Path, sentences: list[str]
+    translator: Translator, sentences: list[str]
 ) -> None:
-    translator = Translator.load(trained_run, device="cpu")
     decode = replace(translator.decode, batch_size=4, max_len=6)
     texts = [*sentences[:5], "Le chat dort. " * 150, *sentences[5:7], "Le chien dort. " * 160]
     sizes: list[int] = []
