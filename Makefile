@@ -14,13 +14,13 @@ help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*##/ { printf "%-14s%s\n", $$1, $$2 }' Makefile
 
 .venv/.runtime: requirements.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 ..."; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -r requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { echo "Python 3.11 to 3.14 is needed: make PYTHON=python3.14 ..."; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements.txt
 	touch $@
 
 .venv/.dev: requirements-dev.txt .venv/.runtime
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
 demo: .venv/.runtime ## train a small model on the embedded corpus, translate, score, draw (minutes on a laptop)
@@ -40,10 +40,10 @@ check: .venv/.dev ## run the fast tests of all but benchmarks and experiments: w
 lint: .venv/.dev ## ruff (format and check) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/python -m mypy
 
 tensorboard: .venv/.runtime ## show the logs of all runs at http://localhost:6006
-	$(BIN)/tensorboard --logdir runs
+	$(BIN)/python -m tensorboard.main --logdir runs
 
 clean: ## remove caches and the virtual environment; runs stay
 	rm -rf .venv data/cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -160,8 +160,7 @@ def block(
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    overrides, alone = args.overrides, args.one_a_line
-    change = config_change(args.config, args.search, overrides, best_alone=alone)
+    change = config_change(args.config, args.search, args.overrides, best_alone=args.one_a_line)
     require_runs(args)
     greedy, beam = args.search in ("greedy", "both"), args.search != "greedy"
     texts, given, where, typed = opened(args)

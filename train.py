@@ -158,7 +158,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.diff is not None:
         return show_differences(config, args.diff)
     if checkpoint is None and config.train.init_from is not None:
-        require_there(Path(config.train.init_from).expanduser())
+        require_there(Path(os.path.expanduser(config.train.init_from)))
     refuse_inherited(args, config)
     from training.processes import run_processes
 

@@ -1,5 +1,6 @@
 """Checkpoint averaging: the mean of the weights of several checkpoints of one model."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -135,4 +136,4 @@ def _home(path: Path, config: Config, step: int) -> Path:
 
 
 def _run(path: str | Path) -> Path:
-    return run_of(Path(path).expanduser()).path.resolve()
+    return run_of(Path(os.path.expanduser(path))).path.resolve()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -98,7 +99,7 @@ class FrEnTokenizer(BaseTokenizer):
         Raises UserError where it is not available (within seconds without network), where its files
         are for another direction than src_lang -> tgt_lang, or where tokens were added.
         """
-        folder = Path(name_or_path).expanduser()
+        folder = Path(os.path.expanduser(name_or_path))
         if not folder.is_dir():
             if not is_hub_name(name_or_path):
                 raise UserError(

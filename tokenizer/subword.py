@@ -101,6 +101,9 @@ class SubwordTokenizer(BaseTokenizer):
         self.src_vocab_size = self.tgt_vocab_size = backend.get_vocab_size()
         self._ids, self._pieces = _ByWord(self._encode), _ByWord(self._cut)
 
+    def __reduce__(self) -> Any:  # a copy of the backend lacks the setting that __init__ makes
+        return type(self), (self._backend,)
+
     @classmethod
     def train(cls, texts: Iterable[str], config: Subword) -> Self:
         """Train on the texts of both languages; they may give fewer pieces than config.vocab_size.

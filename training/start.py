@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import os
 import shutil
 import signal
 import sys
@@ -270,7 +271,7 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
         shared = load_saved(own.path)
         require_fit(shared, config, name=f"tokenizer.path = {own.path!r}")
         return Start(config, _new_run(config), f"; tokenizer of {own.path}", shared)
-    named = Path(config.train.init_from).expanduser()
+    named = Path(os.path.expanduser(config.train.init_from))
     checkpoint, parent = resolve_checkpoint(named, prefer="best")
     payload = read_checkpoint(checkpoint)
     before = checkpoint_config(payload)

@@ -115,7 +115,8 @@ class Processes:
         except (OSError, RuntimeError) as error:
             raise UserError(
                 f"--workers {self.n} cannot share the model ({one_line(error)}): give fewer, or "
-                "allow more open files (ulimit -n) or shared memory (docker run --shm-size)"
+                "allow more open files (ulimit -n) or shared memory (docker run --shm-size), or a "
+                "shorter TMPDIR"
             ) from error
 
     def _receive(self, connection: Connection) -> Any:

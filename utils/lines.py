@@ -44,7 +44,8 @@ def at_terminal() -> bool:
 
 def prompted(prompt: str) -> Iterator[str]:
     """The typed lines until Ctrl-D, without blank ones, with line editing and history."""
-    import readline  # noqa: F401  (gives `input` both)
+    with suppress(ImportError):  # some Pythons are built without it
+        import readline  # noqa: F401  (gives `input` both)
 
     while True:
         try:

@@ -1,5 +1,6 @@
 """Tokenizers: round trips, special ids, saving, and the trained ones' vocabularies."""
 
+import copy
 import itertools
 import json
 import os
@@ -83,6 +84,7 @@ def test_special_pieces_written_in_the_text_are_plain_text(any_tokenizer):
     for ids in (*t.encode_src_batch(texts), *t.encode_tgt_batch(texts)):
         assert len(ids) > 2
         assert not {t.pad_id, t.bos_id, t.eos_id} & set(ids[:-1])
+    assert copy.deepcopy(t).encode_src_batch(texts) == t.encode_src_batch(texts)
 
 
 def test_decoding_stops_at_the_first_eos_and_leaves_special_ids_out(any_tokenizer):
