@@ -17,7 +17,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="CHECKPOINT", help="the checkpoints to average")
     which = parser.add_mutually_exclusive_group()
-    best, last = "the run's K best by validation", "the run's last K regular ones"
+    best, last = "the run's K best by validation", "the run's last K by epochs, with its end"
     which.add_argument("--best", type=integer(2), metavar="K", help=best)
     which.add_argument("--last", type=integer(2), metavar="K", help=last)
     add_run_arguments(parser)

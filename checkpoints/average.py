@@ -15,7 +15,7 @@ from checkpoints.content import (
     write_checkpoint,
 )
 from checkpoints.resolve import run_of
-from checkpoints.run import REGULAR, Run
+from checkpoints.run import Run
 from configs.schema import Config, Marian, shapes_model
 from configs.serialize import diff
 from utils.errors import UserError
@@ -23,13 +23,13 @@ from utils.languages import may_be_one
 
 
 def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[Path]:
-    """The `best` checkpoints by validation, else the `last` regular ones, or a UserError."""
+    """The `best` checkpoints by validation, else the `last` of `Run.ends`, or a UserError."""
     if not run.checkpoints.is_dir():
         rule = "an exported or a Marian model has only weights, and no checkpoints to average"
         raise UserError(f"{run.path}: {rule}; name a run that was trained here")
     found, field = run.best_first(), "keep_best"
     if best is None:
-        found, field = run.files(REGULAR)[::-1], "keep_regular"
+        found, field = run.ends()[::-1], "keep_regular"
     wanted = best or last or 0
     if len(found) < wanted:
         remedy = "ask for fewer" if len(found) > 1 else "an average needs two; train longer"

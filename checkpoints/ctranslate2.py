@@ -148,8 +148,10 @@ def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: Model
         why = "its layers differ"
     elif type(scheme.attention("cross", 0)) is not AttentionPosition:
         why = "it acts in cross-attention"
-    elif type(position) is AttentionPosition:
+    elif type(position) is AttentionPosition and _adds(scheme.input(side), places, config.d_model):
         return
+    elif type(position) is AttentionPosition:
+        why = f"{type(scheme.input(side)).__name__} does more to embeddings than add to them"
     elif type(position) not in _EQUALS:
         why = f"{type(position).__name__} in the {kind} has no equal"
     elif type(scheme.input(side)) is not InputPosition:
@@ -164,6 +166,14 @@ def _require_equal(scheme: PositionScheme, kind: Kind, side: Side, config: Model
         f"model.position.kind = {config.position.kind!r} cannot be exported to CTranslate2: {why}. "
         f"Supported are {SUPPORTED}"
     )
+
+
+def _adds(position: InputPosition, places: Tensor, d_model: int) -> bool:
+    """Whether it adds the same to any embeddings."""
+    weight = next(position.parameters(), torch.empty(0))
+    x = torch.linspace(-2, 2, len(places) * d_model).view(1, -1, d_model).to(weight)
+    added = position(x, places.to(weight.device)) - x
+    return torch.allclose(added, position(0 * x, places.to(weight.device)), rtol=0, atol=0.02)
 
 
 def _is_plain(position: Rotary) -> bool:

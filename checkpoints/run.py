@@ -97,6 +97,12 @@ class Run:
         """The checkpoint to resume from, whole or not."""
         return next(reversed(self.by_age()), None)
 
+    def ends(self) -> list[Path]:
+        """The regular checkpoints, and the newest of all if it is within an epoch, by age."""
+        newest = self.newest()
+        within = [newest] if newest is not None and STEP.fullmatch(newest.name) else []
+        return [*self.files(REGULAR), *within]
+
 
 def _number(checkpoint: Path) -> int:
     """The epoch or step in the name of a checkpoint."""

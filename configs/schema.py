@@ -123,9 +123,9 @@ def shapes_model(key: str, *values: object) -> bool:
 
     The `form` of RoPE and xPos says how they are computed; KERPLE's says what is computed.
     """
-    computed = key.startswith("model.position.") and key.endswith(".form")
-    kernels = {"log", "power"} & set(values)
-    return key not in TRAINING_ONLY and (bool(kernels) or not computed)
+    form = key.startswith("model.position.") and key.endswith(".form")
+    computed = form and {*values} <= {"auto", "complex", "real"}
+    return key not in TRAINING_ONLY and not computed
 
 
 # --------------------------------------------------------------------------------------------- data

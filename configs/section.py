@@ -148,12 +148,14 @@ def item_hint(hint: Any) -> Any:
 def kinds(hint: Any) -> dict[str, Any]:
     """The section classes of an annotation by their `kind`, in its order; none for a value.
 
-    Raises ConfigError where two classes have the same kind.
+    Raises ConfigError where two classes have the same kind, or one of several has none.
     """
     found: dict[str, Any] = {}
     for cls in members(hint):
         if isinstance(cls, type) and issubclass(cls, Section):
             require_free(cls, found.setdefault(cls.kind, cls))
+    if "" in found and len(found) > 1:
+        raise ConfigError(f"class {found[''].__name__}: give it a kind")
     return found
 
 

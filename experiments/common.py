@@ -374,7 +374,10 @@ class Experiment(ABC):
 
     def run(self, runner: Runner) -> None:
         """Run the trials that are not done."""
-        runner.run([trial for trial in self.trials if not self.is_done(trial)])
+        missing = [trial for trial in self.trials if not self.is_done(trial)]
+        if known := len(self.trials) - len(missing):
+            say(f"measured by earlier code: {known} of {len(self.trials)} (in {self.store})")
+        runner.run(missing)
 
     def main(self) -> int:
         """Run the trials that are not done (none with --report_only), then write and print.

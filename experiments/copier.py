@@ -126,8 +126,6 @@ VARIANTS = PLAIN | WITH_SSMAX
 def fit_to_task(position: config.Position, task: Task) -> config.Position:
     """The scheme with its lengths set to those of the task, where it has any."""
     match position:
-        case config.Learnable() | config.Tupe():
-            return replace(position, max_positions=task.length)
         case config.Rope(scaling=config.DynamicNtkScaling() | config.YarnScaling() as scaling):
             return replace(position, scaling=replace(scaling, trained_length=task.length))
         case config.Combined(input=config.Learnable() as rows):
@@ -137,6 +135,8 @@ def fit_to_task(position: config.Position, task: Task) -> config.Position:
             return replace(position, spread=2 * longest, max_positions=longest)
         case config.Ssmax():
             return replace(position, scheme=cast(Any, fit_to_task(position.scheme, task)))
+        case _ if getattr(position, "max_positions", None) is not None:  # the rows of a table
+            return replace(cast(Any, position), max_positions=task.length)
     return position
 
 

@@ -34,7 +34,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from checkpoints.run import REGULAR, DamagedError, Run
+from checkpoints.run import DamagedError, Run
 from configs.load import read_config_json, write_config_json
 from configs.schema import OF_BLEU, Config
 from configs.serialize import leaves, to_dict
@@ -394,17 +394,17 @@ class Runner:
 
 
 def averaged(run: Run, last: int) -> Path:
-    """A checkpoint with the mean of the `last` regular ones' weights; the run if last is 0.
+    """A checkpoint with the mean weights of the `last` of `Run.ends`; the run if last is 0.
 
     If there are fewer, the mean is of those; if there is one, it is the run itself.
     """
     there = next(run.checkpoints.glob(f"averaged_checkpoint_last{last}_*.pt"), None)
-    regular = run.files(REGULAR)[-last:]
-    if there or not last or len(regular) < 2:
+    ends = run.ends()[-last:]
+    if there or not last or len(ends) < 2:
         return there or run.path
     from checkpoints.average import average_checkpoints, write_average  # imports torch
 
-    return write_average(run, average_checkpoints(regular), how=f"last{last}")
+    return write_average(run, average_checkpoints(ends), how=f"last{last}")
 
 
 def is_damaged(model: Path) -> bool:

@@ -235,13 +235,14 @@ class Scheme:
         the mean of cos(k w_i), as for any q = k with equally strong pairs; with the magnitudes of
         YaRN and xPos. Terms of the logits that depend on q and k count too; a bias does not.
         """
-        module, positions = self.attention(stack, self.turning(stack)), torch.arange(n)
+        module = copy.deepcopy(self.attention(stack, self.turning(stack))).double()
+        positions, nothing = torch.arange(n), torch.zeros(1, n, self.model.d_model).double()
         ones = torch.ones(1, self.model.n_heads, n, self.model.head_dim, dtype=torch.float64)
         q = module.rotate(ones, positions, "query")[:, :, -1:]
         k = module.rotate(ones, positions, "key")
         logits = q @ k.mT
         places = Places(positions[-1:], positions, causal=True)
-        term = module.logit_term(q, k, places, None)
+        term = module.logit_term(q, k, places, module.token_state(nothing))
         if term is not None:
             logits = logits + term / module.logit_scale(self.model.head_dim, places)
         return logits[0, 0, 0].flip(0).numpy() / self.model.head_dim

@@ -16,6 +16,7 @@ import torch
 from checkpoints import ctranslate2
 from checkpoints.run import Run
 from configs.schema import ModelConfig
+from models import positional_encodings
 from models.decoding.hypothesis import Hypothesis, Limits, length_penalty, never_generated
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
@@ -53,7 +54,8 @@ def export_once(
     package is not installed; or the run's folder cannot be written.
     """
     ctranslate2.require_ctranslate2()
-    converter = Path(ctranslate2.__file__).read_bytes()
+    schemes = sorted(Path(positional_encodings.__file__).parent.glob("*.py"))
+    converter = b"".join(path.read_bytes() for path in [Path(ctranslate2.__file__), *schemes])
     key = hashlib.sha256(checksum.encode() + converter).hexdigest()[:16]
     folder = run.path / "ctranslate2" / f"{checkpoint.stem}-{key}"
 

@@ -51,6 +51,15 @@ def test_the_last_k_are_averaged_weight_by_weight_in_float64(run: Run, averaged:
     assert payload["tokenizer"] == sources[-1]["tokenizer"]
 
 
+def test_the_end_within_an_epoch_is_one_of_the_last(folder: Path, averaged: Scripts) -> None:
+    run = run_here(
+        toy_config(folder, "train.keep_regular=3 train.max_steps=25 optim.accumulate=2")
+    ).run
+    averaged("--model_path", run.path, "--last", "2")
+    [path] = run.checkpoints.glob("averaged_*")
+    assert {entry["step"] for entry in content(path)["averaged"]} == {20, 25}
+
+
 def test_the_best_k_are_those_of_the_lowest_loss(run: Run, averaged: Scripts) -> None:
     averaged("--model_path", run.path, "--best", "2")
     losses = {path: float(path.stem.partition("=-")[2]) for path in run.files(BEST)}

@@ -13,6 +13,7 @@ import torch
 from made_runs import Scripts, best_of, scripted
 from safetensors.torch import load_file, save_file
 from tiny_models import POSITIONS, tiny_config
+from torch import Tensor
 from toy_runs import same
 
 import export as script
@@ -37,6 +38,7 @@ from models.build import build_model
 from models.decoding import beam
 from models.decoding.hypothesis import Limits, never_generated
 from models.decoding.stepwise import greedy_search
+from models.positional_encodings.base import InputPosition
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import load_tokenizer
@@ -311,6 +313,18 @@ def test_what_has_no_equal_is_refused_by_name(
         assert f"model.position.kind = {config.position.kind!r}" in said
         assert "Supported are none, sinusoidal, learnable, rope" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_more_than_add_is_refused(tokenizer: SubwordTokenizer, tmp_path: Path) -> None:
+    class Scaled(InputPosition):
+        def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+            return x * (1 + 0.2 * positions.cos()[:, None])
+
+    config = config_of(position=Sinusoidal())
+    model = build_model(config, tokenizer).eval()
+    model.scheme.target = Scaled()
+    with pytest.raises(UserError, match="Scaled does more to embeddings than add to them"):
+        convert(model, config, tokenizer, tmp_path, quantization="float32")
 
 
 def test_the_lists_of_schemes_leave_none_out() -> None:

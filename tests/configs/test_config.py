@@ -256,6 +256,21 @@ def test_kinds_are_those_of_a_union_in_its_order() -> None:
     schedules = "constant epoch_decay noam inverse_sqrt cosine plateau"
     assert " ".join(kinds(schema.Schedule)) == schedules
 
+    class Nameless(positions.PositionSection):
+        """A scheme whose kind was forgotten."""
+
+    refused(lambda: kinds(Position | Nameless), "class Nameless: give it a kind")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [(("auto", "complex"), False), (("log", "power"), True), (("linear", "square"), True)],
+)
+def test_a_form_matters_unless_it_says_how_a_scheme_is_computed(
+    values: tuple[str, str], expected: bool
+) -> None:
+    assert schema.shapes_model("model.position.form", *values) == expected
+
 
 @pytest.mark.parametrize(("name", "owner"), [("alibi", "Alibi"), ("rope_half", "Rope")])
 def test_a_scheme_of_ones_own_takes_no_name_from_another(
