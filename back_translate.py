@@ -188,7 +188,7 @@ def main(argv: list[str] | None = None) -> None:
     from utils.progress import progress_bar
 
     data, greedy = loaded.config.data, args.search == "greedy"
-    for member in loaded.members:
+    for member in loaded.members[::-1]:  # the names are the first's
         langs = languages(member.config.data, member.checkpoint, reverse=args.reverse)
     searcher = replace(translator.searcher, language=langs[1])  # by which MBR splits words
     translator = replace(translator, searcher=searcher)
@@ -240,7 +240,10 @@ def main(argv: list[str] | None = None) -> None:
         write_text(file, json.dumps(record | more, indent=2, ensure_ascii=False) + "\n")
 
     write_record(replaced=checksums(paths))  # from here on, what a kill leaves has a record
-    with writer(paths[0]) as write_real, writer(paths[1]) as write_synthetic:
+    with (  # translations stay in `part` until both are whole
+        writer(paths[0], keep=False) as write_real,
+        writer(paths[1], keep=False) as write_synthetic,
+    ):
         write_real(sides[0])
         write_synthetic(sides[1])
     write_record()

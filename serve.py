@@ -42,8 +42,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     args = parser.parse_args(argv)
     if not 0 <= args.port < 2**16:
         raise UserError(f"--port {args.port}: give a number from 0 to 65535")
+    host = r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?"
     for origin in args.cors:  # compared with what browsers send, letter by letter
-        if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d+)?", origin):
+        if not re.fullmatch(rf"\*|[a-z][a-z0-9+.-]*://{host}", origin):
             remedy = "scheme and host in small ASCII letters, such as https://example.org"
             raise UserError(f"--cors {origin}: only {remedy}")
         if re.fullmatch(r"http://.*:80|https://.*:443", origin):

@@ -120,7 +120,7 @@ def main(argv: list[str] | None = None) -> None:
         """Another run on the same text with the same search; its lengths stay its own."""
         ours = config.data
         require_same_languages(ours, other.data, path)
-        names = "corpus", "src_lang", "tgt_lang", "eval_long", "cache_dir"
+        names = "corpus", "clean", "src_lang", "tgt_lang", "eval_long", "cache_dir"
         data = replace(other.data, **{name: getattr(ours, name) for name in names})
         return replace(other, data=data, evaluate=config.evaluate, decode=config.decode)
 

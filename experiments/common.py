@@ -376,7 +376,7 @@ class Experiment(ABC):
         """Run the trials that are not done."""
         missing = [trial for trial in self.trials if not self.is_done(trial)]
         if known := len(self.trials) - len(missing):
-            say(f"measured by earlier code: {known} of {len(self.trials)} (in {self.store})")
+            say(f"measured before, not again: {known} of {len(self.trials)} (in {self.store})")
         runner.run(missing)
 
     def main(self) -> int:

@@ -10,7 +10,8 @@ Each round trains from scratch. The effect of a learning rate depends on the bud
 a short schedule reaches another result than the first tokens of a long one, and a prolonged short
 run another than a long one. For the same reason, settings in updates are given for the last round
 and shrink with the budget: the warm-up, the memory of a moving average of the weights, and the
-number of checkpoints, one an epoch, that are averaged. A schedule in epochs stays as it is.
+number of checkpoints that are averaged, one an epoch and the end. A schedule in epochs stays as it
+is.
 
 Recipes may differ in their tokenizers, so the loss is not compared by token: it is the negative
 log-likelihood of the validation references in nats a character. It counts one segmentation of each

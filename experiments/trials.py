@@ -104,7 +104,7 @@ class Trial:
     tests: tuple[str, ...]  # the corpus's test splits; none: they are not read
     splits: tuple[str, ...]  # these, and others that are scored as well
     search: str = "beam"
-    average: int = 0  # score the mean of so many last regular checkpoints; 0: the best one
+    average: int = 0  # score the mean of so many of the last checkpoints; 0: the best one
     weights_of: str = ""  # training_digest of another trial, if this one is not trained itself
 
     @property
@@ -399,9 +399,10 @@ def averaged(run: Run, last: int) -> Path:
     If there are fewer, the mean is of those; if there is one, it is the run itself.
     """
     there = next(run.checkpoints.glob(f"averaged_checkpoint_last{last}_*.pt"), None)
-    ends = run.ends()[-last:]
-    if there or not last or len(ends) < 2:
+    if there or not last:
         return there or run.path
+    if len(ends := run.ends()[-last:]) < 2:
+        return run.path
     from checkpoints.average import average_checkpoints, write_average  # imports torch
 
     return write_average(run, average_checkpoints(ends), how=f"last{last}")

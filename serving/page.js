@@ -145,7 +145,7 @@ function linked({ src, tgt, pairs }) {
     made.setAttribute("role", "note");
     made.setAttribute("aria-label", others.length ? `${word}: ${others.join(" ")}` : `${word}: no word`);
     made.partners = partners.map((j) => [1 - side, j]);
-    for (const event of ["pointerenter", "focus", "pointerleave", "blur"]) {
+    for (const event of ["mouseenter", "focus", "mouseleave", "blur"]) {
       made.addEventListener(event, light);
     }
     return made;

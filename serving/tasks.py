@@ -88,7 +88,7 @@ class Served:
         decode = self.translator.decode
         n_best = task.n_best if task.search == "sample" else min(task.n_best, decode.beam_size)
         if decode.mbr:  # equal texts are made one
-            n_best = decode.n_best
+            n_best = max(n_best, decode.n_best)
         texts, prefixes = map(list, zip(*items))
         found = self.translator.translate(texts, search=task.search, n_best=n_best, prefix=prefixes)
         answers = []

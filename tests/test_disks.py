@@ -22,7 +22,7 @@ SCORED = "--limit 2 --device cpu --set evaluate.bootstrap_samples=2"
 LINES = "--src_file DISK/text --search greedy --device cpu"
 SCRIPTS = (
     f"test {SCORED} --set decode.n_best=1 --set decode.beam_size=1",
-    f"tune {SCORED} --beam 1 --length_penalty 0.6 --markdown DISK/made/table.md",
+    "tune --limit 2 --device cpu --beam 1 --length_penalty 0.6 --markdown DISK/made/table.md",
     f"inference {LINES} --output DISK/made/lines",
     f"back_translate {LINES} --output DISK/made/lines",
     "rerank --nbest_file DISK/nbest --device cpu --output DISK/made/lines",

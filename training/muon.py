@@ -111,7 +111,7 @@ class Muon(Optimizer):
         for shape, pairs in alike.items():
             ones, directions = zip(*pairs)
             steps = orthogonalise(torch.stack(directions), self._dtype)
-            steps = steps.to(ones[0].dtype, memory_format=torch.contiguous_format)  # for foreach
+            steps = steps.to(ones[0].dtype).contiguous()  # for foreach
             if group["weight_decay"]:
                 torch._foreach_mul_(ones, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(ones, steps.unbind(), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)

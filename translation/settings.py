@@ -53,6 +53,8 @@ def config_change(
             allowed += ", decode.*" if allowed else "decode.*"
             idle = key.startswith(("data.", "evaluate.")) and not key.startswith(TRAINED)
             why = "is of no use" if idle else "was fixed by training"
+            if key in IDLE and key.startswith(settable):
+                raise UserError(f"--set {text}: {key} is of training alone: leave it out")
             raise UserError(f"--set {text}: {key} {why}; only {allowed} can be set here")
     if search == "greedy" and changes.get("decode.mbr", "none").lower() not in ("none", "null"):
         raise UserError("decode.mbr: greedy search finds one translation; use another search")
@@ -80,6 +82,8 @@ def config_change(
 
     def change(trained: Config) -> Config:
         config, texts = trained, list(overrides)
+        if "data.max_len" in changes:  # which a budget of tokens would bound
+            texts.insert(0, "data.batch_by=sentences")
         if given is not None:
             wanted = given
             if given.train.init_from is not None:  # the parent brought these

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
+import numpy as np
 import torch
 
 from configs.schema import DecodeConfig, Sampling, Search
@@ -226,7 +227,11 @@ class Translator:
         self, search: str | Search | None, **given: float | None
     ) -> tuple[DecodeConfig, bool]:
         """`decode` with what is given, and whether greedy search is asked for."""
-        changes: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
+        changes: dict[str, Any] = {
+            k: value.item() if isinstance(value, np.generic) else value
+            for k, value in given.items()
+            if value is not None
+        }
         if isinstance(search, str):
             known = "greedy", *kinds(Search)
             if search not in known:
@@ -245,7 +250,7 @@ class Translator:
         if decode.mbr is not None and search != "greedy":
             few = self.decode.n_best if samples else min(self.decode.n_best, decode.beam_size)
             decode = replace(decode, n_best=max(decode.n_best, few))
-            if decode.n_best == 1:
+            if decode.n_best == 1 < self.decode.n_best:
                 raise UserError("decode.mbr chooses among several: raise beam_size and n_best")
         return decode, search == "greedy"
 

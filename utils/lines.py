@@ -118,14 +118,14 @@ def output_path(path: Path, *, never: Sequence[Path | None] = ()) -> Path:
 
 @contextmanager
 def writer(
-    path: Path | None, *, never: Sequence[Path | None] = ()
+    path: Path | None, *, never: Sequence[Path | None] = (), keep: bool = True
 ) -> Iterator[Callable[[list[str]], None]]:
     r"""A function that writes lines as UTF-8 and "\n", and flushes them; to standard output where
     path is None or /dev/stdout.
 
-    A file is written aside and renamed when the block ends; after an error of the block, what was
-    written is kept as NAME.partial. Pipes and devices are written directly. Raises UserError if
-    that fails, and as `output_path` does.
+    A file is written aside and renamed when the block ends; after an error, what was written is
+    kept as NAME.partial, if it is to `keep`. Pipes and devices are written directly. Raises
+    UserError if that fails, and as `output_path` does.
     """
     file = None  # to `print`: standard output
     n_written = 0
@@ -145,6 +145,7 @@ def writer(
         return
     zipped, path = path.suffix == ".gz", output_path(path, never=never)
     special = path.exists() and not path.is_file()
+    partial = path.parent / f"{path.name}.partial"
     with nullcontext(path) if special else atomic_path(path) as to:
         with write_errors(path):
             opened = gzip.open if zipped else open
@@ -152,18 +153,21 @@ def writer(
         try:
             yield write
         except BaseException as error:
-            with write_errors(path):
-                file.close()  # a failed write fails here again
-                if n_written and not special:
-                    os.replace(to, partial := path.with_name(f"{path.name}.partial"))
-                    kept = f"the first {n_written:,} lines are in {partial}"
-                    if isinstance(error, UserError):
-                        error.args = (f"{error}; {kept}",)
-                    else:
-                        print(kept, file=sys.stderr)
+            with suppress(OSError):  # a failed write fails here again
+                file.close()
+            if keep and n_written and not special:
+                with write_errors(path):
+                    os.replace(to, partial)
+                kept = f"the first {n_written:,} lines are in {partial}"
+                if isinstance(error, UserError):
+                    error.args = (f"{error}; {kept}",)
+                else:
+                    print(kept, file=sys.stderr)
             raise
         with write_errors(path):
             file.close()
+            if keep and not special:
+                partial.unlink(missing_ok=True)  # of an earlier call
 
 
 def as_line(text: str) -> str:

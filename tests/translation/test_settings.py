@@ -37,6 +37,11 @@ def test_as_many_are_asked_for_as_are_used(
         assert (changed.n_best, changed.search) == (n_best, search)
 
 
+def test_longer_text_may_be_scored_than_a_batch_of_training_held() -> None:
+    change = config_change(None, None, ["data.max_len=5000"], settable=("data.", "decode."))
+    assert change(Config()).data.max_len == 5000
+
+
 def test_what_would_be_of_no_use_is_refused() -> None:
     with pytest.raises(UserError, match="greedy search finds one"):
         config_change(None, "greedy", ["decode.mbr=chrf"])

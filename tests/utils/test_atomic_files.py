@@ -66,6 +66,9 @@ def test_a_writer_answers_for_its_own_file_alone_and_keeps_what_was_written(
     [kept] = tmp_path.iterdir()
     assert (kept.name, gzip.decompress(kept.read_bytes())) == ("out.gz.partial", "a\né\n".encode())
     assert capsys.readouterr().err == f"the first 2 lines are in {kept}\n"
+    with writer(tmp_path / "out.gz") as write:
+        write(["a"])
+    assert [path.name for path in tmp_path.iterdir()] == ["out.gz"]
     full = Path("/dev/full")
     with pytest.raises(UserError, match=f"cannot write {full}: No space"), writer(full) as write:
         write(["a"])
