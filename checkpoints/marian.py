@@ -21,7 +21,7 @@ from torch import Tensor
 from checkpoints.content import CONFIG, TOKENIZER, write_safetensors
 from checkpoints.ctranslate2 import NEVER
 from checkpoints.run import WEIGHTS
-from checkpoints.transformers_weights import EMBEDDINGS, SHARED, to_ours, to_theirs
+from checkpoints.transformers_weights import BIAS, EMBEDDINGS, SHARED, to_ours, to_theirs
 from configs import schema
 from configs.schema import Config, DataConfig, DecodeConfig, ModelConfig, ParallelFiles
 from configs.serialize import from_dict
@@ -113,7 +113,9 @@ def marian_run(folder: Path, source: str) -> Path:
     if ZERO_START in raw:
         raise UserError(f"{folder}: written with --zero_start, for other programs: name the run")
     if OURS in raw:
-        tokenizer = load_tokenizer(folder / TOKENIZER)
+        # Where transformers saved it again, the tokenizer's folder is missing.
+        again = not (folder / TOKENIZER).is_dir() and (folder / REQUIRED_FILES[-1]).is_file()
+        tokenizer = FrEnTokenizer(folder) if again else load_tokenizer(folder / TOKENIZER)
         try:
             config = from_dict(raw[OURS])
         except ConfigError as error:
@@ -338,7 +340,9 @@ def _check_ties(
     """Check that weights which config.json ties are equal, and those that it leaves out are 0."""
     for name, tensor in weights.items():
         if name in expected and not torch.equal(tensor, expected[name]):
-            raise UserError(
-                f"{_weights_file(folder)}: {name} is not what config.json says: see "
-                "tie_word_embeddings and share_encoder_decoder_embeddings"
-            )
+            why = "is not what config.json says: see tie_word_embeddings and "
+            why += "share_encoder_decoder_embeddings"
+            if name == BIAS or name.endswith(".bias"):
+                why = "is not 0, and the exported model had none: train without it, or export a "
+                why += "model with model.bias and model.output_bias"
+            raise UserError(f"{_weights_file(folder)}: {name} {why}")

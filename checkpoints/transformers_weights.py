@@ -47,9 +47,14 @@ _NORMS = {
 }
 # Each with the names that theirs may have, since tied weights are given once.
 _TABLES = {
-    "src_embedding.weight": ("model.encoder.embed_tokens.weight", SHARED),
-    "tgt_embedding.weight": ("model.decoder.embed_tokens.weight", SHARED),
-    "output.weight": ("lm_head.weight", "model.decoder.embed_tokens.weight", SHARED),
+    "src_embedding.weight": (EMBEDDINGS[0], SHARED),
+    "tgt_embedding.weight": (EMBEDDINGS[1], SHARED),
+    "output.weight": ("lm_head.weight", EMBEDDINGS[1], SHARED),
+}
+_TIED: dict[str, dict[str, tuple[str, ...]]] = {
+    "none": {},
+    "target": {"tgt_embedding.weight": ("lm_head.weight",)},
+    "all": dict.fromkeys(_TABLES, ("lm_head.weight", *EMBEDDINGS)),
 }
 
 
@@ -60,8 +65,9 @@ def to_ours(theirs: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tens
     """
     place = _order(config).argsort()
     state = {}
+    tied = _TIED[config.tie_embeddings]
     for ours, names in _TABLES.items():
-        there = [name for name in names if name in theirs] or [names[0]]
+        there = [each for each in (*names, *tied.get(ours, ())) if each in theirs] or [names[0]]
         state[ours] = theirs[there[0]][:, place]
     if config.output_bias:
         n_tokens = len(state["output.weight"])

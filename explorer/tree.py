@@ -70,7 +70,8 @@ class BeamTree:
         finished = {slot for slot, total in zip(ended_origin, ended) if total > -torch.inf}
         over = bool(settled[0])
         goes_on = "overtaken" if over else "cut_off" if length >= self.longest else "lives"
-        fates = dict.fromkeys(slot_of, goes_on) | {(slot, eos): "ended" for slot in finished}
+        # Of equals those that ended come first: they were among the first K.
+        fates = {(slot, eos): "ended" for slot in finished} | dict.fromkeys(slot_of, goes_on)
 
         rows = list(self._slots)
         sums = [[self.nodes[node]["sum"]] for node in self._slots.values()]

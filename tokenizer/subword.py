@@ -201,7 +201,7 @@ class SubwordTokenizer(BaseTokenizer):
         return [str(self._backend.id_to_token(i)) for i in ids]
 
     def files(self) -> Mapping[str, bytes]:
-        """The Hugging Face format: transformers' AutoTokenizer reads the folder, with these ids."""
+        """The Hugging Face format: AutoTokenizer reads it, with these ids for normalised spaces."""
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "pad_token": PAD,

@@ -28,7 +28,7 @@ def least_risk_first(
     mass: dict[str, float] = defaultdict(float)  # equal texts are compared once
     for text, value in zip(texts, raw):
         mass[text] += value / sum(raw)
-    alike = _bleu(language) if decode.mbr == "bleu" else _chrf(mass)
+    alike = _bleu(mass, language) if decode.mbr == "bleu" else _chrf(mass)
     utility = {
         text: math.fsum(p * alike(text, other) for other, p in mass.items()) for text in mass
     }
@@ -36,15 +36,28 @@ def least_risk_first(
     return sorted(scored, key=lambda h: (not (h.finished or drawn), -h.score))
 
 
-def _bleu(language: str) -> Callable[[str, str], float]:
+def _bleu(texts: Iterable[str], language: str) -> Callable[[str, str], float]:
+    """As BLEU().sentence_score, which would count the n-grams of a text once for each pair."""
     from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.helpers import extract_all_word_ngrams
 
     metric: Any = BLEU(effective_order=True, force=True, tokenize=bleu_tokenizer(language))
-    return lambda text, other: metric.sentence_score(text, [other]).score
+    n_max = metric.max_ngram_order
+    grams = {t: extract_all_word_ngrams(metric._preprocess_segment(t), 1, n_max) for t in texts}
+
+    def score(text: str, other: str) -> float:
+        (ours, n_ours), (theirs, n_theirs) = grams[text], grams[other]
+        correct, total = [0] * n_max, [0] * n_max
+        for gram, count in ours.items():
+            total[len(gram) - 1] += count
+            correct[len(gram) - 1] += min(count, theirs.get(gram, 0))
+        return metric._compute_score_from_stats([n_ours, n_theirs, *correct, *total]).score
+
+    return score
 
 
 def _chrf(texts: Iterable[str]) -> Callable[[str, str], float]:
-    """As CHRF().sentence_score, which would count the n-grams of a text once for each pair."""
+    """As CHRF().sentence_score; see `_bleu`."""
     from sacrebleu.metrics import CHRF
     from sacrebleu.metrics.helpers import extract_all_char_ngrams
 

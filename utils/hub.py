@@ -45,13 +45,21 @@ def fetch(
         place: repo_type and revision, if not the hub's defaults.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import RepositoryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
-    def snapshot(there: Sequence[str] | None) -> Path:
-        """there: the names of the hub's files; None looks into the cache alone."""
+    def snapshot(there: Sequence[str] | None, *, whole: bool = True) -> Path:
+        """there: the names of the hub's files; None looks into the cache alone.
+
+        whole: nothing that the hub is known to have is missing, be it optional.
+        """
         chosen = [_first_there(pattern, there) for pattern in required]
         wanted: dict[str, Any] = {"allow_patterns": [*chosen, *optional], **place}
-        folder = Path(snapshot_download(repo, local_files_only=there is None, **wanted))
+        try:
+            folder = Path(snapshot_download(repo, local_files_only=there is None, **wanted))
+        except LocalEntryNotFoundError as error:
+            if whole or not hasattr(error, "snapshot_path"):
+                raise
+            folder = Path(error.snapshot_path)
         lacking = [r for r in required if not any(any(folder.glob(p)) for p in r.split("|"))]
         if lacking:
             raise FileNotFoundError(f"{repo} lacks {', '.join(lacking)}")
@@ -67,6 +75,8 @@ def fetch(
         info = _within(ANSWER_S, lambda: HfApi().repo_info(repo, timeout=ANSWER_S, **place))
         return snapshot([file.rfilename for file in info.siblings or ()])
     except Exception as error:  # the hub's client raises many kinds; they all mean the same
+        with contextlib.suppress(Exception):
+            return snapshot(None, whole=False)
         reason = one_line(error)
         if isinstance(error, RepositoryNotFoundError):  # without the end of the client's text
             reason = f"the hub has no {repo} for you: check the name, or ask for access there and "

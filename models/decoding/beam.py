@@ -177,8 +177,7 @@ def beam_search(
 
     beam = [Group(batch, size, longest, eos_id, device) for _ in range(groups)]
     last_wanted = min(n_best, size) - 1
-    lengths = torch.arange(longest + 1, dtype=torch.float64)
-    penalties = length_penalty(lengths, limits.alpha).tolist()
+    penalties = length_penalty(torch.arange(longest + 1.0).double(), limits.alpha).tolist()
     penalty_at_limit = length_penalty(max_lengths.double(), limits.alpha)
     found: list[list[Hypothesis]] = [[] for _ in range(batch)]
     alive = list(range(batch))  # the sentence behind each row of the state and of the groups
@@ -224,7 +223,8 @@ def beam_search(
                 found[alive[row]] = _best_of(chain(*of_row))[:n_best]
         if not going:
             break
-        state.reorder(_together(origin))
+        if size > 1:  # else each hypothesis is its own origin
+            state.reorder(_together(origin))
         if len(going) < len(alive):
             rows = torch.tensor(going, device=device)
             state.select(rows)

@@ -266,6 +266,10 @@ def test_a_name_on_the_hub_is_fetched_once(
     assert loaded.config.tokenizer == Marian(name_or_path="some/model")
     for name, tensor in load_run("some/model").model.state_dict().items():
         assert torch.equal(tensor, expected[name])
+    # What is optional may be missing, where the hub cannot be asked for it.
+    [optional] = tmp_path.rglob("generation_config.json")
+    optional.unlink()
+    assert load_run("some/model").config.decode.beam_size == 1
     words = "other/model: no such checkpoint or run folder; the model other/model is not in the hub"
     with pytest.raises(UserError, match=f"^{words}.*give a local folder with its files") as caught:
         load_run("other/model")

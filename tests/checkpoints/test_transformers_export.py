@@ -199,6 +199,8 @@ def test_tied_weights_may_be_given_once_and_the_bias_not_at_all() -> None:
     back = to_ours(weights, config)
     assert torch.equal(back["output.weight"], ours.output.weight)
     assert torch.equal(back["output.bias"], torch.zeros(VOCAB, dtype=torch.float64))
+    weights["lm_head.weight"] = weights.pop("model.shared.weight")
+    assert torch.equal(to_ours(weights, config)["src_embedding.weight"], ours.output.weight)
     del weights["model.encoder.layers.1.fc2.bias"]
     with pytest.raises(KeyError, match=r"layers\.1\.fc2\.bias"):
         to_ours(weights, config)
@@ -230,6 +232,9 @@ def test_a_marian_model_comes_out_as_it_went_in(
     batch = tokenizer(french_sentences(20), return_tensors="pt", padding=True)
     how = {"num_beams": 1, "forced_eos_token_id": None}
     assert torch.equal(before.generate(**batch, **how), after.generate(**batch, **how))
+    for each in (after, tokenizer):
+        each.save_pretrained(tmp_path / "again")
+    assert same(load_run(tmp_path / "again").model.state_dict(), loaded.model.state_dict())
 
 
 def test_positions_reach_as_far_as_sentences_may(export_case: Callable[..., Exported]) -> None:
