@@ -17,7 +17,7 @@ from training.faults import BadUpdate, refuse
 from training.graphs import GraphedPasses
 from training.objectives import build_objective
 from training.prepare import Learner
-from utils.machine import autocast
+from utils.machine import autocast, seed_all
 
 REHEARSAL = "rehearsal"  # an event: the largest batches are tried
 LEAST_SCALE = 1e-4  # of a loss in float16: from there down overflowing gradients are bad numbers
@@ -92,7 +92,7 @@ def create_trainer(
     def update(engine: Engine, group: list[Batch]) -> dict[str, float]:
         if not learner.model.training:  # model.train() goes through all modules
             model.train()
-        torch.manual_seed(step_seed(seed, engine.state.iteration, rank))
+        seed_all(step_seed(seed, engine.state.iteration, rank), device)
         n_tokens = group[0].n_group
         if n_tokens is None:
             n_tokens = int(idist.all_reduce(sum(batch.n_tokens for batch in group)))

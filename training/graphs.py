@@ -67,7 +67,8 @@ class GraphedPasses:
                 logger.warning(said, len(self.captured))
             else:
                 self.captured[shape] = captured
-        self.seen.add(shape)
+        if not self.full:
+            self.seen.add(shape)
         if shape not in self.captured:
             return self.compute(batch, self.factor)
         graph, place, sums = self.captured[shape]

@@ -87,7 +87,7 @@ class StopSignals:
             self.received, self._received_at = number, now
             if idist.get_rank() == 0:
                 name = signal.Signals(number).name
-                said = f"\n{name}: saving after this update (again: stop at once)\n"
+                said = f"\n{name}: saving after this update or validation (again: stop at once)\n"
                 with contextlib.suppress(OSError):  # Ctrl-C ends `| tee` too
                     os.write(2, said.encode())  # not print: the signal may interrupt one
         elif now - self._received_at > 1:

@@ -28,7 +28,7 @@ from training.handlers import ProgressBar, StopSignals, attach_log, attach_progr
 from training.log import RunLog
 from training.prepare import build_learner, check_lengths, end_workers, prepare_data
 from training.processes import process_device, require_alike
-from training.saving import Checkpoints, checkpoint_parts, is_due, score
+from training.saving import Checkpoints, checkpoint_parts, score
 from training.schedules import PlateauLR, warn_of_warm_up
 from training.start import Progress, count_steps, open_run, require_one_command, require_steps_left
 from training.validation import Validation
@@ -186,8 +186,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             )
         attach_log(trainer, log, progress_bar, progress, every=config.train.log_every)
         every, last = config.evaluate.every_epochs, config.train.max_epochs
-        validated = Events.EPOCH_COMPLETED(event_filter=lambda _, epoch: is_due(epoch, every, last))
-        trainer.add_event_handler(validated, validate)
+        trainer.add_event_handler(Events.EPOCH_COMPLETED(every=every), validate)
         checkpoints.attach()
         stop = stack.enter_context(StopSignals())
         stop.attach(trainer, total_steps=total_steps)
@@ -203,8 +202,8 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         else:
             trainer.run(data.loader, max_epochs=last)
         if is_over() and validation.step != progress.step:
-            # train.max_steps came between two validations. The checkpoint to resume from with a
-            # higher limit is saved already, without this validation.
+            # The end came between two validations. The checkpoint to resume from with a higher
+            # limit is saved already, without this validation.
             validate(trainer, over=True)
     signal = None if is_over() else stop.stopped
     return Result(

@@ -151,6 +151,13 @@ def give_back_memory() -> None:
         trim(0)
 
 
+def seed_all(seed: int, device: torch.device) -> None:
+    """As torch.manual_seed, which formats Python's stack for each kind of device not in use."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
 def computes_bf16(device: torch.device) -> bool:
     """Whether the hardware computes in bfloat16, and does not emulate it hundreds of times slower.
 

@@ -460,6 +460,18 @@ def test_the_patience_that_waits_for_bleu_goes_on(folder: Path, tmp_path: Path) 
     assert content(third)["early_stopping"]["best_score"] == result.best_bleu == 6
 
 
+def test_an_end_between_two_validations_counts_for_nothing_in_a_longer_run(folder: Path) -> None:
+    waiting = "optim.schedule=plateau optim.schedule.lr=0.4 optim.schedule.patience=1"
+    waiting += " optim.schedule.warmup_steps=1 data.batch_size=400"
+    config = toy_config(folder, waiting, "evaluate.every_epochs=2 train.patience=9")
+    long, short = (apply_overrides(config, [f"train.max_epochs={n}"]) for n in (5, 3))
+    whole, cut = run_here(long).run, run_here(short).run
+    assert list(log_of(cut, "validation")) == [14, 21]
+    run_here(long, resume=cut.path)
+    assert log_of(cut) == log_of(whole)
+    assert_same(whole, cut, "regular_checkpoint_5.pt")
+
+
 @pytest.mark.parametrize("by", ["evaluate.choose_by=loss", BY_BLEU])
 def test_patience_that_is_set_later_knows_the_best(folder: Path, by: str) -> None:
     schedule = "optim.schedule=epoch_decay optim.schedule.warmup_epochs=0 optim.schedule.decay=50"

@@ -50,7 +50,7 @@ from training.handlers import ProgressBar
 from training.objectives import cross_entropy
 from translation.evaluator import TokenMetrics, create_evaluator
 from utils.errors import UserError
-from utils.machine import resolve_device, resolve_precision, torch_to_itself
+from utils.machine import resolve_device, resolve_precision, seed_all, torch_to_itself
 
 # --------------------------------------------------------------------------------------- one update
 
@@ -249,8 +249,9 @@ def test_a_run_draws_by_its_seed_and_logs_the_figures_of_an_update_by_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = {}
-    seeded = mock.Mock(side_effect=torch.manual_seed)
-    monkeypatch.setattr(torch, "manual_seed", seeded)
+    weights, dropouts = mock.Mock(side_effect=torch.manual_seed), mock.Mock(side_effect=seed_all)
+    monkeypatch.setattr(torch, "manual_seed", weights)
+    monkeypatch.setattr("training.engine.seed_all", dropouts)
 
     def hook(trainer: Engine, learner: Any) -> None:
         @trainer.on(Events.ITERATION_COMPLETED)
@@ -260,8 +261,11 @@ def test_a_run_draws_by_its_seed_and_logs_the_figures_of_an_update_by_token(
 
     config = toy_config(tmp_path, "train.max_steps=3 train.log_every=2 train.seed=5")
     log = log_of(run_here(config, hook=hook).run)
-    weights, *dropouts = (call.args[0] for call in seeded.call_args_list)
-    assert (weights, dropouts) == (5, [step_seed(5, step, 0) for step in (1, 2, 3)])
+    drawn = [call.args[0] for call in dropouts.call_args_list]
+    assert (weights.call_args_list, drawn) == (
+        [mock.call(5)],
+        [step_seed(5, n, 0) for n in (1, 2, 3)],
+    )
     assert list(log) == [1, 2]
     for step, logged in log.items():
         out = outputs[step]
