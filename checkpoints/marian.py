@@ -115,7 +115,7 @@ def marian_run(folder: Path, source: str) -> Path:
     if OURS in raw:
         # Where transformers saved it again, the tokenizer's folder is missing.
         again = not (folder / TOKENIZER).is_dir() and (folder / REQUIRED_FILES[-1]).is_file()
-        tokenizer = FrEnTokenizer(folder) if again else load_tokenizer(folder / TOKENIZER)
+        tokenizer = FrEnTokenizer.plain(folder) if again else load_tokenizer(folder / TOKENIZER)
         try:
             config = from_dict(raw[OURS])
         except ConfigError as error:
@@ -125,8 +125,7 @@ def marian_run(folder: Path, source: str) -> Path:
         for key, (needed, absent) in NEEDED.items():
             if (value := raw.get(key, absent)) != needed:
                 _refuse(folder, key, value, f"only {needed!r} is known here")
-        tokenizer = FrEnTokenizer(folder)
-        tokenizer.require_none_added(str(folder))
+        tokenizer = FrEnTokenizer.plain(folder)
         path = folder / GENERATION
         generation = ChainMap(_read_json(path) if path.is_file() else {}, dict(raw))
         config = _config(raw, generation, tokenizer, folder, name, source)

@@ -113,6 +113,13 @@ class FrEnTokenizer(BaseTokenizer):
         tokenizer.require_direction(src_lang, tgt_lang, name=name)
         return tokenizer
 
+    @classmethod
+    def plain(cls, folder: Path) -> "FrEnTokenizer":
+        """That of a folder. Raises as `require_none_added` does."""
+        tokenizer = cls(folder)
+        tokenizer.require_none_added(str(folder))
+        return tokenizer
+
     def require_none_added(self, name: str) -> None:
         """Raises UserError for tokens beside SentencePiece's, which would be text here."""
         if self._added:

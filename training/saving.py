@@ -134,6 +134,7 @@ class Checkpoints:
         before: Callable[[], None],
     ) -> None:
         train, choose_by = config.train, config.evaluate.choose_by
+        self._every = config.evaluate.every_epochs
         self.run, self.trainer, self.config = run, trainer, train
         self._saver = AtomicSaver(run.checkpoints, before)
         self._last_step: int | None = None  # of the last regular or step checkpoint
@@ -214,7 +215,8 @@ class Checkpoints:
                 number = int(match[1])
                 score = float(match["score"]) if pattern is BEST else number
                 # Of the end by a limit that has been raised, where no validation was due.
-                of_an_end = pattern is BEST and number == bound and score > best and not over
+                uncounted = score > best or (number % self._every != 0 and score != best)
+                of_an_end = pattern is BEST and number == bound and not over and uncounted
                 if number > bound or of_an_end or path in damaged:
                     later.add(path)
                 else:

@@ -250,7 +250,7 @@ class Translator:
         if decode.mbr is not None and search != "greedy":
             few = self.decode.n_best if samples else min(self.decode.n_best, decode.beam_size)
             decode = replace(decode, n_best=max(decode.n_best, few))
-            if decode.n_best == 1 < self.decode.n_best:
+            if decode.n_best == 1 and (self.decode.n_best > 1 or given["beam_size"] is not None):
                 raise UserError("decode.mbr chooses among several: raise beam_size and n_best")
         return decode, search == "greedy"
 

@@ -76,7 +76,9 @@ def fetch(
         return snapshot([file.rfilename for file in info.siblings or ()])
     except Exception as error:  # the hub's client raises many kinds; they all mean the same
         with contextlib.suppress(Exception):
-            return snapshot(None, whole=False)
+            folder, said = snapshot(None, whole=False), "optional files may be missing"
+            logger.warning("%s as in the cache (%s): %s", what, one_line(error), said)
+            return folder
         reason = one_line(error)
         if isinstance(error, RepositoryNotFoundError):  # without the end of the client's text
             reason = f"the hub has no {repo} for you: check the name, or ask for access there and "

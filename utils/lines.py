@@ -145,7 +145,7 @@ def writer(
         return
     zipped, path = path.suffix == ".gz", output_path(path, never=never)
     special = path.exists() and not path.is_file()
-    partial = path.parent / f"{path.name}.partial"
+    partial = output_path(path.parent / f"{path.name}.partial", never=never) if keep else path
     with nullcontext(path) if special else atomic_path(path) as to:
         with write_errors(path):
             opened = gzip.open if zipped else open
@@ -166,8 +166,9 @@ def writer(
             raise
         with write_errors(path):
             file.close()
-            if keep and not special:
-                partial.unlink(missing_ok=True)  # of an earlier call
+    if keep and not special:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)  # of an earlier call
 
 
 def as_line(text: str) -> str:

@@ -320,11 +320,15 @@ def test_what_does_more_than_add_is_refused(tokenizer: SubwordTokenizer, tmp_pat
         def forward(self, x: Tensor, positions: Tensor) -> Tensor:
             return x * (1 + 0.2 * positions.cos()[:, None])
 
+    class Later(InputPosition):
+        def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+            return x * (1 + 1e-3 * positions[:, None])
+
     config = config_of(position=Sinusoidal())
     model = build_model(config, tokenizer).eval()
-    model.scheme.target = Scaled()
-    with pytest.raises(UserError, match="Scaled does more to embeddings than add to them"):
-        convert(model, config, tokenizer, tmp_path, quantization="float32")
+    for model.scheme.target in (Scaled(), Later()):
+        with pytest.raises(UserError, match="does more to embeddings than add to them"):
+            convert(model, config, tokenizer, tmp_path, quantization="float32")
 
 
 def test_the_lists_of_schemes_leave_none_out() -> None:

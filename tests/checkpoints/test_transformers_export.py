@@ -235,6 +235,10 @@ def test_a_marian_model_comes_out_as_it_went_in(
     for each in (after, tokenizer):
         each.save_pretrained(tmp_path / "again")
     assert same(load_run(tmp_path / "again").model.state_dict(), loaded.model.state_dict())
+    tokenizer.add_tokens(["<ent>"])
+    tokenizer.save_pretrained(tmp_path / "again")
+    with pytest.raises(UserError, match="tokens were added to this tokenizer"):
+        load_run(tmp_path / "again")
 
 
 def test_positions_reach_as_far_as_sentences_may(export_case: Callable[..., Exported]) -> None:

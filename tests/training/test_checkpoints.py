@@ -23,7 +23,7 @@ import train as script
 from checkpoints.content import checkpoint_config, read_checkpoint, write_checkpoint
 from checkpoints.run import BEST, REGULAR, Run, create_run, newest_first, newest_run
 from configs.load import read_config_json
-from configs.schema import Config, TrainConfig
+from configs.schema import Config, EvaluateConfig, TrainConfig
 from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
 from training import saving
@@ -306,14 +306,17 @@ def test_a_full_disk_ends_the_run_and_harms_no_checkpoint(tmp_path: Path) -> Non
     assert list(log_of(run)) == list(range(1, 39))
 
 
-def kept(folder: Path, *names: str, trainer: Engine | None = None) -> tuple[Run, Checkpoints]:
+def kept(
+    folder: Path, *names: str, trainer: Engine | None = None, every: int = 1
+) -> tuple[Run, Checkpoints]:
     run = Run(folder)
-    run.checkpoints.mkdir()
+    run.checkpoints.mkdir(parents=True)
     for name in names:
         (run.checkpoints / name).touch()
     model, trainer = torch.nn.Linear(1, 1), trainer or Engine(lambda *_: None)
     parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
-    config = Config(train=TrainConfig(keep_best=2))
+    evaluate = EvaluateConfig(every_epochs=every, bleu_every_epochs=0)
+    config = Config(train=TrainConfig(keep_best=2), evaluate=evaluate)
     return run, Checkpoints(run, parts, trainer, config, before=lambda: None)
 
 
@@ -335,6 +338,15 @@ def test_of_equal_losses_a_run_that_goes_on_keeps_the_later_ones(tmp_path: Path)
     # The last is of an end by a limit, where no validation was due, and the limit was raised.
     checkpoints.resume(replace(progress, best_loss=1.6), over=False)
     assert [item.filename[16:18] for item in checkpoints.best._saved] == ["9_"]
+
+
+def test_the_best_of_an_end_that_counts_for_nothing_is_put_away(tmp_path: Path) -> None:
+    names = "best_checkpoint_2_loss=-1.5000.pt", "best_checkpoint_3_loss=-1.6000.pt"
+    for every, left in ((1, ["3", "2"]), (2, ["2"])):
+        _, checkpoints = kept(tmp_path / f"{every}", *names, every=every)
+        progress = Progress(epoch_length=10, step=30, epoch=3, best_loss=1.5)
+        checkpoints.resume(progress, over=False)
+        assert [item.filename[16] for item in checkpoints.best._saved] == left
 
 
 def test_of_losses_that_a_name_shows_alike_the_first_is_the_better(tmp_path: Path) -> None:

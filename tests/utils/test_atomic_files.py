@@ -69,6 +69,10 @@ def test_a_writer_answers_for_its_own_file_alone_and_keeps_what_was_written(
     with writer(tmp_path / "out.gz") as write:
         write(["a"])
     assert [path.name for path in tmp_path.iterdir()] == ["out.gz"]
+    kept.touch()  # the input of the next call
+    with pytest.raises(UserError, match=r"out\.gz\.partial is the input itself"):
+        writer(tmp_path / "out.gz", never=[kept]).__enter__()
+    kept.unlink()
     full = Path("/dev/full")
     with pytest.raises(UserError, match=f"cannot write {full}: No space"), writer(full) as write:
         write(["a"])
